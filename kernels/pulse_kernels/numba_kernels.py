@@ -1,0 +1,402 @@
+"""The loops of the numba backend: plain functions on arrays, compiled by ``numba_backend`` for each cell width.
+
+They hold no Python objects, release the GIL and check nothing that their caller can check once an array. Loops run
+over slices from 0 on: an index that the compiler knows to be non-negative needs no wrap-around test and vectorizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = Any
+CHUNK = 64
+U64 = np.uint64
+ONE = np.uint64(1)
+OK, TOO_FAR, BAD_DISTANCE, BAD_TOKEN, OUT_OF_BITS, BITS_LEFT = range(6)
+"""What ``unpack`` returns."""
+
+
+def diff(live: Array, base: Array, start: int, index: Array, old: Array, new: Array) -> tuple[int, int]:
+    """Write the differences from cell ``start`` on; return (how many, first cell not compared): a full buffer stops it."""
+    size, capacity = len(live), len(index)
+    n = 0
+    i = start
+    while i < size and n + CHUNK <= capacity:
+        x, y = live[i : i + CHUNK], base[i : i + CHUNK]
+        seen = x[0] ^ y[0]
+        if len(x) == CHUNK:
+            for k in range(CHUNK):
+                seen |= x[k] ^ y[k]
+        else:
+            for k in range(len(x)):
+                seen |= x[k] ^ y[k]
+        if seen != 0:
+            for k in range(len(x)):
+                if x[k] != y[k]:
+                    index[n] = i + k
+                    old[n] = y[k]
+                    new[n] = x[k]
+                    n += 1
+        i += len(x)
+    return n, i
+
+
+def cast_f32(live: Array, out: Array) -> None:
+    """Round float32 patterns to BF16: to nearest, ties to even; a NaN keeps sign and top payload, made quiet."""
+    for k in range(len(out)):
+        v = live[k]
+        rounded = (v + np.uint32(0x7FFF) + ((v >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        quiet = (v >> np.uint32(16)) | np.uint32(0x40)
+        is_nan = (v & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        out[k] = np.uint16(quiet) if is_nan else np.uint16(rounded)
+
+
+def gather(cells: Array, index: Array, out: Array) -> None:
+    """Store cells[index] in ``out``."""
+    for k in range(len(index)):
+        out[k] = cells[index[k]]
+
+
+def scatter(cells: Array, index: Array, values: Array) -> None:
+    """Store ``values`` at ``index``."""
+    for k in range(len(index)):
+        cells[index[k]] = values[k]
+
+
+def distance(old: Array, new: Array, top: int, ones: int, out: Array) -> None:
+    """Store order(new) - order(old); ``top`` is the sign bit (0 for integers), ``ones`` all bits (0 for integers)."""
+    for k in range(len(out)):
+        a, b = old[k], new[k]
+        out[k] = (b ^ (ones if b & top else top)) - (a ^ (ones if a & top else top))
+
+
+def move(old: Array, step: Array, top: int, ones: int, out: Array) -> None:
+    """Store the pattern ``step`` after ``old`` in the order."""
+    for k in range(len(out)):
+        a = old[k]
+        place = (a ^ (ones if a & top else top)) + step[k]
+        out[k] = place ^ (top if place & top else ones)
+
+
+def merge(index_a: Array, step_a: Array, index_b: Array, step_b: Array, index: Array, step: Array) -> int:
+    """Merge two increasing lists; equal indices add up, zeros drop out. Returns the length."""
+    i = j = n = 0
+    while i < len(index_a) and j < len(index_b):
+        a, b = index_a[i], index_b[j]
+        if a < b:
+            index[n], step[n] = a, step_a[i]
+            i += 1
+            n += 1
+        elif b < a:
+            index[n], step[n] = b, step_b[j]
+            j += 1
+            n += 1
+        else:
+            index[n], step[n] = a, step_a[i] + step_b[j]
+            if step[n] != 0:
+                n += 1
+            i += 1
+            j += 1
+    while i < len(index_a):
+        index[n], step[n] = index_a[i], step_a[i]
+        i += 1
+        n += 1
+    while j < len(index_b):
+        index[n], step[n] = index_b[j], step_b[j]
+        j += 1
+        n += 1
+    return n
+
+
+def _mix(x: U64) -> U64:
+    x = (x ^ (x >> U64(30))) * U64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> U64(27))) * U64(0x94D049BB133111EB)
+    return x ^ (x >> U64(31))
+
+
+def digest(cells: Array, start: int, limbs: int, seeds: Array, table_0: Array, table_1: Array, lanes: Array) -> None:
+    """Add the sum of h over consecutive cells, the first at flat index ``start``, to the two lanes."""
+    i = 0
+    while i < len(cells):
+        within = (start + i) & 1023
+        block = U64((start + i) >> 10)
+        part = cells[i : i + 1024 - within]
+        row_0, row_1 = table_0[within : within + len(part)], table_1[within : within + len(part)]
+        for limb in range(limbs):
+            sum_0 = U64(0)
+            sum_1 = U64(0)
+            shift = U64(16 * limb)
+            for k in range(len(part)):
+                v = (U64(part[k]) >> shift) & U64(0xFFFF)
+                sum_0 += v * U64(row_0[k])
+                sum_1 += v * U64(row_1[k])
+            step = (U64(4) * block + U64(limb) + ONE) * U64(0x9E3779B97F4A7C15)
+            lanes[0] += sum_0 * (_mix(seeds[0] + step) | ONE)
+            lanes[1] += sum_1 * (_mix(seeds[1] + step) | ONE)
+        i += len(part)
+
+
+def digest_sparse(
+    index: Array,
+    values: Array,
+    start: int,
+    limbs: int,
+    seeds: Array,
+    table_0: Array,
+    table_1: Array,
+    lanes: Array,
+) -> None:
+    """Add the sum of h over single cells to the two lanes; blocks are looked up once a run of cells in the same one."""
+    current = U64(0)
+    scale_0 = np.empty(4, dtype=np.uint64)
+    scale_1 = np.empty(4, dtype=np.uint64)
+    fresh = True
+    for k in range(len(index)):
+        flat = U64(start) + U64(index[k])
+        block = flat >> U64(10)
+        if fresh or block != current:
+            current = block
+            fresh = False
+            for limb in range(limbs):
+                step = (U64(4) * block + U64(limb) + ONE) * U64(0x9E3779B97F4A7C15)
+                scale_0[limb] = _mix(seeds[0] + step) | ONE
+                scale_1[limb] = _mix(seeds[1] + step) | ONE
+        row = flat & U64(1023)
+        for limb in range(limbs):
+            v = (U64(values[k]) >> U64(16 * limb)) & U64(0xFFFF)
+            lanes[0] += scale_0[limb] * v * U64(table_0[row])
+            lanes[1] += scale_1[limb] * v * U64(table_1[row])
+
+
+def class_ranks(
+    cells: Array,
+    index: Array,
+    begin: int,
+    offset: int,
+    shift: int,
+    mask: int,
+    counters: Array,
+    rank: Array,
+    kind: Array,
+) -> int:
+    """Rank the cells of one span that ``index[begin:]`` names; return the first entry past the span."""
+    n = begin
+    following = int(index[n]) - offset if n < len(index) else len(cells)
+    for i in range(len(cells)):
+        c = np.uint8((cells[i] >> shift) & mask)
+        if i == following:
+            rank[n] = counters[c]
+            kind[n] = c
+            n += 1
+            following = int(index[n]) - offset if n < len(index) else len(cells)
+        counters[c] += np.uint32(1)
+    return n
+
+
+def class_select(
+    cells: Array,
+    offset: int,
+    shift: int,
+    mask: int,
+    counters: Array,
+    wanted: Array,
+    place: Array,
+    ends: Array,
+    ranks: Array,
+    index: Array,
+    source: Array,
+    begin: int,
+) -> int:
+    """Find the cells of one span whose rank in their class is wanted; return how many are found so far."""
+    n = begin
+    for i in range(len(cells)):
+        c = np.uint8((cells[i] >> shift) & mask)
+        seen = counters[c]
+        if seen == wanted[c]:
+            index[n] = offset + i
+            source[n] = place[c]
+            n += 1
+            place[c] += 1
+            wanted[c] = ranks[place[c]] if place[c] < ends[c] else np.uint32(0xFFFFFFFF)
+        counters[c] = seen + np.uint32(1)
+    return n
+
+
+def _length(value: U64) -> int:
+    n = 0
+    while value != U64(0):
+        value >>= ONE
+        n += 1
+    return n
+
+
+def tokens(
+    gaps: Array,
+    step: Array,
+    bits: int,
+    counts: Array,
+    shifts: Array,
+    gap_tokens: Array,
+    magnitude_tokens: Array,
+) -> int:
+    """Write both token streams; return the number of raw bits that ``raw_bits`` will write."""
+    k = 0
+    total = 0
+    for run in range(len(counts)):
+        shift = U64(shifts[run])
+        for _ in range(counts[run]):
+            high = U64(gaps[k]) >> shift
+            d = U64(step[k])
+            magnitude = (((ONE << U64(bits - 1)) << ONE) - d if d >> U64(bits - 1) else d) - ONE
+            total += 1 + int(shift)
+            if high < U64(192):
+                gap_tokens[k] = high
+            else:
+                n = _length(high)
+                gap_tokens[k] = 184 + n
+                total += n - 1
+            if magnitude < U64(192):
+                magnitude_tokens[k] = magnitude
+            else:
+                n = _length(magnitude)
+                magnitude_tokens[k] = 184 + n
+                total += n - 1
+            k += 1
+    return total
+
+
+def raw_bits(gaps: Array, step: Array, bits: int, counts: Array, shifts: Array, out: Array) -> None:
+    """Write the raw bits of every cell, from the least significant bit of the first byte on."""
+    k = 0
+    held = U64(0)
+    have = 0
+    at = 0
+    for run in range(len(counts)):
+        shift = int(shifts[run])
+        low_mask = (ONE << U64(shift)) - ONE
+        for _ in range(counts[run]):
+            gap = U64(gaps[k])
+            d = U64(step[k])
+            negative = d >> U64(bits - 1)
+            magnitude = (((ONE << U64(bits - 1)) << ONE) - d if negative else d) - ONE
+            high = gap >> U64(shift)
+            held |= (negative | ((gap & low_mask) << ONE)) << U64(have)
+            have += 1 + shift
+            if high >= U64(192):
+                while have >= 8:
+                    out[at] = held & U64(0xFF)
+                    held >>= U64(8)
+                    have -= 8
+                    at += 1
+                n = _length(high) - 1
+                held |= (high ^ (ONE << U64(n))) << U64(have)
+                have += n
+            if magnitude >= U64(192):
+                n = _length(magnitude) - 1
+                rest = magnitude ^ (ONE << U64(n))
+                while n > 0:
+                    while have >= 8:
+                        out[at] = held & U64(0xFF)
+                        held >>= U64(8)
+                        have -= 8
+                        at += 1
+                    width = min(n, 32)
+                    held |= (rest & ((ONE << U64(width)) - ONE)) << U64(have)
+                    have += width
+                    rest >>= U64(width)
+                    n -= width
+            while have >= 8:
+                out[at] = held & U64(0xFF)
+                held >>= U64(8)
+                have -= 8
+                at += 1
+            k += 1
+    if have > 0:
+        out[at] = held & U64(0xFF)
+
+
+def unpack(
+    gap_tokens: Array,
+    magnitude_tokens: Array,
+    raw: Array,
+    counts: Array,
+    shifts: Array,
+    bits: int,
+    limit: int,
+    position: Array,
+    step: Array,
+) -> int:
+    """Read all changes; returns OK or what is wrong."""
+    k = 0
+    at = 0
+    held = U64(0)
+    have = 0
+    top = U64(limit)
+    half = ONE << U64(bits - 1)
+    for run in range(len(counts)):
+        shift = int(shifts[run])
+        low_mask = (ONE << U64(shift)) - ONE
+        after = U64(0)
+        for _ in range(counts[run]):
+            while have <= 56 and at < len(raw):
+                held |= U64(raw[at]) << U64(have)
+                have += 8
+                at += 1
+            if have < 1 + shift:
+                return OUT_OF_BITS
+            negative = held & ONE
+            low = (held >> ONE) & low_mask
+            held >>= U64(1 + shift)
+            have -= 1 + shift
+            high = U64(gap_tokens[k])
+            if high >= U64(192):
+                n = int(high) - 185
+                if n > 31:
+                    return BAD_TOKEN
+                while have <= 56 and at < len(raw):
+                    held |= U64(raw[at]) << U64(have)
+                    have += 8
+                    at += 1
+                if have < n:
+                    return OUT_OF_BITS
+                high = (ONE << U64(n)) | (held & ((ONE << U64(n)) - ONE))
+                held >>= U64(n)
+                have -= n
+                if high < U64(192):
+                    return BAD_TOKEN
+            magnitude = U64(magnitude_tokens[k])
+            if magnitude >= U64(192):
+                n = int(magnitude) - 185
+                if n > 63:
+                    return BAD_TOKEN
+                magnitude = ONE << U64(n)
+                done = 0
+                while done < n:
+                    while have <= 56 and at < len(raw):
+                        held |= U64(raw[at]) << U64(have)
+                        have += 8
+                        at += 1
+                    width = min(n - done, 32)
+                    if have < width:
+                        return OUT_OF_BITS
+                    magnitude |= (held & ((ONE << U64(width)) - ONE)) << U64(done)
+                    held >>= U64(width)
+                    have -= width
+                    done += width
+                if magnitude < U64(192):
+                    return BAD_TOKEN
+            if magnitude >= half and not (negative and magnitude == half - ONE):
+                return BAD_DISTANCE
+            if magnitude == half - ONE and not negative:
+                return BAD_DISTANCE
+            after += (high << U64(shift)) + low + ONE
+            if after > top:
+                return TOO_FAR
+            position[k] = after - ONE
+            step[k] = U64(0) - magnitude - ONE if negative else magnitude + ONE
+            k += 1
+    if at != len(raw) or have >= 8 or held != U64(0):
+        return BITS_LEFT
+    return OK

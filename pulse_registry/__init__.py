@@ -1,0 +1,65 @@
+"""A versioned registry of model weights on object storage.
+
+A trainer pushes the few cells that a step changed; a worker at any version, or at none, pulls any other version, bit
+for bit, and changes its live weights in place.
+
+>>> import numpy as np
+>>> import pulse_registry
+>>> registry = pulse_registry.open("memory://docs", run="demo", publish_dtype="keep")
+>>> weights = {"layer.weight": np.zeros((4, 4), np.float32)}
+>>> registry.push(1, weights).kind
+'keyframe'
+>>> weights["layer.weight"][1, 2] = 0.5
+>>> registry.push(2, weights).changed
+1
+>>> worker = {"layer.weight": np.empty((4, 4), np.float32)}
+>>> registry.pull("latest", into=worker).version
+1
+>>> np.array_equal(worker["layer.weight"], weights["layer.weight"])
+True
+"""
+
+from pulse_registry.errors import (
+    AlreadyExists,
+    BaseMismatch,
+    Conflict,
+    CorruptObject,
+    Fenced,
+    InvalidArgument,
+    InvalidModel,
+    LayoutMismatch,
+    NotFound,
+    PulseError,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
+from pulse_registry.publish import PublishOptions
+from pulse_registry.pulling import Staged
+from pulse_registry.registry import Registry, open
+from pulse_registry.route import Leg, Route
+from pulse_registry.versions import PullResult, PushResult, Version
+
+__all__ = [
+    "AlreadyExists",
+    "BaseMismatch",
+    "Conflict",
+    "CorruptObject",
+    "Fenced",
+    "InvalidArgument",
+    "InvalidModel",
+    "LayoutMismatch",
+    "Leg",
+    "NotFound",
+    "PublishOptions",
+    "PullResult",
+    "PulseError",
+    "PushResult",
+    "Registry",
+    "Route",
+    "Staged",
+    "StoreUnavailable",
+    "UnsupportedFormat",
+    "Version",
+    "open",
+]
+__version__ = "0.1.0"

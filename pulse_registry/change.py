@@ -1,0 +1,94 @@
+"""Changes of cells: what a diff finds, what a patch says, and how the two become one another.
+
+A *delta* is (index, distance): it needs no base, adds up along a chain, and negates. A *change* is (index, old, new):
+a delta met with the cells it starts from; storing ``new`` applies it, storing ``old`` undoes it, both idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pulse_kernels import Backend, Cells, Index
+from pulse_registry.digest import Digest
+from pulse_registry.geometry import Group
+from pulse_registry.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Distances at strictly increasing group-local indices, none zero."""
+
+    index: Index
+    distance: Cells
+
+    def __neg__(self) -> Delta:
+        return Delta(self.index, (~self.distance) + self.distance.dtype.type(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Old and new cells of one group at strictly increasing group-local indices; old and new differ everywhere."""
+
+    group: Group
+    index: Index
+    old: Cells
+    new: Cells
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.index.nbytes + self.old.nbytes + self.new.nbytes
+
+    def delta(self, backend: Backend) -> Delta:
+        """Return the change without its base."""
+        return Delta(self.index, backend.distance(self.old, self.new, self.group.cell_type))
+
+    def sums(self, backend: Backend) -> tuple[Digest, Digest]:
+        """Return the sums of h over the old and over the new cells."""
+        start = self.group.start
+        return (
+            Digest(*backend.digest_sparse(self.index, self.old, start)),
+            Digest(*backend.digest_sparse(self.index, self.new, start)),
+        )
+
+    def apply(self, backend: Backend, weights: Weights) -> None:
+        """Store the new cells."""
+        weights.scatter(backend, self.group, self.index, self.new)
+
+    def apply_to(self, backend: Backend, cells: Cells) -> None:
+        """Store the new cells in a copy of the group's cells."""
+        backend.scatter(cells, self.index, self.new)
+
+    def undo(self, backend: Backend, weights: Weights) -> None:
+        """Store the old cells."""
+        weights.scatter(backend, self.group, self.index, self.old)
+
+
+def join(backend: Backend, deltas: Iterable[Delta], group: Group) -> Delta:
+    """Join the deltas of a chain into one, pairwise, so that k of them cost O(total log k)."""
+    level = list(deltas)
+    if not level:
+        return Delta(np.empty(0, np.uint32), np.empty(0, group.cell_type.dtype))
+    while len(level) > 1:
+        joined = []
+        for first, second in zip(level[::2], level[1::2], strict=False):
+            joined.append(Delta(*backend.merge((first.index, first.distance), (second.index, second.distance))))
+        level = joined + level[len(level) // 2 * 2 :]
+    return level[0]
+
+
+def resolve(backend: Backend, group: Group, delta: Delta, weights: Weights) -> Change:
+    """Meet a delta with the weights it starts from."""
+    return _met(backend, group, delta, weights.gather(backend, group, delta.index))
+
+
+def resolve_cells(backend: Backend, group: Group, delta: Delta, cells: Cells) -> Change:
+    """Meet a delta with a copy of the group's cells."""
+    return _met(backend, group, delta, backend.gather(cells, delta.index))
+
+
+def _met(backend: Backend, group: Group, delta: Delta, old: Cells) -> Change:
+    return Change(group, delta.index, old, backend.move(old, delta.distance, group.cell_type))

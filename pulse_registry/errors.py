@@ -1,0 +1,65 @@
+"""The one error tree, grouped by what a caller does about it.
+
+PulseError
+├── NotFound            no such run, version or object: check the name, or wait for it
+├── AlreadyExists       create-if-absent lost: somebody else's object is there
+├── Conflict            another writer won: read what it committed, then decide
+│   └── Fenced          a newer writer began its term: this one must stop
+├── InvalidModel        the model or a tensor of it can't be published or written into: change the model
+├── InvalidArgument     a URL, name or option is wrong: change the call
+├── LayoutMismatch      names, dtypes or shapes differ: the weights belong to another model
+├── BaseMismatch        the weights are not the version they were taken for: pull afresh
+├── CorruptObject       stored bytes are not what was committed: restore the object or use another route
+├── UnsupportedFormat   written by another release: upgrade
+└── StoreUnavailable    the store did not do it (unreachable, full, forbidden): fix it and try again
+"""
+
+from __future__ import annotations
+
+
+class PulseError(Exception):
+    """Base of every error that Pulse Registry raises on purpose."""
+
+
+class NotFound(PulseError):
+    """The run, version or object does not exist."""
+
+
+class AlreadyExists(PulseError):
+    """A create-if-absent found the key taken."""
+
+
+class Conflict(PulseError):
+    """Another writer committed first; nothing of this call took effect."""
+
+
+class Fenced(Conflict):
+    """A writer with a newer epoch took over the run; this writer can't commit any more."""
+
+
+class InvalidModel(PulseError):
+    """A model, or a tensor of it, can't be published from or written into."""
+
+
+class InvalidArgument(PulseError, ValueError):
+    """A URL, a name or an option is not valid."""
+
+
+class LayoutMismatch(PulseError):
+    """The weights at hand have other names, dtypes or shapes than the version."""
+
+
+class BaseMismatch(PulseError):
+    """The weights at hand are not the version that a patch starts from; nothing was changed."""
+
+
+class CorruptObject(PulseError):
+    """Stored bytes differ from what was committed; nothing was changed."""
+
+
+class UnsupportedFormat(PulseError):
+    """The object or record has a format version that this release does not read."""
+
+
+class StoreUnavailable(PulseError):
+    """The store refused or failed an operation for a reason that is not about the key."""

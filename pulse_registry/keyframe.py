@@ -1,0 +1,163 @@
+"""Keyframes: all cells of a version as an ordinary Hugging Face checkpoint, streamed in both directions.
+
+Tensors lie in layout order in ``model-0000k-of-0000n.safetensors``; ``model.safetensors.index.json`` maps names to
+shards. Tied names are left out, as ``save_pretrained`` does; the layout has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from pulse_kernels import Cells
+from pulse_registry.errors import CorruptObject
+from pulse_registry.geometry import Geometry, Group
+from pulse_registry.log.keys import keyframe_key
+from pulse_registry.safetensors_header import header_bytes, split_header, tensor_entry
+from pulse_registry.store import Store, Stream
+from pulse_schemas import KeyframeRef, ObjectRef, canonical_json
+
+SHARD_BYTES = 1 << 30
+"""A shard takes tensors until the next one would take it past this size."""
+INDEX_NAME = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Consecutive tensors of a layout in one file: tensor numbers ``first`` to ``last``, and its exact header."""
+
+    name: str
+    first: int
+    last: int
+    header: bytes
+    data_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file."""
+        return len(self.header) + self.data_bytes
+
+
+def shards_of(geometry: Geometry, shard_bytes: int = SHARD_BYTES, suffix: str = "") -> list[Shard]:
+    """Cut a layout into shards; ``suffix`` goes into their names before ``.safetensors``."""
+    cuts, held = [0], 0
+    for number in range(len(geometry.sizes)):
+        size = geometry.tensor_bytes(number)
+        if held and held + size > shard_bytes:
+            cuts.append(number)
+            held = 0
+        held += size
+    cuts.append(len(geometry.sizes))
+    names = [f"model-{k:05d}-of-{len(cuts) - 1:05d}{suffix}.safetensors" for k in range(1, len(cuts))]
+    return [_shard(geometry, *parts) for parts in zip(names, cuts[:-1], cuts[1:], strict=True)]
+
+
+def _shard(geometry: Geometry, name: str, first: int, last: int) -> Shard:
+    document: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for number in range(first, last):
+        tensor, size = geometry.layout.tensors[number], geometry.tensor_bytes(number)
+        document[tensor.name] = tensor_entry(tensor.dtype, tensor.shape, at, at + size)
+        at += size
+    return Shard(name, first, last, header_bytes(document), at)
+
+
+def index_document(geometry: Geometry, shards: list[Shard], metadata: dict[str, Any]) -> bytes:
+    """Return the bytes of the checkpoint's index file."""
+    weight_map = {
+        geometry.layout.tensors[number].name: shard.name
+        for shard in shards
+        for number in range(shard.first, shard.last)
+    }
+    return canonical_json({"metadata": {"total_size": geometry.nbytes, **metadata}, "weight_map": weight_map})
+
+
+class _ShardStream(Stream):
+    """A shard's bytes, chunk by chunk, hashed as they go; may be iterated again (a put that is retried)."""
+
+    def __init__(self, geometry: Geometry, shard: Shard, cells_of: Callable[[Group], Cells]) -> None:
+        self.nbytes = shard.nbytes
+        self.blake3 = ""
+        self._geometry, self._shard, self._cells_of = geometry, shard, cells_of
+
+    def __iter__(self) -> Iterator[memoryview]:
+        hasher = blake3()
+        for chunk in self._chunks():
+            hasher.update(chunk)
+            yield chunk
+        self.blake3 = hasher.hexdigest()
+
+    def _chunks(self) -> Iterator[memoryview]:
+        yield memoryview(self._shard.header)
+        for group in self._geometry.groups:
+            inside = [s for s in group.spans if self._shard.first <= s.tensor < self._shard.last]
+            if not inside:
+                continue
+            before = sum(s.stop - s.start for s in group.spans if s.tensor < self._shard.first)
+            size = sum(s.stop - s.start for s in inside)
+            cells = self._cells_of(group)[before : before + size]
+            yield memoryview(cells.view(np.uint8).data)
+
+
+def write_keyframe(
+    store: Store,
+    geometry: Geometry,
+    version: int,
+    write_id: str,
+    cells_of: Callable[[Group], Cells],
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> KeyframeRef:
+    """Store all cells of a version; memory stays within a group's cells, whatever the size of the model.
+
+    Args:
+        store: scoped to the run.
+        geometry: of the version's layout.
+        version: goes into the keys, as does ``write_id``.
+        write_id: new for every write.
+        cells_of: returns a group's cells as one array, which nothing changes until the next call.
+        shard_bytes: limit of a shard; a larger tensor has a shard of its own.
+    """
+    shards = shards_of(geometry, shard_bytes)
+    refs = []
+    for shard in shards:
+        stream = _ShardStream(geometry, shard, cells_of)
+        key = keyframe_key(version, write_id, shard.name)
+        store.put(key, stream)
+        refs.append(ObjectRef(key=key, size=shard.nbytes, blake3=stream.blake3))
+    index = index_document(geometry, shards, {"pulse": {"layout": geometry.id, "version": version}})
+    key = keyframe_key(version, write_id, INDEX_NAME)
+    store.put(key, index)
+    index_ref = ObjectRef(key=key, size=len(index), blake3=blake3(index).hexdigest())
+    return KeyframeRef(version=version, index=index_ref, shards=tuple(refs))
+
+
+def check_shards(geometry: Geometry, ref: KeyframeRef, headers: list[bytes]) -> list[Shard]:
+    """Return the shards of a stored keyframe, from the first bytes of each.
+
+    A header must be, byte for byte, the one that the layout's next tensors give.
+
+    Raises:
+        CorruptObject: one is not, or tensors are missing.
+    """
+    shards: list[Shard] = []
+    first = 0
+    for stored, header in zip(ref.shards, headers, strict=True):
+        try:
+            last = first + len(split_header(header)[0]) - 1
+        except ValueError as error:
+            raise CorruptObject(f"{stored.key}: {error}") from error
+        if not first <= last <= len(geometry.sizes):
+            raise CorruptObject(f"{stored.key}: it holds tensors that the layout does not have")
+        shard = _shard(geometry, stored.key.rpartition("/")[2], first, last)
+        if not header.startswith(shard.header) or shard.nbytes != stored.size:
+            raise CorruptObject(f"{stored.key}: it does not hold the layout's tensors {first} to {last - 1}")
+        shards.append(shard)
+        first = last
+    if first != len(geometry.sizes):
+        raise CorruptObject(f"{ref.index.key}: the keyframe holds {first} of {len(geometry.sizes)} tensors")
+    return shards

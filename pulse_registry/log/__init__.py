@@ -1,0 +1,22 @@
+"""The log of a run: append-only records in a store, and the state that they fold into."""
+
+from pulse_registry.log.clock import Clock, NewId, random_id, timestamp, utc_now
+from pulse_registry.log.reader import LogReader
+from pulse_registry.log.state import Effect, RunState, fold, sealed_hash
+from pulse_registry.log.writer import CommitDraft, LogWriter, MakeRecord
+
+__all__ = [
+    "Clock",
+    "CommitDraft",
+    "Effect",
+    "LogReader",
+    "LogWriter",
+    "MakeRecord",
+    "NewId",
+    "RunState",
+    "fold",
+    "random_id",
+    "sealed_hash",
+    "timestamp",
+    "utc_now",
+]

@@ -1,0 +1,376 @@
+"""Appends records to a run's log: one loop, in which every record is created if absent at the next number.
+
+What it keeps true, whatever the store does: a record is appended once or not at all; a commit never follows a
+newer epoch; no record that the reader would refuse is ever written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from pulse_registry.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptObject,
+    Fenced,
+    InvalidArgument,
+    PulseError,
+    StoreUnavailable,
+)
+from pulse_registry.log import keys
+from pulse_registry.log.clock import Clock, NewId, timestamp
+from pulse_registry.log.reader import LogReader
+from pulse_registry.log.rules import violation
+from pulse_registry.log.state import RunState
+from pulse_schemas import (
+    AttachRecord,
+    CommitRecord,
+    EpochRecord,
+    Head,
+    KeyframeRef,
+    PatchRef,
+    Record,
+    RetireRecord,
+)
+
+if TYPE_CHECKING:
+    from pulse_registry.store import Store
+
+_logger = logging.getLogger(__name__)
+
+MakeRecord = Callable[[RunState, dict[str, Any]], Record]
+"""Makes the record to append: of the state that it follows, and the fields that all records share.
+
+Called again after every lost race. The shared fields hold the epoch of the state; the rest is up to it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDraft:
+    """A version to commit, whose objects are stored already. To retry, commit the *same* draft again.
+
+    Attributes:
+        write_id: 32 hex digits, new for every draft: what makes a retry safe. Its objects' keys carry it too.
+    """
+
+    version: int
+    step: int
+    layout: str
+    digest: str
+    changed: int
+    cells: int
+    write_id: str
+    patch: PatchRef | None = None
+    keyframe: KeyframeRef | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class LogWriter:
+    """Appends to one run's log; safe to share between threads.
+
+    ``begin`` starts a term, which ``commit`` needs; ``attach`` and ``retire`` need none.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        reader: LogReader,
+        clock: Clock,
+        new_id: NewId,
+        writer_name: str,
+        *,
+        snapshot_every: int = 64,
+    ) -> None:
+        """Prepare to write; no I/O yet.
+
+        Args:
+            store: the store, scoped to the run's prefix.
+            run: the run's name.
+            reader: reads the same run; it is kept up to date with what is appended.
+            clock: gives the time of ``created_at``.
+            new_id: gives new write ids.
+            writer_name: who writes (host, process), for the epoch record; at most 256 characters.
+            snapshot_every: records from one snapshot to the next.
+        """
+        if snapshot_every < 1:
+            raise InvalidArgument(f"snapshot_every is {snapshot_every}; it counts records, from 1 on")
+        self._store = store
+        self._run = run
+        self._reader = reader
+        self._clock = clock
+        self._new_id = new_id
+        self._name = writer_name
+        self._every = snapshot_every
+        self._lock = threading.RLock()
+        self._term_id = new_id()
+        self._epoch: int | None = None
+        self._snapshot_due = False
+        # Write ids of puts whose success was not seen, with the seq that they were for.
+        self._unknown: dict[str, int] = {}
+
+    @property
+    def epoch(self) -> int | None:
+        """This writer's term, None before ``begin``."""
+        return self._epoch
+
+    @property
+    def fenced(self) -> bool:
+        """Whether a newer term is known to have begun; once true, true for ever."""
+        return self._epoch is not None and self._reader.state.epoch > self._epoch
+
+    def begin(self) -> int:
+        """Begin a term: from here on, commits of older terms are void. Return its epoch.
+
+        Idempotent: a term that has begun is not begun again.
+
+        Raises:
+            Fenced: this writer's term has ended.
+            CorruptObject, UnsupportedFormat: the log can't be read.
+            StoreUnavailable: the store failed; call again.
+        """
+        with self._lock:
+            state = self._reader.refresh()
+            if self._epoch is not None:
+                self._refuse_if_fenced(state)
+                return self._epoch
+            record = self.append(self._make_epoch, self._term_id)
+            self._epoch = record.epoch
+            # Snapshots that an earlier writer owed, and a hint, so that readers of a young run need no LIST.
+            self._snapshot_due |= record.seq - self._reader.snapshot_seq >= self._every
+            self._tidy(hint=True)
+            return record.epoch
+
+    def resume(self, epoch: int) -> None:
+        """Go on with a term that this writer began elsewhere: in another process, on another replica.
+
+        Two that hold the same term can't commit the same version: one of them gets Conflict.
+
+        Raises:
+            Fenced: a newer term began.
+            InvalidArgument: no such term has begun.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``begin``.
+        """
+        with self._lock:
+            state = self._reader.refresh()
+            if not 1 <= epoch <= state.epoch:
+                raise InvalidArgument(f"run {self._run!r}: epoch {epoch} has not begun; newest: {state.epoch}")
+            if self._epoch is not None:
+                self._refuse_if_fenced(state)
+            self._epoch = epoch
+            self._refuse_if_fenced(state)
+
+    def commit(self, draft: CommitDraft) -> CommitRecord:
+        """Commit a version; when this returns, readers see it, and it stays.
+
+        To commit the same draft again returns its record if it has landed, and tries again if not: the
+        version is committed once. Retry that way after StoreUnavailable, since the put may still land. A
+        *different* draft in its place loses nothing either: only one of the two can have the version, and
+        if that is the first, this raises Conflict, and ``landed`` returns its record.
+
+        Raises:
+            Fenced: a newer term began; this writer can't commit any more.
+            Conflict: the version is committed already, or one before it is missing.
+            InvalidArgument: no term was begun, or the draft breaks a rule of the log.
+            CorruptObject, UnsupportedFormat: the log can't be read.
+            StoreUnavailable: the store failed, and it is not known whether the record will land.
+        """
+        if self._epoch is None:
+            raise InvalidArgument("commit needs a term: call begin() first")
+
+        def make(state: RunState, shared: dict[str, Any]) -> CommitRecord:
+            self._refuse_if_fenced(state)
+            if draft.version != len(state.versions):
+                raise Conflict(self._why_taken(state, draft.version))
+            return CommitRecord(
+                **(shared | {"epoch": self._epoch}),
+                version=draft.version,
+                step=draft.step,
+                parent=draft.version - 1 if draft.version else None,
+                layout=draft.layout,
+                patch=draft.patch,
+                keyframe=draft.keyframe,
+                digest=draft.digest,
+                changed=draft.changed,
+                cells=draft.cells,
+                metadata=draft.metadata,
+            )
+
+        state = self._reader.state
+        record = self._committed(state, draft.version) if draft.version < len(state.versions) else None
+        if record is None or record.write_id != draft.write_id:
+            record = self.append(make, draft.write_id)
+        if not isinstance(record, CommitRecord):
+            raise InvalidArgument(f"write id {draft.write_id} is that of another record, {record.seq}")
+        return record
+
+    def attach(
+        self,
+        patches: Sequence[PatchRef] = (),
+        keyframes: Sequence[KeyframeRef] = (),
+        *,
+        write_id: str | None = None,
+    ) -> Record:
+        """Add objects, stored already, to versions that exist. Needs no term.
+
+        Pass a ``write_id`` to be able to retry after StoreUnavailable: the same id attaches once.
+
+        Raises:
+            InvalidArgument: a version does not exist, or an object is named already or joins two layouts.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
+        """
+
+        def make(state: RunState, shared: dict[str, Any]) -> AttachRecord:
+            return AttachRecord(**shared, patches=tuple(patches), keyframes=tuple(keyframes))
+
+        return self.append(make, write_id or self._new_id())
+
+    def retire(self, versions: Sequence[int] = (), keys: Sequence[str] = (), *, write_id: str | None = None) -> Record:
+        """Tell readers to use some versions and objects no longer. Needs no term.
+
+        To retire twice is harmless. A keyframe goes as a whole: to retire one of its files retires all.
+
+        Raises:
+            InvalidArgument: a version or an object does not exist.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
+        """
+
+        def make(state: RunState, shared: dict[str, Any]) -> RetireRecord:
+            return RetireRecord(**shared, versions=tuple(versions), keys=tuple(keys))
+
+        return self.append(make, write_id or self._new_id())
+
+    def landed(self, write_id: str) -> Record | None:
+        """Return the record of a put whose answer never came, if the log holds it now.
+
+        None while it has not landed; it can't land any more once another record has its place.
+
+        Raises:
+            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
+        """
+        with self._lock:
+            seq = self._unknown.get(write_id)
+            found = None if seq is None else self._reader.read(seq)
+            if found is None:
+                return None
+            record, sealed = found
+            self._reader.accept(sealed)
+            if record.write_id == write_id:
+                return record
+            del self._unknown[write_id]
+            return None
+
+    def append(self, make_record: MakeRecord, write_id: str) -> Record:
+        """Append one record at the next free number, and return it as the log holds it.
+
+        The loop: make a record that follows the newest state known, create it if absent. If that number is
+        taken by another record, fold that and make the record anew; if by this very write, whose answer was
+        lost, it is done.
+
+        Raises:
+            InvalidArgument: the record breaks a rule of the log; nothing was written.
+            CorruptObject, UnsupportedFormat: the log can't be read.
+            StoreUnavailable: the store failed. If the put's fate is unknown, it may still land, at that one
+                number alone: to append with the same ``write_id`` again finds it there or takes the number.
+        """
+        with self._lock:
+            record = self.landed(write_id)
+            while record is None:
+                record = self._try(make_record, write_id)
+            self._unknown.pop(write_id, None)
+            self._snapshot_due |= record.seq % self._every == self._every - 1
+            self._tidy()
+            return record
+
+    def _try(self, make_record: MakeRecord, write_id: str) -> Record | None:
+        """Append at the next number; None if another record is there, which is folded then."""
+        state = self._reader.state
+        record = self._checked(make_record, state, write_id)
+        sealed = record.seal()
+        self._unknown[write_id] = record.seq
+        try:
+            self._store.put(keys.record_key(record.seq), sealed, if_absent=True)
+        except AlreadyExists as error:
+            found = self._reader.read(record.seq)
+            if found is None:
+                raise StoreUnavailable(
+                    f"{self._store.url}: record {record.seq} is said to exist and not to; call again"
+                ) from error
+        except StoreUnavailable:
+            found = self._reader.read(record.seq)
+            if found is None:
+                raise
+        else:
+            found = record, sealed
+        stored, sealed = found
+        self._reader.accept(sealed)
+        if stored.write_id == write_id:
+            return stored
+        self._reader.refresh()
+        return None
+
+    def _checked(self, make_record: MakeRecord, state: RunState, write_id: str) -> Record:
+        shared = {
+            "run": self._run,
+            "seq": state.seq + 1,
+            "epoch": state.epoch,
+            "write_id": write_id,
+            "previous": state.last,
+            "created_at": timestamp(self._clock()),
+        }
+        try:
+            record = make_record(state, shared)
+        except ValidationError as error:
+            raise InvalidArgument(f"run {self._run!r}: no such record can be written: {error}") from error
+        wrong = violation(state, record)
+        if wrong is not None:
+            raise InvalidArgument(f"run {self._run!r}: record {record.seq} is not valid: {wrong}")
+        return record
+
+    def _make_epoch(self, state: RunState, shared: dict[str, Any]) -> EpochRecord:
+        return EpochRecord(**(shared | {"epoch": state.epoch + 1}), writer=self._name)
+
+    def _refuse_if_fenced(self, state: RunState) -> None:
+        if self._epoch is not None and state.epoch > self._epoch:
+            raise Fenced(
+                f"run {self._run!r}: a newer writer began epoch {state.epoch}; this one, of epoch "
+                f"{self._epoch}, must stop"
+            )
+
+    def _why_taken(self, state: RunState, version: int) -> str:
+        newest = len(state.versions) - 1
+        if version > newest:
+            return f"run {self._run!r}: version {version} can't be committed: the newest is {newest}"
+        record = self._committed(state, version)
+        mine = ", an earlier try of this writer" if record.write_id in self._unknown else ""
+        return (
+            f"run {self._run!r}: version {version} is committed already, by write {record.write_id} of epoch "
+            f"{record.epoch}{mine}; the newest is {newest}"
+        )
+
+    def _committed(self, state: RunState, version: int) -> Record:
+        seq = state.versions[version].seq
+        found = self._reader.read(seq)
+        if found is None:
+            raise CorruptObject(f"run {self._run!r}: record {seq}, which committed version {version}, is gone")
+        return found[0]
+
+    def _tidy(self, *, hint: bool = False) -> None:
+        """Write the snapshot that is due and the hint; failures cost later readers time and nothing else."""
+        state = self._reader.state
+        snapshot = self._reader.snapshot_seq
+        try:
+            if self._snapshot_due:
+                self._store.put(keys.snapshot_key(state.seq), state.to_snapshot().seal())
+                self._snapshot_due, hint, snapshot = False, True, state.seq
+            if hint:
+                head = Head(seq=state.seq, snapshot=snapshot if snapshot >= 0 else None)
+                self._store.put(keys.HEAD, head.seal())
+        except PulseError as error:
+            _logger.warning("run %s: no snapshot or hint written at %d: %s", self._run, state.seq, error)

@@ -1,0 +1,248 @@
+"""The patch object: a safetensors file whose tensors ``directory`` and ``groups`` are byte streams.
+
+``directory`` has one entry of 80 bytes a group that changes, in group order; ``groups`` holds the coded groups end to
+end (see docs/spec.md and ``pulse_kernels.group``). The head, all bytes before the first group, commits to every group
+by its BLAKE3: so a group can be fetched by range, checked and decoded alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from blake3 import blake3
+
+from pulse_kernels import Backend, Cells, CodecError, CoderName, RankError, decode_group, encode_group
+from pulse_registry.change import Change, Delta
+from pulse_registry.digest import Digest
+from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
+from pulse_registry.geometry import Geometry, Group
+from pulse_registry.safetensors_header import header_bytes, split_header, tensor_entry
+from pulse_schemas import Fault, ObjectRef, PatchHead, PatchRef, SchemaError
+
+CoderChoice = Literal["auto", "gap", "class"]
+_ENTRY = struct.Struct("<IIII32sQQQQ")
+_CODERS: tuple[CoderName, ...] = ("gap", "class")
+
+_CLASS_NS_PER_CELL = 1.7
+"""Time of class coding and decoding beyond gap's, a cell of the group, one core, BF16 (benchmarks/codec.py)."""
+_CLASS_SAVES = 0.39
+"""Share of gap's bytes that class saves (recorded steps: 13.9 against 8.4 bits a changed cell)."""
+_LINK_BYTES_PER_NS = 0.125
+"""1 Gbit/s, the link that ``auto`` weighs time against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the directory says of one group: its sums of h over the old and new changed cells check base and result."""
+
+    group: int
+    changed: int
+    size: int
+    coder: CoderName
+    blake3: bytes
+    old_sum: Digest
+    new_sum: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class PatchFile:
+    """A coded patch, ready to be stored: ``head`` and ``groups`` end to end are the object."""
+
+    head: bytes
+    groups: tuple[bytes, ...]
+    base: int
+    target: int
+    coder: CoderName
+    changed: int
+    delta: Digest
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the object."""
+        return len(self.head) + sum(map(len, self.groups))
+
+    def ref(self, key: str) -> PatchRef:
+        """Return what a record says of the object once it is stored under ``key``."""
+        hasher = blake3(self.head)
+        for group in self.groups:
+            hasher.update(group)
+        return PatchRef(
+            base=self.base,
+            target=self.target,
+            coder=self.coder,
+            changed=self.changed,
+            object=ObjectRef(key=key, size=self.nbytes, blake3=hasher.hexdigest()),
+            head_size=len(self.head),
+            head_blake3=blake3(self.head).hexdigest(),
+        )
+
+
+def encode_patch(
+    backend: Backend,
+    geometry: Geometry,
+    base: int,
+    target: int,
+    changes: Sequence[Change],
+    *,
+    coder: CoderChoice = "gap",
+    base_cells: Callable[[Group], list[Cells]] | None = None,
+    map_: Callable[..., Iterator[Any]] = map,
+) -> PatchFile:
+    """Code the changes from version ``base`` to ``target``; the same changes give the same bytes.
+
+    Args:
+        backend: computes.
+        geometry: of the layout of both versions.
+        base: the older version.
+        target: the newer version.
+        changes: at most one a group, in group order; empty ones are left out.
+        coder: ``auto`` chooses for each group.
+        base_cells: returns a group's cells at ``base``; without it only ``gap`` is possible.
+        map_: ``map``, or an executor's: groups are coded side by side.
+    """
+
+    def code(change: Change) -> tuple[Entry, bytes]:
+        group, delta = change.group, change.delta(backend)
+        sums = change.sums(backend)
+
+        def as_(name: CoderName) -> tuple[CoderName, bytes]:
+            base = base_cells(group) if name == "class" and base_cells else None
+            args = (group.cell_type, group.cells, delta.index, delta.distance, base)
+            return name, encode_group(backend, name, *args)
+
+        name, data = as_("gap" if coder == "auto" else coder)
+        if coder == "auto" and base_cells and _class_pays(group.cells, len(data)):
+            name, data = min((name, data), as_("class"), key=lambda coded: len(coded[1]))
+        entry = Entry(group.number, len(delta.index), len(data), name, blake3(data).digest(), *sums)
+        return entry, data
+
+    coded = list(map_(code, [change for change in changes if len(change.index)]))
+    entries = [entry for entry, _ in coded]
+    groups = tuple(data for _, data in coded)
+    changed = sum(entry.changed for entry in entries)
+    head = PatchHead(layout=geometry.id, base=base, target=target, changed=changed, groups=len(entries))
+    delta = sum((entry.new_sum - entry.old_sum for entry in entries), Digest())
+    whole: CoderName = "class" if any(entry.coder == "class" for entry in entries) else "gap"
+    return PatchFile(_head_bytes(head, entries), groups, base, target, whole, changed, delta)
+
+
+def _class_pays(cells: int, gap_bytes: int) -> bool:
+    # ADR 0004: bytes that class would save, in time on the link, against its time at both ends.
+    return gap_bytes * _CLASS_SAVES / _LINK_BYTES_PER_NS > cells * _CLASS_NS_PER_CELL
+
+
+class Patch:
+    """A fetched patch object, its head checked; groups are checked as they are decoded.
+
+    Attributes:
+        ref: what the record says of it.
+        entries: the directory by group number.
+    """
+
+    def __init__(self, ref: PatchRef, entries: dict[int, Entry], groups: dict[int, memoryview]) -> None:
+        self.ref = ref
+        self.entries = entries
+        self._groups = groups
+
+    @classmethod
+    def parse(cls, geometry: Geometry, ref: PatchRef, data: bytes) -> Self:
+        """Check an object's size, its head's BLAKE3 and every count against the layout.
+
+        Raises:
+            CorruptObject: the bytes are not those that were committed, or break the format.
+            UnsupportedFormat: written by another release.
+        """
+        key = ref.object.key
+        if len(data) != ref.object.size:
+            raise CorruptObject(f"{key}: {len(data)} bytes, {ref.object.size} were committed")
+        view = memoryview(data)
+        if blake3(view[: ref.head_size]).hexdigest() != ref.head_blake3:
+            raise CorruptObject(f"{key}: the head's BLAKE3 differs from the one committed")
+        head, directory = _parse_head(key, bytes(view[: ref.head_size]), ref.object.size)
+        if (head.layout, head.base, head.target, head.changed) != (
+            geometry.id,
+            ref.base,
+            ref.target,
+            ref.changed,
+        ):
+            raise CorruptObject(f"{key}: it is not the patch that the record names")
+        entries, groups, at, last = {}, {}, ref.head_size, -1
+        for fields in _ENTRY.iter_unpack(directory):
+            entry = _entry(fields)
+            if entry is None or not last < entry.group < len(geometry.groups):
+                raise CorruptObject(f"{key}: the directory names groups that are not of the layout or out of order")
+            if not 0 < entry.changed <= geometry.groups[entry.group].cells:
+                raise CorruptObject(f"{key}: group {entry.group} claims {entry.changed} changed cells")
+            last = entry.group
+            entries[entry.group] = entry
+            groups[entry.group] = view[at : at + entry.size]
+            at += entry.size
+        if at != len(data) or sum(e.changed for e in entries.values()) != head.changed:
+            raise CorruptObject(f"{key}: the directory does not add up to the object")
+        return cls(ref, entries, groups)
+
+    def decode(self, backend: Backend, group: Group, base: list[Cells] | None = None) -> Delta:
+        """Check and decode one group that the directory names; ``class`` groups need the ``base`` cells.
+
+        Raises:
+            CorruptObject: the group's bytes are not those that were committed, or break the format.
+            BaseMismatch: (``class``) the base cells are not those that it was coded against.
+        """
+        entry, data, key = self.entries[group.number], self._groups[group.number], self.ref.object.key
+        if blake3(data).digest() != entry.blake3:
+            raise CorruptObject(f"{key}: the BLAKE3 of group {group.number} differs from the one committed")
+        try:
+            return Delta(*decode_group(backend, entry.coder, group.cell_type, group.cells, entry.changed, data, base))
+        except RankError as error:
+            raise BaseMismatch(
+                f"{key}: group {group.number} was coded against other weights than version {self.ref.base}: {error}"
+            ) from error
+        except CodecError as error:
+            raise CorruptObject(f"{key}: group {group.number}: {error}") from error
+
+
+def _head_bytes(head: PatchHead, entries: Sequence[Entry]) -> bytes:
+    directory = b"".join(
+        _ENTRY.pack(
+            *(e.group, e.changed, e.size, _CODERS.index(e.coder), e.blake3),
+            *(e.old_sum.lane_0, e.old_sum.lane_1, e.new_sum.lane_0, e.new_sum.lane_1),
+        )
+        for e in entries
+    )
+    document = _head_document(head, len(directory), sum(entry.size for entry in entries))
+    return header_bytes(document) + directory
+
+
+def _head_document(head: PatchHead, directory: int, groups: int) -> dict[str, Any]:
+    return {
+        "__metadata__": {"pulse": head.canonical().decode()},
+        "directory": tensor_entry("U8", [directory], 0, directory),
+        "groups": tensor_entry("U8", [groups], directory, directory + groups),
+    }
+
+
+def _parse_head(key: str, head: bytes, size: int) -> tuple[PatchHead, bytes]:
+    try:
+        document, at = split_header(head)
+        parsed = PatchHead.parse(document["__metadata__"]["pulse"].encode())
+        directory = head[at:]
+        expected = _head_document(parsed, len(directory), size - len(head))
+    except SchemaError as error:
+        if error.fault is Fault.UNSUPPORTED:
+            raise UnsupportedFormat(f"{key}: {error}") from error
+        raise CorruptObject(f"{key}: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptObject(f"{key}: this is not a patch object: {error}") from error
+    if header_bytes(expected) != head[:at] or len(directory) != parsed.groups * _ENTRY.size:
+        raise CorruptObject(f"{key}: the safetensors header does not fit the object")
+    return parsed, directory
+
+
+def _entry(fields: tuple[Any, ...]) -> Entry | None:
+    group, changed, size, coder, digest, *sums = fields
+    if coder >= len(_CODERS):
+        return None
+    return Entry(group, changed, size, _CODERS[coder], digest, Digest(*sums[:2]), Digest(*sums[2:]))

@@ -1,0 +1,283 @@
+"""Publishing: diff -> code -> upload -> commit.
+
+The diff runs in the caller's thread; the rest in one background thread, in order. The log says what exists: objects
+are stored first and the record last, so a push that dies at any point leaves orphans and never half a version.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pulse_kernels import Cells
+from pulse_registry.change import Change
+from pulse_registry.digest import Digest
+from pulse_registry.errors import InvalidArgument, PulseError
+from pulse_registry.geometry import Geometry, Group
+from pulse_registry.keyframe import write_keyframe
+from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId, RunState
+from pulse_registry.log.keys import layout_key, patch_key
+from pulse_registry.model import Model, PublishDtype, layout_of, read_model
+from pulse_registry.patch import CoderChoice, PatchFile, encode_patch
+from pulse_registry.route import plan
+from pulse_registry.shadow import Shadow, first_shadow
+from pulse_registry.stage import Staging, stage_cells
+from pulse_registry.versions import PushResult
+from pulse_registry.weights import Weights
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """How a trainer publishes.
+
+    Attributes:
+        coder: ``gap``, ``class``, or ``auto`` to choose for each group (docs/adr/0004).
+        dtype: ``bf16`` publishes float32 tensors rounded to BF16; ``keep`` publishes every tensor as it is.
+        keyframe_share: a keyframe follows when the patches since the last one exceed this share of its bytes.
+        keyframe_every: a keyframe at least every so many versions; None: by share alone.
+    """
+
+    coder: CoderChoice = "auto"
+    dtype: PublishDtype = "bf16"
+    keyframe_share: float = 0.5
+    keyframe_every: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One push on its way; ``changes`` is None for a version that is held by a keyframe alone."""
+
+    version: int
+    step: int
+    shadow: Shadow
+    changes: Sequence[Change] | None
+    digest: Digest
+    metadata: Mapping[str, Any]
+    generation: int
+    diff_seconds: float
+
+
+class Publisher:
+    """The trainer's side of one run: pushes are diffed one at a time; their uploads follow in the background, in order."""
+
+    def __init__(
+        self, staging: Staging, reader: LogReader, writer: LogWriter, new_id: NewId, options: PublishOptions
+    ) -> None:
+        self._staging = staging
+        self._reader = reader
+        self._writer = writer
+        self._new_id = new_id
+        self._options = options
+        self._lock = threading.RLock()
+        self._queue = ThreadPoolExecutor(1, thread_name_prefix="pulse-push")
+        self._shadow: Shadow | None = None
+        self._trusted = False  # whether the shadow is known to be the newest version
+        self._generation = 0
+        self._failure: PulseError | None = None
+        self._stored_layouts: set[str] = set()
+
+    def push(self, step: int, model: Model, metadata: Mapping[str, Any] | None) -> Future[PushResult]:
+        """Diff the model and queue the rest. See ``Registry.push``."""
+        views = read_model(model)
+        layout = layout_of(views, self._options.dtype)
+        with self._lock:
+            began = time.perf_counter()
+            shadow, version = self._newest(layout.id)
+            changes: list[Change] | None = None
+            if shadow is None:
+                geometry = Geometry(layout)
+                shadow = first_shadow(geometry, views, self._staging.backend, self._staging.map_, version)
+                digest = shadow.digest
+            else:
+                version, changes, digest = shadow.advance(views, self._staging.map_)
+            self._shadow, self._trusted = shadow, True
+            seconds = time.perf_counter() - began
+            job = _Job(version, step, shadow, changes, digest, metadata or {}, self._generation, seconds)
+            return self._queue.submit(self._run, job)
+
+    def close(self) -> None:
+        """Wait for everything that was queued."""
+        self._queue.shutdown(wait=True)
+
+    def _newest(self, layout_id: str) -> tuple[Shadow | None, int]:
+        """Return the shadow to diff against, None where this layout begins anew, and the number after the newest."""
+        if self._shadow is None or not self._trusted:
+            self._writer.begin()
+            self._shadow = self._caught_up(self._reader.refresh(), layout_id)
+        if self._shadow is not None and self._shadow.version is not None:
+            after = self._shadow.version + 1
+            return (self._shadow, after) if self._shadow.geometry.id == layout_id else (None, after)
+        return None, len(self._reader.state.versions)
+
+    def _caught_up(self, state: RunState, layout_id: str) -> Shadow | None:
+        """Bring the shadow (or a new one) to the newest version, as a worker would."""
+        latest = state.latest
+        if latest is None or latest.layout != layout_id:
+            return None
+        known = self._shadow if self._shadow is not None and self._shadow.geometry.id == layout_id else None
+        have = known.version if known is not None else None
+        weights = known.weights if known is not None else Weights.empty(self._staging.geometry(layout_id))
+        staged = stage_cells(
+            self._staging,
+            weights,
+            plan(state, latest.version, have=have),
+            base_digest=known.digest if known is not None else None,
+            target_digest=Digest.parse(latest.digest),
+        )
+        staged.store_into(self._staging, weights)
+        staged.close()
+        return Shadow(weights, self._staging.backend, latest.version, staged.digest)
+
+    def _run(self, job: _Job) -> PushResult:
+        try:
+            if job.generation != self._generation and self._failure is not None:
+                raise type(self._failure)(
+                    f"step {job.step} was not pushed, since a push before it failed: {self._failure}. "
+                    "The next push carries its changes"
+                )
+            result = self._publish(job)
+        except BaseException as error:
+            self._take_back(job, error)
+            raise
+        self._queue_keyframe(job.shadow)
+        return result
+
+    def _take_back(self, job: _Job, error: BaseException) -> None:
+        with self._lock:
+            if job.generation == self._generation:
+                self._generation += 1
+                self._failure = error if isinstance(error, PulseError) else None
+            if job.changes is None or self._shadow is not job.shadow:
+                self._shadow = None
+            else:
+                job.shadow.revert(job.version)
+            self._trusted = False
+
+    def _publish(self, job: _Job) -> PushResult:
+        geometry, store = job.shadow.geometry, self._staging.store
+        phases = {"diff": job.diff_seconds}
+        began = time.perf_counter()
+        write_id = self._new_id()
+        patch = self._code(job) if job.changes is not None else None
+        phases["code"] = time.perf_counter() - began
+        patch_ref = keyframe = None
+        if patch is not None:
+            key = patch_key(patch.base, patch.target, write_id)
+            store.put(key, [patch.head, *patch.groups])
+            patch_ref = patch.ref(key)
+        else:
+            if geometry.id not in self._stored_layouts:
+                store.put(layout_key(geometry.id), geometry.layout.canonical())
+                self._stored_layouts.add(geometry.id)
+            keyframe = write_keyframe(store, geometry, job.version, write_id, self._cells_of(job.shadow, job.version))
+        phases["upload"] = time.perf_counter() - began - phases["code"]
+        changed = patch.changed if patch is not None else geometry.cells
+        record = self._writer.commit(
+            CommitDraft(
+                version=job.version,
+                step=job.step,
+                layout=geometry.id,
+                digest=job.digest.hex(),
+                changed=changed,
+                cells=geometry.cells,
+                write_id=write_id,
+                patch=patch_ref,
+                keyframe=keyframe,
+                metadata=dict(job.metadata),
+            )
+        )
+        job.shadow.settle(job.version)
+        phases["commit"] = time.perf_counter() - began - phases["code"] - phases["upload"]
+        return PushResult(
+            version=record.version,
+            step=record.step,
+            kind="keyframe" if keyframe is not None else "patch",
+            changed=changed,
+            cells=geometry.cells,
+            nbytes=(patch_ref or keyframe).size,  # type: ignore[union-attr]
+            full_nbytes=geometry.nbytes,
+            digest=record.digest,
+            phases=phases,
+        )
+
+    def _code(self, job: _Job) -> PatchFile:
+        def base_cells(group: Group) -> list[Cells]:
+            return [job.shadow.cells_at(job.version - 1, group)]
+
+        return encode_patch(
+            self._staging.backend,
+            job.shadow.geometry,
+            job.version - 1,
+            job.version,
+            job.changes or (),
+            coder=self._options.coder,
+            base_cells=base_cells,
+            map_=self._staging.map_,
+        )
+
+    @staticmethod
+    def _cells_of(shadow: Shadow, version: int) -> Any:
+        return lambda group: shadow.cells_at(version, group)
+
+    def _queue_keyframe(self, shadow: Shadow) -> None:
+        if not keyframe_due(self._reader.state, shadow.geometry.nbytes, self._options):
+            return
+        try:
+            self._queue.submit(self._attach_keyframe, shadow)
+        except RuntimeError:
+            # Closing: this thread is the last to work, so it does it now.
+            self._attach_keyframe(shadow)
+
+    def _attach_keyframe(self, shadow: Shadow) -> None:
+        """Store the newest version's cells and attach them; a failure costs no version and is tried after the next."""
+        state = self._reader.state
+        if state.latest is None or not keyframe_due(state, shadow.geometry.nbytes, self._options):
+            return
+        if state.latest.layout != shadow.geometry.id:
+            return
+        version, write_id = state.latest.version, self._new_id()
+        try:
+            cells_of = self._cells_of(shadow, version)
+            keyframe = write_keyframe(self._staging.store, shadow.geometry, version, write_id, cells_of)
+            self._writer.attach(keyframes=[keyframe], write_id=write_id)
+        except PulseError as error:
+            _logger.warning("no keyframe of version %d, to be tried after the next push: %s", version, error)
+
+
+def keyframe_due(state: RunState, full_nbytes: int, options: PublishOptions) -> bool:
+    """Tell whether the newest version is to have a keyframe made, by bytes and versions since the last one. Pure."""
+    latest = state.latest
+    if latest is None:
+        return False
+    nbytes = 0
+    version = latest.version
+    while state.keyframe(version) is None:
+        nbytes += sum(patch.size for patch in state.patches_into(version) if patch.base == version - 1)
+        since = latest.version - version + 1
+        if options.keyframe_every is not None and since >= options.keyframe_every:
+            return True
+        if nbytes > options.keyframe_share * full_nbytes or version == 0:
+            return True
+        version -= 1
+    return False
+
+
+def check_options(options: PublishOptions) -> None:
+    """Raise InvalidArgument where an option is out of range."""
+    if options.coder not in ("auto", "gap", "class"):
+        raise InvalidArgument(f"coder is {options.coder!r}; it is one of auto, gap, class")
+    if options.dtype not in ("bf16", "keep"):
+        raise InvalidArgument(f"publish_dtype is {options.dtype!r}; it is one of bf16, keep")
+    if not options.keyframe_share > 0:
+        raise InvalidArgument(
+            f"keyframe_share is {options.keyframe_share}; it is a share of a keyframe's bytes, over 0"
+        )
+    if options.keyframe_every is not None and options.keyframe_every < 1:
+        raise InvalidArgument(f"keyframe_every is {options.keyframe_every}; it counts versions, from 1 on")

@@ -1,0 +1,185 @@
+"""Pulling: route -> fetch -> decode -> verify -> apply, for one worker's weights."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from pulse_registry.digest import Digest
+from pulse_registry.errors import BaseMismatch, InvalidArgument
+from pulse_registry.held import Held, Step
+from pulse_registry.log import RunState
+from pulse_registry.route import Route, plan
+from pulse_registry.stage import StagedCells, Staging, stage_cells
+from pulse_registry.versions import PullResult
+from pulse_registry.weights import Weights
+from pulse_schemas import VersionEntry
+
+__all__ = ["Staged", "Staging", "stage_into"]
+
+
+def stage_into(
+    staging: Staging,
+    state: RunState,
+    entry: VersionEntry,
+    weights: Weights,
+    held: Held | None,
+    *,
+    fresh: bool,
+    undo_limit: int,
+    began: float,
+) -> Staged:
+    """Stage a version into weights; ``held`` is what they are known to hold (None: they are new)."""
+    held = held if held is not None else Held()
+    with held.lock:
+        mend(staging, weights, held)
+        base = state.version(held.version) if held.version is not None and not fresh else None
+        if base is not None and base.layout != entry.layout:
+            base = None
+        undo = list(reversed(held.undo)) if base is not None else []
+        route = plan(
+            state, entry.version, have=base.version if base is not None else None, undo=[step.base for step in undo]
+        )
+        routed = time.perf_counter()
+        cells = stage_cells(
+            staging,
+            weights,
+            route,
+            base_digest=Digest.parse(base.digest) if base is not None else None,
+            target_digest=Digest.parse(entry.digest),
+            undo=undo,
+        )
+        cells.phases = {"route": routed - began, **cells.phases}
+        return Staged(staging, weights, held, entry, route, cells, undo_limit)
+
+
+def mend(staging: Staging, weights: Weights, held: Held) -> None:
+    """Undo an application that was cut off: the weights are again the version that is remembered."""
+    if held.torn is not None:
+        for change in held.torn:
+            change.undo(staging.backend, weights)
+        held.torn = None
+
+
+class Staged:
+    """A version that is ready to be applied: fetched, checked, decoded. A context manager that discards at its end.
+
+    Attributes:
+        version: the version's number.
+        step: the trainer's label of it.
+        nbytes: bytes that were fetched.
+        changed: cells that ``apply`` will write.
+    """
+
+    def __init__(
+        self,
+        staging: Staging,
+        weights: Weights,
+        held: Held,
+        entry: VersionEntry,
+        route: Route,
+        cells: StagedCells,
+        undo_limit: int,
+    ) -> None:
+        self.version = entry.version
+        self.step = entry.step
+        self.route = route
+        self.nbytes = route.nbytes
+        self.weights = weights
+        self.changed = (
+            weights.geometry.cells if cells.keyframe is not None else sum(len(c.index) for c in cells.changes)
+        )
+        self._staging = staging
+        self._held = held
+        self._entry = entry
+        self._cells: StagedCells | None = cells
+        self._base = held.version
+        self._undo_limit = undo_limit
+        self._applied = False
+
+    def apply(self) -> PullResult:
+        """Change the weights to the staged version, in place; addresses do not move. Idempotent.
+
+        Raises:
+            BaseMismatch: another version was applied to the weights since this one was staged; nothing was changed.
+            InvalidArgument: it was discarded.
+        """
+        began = time.perf_counter()
+        with self._held.lock:
+            cells = self._staged()
+            if self._held.version != (self.version if self._applied else self._base) or self._held.torn is not None:
+                raise BaseMismatch(
+                    f"version {self.version} was staged for weights that hold {_name(self._base)}; they hold "
+                    f"{_name(self._held.version)} now. Stage it again"
+                )
+            if not self._applied:
+                self._write(cells)
+            seconds = time.perf_counter() - began
+        return PullResult(
+            version=self.version,
+            step=self.step,
+            digest=self._entry.digest,
+            nbytes=self.nbytes,
+            objects=self.route.objects,
+            changed=self.changed,
+            phases={**cells.phases, "apply": seconds},
+        )
+
+    def undo(self) -> None:
+        """Take ``apply`` back: the weights are again what they were. Idempotent.
+
+        Raises:
+            BaseMismatch: another version was applied since; pull the one that you want.
+            InvalidArgument: what the weights held before was not known, so that it was not kept; or it was discarded.
+        """
+        with self._held.lock:
+            cells = self._staged()
+            if not self._applied:
+                return
+            if self._held.version != self.version:
+                raise BaseMismatch(f"the weights hold {_name(self._held.version)} now; pull the version that you want")
+            if cells.keyframe is not None or self._base is None:
+                raise InvalidArgument(
+                    "the weights were replaced whole, and what they held before was not kept; pull the version you want"
+                )
+            self._held.version, self._held.torn = self._base, cells.changes
+            self._held.undo = [step for step in self._held.undo if step.target != self.version]
+            self._applied = False
+            mend(self._staging, self.weights, self._held)
+
+    def discard(self) -> None:
+        """Give back files and memory; the weights stay as they are. Idempotent."""
+        if self._cells is not None:
+            self._cells.close()
+            self._cells = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    def _staged(self) -> StagedCells:
+        if self._cells is None:
+            raise InvalidArgument(f"the staged version {self.version} was discarded")
+        return self._cells
+
+    def _write(self, cells: StagedCells) -> None:
+        held, changes = self._held, cells.changes
+        sparse = cells.keyframe is None
+        held.torn = changes if sparse else None
+        if not sparse:
+            held.forget()  # until all cells are written, the weights hold nothing known
+        cells.store_into(self._staging, self.weights)
+        held.torn = None
+        held.version = self.version
+        self._applied = True
+        if sparse and self._base is not None and self._base != self.version:
+            held.remember(Step(self._base, self.version, changes), self._undo_limit)
+
+
+def _name(version: int | None) -> str:
+    return "nothing known" if version is None else f"version {version}"

@@ -1,0 +1,334 @@
+"""The registry: what trainers and workers call."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+from pulse_kernels import BackendName, get_backend
+from pulse_registry.digest import Digest
+from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, NotFound
+from pulse_registry.held import HeldVersions
+from pulse_registry.log import LogReader, LogWriter, RunState, random_id, utc_now
+from pulse_registry.model import Model, read_model
+from pulse_registry.publish import Publisher, PublishOptions, check_options
+from pulse_registry.pulling import Staged, Staging, stage_into
+from pulse_registry.route import Route, plan
+from pulse_registry.store import PrefixStore, RetryStore, Store, open_store
+from pulse_registry.tensors import new_tensors
+from pulse_registry.versions import PullResult, PushResult, Version, describe
+from pulse_registry.weights import Weights, check_layout
+from pulse_schemas import VersionEntry
+
+VersionName = int | Literal["latest"]
+_RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+
+
+def open(
+    url: str,
+    *,
+    run: str,
+    create: bool = True,
+    coder: Literal["auto", "gap", "class"] = "auto",
+    publish_dtype: Literal["bf16", "keep"] = "bf16",
+    keyframe_share: float = 0.5,
+    keyframe_every: int | None = None,
+    backend: BackendName = "auto",
+) -> Registry:
+    """Open one run of a registry, to push to it and to pull from it. Nothing is written until the first push.
+
+    Args:
+        url: the registry's root: a folder, ``file:///...`` or ``memory://...``.
+        run: the run's name: lower-case letters, digits, ``.``, ``_`` and ``-``.
+        create: whether the run may be new; False raises NotFound where it does not exist.
+        coder: of the patches pushed: ``gap``, ``class`` (smaller, slower), or ``auto``.
+        publish_dtype: ``bf16`` publishes float32 tensors rounded to BF16; ``keep`` all tensors as they are.
+        keyframe_share: a keyframe follows when the patches since the last exceed this share of its bytes.
+        keyframe_every: a keyframe at least every so many versions.
+        backend: of the kernels: ``auto``, ``numba`` or ``reference``.
+
+    Raises:
+        InvalidArgument: an argument is not valid.
+        NotFound: ``create=False``, and there is no such run.
+        StoreUnavailable: ``create=False``, and the store can't be reached.
+    """
+    options = PublishOptions(coder, publish_dtype, keyframe_share, keyframe_every)
+    registry = Registry(open_store(url), run, options=options, backend=backend)
+    if not create and registry.state().seq < 0:
+        registry.close()
+        raise NotFound(f"there is no run {run!r} in {url}")
+    return registry
+
+
+class Registry:
+    """One run of a registry. Safe to share between threads; a context manager that waits for pushes at its end."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        options: PublishOptions | None = None,
+        backend: BackendName = "auto",
+        spool: Path | None = None,
+        undo_share: float = 0.05,
+    ) -> None:
+        """Open a run in a store; ``open`` does it by URL.
+
+        Args:
+            store: holds all runs.
+            run: the run's name.
+            options: how to publish.
+            backend: of the kernels.
+            spool: folder for keyframes on their way; None for the system's temporary folder.
+            undo_share: what a worker keeps to go back in memory, at most, as a share of the weights' bytes.
+        """
+        if not _RUN_NAME.fullmatch(run):
+            raise InvalidArgument(
+                f"{run!r} is no run name: 1 to 128 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
+            )
+        check_options(options or PublishOptions())
+        self.run = run
+        self.url = store.url
+        self._store = PrefixStore(RetryStore(store), run)
+        self._backend_name = backend
+        self._options = options or PublishOptions()
+        self._spool, self._undo_share = spool, undo_share
+        self._reader = LogReader(self._store, run)
+        self._held = HeldVersions()
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._staging: Staging | None = None
+        self._publisher: Publisher | None = None
+
+    # -- what is there ---------------------------------------------------------------------------------------------
+
+    def state(self) -> RunState:
+        """Read what is new in the log and return the run's state; of a run that does not exist, the empty one."""
+        return self._reader.refresh()
+
+    def versions(self) -> list[Version]:
+        """Return all versions, oldest first; retired ones are left out."""
+        state = self.state()
+        return [describe(state, entry) for entry in state.versions if not state.is_retired(entry.version)]
+
+    def version(self, version: VersionName | None = None, *, step: int | None = None) -> Version:
+        """Return one version, by number, as ``"latest"`` (the default), or the newest one of a trainer's step.
+
+        Raises:
+            NotFound: there is none.
+        """
+        state = self.state()
+        if step is None:
+            return describe(state, self._entry(state, "latest" if version is None else version))
+        if version is not None:
+            raise InvalidArgument("give a version or a step, not both")
+        entry = state.by_step(step)
+        if entry is None:
+            raise NotFound(f"run {self.run!r} has no version of step {step}")
+        return describe(state, entry)
+
+    def route(self, from_version: int | None = None, to: VersionName = "latest") -> Route:
+        """Return the cheapest way from a version, or from nothing, to another.
+
+        Raises:
+            NotFound: a version does not exist, or nothing leads there.
+        """
+        state = self.state()
+        return plan(state, self._entry(state, to).version, have=from_version)
+
+    def watch(
+        self, after: int | None = None, *, poll_seconds: float = 0.5, timeout: float | None = None
+    ) -> Iterator[Version]:
+        """Yield versions newer than ``after``, as they are committed; without it, those newer than now.
+
+        Tails the log: a look costs one GET. Ends after ``timeout`` seconds without a new version; None: never.
+        """
+        state = self.state()
+        seen = after if after is not None else len(state.versions) - 1
+        last = time.monotonic()
+        while True:
+            for entry in state.versions[seen + 1 :]:
+                seen, last = entry.version, time.monotonic()
+                if not state.is_retired(entry.version):
+                    yield describe(state, entry)
+            if timeout is not None and time.monotonic() - last >= timeout:
+                return
+            time.sleep(poll_seconds)
+            state = self.state()
+
+    # -- trainer ---------------------------------------------------------------------------------------------------
+
+    @overload
+    def push(
+        self, step: int, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: Literal[True] = True
+    ) -> PushResult: ...
+    @overload
+    def push(
+        self, step: int, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: Literal[False]
+    ) -> Future[PushResult]: ...
+    def push(
+        self, step: int, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: bool = True
+    ) -> PushResult | Future[PushResult]:
+        """Publish the model's weights as the next version.
+
+        Finds the cells that changed since the last push, stores them as a patch, and commits a record. The first
+        version, and one with another layout, is stored whole. The first push of a process takes over the run: a
+        writer that pushed to it before is fenced.
+
+        Args:
+            step: the trainer's own label, any integer.
+            model: an ``nn.Module``, or a mapping of names to torch tensors or NumPy arrays.
+            metadata: JSON values to keep with the version.
+            wait: False returns after the diff; the rest happens in the background, in order, and the returned
+                future holds the result or raises what went wrong. The model may be changed at once.
+
+        Raises:
+            InvalidModel: a tensor can't be published; nothing was written.
+            Fenced: another writer took over; this registry can't push any more.
+            Conflict: another writer committed first; the next push carries these changes.
+            StoreUnavailable: the store failed. Nothing is lost: the next push carries these changes.
+        """
+        if not isinstance(step, int) or isinstance(step, bool):
+            raise InvalidArgument(f"step is {step!r}; it is an integer")
+        future = self._publishing().push(step, model, metadata)
+        return future.result() if wait else future
+
+    # -- worker ----------------------------------------------------------------------------------------------------
+
+    def stage(self, version: VersionName = "latest", into: Model | None = None, *, fresh: bool = False) -> Staged:
+        """Fetch, check and decode all that leads to a version; ``apply`` on the result then changes the weights.
+
+        Args:
+            version: a number or ``"latest"``.
+            into: the worker's weights, a module or a mapping of writable tensors in host memory; they are only read
+                here, and may be serving. None: new weights are made.
+            fresh: take ``into`` as holding nothing known.
+
+        Raises:
+            NotFound: there is no such version.
+            LayoutMismatch, InvalidModel: ``into`` can't take this version.
+            BaseMismatch: ``into`` was changed since it was pulled.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
+        """
+        began = time.perf_counter()
+        state = self.state()
+        entry = self._entry(state, version)
+        staging = self._working()
+        geometry = staging.geometry(entry.layout)
+        if into is None:
+            weights, held = Weights.empty(geometry), None
+        else:
+            views = read_model(into)
+            weights, held = Weights.into(geometry, views), self._held.of(views)
+        undo_limit = int(self._undo_share * geometry.nbytes)
+        return stage_into(staging, state, entry, weights, held, fresh=fresh, undo_limit=undo_limit, began=began)
+
+    @overload
+    def pull(self, version: VersionName = "latest", into: None = None) -> dict[str, Any]: ...
+    @overload
+    def pull(self, version: VersionName = "latest", into: Model = ..., *, fresh: bool = False) -> PullResult: ...
+    def pull(
+        self, version: VersionName = "latest", into: Model | None = None, *, fresh: bool = False
+    ) -> PullResult | dict[str, Any]:
+        """Bring weights to a version, bit for bit: ``stage`` and ``apply`` in one.
+
+        Without ``into``, returns new tensors by name: torch ones where torch is installed, else NumPy arrays.
+
+        Raises:
+            As ``stage``; the weights are then as they were.
+        """
+        with self.stage(version, into, fresh=fresh) as staged:
+            result = staged.apply()
+            if into is not None:
+                return result
+            return new_tensors(staged.weights, "auto")
+
+    def verify(self, version: VersionName = "latest", model: Model | None = None) -> Version:
+        """Check a model, or the stored objects of a version, against its state digest by a full pass.
+
+        Args:
+            version: a number or ``"latest"``.
+            model: weights that should hold the version; if they do, that is remembered, so that the next pull into
+                them needs patches only. None: the objects on the version's route are fetched and checked.
+
+        Raises:
+            LayoutMismatch: the model has other tensors.
+            BaseMismatch: the model's cells are not those of the version.
+            CorruptObject: an object is damaged.
+        """
+        state = self.state()
+        entry = self._entry(state, version)
+        staging = self._working()
+        geometry = staging.geometry(entry.layout)
+        if model is None:
+            weights, held = Weights.empty(geometry), None
+            with stage_into(staging, state, entry, weights, held, fresh=True, undo_limit=0, began=0.0) as staged:
+                staged.apply()
+        else:
+            views = read_model(model)
+            check_layout(geometry.layout, views)
+            weights = Weights(geometry, [views[tensor.name].cells for tensor in geometry.layout.tensors])
+            held = self._held.of(views)
+        digest = weights.digest(staging.backend, staging.map_)
+        if digest != Digest.parse(entry.digest):
+            raise (CorruptObject if model is None else BaseMismatch)(
+                f"the cells are not those of version {entry.version}: their state digest is {digest.hex()}, "
+                f"{entry.digest} was committed"
+            )
+        if held is not None:
+            held.now_at(entry.version)
+        return describe(state, entry)
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wait for pushes under way and stop the threads. Idempotent."""
+        with self._lock:
+            publisher, pool = self._publisher, self._pool
+        if publisher is not None:
+            publisher.close()
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _entry(self, state: RunState, version: VersionName) -> VersionEntry:
+        if version == "latest":
+            if state.latest is None:
+                raise NotFound(f"run {self.run!r} in {self.url} has no versions yet")
+            return state.latest
+        if not isinstance(version, int) or isinstance(version, bool):
+            raise InvalidArgument(f"version is {version!r}; it is a number or 'latest'")
+        return state.version(version)
+
+    def _working(self) -> Staging:
+        with self._lock:
+            if self._staging is None:
+                self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="pulse")
+                backend = get_backend(self._backend_name)
+                self._staging = Staging(self._store, backend, self._pool.map, self._spool)
+            return self._staging
+
+    def _publishing(self) -> Publisher:
+        staging = self._working()
+        with self._lock:
+            if self._publisher is None:
+                name = f"{socket.gethostname()}:{os.getpid()}"[:256]
+                writer = LogWriter(self._store, self.run, self._reader, utc_now, random_id, name)
+                self._publisher = Publisher(staging, self._reader, writer, random_id, self._options)
+            return self._publisher

@@ -1,0 +1,53 @@
+"""Stores: where the registry keeps its objects, behind one small protocol."""
+
+from __future__ import annotations
+
+from pulse_registry.store.base import (
+    Body,
+    Buffer,
+    ByteRange,
+    LocalFiles,
+    Presigner,
+    Store,
+    Stream,
+    Verb,
+    body_size,
+    body_views,
+    presigner_of,
+)
+from pulse_registry.store.counting import CountingStore
+from pulse_registry.store.fault import Fault, FaultStore
+from pulse_registry.store.file import FileStore
+from pulse_registry.store.keys import check_key, check_prefix
+from pulse_registry.store.latency import LatencyStore
+from pulse_registry.store.memory import MemoryStore
+from pulse_registry.store.open import open_store
+from pulse_registry.store.prefix import PrefixStore
+from pulse_registry.store.retry import RetryStore
+from pulse_registry.store.wrapper import WrapperStore
+
+__all__ = [
+    "Body",
+    "Buffer",
+    "ByteRange",
+    "CountingStore",
+    "Fault",
+    "FaultStore",
+    "FileStore",
+    "LatencyStore",
+    "LocalFiles",
+    "MemoryStore",
+    "PrefixStore",
+    "Presigner",
+    "RetryStore",
+    "Store",
+    "Stream",
+    "Verb",
+    "WrapperStore",
+    "body_size",
+    "body_views",
+    "check_key",
+    "check_prefix",
+    "open_store",
+    "presigner_of",
+]

@@ -1,0 +1,238 @@
+"""The store: the few verbs of object storage that the registry is built on, and their contract.
+
+Implementations live beside this file; abilities such as retries and counting are wrappers around a Store.
+One conformance suite (tests/store/conformance.py) runs over every implementation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+from pulse_registry.errors import InvalidArgument
+
+Buffer = bytes | bytearray | memoryview
+ByteRange = tuple[int, int]
+Verb = Literal["get", "put", "exists", "size", "list", "delete"]
+
+
+class Stream(ABC):
+    """An object's data, made as it is written, so that it is never in memory as a whole.
+
+    It may be iterated more than once (a put that is retried) and gives the same bytes each time, ``nbytes`` in all. A
+    buffer that it has given stays as it is until the next one is asked for.
+    """
+
+    nbytes: int
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Buffer]:
+        """Begin anew."""
+
+
+Body = Buffer | Sequence[Buffer] | Stream
+
+
+class Store(Protocol):
+    """A flat space of immutable byte objects under string keys.
+
+    What every implementation guarantees:
+
+    - **Reads see completed writes.** Once `put` or `delete` has returned, every `get`, `size`, `exists` and
+      `list` that starts later, in any thread or process, sees its effect.
+    - **`put` is atomic.** A reader sees the whole old object, or none, or the whole new one: never a part.
+      This holds when the writer is killed at any moment.
+    - **`put(if_absent=True)` has exactly one winner** among any number of concurrent writers of a key; the
+      rest raise AlreadyExists, and the winner's bytes are untouched.
+    - **`list` is complete and ordered.** Every key that was there during the whole of the listing is in it
+      once, in code-point order. A key that is put or deleted meanwhile may or may not be.
+    - **A failure says whether to try again.** StoreUnavailable: the store could not do it. A `put` or
+      `delete` that raised it may have taken effect all the same (the answer was lost). Other errors have had
+      no effect.
+    - **Thread-safe.** One instance may be used by many threads at a time.
+
+    Keys are what `check_key` accepts; every verb raises InvalidArgument for others. A store may refuse, with
+    InvalidArgument, to put a key that is or was the folder of another (`a` and `a/b`): don't build such keys.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where this store is, for messages."""
+        ...
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        """Return an object's bytes, or those of a half-open range of it.
+
+        Args:
+            key: the object's key.
+            byte_range: (start, stop) in bytes, 0 <= start <= stop; None for the whole object.
+
+        Raises:
+            NotFound: there is no such object.
+            CorruptObject: the range reaches past the end of the object: it is shorter than the caller was
+                told. Nothing is allocated for the missing bytes.
+            InvalidArgument: the key or the range is not valid.
+            StoreUnavailable: the store could not do it.
+        """
+        ...
+
+    def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        """Write an object, all or nothing; it is durable when this returns, as far as the store goes.
+
+        Args:
+            key: the object's key.
+            data: contiguous bytes, a sequence of buffers to write one after the other, or a Stream of them. Not
+                kept: the caller may change its buffers once this returns.
+            if_absent: create only. Without it an object that is there is replaced.
+
+        Raises:
+            AlreadyExists: if_absent, and the key is taken. After a lost answer that may be this caller's own
+                object: read it back to tell.
+            InvalidArgument: the key or the data is not valid.
+            StoreUnavailable: the store could not do it, or the answer was lost.
+        """
+        ...
+
+    def exists(self, key: str) -> bool:
+        """Tell whether the object is there.
+
+        Raises:
+            InvalidArgument: the key is not valid.
+            StoreUnavailable: the store could not tell.
+        """
+        ...
+
+    def size(self, key: str) -> int:
+        """Return the object's size in bytes.
+
+        Raises:
+            NotFound: there is no such object.
+            InvalidArgument: the key is not valid.
+            StoreUnavailable: the store could not do it.
+        """
+        ...
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over all keys that begin with a string, in code-point order.
+
+        Args:
+            prefix: any beginning of a key, not only a whole folder; "" for all.
+            after: only keys strictly greater than this string, which need not be a key.
+
+        Raises:
+            InvalidArgument: no key can begin with the prefix (see check_prefix).
+            StoreUnavailable: the store could not do it; raised by the call or by any step of the iteration.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object. Idempotent: a key that is not there is no error.
+
+        Raises:
+            InvalidArgument: the key is not valid.
+            StoreUnavailable: the store could not do it, or the answer was lost.
+        """
+        ...
+
+
+@runtime_checkable
+class Presigner(Protocol):
+    """A store that can sign a URL with which anybody may read one object for a while."""
+
+    def presign(self, key: str, expires_s: int) -> str:
+        """Return a URL that reads the object for `expires_s` seconds, whether it exists or not.
+
+        Raises:
+            InvalidArgument: the key or the time is not valid.
+            StoreUnavailable: there are no credentials to sign with.
+        """
+        ...
+
+
+@runtime_checkable
+class HasPresigner(Protocol):
+    """A store around another one, which presigns if that one does."""
+
+    def presigner(self) -> Presigner | None:
+        """Return what signs URLs for this store's keys, or None."""
+        ...
+
+
+@runtime_checkable
+class LocalFiles(Protocol):
+    """A store whose objects are files that this process can open, so that large ones can be mapped.
+
+    Wrappers that watch or change reads don't have this ability: it would lead around them.
+    """
+
+    def local_path(self, key: str) -> Path | None:
+        """Return the path of the file that is, or would be, the object; None if objects are no files after all.
+
+        An open file stays whole even if the object is replaced or deleted. The file is only to be read.
+
+        Raises:
+            InvalidArgument: the key is not valid.
+        """
+        ...
+
+
+def presigner_of(store: Store) -> Presigner | None:
+    """Return what signs URLs for the store's keys, looking through wrappers; None if it can't presign."""
+    if isinstance(store, Presigner):
+        return store
+    if isinstance(store, HasPresigner):
+        return store.presigner()
+    return None
+
+
+def body_views(data: Body) -> Iterable[memoryview]:
+    """Return flat byte views of a body's buffers, in order, empty ones left out; nothing is copied.
+
+    Those of a Stream are made as they are asked for, once; the others are checked at once.
+
+    Raises:
+        InvalidArgument: a part is not a buffer, or is not contiguous; or, at its end, a Stream's size is not its
+            ``nbytes``.
+    """
+    if isinstance(data, Stream):
+        return _stream_views(data)
+    parts: Sequence[Buffer] = (data,) if isinstance(data, bytes | bytearray | memoryview) else data
+    return tuple(view for view in map(_flat, parts) if view.nbytes)
+
+
+def body_size(data: Body) -> int:
+    """Return a body's size in bytes, without making a Stream's data."""
+    return data.nbytes if isinstance(data, Stream) else sum(view.nbytes for view in body_views(data))
+
+
+def _stream_views(data: Stream) -> Iterator[memoryview]:
+    total = 0
+    for part in data:
+        view = _flat(part)
+        total += view.nbytes
+        yield view
+    if total != data.nbytes:
+        raise InvalidArgument(f"a stream gave {total} bytes and had announced {data.nbytes}")
+
+
+def _flat(part: Buffer) -> memoryview:
+    try:
+        view = memoryview(part)
+        return view.cast("B") if view.nbytes else view
+    except TypeError as error:
+        raise InvalidArgument(
+            f"an object's data must be contiguous bytes, or a sequence of them; got {type(part).__name__}: {error}"
+        ) from None
+
+
+def check_range(key: str, byte_range: ByteRange) -> None:
+    """Check that a byte range is half-open and counts from the start of the object.
+
+    Raises:
+        InvalidArgument: it is not 0 <= start <= stop.
+    """
+    start, stop = byte_range
+    if not 0 <= start <= stop:
+        raise InvalidArgument(f"byte range ({start}, {stop}) of {key!r} is not 0 <= start <= stop")

@@ -1,0 +1,178 @@
+"""What the stores over fsspec file systems share: reading, listing, deleting, and the mapping of errors.
+
+How an object is written whole or not at all differs by store, so that `put` belongs to the subclasses.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, PulseError, StoreUnavailable
+from pulse_registry.store.base import ByteRange, Verb, check_range
+from pulse_registry.store.keys import check_key, check_prefix, key_problem
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free space, then try again",
+    errno.EDQUOT: "the disk quota is used up: free space, then try again",
+    errno.EFBIG: "the object is larger than a file may be here: raise ulimit -f, or use another file system",
+    errno.EACCES: "permission denied: give this user read and write access to the folder",
+    errno.EPERM: "not permitted: give this user read and write access to the folder",
+    errno.EROFS: "the file system is read-only: mount it writable",
+    errno.EMFILE: "too many open files: raise ulimit -n",
+}
+
+
+class FileSystem(Protocol):
+    """The part of fsspec's AbstractFileSystem, which has no type hints, that stores use."""
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return a file's bytes from start to end."""
+        ...
+
+    def info(self, path: str) -> dict[str, Any]:
+        """Return at least the file's `type` and `size`."""
+        ...
+
+    def find(self, path: str) -> Sequence[str]:
+        """Return the paths of all files below a folder; none if there is no such folder."""
+        ...
+
+    def rm_file(self, path: str) -> None:
+        """Remove one file."""
+        ...
+
+    def pipe_file(self, path: str, value: bytes) -> None:
+        """Write a file."""
+        ...
+
+
+class FsspecStore:
+    """Base of the stores over fsspec: all verbs of Store except `put`."""
+
+    def __init__(self, fs: FileSystem, root: str, url: str) -> None:
+        """Join a file system and a folder of it.
+
+        Args:
+            fs: the fsspec file system.
+            root: absolute path in it, without a trailing slash; "" for its top.
+            url: what messages call this store.
+        """
+        self._fs = fs
+        self._root = root
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """Where this store is, for messages."""
+        return self._url
+
+    def __repr__(self) -> str:
+        """Show the class and the URL."""
+        return f"{type(self).__name__}({self._url!r})"
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        """Return an object's bytes, or those of a range: see Store.get."""
+        path = self._path(key)
+        if byte_range is None:
+            with translated("get", key, self._url):
+                return self._fs.cat_file(path)
+        check_range(key, byte_range)
+        start, stop = byte_range
+        # The size first: a range out of a damaged header must not make the read below allocate what it asks
+        # for.
+        size = self.size(key)
+        if stop > size:
+            raise _too_short(key, self._url, byte_range, size)
+        with translated("get", key, self._url):
+            data = self._fs.cat_file(path, start, stop) if stop > start else b""
+        if len(data) != stop - start:
+            raise _too_short(key, self._url, byte_range, start + len(data))
+        return data
+
+    def exists(self, key: str) -> bool:
+        """Tell whether the object is there: see Store.exists."""
+        try:
+            self.size(key)
+        except NotFound:
+            return False
+        return True
+
+    def size(self, key: str) -> int:
+        """Return the object's size in bytes: see Store.size."""
+        path = self._path(key)
+        with translated("size", key, self._url):
+            info = self._fs.info(path)
+        if info["type"] != "file":
+            raise _not_found(key, self._url)
+        return int(info["size"])
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the keys that begin with a string: see Store.list."""
+        check_prefix(prefix)
+        folder = prefix.rpartition("/")[0]
+        with translated("list", prefix, self._url):
+            paths = self._fs.find(f"{self._root}/{folder}" if folder else self._root)
+        keys = (path[len(self._root) + 1 :] for path in paths)
+        return iter(
+            sorted(
+                key
+                for key in keys
+                if key.startswith(prefix) and (after is None or key > after) and key_problem(key) is None
+            )
+        )
+
+    def delete(self, key: str) -> None:
+        """Remove an object if it is there: see Store.delete."""
+        path = self._path(key)
+        with translated("delete", key, self._url):
+            try:
+                self._fs.rm_file(path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return
+
+    def _path(self, key: str) -> str:
+        """Return the file system's path of a valid key."""
+        check_key(key)
+        return f"{self._root}/{key}"
+
+
+@contextmanager
+def translated(verb: Verb, key: str, url: str) -> Iterator[None]:
+    """Raise the operating system's errors in this block as the registry's own; others pass as they are."""
+    try:
+        yield
+    except OSError as error:
+        raise _as_pulse_error(error, verb, key, url) from error
+
+
+def _as_pulse_error(error: OSError, verb: Verb, key: str, url: str) -> PulseError:
+    """Return the error that tells the caller of a verb what the operating system's error means to it."""
+    missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
+    if missing and verb in ("get", "size", "exists"):
+        return _not_found(key, url)
+    if verb == "put" and isinstance(error, NotADirectoryError | IsADirectoryError):
+        return InvalidArgument(
+            f"can't put {key!r} in {url}: this store can't hold a key that is the folder of another; choose another key"
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        return InvalidArgument(
+            f"can't {verb} {key!r} in {url}: the path is too long for the file system; use a shorter one"
+        )
+    reason = error.strerror or str(error) or type(error).__name__
+    advice = _ADVICE.get(error.errno or 0, "check that the store can be reached, then try again")
+    return StoreUnavailable(f"could not {verb} {key!r} in {url}: {reason}; {advice}")
+
+
+def _not_found(key: str, url: str) -> NotFound:
+    return NotFound(f"there is no object {key!r} in {url}")
+
+
+def _too_short(key: str, url: str, byte_range: ByteRange, size: int) -> CorruptObject:
+    start, stop = byte_range
+    return CorruptObject(
+        f"object {key!r} in {url} has {size} bytes, but bytes {start} to {stop} of it were asked for: "
+        "it is cut short, or what names the range is damaged; restore it or use another route"
+    )

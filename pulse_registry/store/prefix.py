@@ -1,0 +1,96 @@
+"""A view of a store below a prefix: to its user, the prefix is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pulse_registry.store.base import Body, ByteRange, LocalFiles, Presigner, Store, presigner_of
+from pulse_registry.store.keys import check_key, check_prefix
+from pulse_registry.store.wrapper import WrapperStore
+
+
+class PrefixStore(WrapperStore):
+    """A Store of the keys below a folder of another store; keys outside of it can't be reached.
+
+    The bound on a key's length holds for the whole key, prefix included. Messages of errors name the whole
+    key.
+    """
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        """View a store below a prefix.
+
+        Args:
+            store: the store that holds the objects.
+            prefix: a folder: valid as a key is, without a trailing '/'.
+
+        Raises:
+            InvalidArgument: the prefix is not valid.
+        """
+        check_key(prefix)
+        super().__init__(store)
+        self._prefix = prefix
+
+    @property
+    def url(self) -> str:
+        """Where this view is, for messages."""
+        return f"{self._store.url.rstrip('/')}/{self._prefix}"
+
+    def __repr__(self) -> str:
+        """Show the wrapped store and the prefix."""
+        return f"{type(self).__name__}({self._store!r}, {self._prefix!r})"
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        """Return an object's bytes, or those of a range: see Store.get."""
+        return super().get(self._whole(key), byte_range)
+
+    def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        """Write an object, all or nothing: see Store.put."""
+        super().put(self._whole(key), data, if_absent=if_absent)
+
+    def exists(self, key: str) -> bool:
+        """Tell whether the object is there: see Store.exists."""
+        return super().exists(self._whole(key))
+
+    def size(self, key: str) -> int:
+        """Return the object's size in bytes: see Store.size."""
+        return super().size(self._whole(key))
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the keys that begin with a string, without this view's prefix: see Store.list."""
+        check_prefix(prefix)
+        below = f"{self._prefix}/"
+        keys = super().list(below + prefix, None if after is None else below + after)
+        return (key[len(below) :] for key in keys)
+
+    def delete(self, key: str) -> None:
+        """Remove an object if it is there: see Store.delete."""
+        super().delete(self._whole(key))
+
+    def local_path(self, key: str) -> Path | None:
+        """Return the path of the object's file if the wrapped store has files: see LocalFiles.local_path."""
+        whole = self._whole(key)
+        return self._store.local_path(whole) if isinstance(self._store, LocalFiles) else None
+
+    def presigner(self) -> Presigner | None:
+        """Return what signs URLs for this view's keys, or None if the wrapped store can't."""
+        signer = presigner_of(self._store)
+        return None if signer is None else _PrefixPresigner(signer, self._prefix)
+
+    def _whole(self, key: str) -> str:
+        """Return the wrapped store's key for one of this view's."""
+        check_key(key)
+        return f"{self._prefix}/{key}"
+
+
+class _PrefixPresigner:
+    """Signs URLs for the keys below a prefix."""
+
+    def __init__(self, signer: Presigner, prefix: str) -> None:
+        self._signer = signer
+        self._prefix = prefix
+
+    def presign(self, key: str, expires_s: int) -> str:
+        """Return a URL that reads the object for a while: see Presigner.presign."""
+        check_key(key)
+        return self._signer.presign(f"{self._prefix}/{key}", expires_s)

@@ -1,0 +1,52 @@
+"""The base of the stores that wrap another one and add a single ability to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pulse_registry.store.base import Body, ByteRange, Presigner, Store, presigner_of
+
+
+class WrapperStore:
+    """A Store that hands every verb on to another one. Subclasses override what they are about."""
+
+    def __init__(self, store: Store) -> None:
+        """Wrap a store."""
+        self._store = store
+
+    @property
+    def url(self) -> str:
+        """Where the wrapped store is, for messages."""
+        return self._store.url
+
+    def __repr__(self) -> str:
+        """Show the class and what it wraps."""
+        return f"{type(self).__name__}({self._store!r})"
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        """Return an object's bytes, or those of a range: see Store.get."""
+        return self._store.get(key, byte_range)
+
+    def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        """Write an object, all or nothing: see Store.put."""
+        self._store.put(key, data, if_absent=if_absent)
+
+    def exists(self, key: str) -> bool:
+        """Tell whether the object is there: see Store.exists."""
+        return self._store.exists(key)
+
+    def size(self, key: str) -> int:
+        """Return the object's size in bytes: see Store.size."""
+        return self._store.size(key)
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the keys that begin with a string: see Store.list."""
+        return self._store.list(prefix, after)
+
+    def delete(self, key: str) -> None:
+        """Remove an object if it is there: see Store.delete."""
+        self._store.delete(key)
+
+    def presigner(self) -> Presigner | None:
+        """Return what signs URLs for this store's keys, or None if the wrapped store can't."""
+        return presigner_of(self._store)

@@ -1,0 +1,93 @@
+"""What callers are told: of a version, of a push, of a pull. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pulse_registry.log import RunState
+from pulse_schemas import VersionEntry
+
+Kind = Literal["patch", "keyframe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One committed version.
+
+    Attributes:
+        version: 0, 1, 2, ...
+        step: the trainer's own label.
+        kind: ``patch`` where it was committed as a patch from the version before, else ``keyframe``.
+        changed, cells: cells that differ from the version before, of all.
+        nbytes: size of that patch, or of the keyframe.
+        digest: state digest, 32 hex digits.
+        created_at: UTC, ISO 8601 in milliseconds.
+        layout: id of its layout.
+        metadata: what the trainer said of it.
+    """
+
+    version: int
+    step: int
+    kind: Kind
+    changed: int
+    cells: int
+    nbytes: int
+    digest: str
+    created_at: str
+    layout: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult:
+    """What a push did. ``nbytes`` were stored for it, of ``full_nbytes`` that all cells take.
+
+    ``phases``: seconds of ``diff`` (in the caller's thread), ``code``, ``upload`` and ``commit``.
+    """
+
+    version: int
+    step: int
+    kind: Kind
+    changed: int
+    cells: int
+    nbytes: int
+    full_nbytes: int
+    digest: str
+    phases: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What a pull did: ``nbytes`` in ``objects`` objects were fetched.
+
+    ``phases``: seconds of ``route``, ``fetch``, ``decode``, ``verify`` and ``apply``; only ``apply`` changes weights.
+    """
+
+    version: int
+    step: int
+    digest: str
+    nbytes: int
+    objects: int
+    changed: int
+    phases: Mapping[str, float]
+
+
+def describe(state: RunState, entry: VersionEntry) -> Version:
+    """Return what is told of a version."""
+    patch = next((p for p in state.patches_into(entry.version) if p.base == entry.version - 1), None)
+    keyframe = state.keyframe(entry.version)
+    ref = patch or keyframe
+    return Version(
+        version=entry.version,
+        step=entry.step,
+        kind="keyframe" if patch is None else "patch",
+        changed=entry.changed,
+        cells=entry.cells,
+        nbytes=ref.size if ref is not None else 0,
+        digest=entry.digest,
+        created_at=entry.created_at,
+        layout=entry.layout,
+        metadata=entry.metadata,
+    )

@@ -1,0 +1,163 @@
+"""The cells of one layout in memory: a trainer's shadow, a worker's live weights, or a file's memory map.
+
+Reads and writes go by group and group-local index, whatever tensors the group's spans lie in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_kernels import CELL_TYPES, Backend, Cells, Index
+from pulse_registry.digest import Digest
+from pulse_registry.errors import InvalidModel, LayoutMismatch
+from pulse_registry.geometry import Geometry, Group
+from pulse_registry.model import View
+from pulse_schemas import Layout
+
+
+class Weights:
+    """Arrays of cells, one a stored tensor of the layout, in layout order.
+
+    Contiguous tensors are read and written where they are; of others, spans are copied for reading and single cells
+    are written through their strides.
+    """
+
+    def __init__(self, geometry: Geometry, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        self.geometry = geometry
+        self.arrays = list(arrays)
+        self._flat = [a.reshape(-1) if a.flags.c_contiguous else None for a in self.arrays]
+
+    @classmethod
+    def empty(cls, geometry: Geometry) -> Self:
+        """Allocate cells that hold nothing in particular."""
+        return cls(
+            geometry,
+            [np.empty(tensor.shape, CELL_TYPES[tensor.dtype].dtype) for tensor in geometry.layout.tensors],
+        )
+
+    @classmethod
+    def into(cls, geometry: Geometry, views: Mapping[str, View]) -> Self:
+        """Take a worker's tensors as the place to write.
+
+        Raises:
+            LayoutMismatch: names, dtypes or shapes differ from the layout; the first difference is named.
+            InvalidModel: a tensor can't be written in place.
+        """
+        check_layout(geometry.layout, views)
+        arrays = []
+        for tensor in geometry.layout.tensors:
+            view = views[tensor.name]
+            if view.copied:
+                raise InvalidModel(f"tensor {tensor.name!r} is not in host memory and can't be changed in place here")
+            if not view.cells.flags.writeable:
+                raise InvalidModel(f"tensor {tensor.name!r} is read-only memory")
+            if view.cells.size > 1 and 0 in view.cells.strides:
+                raise InvalidModel(f"tensor {tensor.name!r} is expanded: several of its cells share memory")
+            arrays.append(view.cells)
+        return cls(geometry, arrays)
+
+    def spans(self, group: Group) -> list[Cells]:
+        """Return the group's cells as 1-D arrays, end to end: views where the tensor is contiguous."""
+        return [self._span(span.tensor, span.start, span.stop) for span in group.spans]
+
+    def gather(self, backend: Backend, group: Group, index: Index) -> Cells:
+        """Return the cells at group-local ``index`` (strictly increasing)."""
+        parts = []
+        for number, start, base, part in _parts(group, index):
+            flat = self._flat[number]
+            if flat is None:
+                parts.append(self.arrays[number].flat[part.astype(np.int64) + start - base])
+            else:
+                local = part - np.uint32(base) if base else part
+                parts.append(backend.gather(flat[start:], local))
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, group.cell_type.dtype)])
+
+    def scatter(self, backend: Backend, group: Group, index: Index, values: Cells) -> None:
+        """Store ``values`` at group-local ``index`` (strictly increasing, below the group's cells). Idempotent."""
+        if len(index) and int(index[-1]) >= group.cells:
+            raise IndexError(f"index {int(index[-1])} is past the {group.cells} cells of group {group.number}")
+        done = 0
+        for number, start, base, part in _parts(group, index):
+            flat = self._flat[number]
+            some = values[done : done + len(part)]
+            if flat is None:
+                self.arrays[number].flat[part.astype(np.int64) + start - base] = some
+            else:
+                local = part - np.uint32(base) if base else part
+                backend.scatter(flat[start:], local, some)
+            done += len(part)
+
+    def fill(self, group: Group, cells: Cells) -> None:
+        """Store all cells of the group."""
+        done = 0
+        for span in group.spans:
+            size = span.stop - span.start
+            flat = self._flat[span.tensor]
+            if flat is None:
+                self.arrays[span.tensor].flat[span.start : span.stop] = cells[done : done + size]
+            else:
+                flat[span.start : span.stop] = cells[done : done + size]
+            done += size
+
+    def copy_of(self, group: Group) -> Cells:
+        """Return the group's cells as one new array."""
+        return np.concatenate(self.spans(group))
+
+    def digest(self, backend: Backend, map_: Callable[..., Iterator[Digest]]) -> Digest:
+        """Return the state digest by a full pass; ``map_`` is ``map`` or an executor's."""
+        return sum(map_(lambda group: self.digest_of(backend, group), self.geometry.groups), Digest())
+
+    def digest_of(self, backend: Backend, group: Group) -> Digest:
+        """Return one group's share of the state digest."""
+        total, flat = Digest(), group.start
+        for cells in self.spans(group):
+            total += Digest(*backend.digest(cells, flat))
+            flat += len(cells)
+        return total
+
+    def _span(self, number: int, start: int, stop: int) -> Cells:
+        flat = self._flat[number]
+        if flat is not None:
+            return flat[start:stop]
+        return np.ascontiguousarray(self.arrays[number].flat[start:stop])
+
+
+def check_layout(layout: Layout, views: Mapping[str, View]) -> None:
+    """Raise LayoutMismatch, naming the first difference, unless ``views`` are the layout's tensors."""
+    wanted = {tensor.name: tensor for tensor in layout.tensors}
+    for name, tensor in wanted.items():
+        view = views.get(name)
+        if view is None:
+            raise LayoutMismatch(f"tensor {name!r} of the version is not in the model")
+        if (view.dtype, view.shape) != (tensor.dtype, tensor.shape):
+            raise LayoutMismatch(
+                f"tensor {name!r} is {view.dtype} {list(view.shape)} in the model and "
+                f"{tensor.dtype} {list(tensor.shape)} in the version"
+            )
+    for name, view in views.items():
+        if name in wanted:
+            continue
+        stored = layout.tied.get(name)
+        if stored is None:
+            raise LayoutMismatch(f"tensor {name!r} of the model is not in the version")
+        if view.cells.size and view.identity != views[stored].identity:
+            raise LayoutMismatch(f"tensor {name!r} is tied to {stored!r} in the version, not in the model")
+
+
+def _parts(group: Group, index: Index) -> Iterator[tuple[int, int, int, Index]]:
+    """Split an index by spans: yield (tensor, the span's start in it and in the group, group-local indices)."""
+    base = at = 0
+    if len(group.spans) == 1:
+        span = group.spans[0]
+        yield span.tensor, span.start, 0, index
+        return
+    for span in group.spans:
+        end = base + span.stop - span.start
+        to = int(np.searchsorted(index, end))
+        if to > at:
+            yield span.tensor, span.start, base, index[at:to]
+        base, at = end, to

@@ -1,0 +1,18 @@
+"""What a patch object says of itself, in its safetensors metadata under the key ``pulse``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pulse_schemas.base import Count, Hash, Schema
+
+
+class PatchHead(Schema):
+    """Of which layout, from which version to which, and how many cells change in how many groups."""
+
+    format: Literal["pulse-patch/1"] = "pulse-patch/1"
+    layout: Hash
+    base: Count
+    target: Count
+    changed: Count
+    groups: Count

@@ -1,0 +1,123 @@
+"""The log's records: a tagged union on ``kind``. Everything true about a run is the fold of its records."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pulse_schemas.base import (
+    Count,
+    Digest,
+    Fault,
+    Hash,
+    JsonObject,
+    Key,
+    RunName,
+    Schema,
+    SchemaError,
+    Step,
+    Timestamp,
+    WriteId,
+    load_json,
+    sealed_body,
+)
+from pulse_schemas.objects import KeyframeRef, PatchRef
+
+
+class _Common(Schema):
+    """Fields of every record.
+
+    ``previous`` is the BLAKE3 of the sealed bytes of record ``seq - 1``; none for seq 0.
+    """
+
+    format: Literal["pulse-record/1"] = "pulse-record/1"
+    run: RunName
+    seq: Count
+    epoch: Count
+    write_id: WriteId
+    previous: Hash | None
+    created_at: Timestamp
+
+    @model_validator(mode="after")
+    def _chained(self) -> Self:
+        if (self.previous is None) != (self.seq == 0):
+            raise ValueError("exactly record 0 has no previous record")
+        return self
+
+
+class EpochRecord(_Common):
+    """A writer begins its term ``epoch``; writers of lower epochs are fenced from here on."""
+
+    kind: Literal["epoch"] = "epoch"
+    writer: Annotated[str, Field(max_length=256, description="who: host, process")]
+
+
+class CommitRecord(_Common):
+    """Version ``version`` exists: reached by ``patch`` from its parent, held by ``keyframe``, or both."""
+
+    kind: Literal["commit"] = "commit"
+    version: Count
+    step: Step
+    parent: Count | None
+    layout: Hash
+    patch: PatchRef | None
+    keyframe: KeyframeRef | None
+    digest: Digest
+    changed: Count
+    cells: Count
+    metadata: JsonObject = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.parent != (self.version - 1 if self.version else None):
+            raise ValueError("parent is not the version before")
+        if self.patch is None and self.keyframe is None:
+            raise ValueError("a version needs a patch or a keyframe")
+        if self.patch is not None and (self.patch.base, self.patch.target) != (self.parent, self.version):
+            raise ValueError("the patch does not lead from the parent to the version")
+        if self.keyframe is not None and self.keyframe.version != self.version:
+            raise ValueError("the keyframe is of another version")
+        if self.changed > self.cells:
+            raise ValueError("more changed cells than cells")
+        return self
+
+
+class AttachRecord(_Common):
+    """Objects made later for versions that exist: merged patches, keyframes."""
+
+    kind: Literal["attach"] = "attach"
+    patches: tuple[PatchRef, ...] = ()
+    keyframes: tuple[KeyframeRef, ...] = ()
+
+
+class RetireRecord(_Common):
+    """Versions and objects (by key) that readers must no longer use."""
+
+    kind: Literal["retire"] = "retire"
+    versions: tuple[Count, ...] = ()
+    keys: tuple[Key, ...] = ()
+
+
+Record = EpochRecord | CommitRecord | AttachRecord | RetireRecord
+_KINDS: dict[str, type[Record]] = {
+    "epoch": EpochRecord,
+    "commit": CommitRecord,
+    "attach": AttachRecord,
+    "retire": RetireRecord,
+}
+
+
+def unseal_record(data: bytes) -> Record:
+    """Read one sealed record of any kind.
+
+    Raises:
+        SchemaError: damaged, or (``fault=UNSUPPORTED``) of a format or kind that this release does not know.
+    """
+    content = sealed_body(data)
+    body = load_json(content)
+    kind = body.get("kind") if isinstance(body, dict) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        fault = Fault.UNSUPPORTED if kind and isinstance(kind, str) else Fault.CORRUPT
+        raise SchemaError(f"record kind {kind!r} is not known here", fault)
+    return _KINDS[kind].parse(content)

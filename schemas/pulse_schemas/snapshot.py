@@ -1,0 +1,51 @@
+"""The fold of a log up to one record, and the hint that leads to it: so that opening a run stays O(new)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, RunName, Schema, Step, Timestamp
+from pulse_schemas.objects import KeyframeRef, PatchRef
+
+
+class VersionEntry(Schema):
+    """One committed version, without the objects that lead to it. ``seq`` is the record that committed it."""
+
+    version: Count
+    seq: Count
+    step: Step
+    layout: Hash
+    digest: Digest
+    changed: Count
+    cells: Count
+    created_at: Timestamp
+    metadata: JsonObject = Field(default_factory=dict)
+
+
+class Snapshot(Schema):
+    """All that the records 0..seq say: objects that are live, in the order of the log.
+
+    ``last`` is the BLAKE3 of the sealed bytes of record ``seq``: it ties the snapshot to its log, and the
+    next record chains to it. ``retired_keys`` holds every object that was ever retired.
+    """
+
+    format: Literal["pulse-snapshot/1"] = "pulse-snapshot/1"
+    run: RunName
+    seq: Count
+    last: Hash
+    epoch: Count
+    versions: tuple[VersionEntry, ...]
+    patches: tuple[PatchRef, ...]
+    keyframes: tuple[KeyframeRef, ...]
+    retired_versions: tuple[Count, ...] = ()
+    retired_keys: tuple[Key, ...] = ()
+
+
+class Head(Schema):
+    """A hint: the newest record and snapshot when it was written. May lag or be missing; never trusted."""
+
+    format: Literal["pulse-head/1"] = "pulse-head/1"
+    seq: Count
+    snapshot: Count | None

@@ -1,0 +1,138 @@
+"""The documentation's examples run.
+
+Every ```python block of README.md and docs/*.md runs: a file's blocks in order, in one namespace, in an
+empty folder. ```console and ```bash blocks run where `<!-- test -->` stands above them; in a console block,
+only the lines that begin with `$ ` are commands. `<!-- skip: reason -->` above a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPENING = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w-]*)[^`]*$")
+MARK = re.compile(r"^\s*<!--\s*(?P<word>test|skip:\s*\S.*?)\s*-->\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block; ``line`` is its first line of code, counted from 1; ``mark`` the comment above it."""
+
+    language: str
+    line: int
+    code: str
+    mark: str
+
+    @property
+    def runs(self) -> bool:
+        if self.mark.startswith("skip:"):
+            return False
+        return self.language == "python" or (self.language in {"console", "bash"} and self.mark == "test")
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the fenced blocks of a Markdown text, in order."""
+    found: list[Block] = []
+    lines = text.splitlines()
+    mark, number = "", 0
+    while number < len(lines):
+        if opening := OPENING.match(lines[number]):
+            indent, fence = len(opening["indent"]), opening["fence"]
+            start = number + 1
+            end = start
+            while end < len(lines) and not lines[end].strip().startswith(fence):
+                end += 1
+            if end == len(lines):
+                raise ValueError(f"line {start}: a fenced block has no end")
+            code = "\n".join(line[min(indent, len(line) - len(line.lstrip())) :] for line in lines[start:end])
+            found.append(Block(opening["language"].lower(), start + 1, code + "\n", mark))
+            mark, number = "", end
+        elif comment := MARK.match(lines[number]):
+            mark = comment["word"]
+        elif lines[number].strip():
+            mark = ""
+        number += 1
+    return found
+
+
+def run_python(block: Block, file: Path, namespace: dict[str, Any]) -> None:
+    # Blank lines in front: a traceback then names the line of the Markdown file.
+    source = "\n" * (block.line - 1) + block.code
+    exec(compile(source, str(file), "exec", dont_inherit=True), namespace)
+
+
+def run_shell(block: Block, file: Path, folder: Path) -> None:
+    script = block.code
+    if block.language == "console":
+        script = "\n".join(line.strip()[2:] for line in script.splitlines() if line.strip().startswith("$ "))
+    # `pulse` and `python` are those of the environment that runs the tests.
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{file.name}:{block.line}\n{done.stdout}{done.stderr}"
+
+
+def run_file(file: Path, folder: Path) -> int:
+    """Run the examples of one file; returns how many ran."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    chosen = [block for block in blocks(file.read_text(encoding="utf-8")) if block.runs]
+    for block in chosen:
+        if block.language == "python":
+            run_python(block, file, namespace)
+        else:
+            run_shell(block, file, folder)
+    return len(chosen)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_every_example_of_a_document_runs(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_file(file, tmp_path)
+
+
+GOOD = "```python\nx = 1\n```\ntext\n```python\nassert x == 1\n```\n"
+FAILING = [
+    ("python", "```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n"),
+    ("console", "<!-- test -->\n\n```console\n$ true\ntrue\n$ false\n```\n"),
+    ("bash", "<!-- test -->\n```bash\nfalse\ntrue\n```\n"),
+]
+LEFT_OUT = [
+    ("unmarked shell", "```bash\nfalse\n```\n"),
+    ("skipped", "<!-- skip: needs a bucket -->\n```python\nraise SystemExit(1)\n```\n"),
+    ("another language", "```json\n{\n```\n"),
+]
+
+
+def test_the_blocks_of_a_file_share_a_namespace(tmp_path: Path) -> None:
+    file = tmp_path / "good.md"
+    file.write_text(GOOD)
+    assert run_file(file, tmp_path) == 2
+
+
+@pytest.mark.parametrize("text", [text for _, text in FAILING], ids=[name for name, _ in FAILING])
+def test_a_wrong_example_fails(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.md"
+    file.write_text(text)
+    with pytest.raises(AssertionError) as caught:
+        run_file(file, tmp_path)
+    where = traceback.extract_tb(caught.value.__traceback__)[-1]
+    assert "wrong.md:" in str(caught.value) or (where.filename, where.lineno) == (str(file), 6)
+
+
+@pytest.mark.parametrize("text", [text for _, text in LEFT_OUT], ids=[name for name, _ in LEFT_OUT])
+def test_only_chosen_blocks_run(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "other.md"
+    file.write_text(text)
+    assert run_file(file, tmp_path) == 0

@@ -1,0 +1,208 @@
+"""Small valid records and objects for tests of the log."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pulse_registry.errors import AlreadyExists, NotFound
+from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, fold, keys, sealed_hash
+from pulse_registry.store import Body, Store, body_views
+from pulse_schemas import (
+    AttachRecord,
+    Coder,
+    CommitRecord,
+    EpochRecord,
+    KeyframeRef,
+    ObjectRef,
+    PatchRef,
+    Record,
+    RetireRecord,
+)
+
+RUN = "math"
+LAYOUT, OTHER_LAYOUT = "a" * 64, "b" * 64
+WHEN = "2026-01-02T03:04:05.678Z"
+
+
+class DictStore:
+    """A store in one dict: the smallest thing that keeps the contract.
+
+    Stateful tests make thousands of stores, where MemoryStore, whose instances share one name space that is
+    searched on every miss, would take minutes.
+    """
+
+    url = "dict://"
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        if key not in self.objects:
+            raise NotFound(key)
+        return self.objects[key][slice(*byte_range) if byte_range else slice(None)]
+
+    def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        with self._lock:
+            if if_absent and key in self.objects:
+                raise AlreadyExists(key)
+            self.objects[key] = b"".join(body_views(data))
+
+    def exists(self, key: str) -> bool:
+        return key in self.objects
+
+    def size(self, key: str) -> int:
+        return len(self.get(key))
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        return iter(sorted(key for key in self.objects if key.startswith(prefix) and key > (after or "")))
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
+
+
+def new_store() -> DictStore:
+    """Return an empty store."""
+    return DictStore()
+
+
+def write_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+def ids(prefix: int = 0) -> Callable[[], str]:
+    counter = itertools.count(prefix * 10**9 + 1)
+    return lambda: write_id(next(counter))
+
+
+def clock() -> Callable[[], datetime]:
+    start, ticks = datetime(2026, 1, 2, tzinfo=UTC), itertools.count()
+    return lambda: start + timedelta(milliseconds=next(ticks))
+
+
+def patch(base: int, target: int, *, size: int = 100, coder: Coder = "gap", tag: int = 0) -> PatchRef:
+    key = keys.patch_key(base, target, write_id(tag))
+    return PatchRef(
+        base=base,
+        target=target,
+        coder=coder,
+        changed=1,
+        object=ObjectRef(key=key, size=size, blake3="c" * 64),
+        head_size=min(size, 10),
+        head_blake3="d" * 64,
+    )
+
+
+def keyframe(version: int, *, size: int = 1000, shards: int = 1, tag: int = 0) -> KeyframeRef:
+    def ref(name: str, nbytes: int) -> ObjectRef:
+        return ObjectRef(key=keys.keyframe_key(version, write_id(tag), name), size=nbytes, blake3="e" * 64)
+
+    names = [f"model-{n + 1:05d}-of-{shards:05d}.safetensors" for n in range(shards)]
+    return KeyframeRef(
+        version=version,
+        index=ref("model.safetensors.index.json", 10),
+        shards=tuple(ref(name, size) for name in names),
+    )
+
+
+class Script:
+    """Builds a chain of valid records, each to follow those before it."""
+
+    def __init__(self, run: str = RUN) -> None:
+        self.run = run
+        self.state = RunState(run)
+        self.records: list[Record] = []
+
+    def shared(self, **changes: Any) -> dict[str, Any]:
+        fields = {
+            "run": self.run,
+            "seq": self.state.seq + 1,
+            "epoch": self.state.epoch,
+            "write_id": write_id(1000 + self.state.seq),
+            "previous": self.state.last,
+            "created_at": WHEN,
+        }
+        return fields | changes
+
+    def add(self, record: Record) -> Script:
+        self.records.append(record)
+        self.state = fold(self.run, self.records)
+        return self
+
+    def epoch(self, **changes: Any) -> Script:
+        return self.add(self.make_epoch(**changes))
+
+    def commit(self, **changes: Any) -> Script:
+        return self.add(self.make_commit(**changes))
+
+    def attach(self, **changes: Any) -> Script:
+        return self.add(self.make_attach(**changes))
+
+    def retire(self, **changes: Any) -> Script:
+        return self.add(self.make_retire(**changes))
+
+    def make_epoch(self, **changes: Any) -> EpochRecord:
+        return EpochRecord(**(self.shared(epoch=self.state.epoch + 1, writer="test") | changes))
+
+    def make_commit(self, **changes: Any) -> CommitRecord:
+        number = changes.get("version", len(self.state.versions))
+        latest = self.state.latest
+        layout = changes.get("layout", latest.layout if latest else LAYOUT)
+        first = latest is None or layout != latest.layout
+        fields = self.shared(
+            version=number,
+            step=10 * number,
+            parent=number - 1 if number else None,
+            layout=layout,
+            patch=None if first or not number else patch(number - 1, number),
+            keyframe=keyframe(number) if first or not number else None,
+            digest="f" * 32,
+            changed=1,
+            cells=100,
+        )
+        return CommitRecord(**(fields | changes))
+
+    def make_attach(self, **changes: Any) -> AttachRecord:
+        return AttachRecord(**self.shared(**changes))
+
+    def make_retire(self, **changes: Any) -> RetireRecord:
+        return RetireRecord(**self.shared(**changes))
+
+    def store_in(self, store: Store) -> Store:
+        for record in self.records:
+            store.put(keys.record_key(record.seq), record.seal(), if_absent=True)
+        return store
+
+
+def chain(versions: int) -> Script:
+    """Return a script with one epoch and ``versions`` commits."""
+    script = Script().epoch()
+    for number in range(versions):
+        script.records.append(script.make_commit(version=number))
+        record = script.records[-1]
+        script.state.advance(record, sealed_hash(record.seal()))
+    return script
+
+
+def writer(store: Store, number: int = 1, *, snapshot_every: int = 64) -> LogWriter:
+    reader = LogReader(store, RUN)
+    return LogWriter(store, RUN, reader, clock(), ids(number), f"w{number}", snapshot_every=snapshot_every)
+
+
+def draft(version: int, tag: int = 0, *, step: int | None = None) -> CommitDraft:
+    """Return a version to commit; drafts of one version differ by tag."""
+    return CommitDraft(
+        version=version,
+        step=version if step is None else step,
+        layout=LAYOUT,
+        digest=write_id(tag),
+        changed=1,
+        cells=100,
+        write_id=write_id(10**15 + version * 1000 + tag),
+        patch=patch(version - 1, version, tag=10**15 + tag) if version else None,
+        keyframe=None if version else keyframe(0, tag=10**15 + tag),
+    )
