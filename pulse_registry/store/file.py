@@ -227,7 +227,7 @@ def _write_all(descriptor: int, views: Iterable[memoryview]) -> None:
         while left.nbytes:
             written = os.writev(descriptor, [left[:_WRITE_BYTES]])
             if not written:
-                raise OSError(errno.EIO, "the system wrote nothing")
+                raise OSError(errno.EIO, "the file system takes no more bytes")
             left = left[written:]
 
 

@@ -106,7 +106,7 @@ class FsspecStore:
         with translated("size", key, self._url):
             info = self._fs.info(path)
         if info["type"] != "file":
-            raise _not_found(key, self._url)
+            raise not_found(key, self._url)
         return int(info["size"])
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
@@ -152,7 +152,7 @@ def _as_pulse_error(error: OSError, verb: Verb, key: str, url: str) -> PulseErro
     """Return the error that tells the caller of a verb what the operating system's error means to it."""
     missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
     if missing and verb in ("get", "size", "exists"):
-        return _not_found(key, url)
+        return not_found(key, url)
     if verb == "put" and isinstance(error, NotADirectoryError | IsADirectoryError):
         return InvalidArgument(
             f"can't put {key!r} in {url}: this store can't hold a key that is the folder of another; choose another key"
@@ -166,7 +166,8 @@ def _as_pulse_error(error: OSError, verb: Verb, key: str, url: str) -> PulseErro
     return StoreUnavailable(f"could not {verb} {key!r} in {url}: {reason}; {advice}")
 
 
-def _not_found(key: str, url: str) -> NotFound:
+def not_found(key: str, url: str) -> NotFound:
+    """Return the error of an object that is not there."""
     return NotFound(f"there is no object {key!r} in {url}")
 
 

@@ -6,14 +6,14 @@ All of its stores share one name space, as fsspec's memory file system does: the
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from pulse_registry.errors import AlreadyExists
 from pulse_registry.store.base import Body, ByteRange, body_views
-from pulse_registry.store.fsspec_store import FsspecStore, translated
+from pulse_registry.store.fsspec_store import FsspecStore, not_found, translated
 from pulse_registry.store.keys import check_key
 
 # One for all instances, as their data is one; fsspec's own class takes no lock.
@@ -33,11 +33,14 @@ class MemoryStore(FsspecStore):
             InvalidArgument: the name is not valid.
         """
         check_key(name)
-        super().__init__(MemoryFileSystem(), root=f"/{name}", url=f"memory://{name}")
+        system = MemoryFileSystem()
+        self._objects: Container[str] = system.store
+        super().__init__(system, root=f"/{name}", url=f"memory://{name}")
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
         with _LOCK:
+            self._find(key)
             return super().get(key, byte_range)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
@@ -53,6 +56,7 @@ class MemoryStore(FsspecStore):
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
         with _LOCK:
+            self._find(key)
             return super().size(key)
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
@@ -64,6 +68,11 @@ class MemoryStore(FsspecStore):
         """Remove an object if it is there: see Store.delete."""
         with _LOCK:
             super().delete(key)
+
+    def _find(self, key: str) -> None:
+        """Raise NotFound at once: the file system would look through every object for a folder of that name."""
+        if self._path(key) not in self._objects:
+            raise not_found(key, self.url)
 
     def _refuse_object_as_folder(self, key: str) -> None:
         """Raise NotADirectoryError if a folder of the key is an object."""
