@@ -17,7 +17,7 @@ from typing import Any
 from pulse_kernels import Cells
 from pulse_registry.change import Change
 from pulse_registry.digest import Digest
-from pulse_registry.errors import InvalidArgument, PulseError
+from pulse_registry.errors import Conflict, InvalidArgument, PulseError
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import write_keyframe
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId, RunState
@@ -65,7 +65,7 @@ class _Job:
 
 
 class Publisher:
-    """The trainer's side of one run: pushes are diffed one at a time; their uploads follow in the background, in order."""
+    """The trainer's side of one run: pushes are diffed one by one; their uploads follow in the background, in order."""
 
     def __init__(
         self, staging: Staging, reader: LogReader, writer: LogWriter, new_id: NewId, options: PublishOptions
@@ -80,7 +80,7 @@ class Publisher:
         self._shadow: Shadow | None = None
         self._trusted = False  # whether the shadow is known to be the newest version
         self._generation = 0
-        self._failure: PulseError | None = None
+        self._failure: BaseException | None = None
         self._stored_layouts: set[str] = set()
 
     def push(self, step: int, model: Model, metadata: Mapping[str, Any] | None) -> Future[PushResult]:
@@ -137,9 +137,10 @@ class Publisher:
 
     def _run(self, job: _Job) -> PushResult:
         try:
-            if job.generation != self._generation and self._failure is not None:
-                raise type(self._failure)(
-                    f"step {job.step} was not pushed, since a push before it failed: {self._failure}. "
+            if job.generation != self._generation:
+                failure = self._failure if isinstance(self._failure, PulseError) else Conflict(repr(self._failure))
+                raise type(failure)(
+                    f"step {job.step} was not pushed, since a push before it failed: {failure}. "
                     "The next push carries its changes"
                 )
             result = self._publish(job)
@@ -153,7 +154,7 @@ class Publisher:
         with self._lock:
             if job.generation == self._generation:
                 self._generation += 1
-                self._failure = error if isinstance(error, PulseError) else None
+                self._failure = error
             if job.changes is None or self._shadow is not job.shadow:
                 self._shadow = None
             else:

@@ -19,6 +19,7 @@ from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, 
 from pulse_registry.held import HeldVersions
 from pulse_registry.log import LogReader, LogWriter, RunState, random_id, utc_now
 from pulse_registry.model import Model, read_model
+from pulse_registry.parallel import ParallelMap
 from pulse_registry.publish import Publisher, PublishOptions, check_options
 from pulse_registry.pulling import Staged, Staging, stage_into
 from pulse_registry.route import Route, plan
@@ -65,6 +66,7 @@ def open(
     if not create and registry.state().seq < 0:
         registry.close()
         raise NotFound(f"there is no run {run!r} in {url}")
+    threading.Thread(target=registry.warm_up, name="pulse-warm-up").start()
     return registry
 
 
@@ -108,6 +110,7 @@ class Registry:
         self._pool: ThreadPoolExecutor | None = None
         self._staging: Staging | None = None
         self._publisher: Publisher | None = None
+        self._closed = False
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
@@ -250,7 +253,9 @@ class Registry:
             result = staged.apply()
             if into is not None:
                 return result
-            return new_tensors(staged.weights, "auto")
+            tensors = new_tensors(staged.weights, "auto")
+            self._held.of(read_model(tensors)).now_at(result.version)
+            return tensors
 
     def verify(self, version: VersionName = "latest", model: Model | None = None) -> Version:
         """Check a model, or the stored objects of a version, against its state digest by a full pass.
@@ -288,11 +293,19 @@ class Registry:
             held.now_at(entry.version)
         return describe(state, entry)
 
+    def warm_up(self) -> None:
+        """Compile the kernels, or load them from their cache on disk, so that no push or pull waits for it.
+
+        ``open`` does this in the background.
+        """
+        get_backend(self._backend_name).warm_up(2)
+
     # -- life ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Wait for pushes under way and stop the threads. Idempotent."""
         with self._lock:
+            self._closed = True
             publisher, pool = self._publisher, self._pool
         if publisher is not None:
             publisher.close()
@@ -318,10 +331,12 @@ class Registry:
 
     def _working(self) -> Staging:
         with self._lock:
+            if self._closed:
+                raise InvalidArgument("the registry was closed; open it again")
             if self._staging is None:
                 self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="pulse")
                 backend = get_backend(self._backend_name)
-                self._staging = Staging(self._store, backend, self._pool.map, self._spool)
+                self._staging = Staging(self._store, backend, ParallelMap(self._pool), self._spool)
             return self._staging
 
     def _publishing(self) -> Publisher:

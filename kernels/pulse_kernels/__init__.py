@@ -1,4 +1,4 @@
-"""Array functions of the registry: diff, scatter, gather, digest, index and value coding. Arrays in, arrays out; no I/O.
+"""Array functions of the registry: diff, scatter, gather, digest, index and value coding; no I/O.
 
 >>> import numpy as np
 >>> from pulse_kernels import CELL_TYPES, get_backend

@@ -25,6 +25,9 @@ class Backend(Protocol):
 
     name: str
 
+    def warm_up(self, width: int) -> None:
+        """Do now what the first calls on cells of ``width`` bytes would otherwise wait for. Idempotent."""
+
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """Return (index, old, new): where ``live`` differs from ``base`` as bits, and both values there."""
 

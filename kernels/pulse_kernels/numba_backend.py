@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -36,9 +36,22 @@ def _write(cell: Any) -> Any:
     return types.Array(cell, 1, "C", aligned=False)
 
 
-@functools.cache
+_COMPILING = threading.Lock()
+_done: dict[tuple[str, int], Callable[..., Any]] = {}
+
+
 def _compiled(name: str, width: int) -> Callable[..., Any]:
-    """Compile (or load from the disk cache) one loop for cells of ``width`` bytes."""
+    """Return one loop for cells of ``width`` bytes: compiled once, by whichever thread needs it first."""
+    function = _done.get((name, width))
+    if function is None:
+        with _COMPILING:
+            function = _done.get((name, width)) or _compile(name, width)
+            _done[name, width] = function
+    return function
+
+
+def _compile(name: str, width: int) -> Callable[..., Any]:
+    """Compile one loop, or load it from numba's cache on disk."""
     cell = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}[width]
     tables = (_read(_U64), _read(_U32), _read(_U32), _write(_U64))
     signatures: dict[str, tuple[Any, ...]] = {

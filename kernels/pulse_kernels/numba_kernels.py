@@ -19,7 +19,7 @@ OK, TOO_FAR, BAD_DISTANCE, BAD_TOKEN, OUT_OF_BITS, BITS_LEFT = range(6)
 
 
 def diff(live: Array, base: Array, start: int, index: Array, old: Array, new: Array) -> tuple[int, int]:
-    """Write the differences from cell ``start`` on; return (how many, first cell not compared): a full buffer stops it."""
+    """Write the differences from cell ``start`` on; return (how many, first cell not compared: the buffer is full)."""
     size, capacity = len(live), len(index)
     n = 0
     i = start

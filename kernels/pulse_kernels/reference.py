@@ -20,6 +20,9 @@ class ReferenceBackend:
 
     name = "reference"
 
+    def warm_up(self, width: int) -> None:
+        """There is nothing to prepare."""
+
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """See ``Backend.diff``."""
         index = np.flatnonzero(live != base).astype(np.uint32)
