@@ -16,6 +16,7 @@ from pulse_kernels.digest_tables import LANE_SEEDS, coefficients
 from pulse_kernels.errors import CodecError, RankError
 from pulse_kernels.streams import Streams
 
+_SCRATCH = 1 << 16
 _SEEDS = np.array(LANE_SEEDS, dtype=np.uint64)
 _U8, _U32, _U64, _INT = types.uint8, types.uint32, types.uint64, types.int64
 _FAULTS = {
@@ -79,8 +80,14 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
             *(_write(_U32), _write(cell)),
         ),
     }
-    compile_ = numba.njit(signatures[name], nogil=True, cache=True, error_model="numpy")
-    function: Callable[..., Any] = compile_(getattr(loops, name))
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    try:
+        function: Callable[..., Any] = numba.njit(signatures[name], cache=True, **options)(getattr(loops, name))
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        # No folder can be written, not even the user's: every process compiles for itself.
+        function = numba.njit(signatures[name], **options)(getattr(loops, name))
     return function
 
 
@@ -92,6 +99,17 @@ class NumbaBackend:
     """Implements ``Backend`` with numba."""
 
     name = "numba"
+
+    def __init__(self) -> None:
+        self._scratch = threading.local()
+
+    def _scratch_for(self, dtype: np.dtype[Any]) -> tuple[Index, Cells, Cells]:
+        """Return this thread's output buffers of ``diff``: fresh ones a call would cost page faults."""
+        buffers: tuple[Index, Cells, Cells] | None = getattr(self._scratch, dtype.name, None)
+        if buffers is None:
+            buffers = np.empty(_SCRATCH, np.uint32), np.empty(_SCRATCH, dtype), np.empty(_SCRATCH, dtype)
+            setattr(self._scratch, dtype.name, buffers)
+        return buffers
 
     def warm_up(self, width: int) -> None:
         """Compile or load every loop for cells of ``width`` bytes, so that no later call waits for the compiler."""
@@ -105,24 +123,15 @@ class NumbaBackend:
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """See ``Backend.diff``."""
         run = _compiled("diff", base.itemsize)
-        capacity = len(base) // 32 + loops.CHUNK
-        done = 0
-        parts: list[tuple[Index, Cells, Cells]] = []
+        buffers = self._scratch_for(base.dtype)
+        done, parts = 0, []
         while True:
-            buffers = (
-                np.empty(capacity, np.uint32),
-                np.empty(capacity, base.dtype),
-                np.empty(capacity, base.dtype),
-            )
             found, done = run(live, base, done, *buffers)
-            index, old, new = (buffer[:found].copy() for buffer in buffers)
-            parts.append((index, old, new))
+            parts.append([buffer[:found].copy() for buffer in buffers])
             if done >= len(base):
                 break
-            capacity = min(4 * capacity, len(base) - done + loops.CHUNK)
-        if len(parts) == 1:
-            return parts[0]
-        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
+        index, old, new = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+        return index, old, new
 
     def diff_f32(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """See ``Backend.diff_f32``."""

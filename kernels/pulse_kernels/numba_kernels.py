@@ -1,7 +1,7 @@
 """The loops of the numba backend: plain functions on arrays, compiled by ``numba_backend`` for each cell width.
 
-They hold no Python objects, release the GIL and check nothing that their caller can check once an array. Loops run
-over slices from 0 on: an index that the compiler knows to be non-negative needs no wrap-around test and vectorizes.
+They hold no Python objects, release the GIL and check nothing that their caller can check once an array. Where speed
+counts, indices are unsigned or run from 0 over a slice: they need no wrap-around test, and the loop vectorizes.
 """
 
 from __future__ import annotations
@@ -11,35 +11,40 @@ from typing import Any
 import numpy as np
 
 Array = Any
-CHUNK = 64
 U64 = np.uint64
-ONE = np.uint64(1)
+ZERO, ONE = U64(0), U64(1)
+CHUNK = U64(64)
+"""Cells that ``diff`` compares at a time."""
 OK, TOO_FAR, BAD_DISTANCE, BAD_TOKEN, OUT_OF_BITS, BITS_LEFT = range(6)
 """What ``unpack`` returns."""
 
 
-def diff(live: Array, base: Array, start: int, index: Array, old: Array, new: Array) -> tuple[int, int]:
+def diff(live: Array, base: Array, start: int, index: Array, old: Array, new: Array) -> tuple[Any, Any]:
     """Write the differences from cell ``start`` on; return (how many, first cell not compared: the buffer is full)."""
-    size, capacity = len(live), len(index)
-    n = 0
-    i = start
-    while i < size and n + CHUNK <= capacity:
-        x, y = live[i : i + CHUNK], base[i : i + CHUNK]
-        seen = x[0] ^ y[0]
-        if len(x) == CHUNK:
-            for k in range(CHUNK):
-                seen |= x[k] ^ y[k]
-        else:
-            for k in range(len(x)):
-                seen |= x[k] ^ y[k]
+    size, room = U64(len(live)), U64(len(index)) - CHUNK
+    whole = size - size % CHUNK
+    n = ZERO
+    i = U64(start)
+    while i < whole and n <= room:
+        seen = live[i] ^ base[i]
+        for k in range(CHUNK):
+            seen |= live[i + k] ^ base[i + k]
         if seen != 0:
-            for k in range(len(x)):
-                if x[k] != y[k]:
+            for k in range(CHUNK):
+                if live[i + k] != base[i + k]:
                     index[n] = i + k
-                    old[n] = y[k]
-                    new[n] = x[k]
-                    n += 1
-        i += len(x)
+                    old[n] = base[i + k]
+                    new[n] = live[i + k]
+                    n += ONE
+        i += CHUNK
+    if i >= whole and n <= room:
+        while i < size:
+            if live[i] != base[i]:
+                index[n] = i
+                old[n] = base[i]
+                new[n] = live[i]
+                n += ONE
+            i += ONE
     return n, i
 
 
