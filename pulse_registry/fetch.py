@@ -41,8 +41,11 @@ def fetch_layout(store: Store, layout_id: str) -> Layout:
 
 
 def fetch_patch(store: Store, geometry: Geometry, ref: PatchRef) -> Patch:
-    """Fetch a patch and check its head; its groups are checked when they are decoded."""
-    return Patch.parse(geometry, ref, store.get(ref.object.key))
+    """Fetch a patch and check its head; its groups are checked when they are decoded.
+
+    No more than the committed size is read, whatever lies under the key.
+    """
+    return Patch.parse(geometry, ref, store.get(ref.object.key, (0, ref.object.size)))
 
 
 class KeyframeCells:
@@ -124,12 +127,16 @@ def _open_local(store: Store, shard: ObjectRef) -> IO[bytes] | None:
         return None
     store.size(shard.key)  # NotFound, where it is missing, as from any store
     file = path.open("rb", buffering=0)
-    hasher, size = blake3(max_threads=blake3.AUTO), 0
-    buffer = bytearray(CHUNK_BYTES)
-    while got := file.readinto(buffer):
-        hasher.update(memoryview(buffer)[:got])
-        size += got
-    _check(shard, size, hasher.hexdigest())
+    try:
+        hasher, size = blake3(max_threads=blake3.AUTO), 0
+        buffer = bytearray(CHUNK_BYTES)
+        while got := file.readinto(buffer):
+            hasher.update(memoryview(buffer)[:got])
+            size += got
+        _check(shard, size, hasher.hexdigest())
+    except BaseException:
+        file.close()
+        raise
     return file
 
 

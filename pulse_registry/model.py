@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from pydantic import ValidationError
 
 from pulse_registry.errors import InvalidModel
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor
@@ -101,12 +102,21 @@ def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
             if first != name:
                 tied[name] = first
                 continue
-        tensors.append(Tensor(name=name, dtype=_published(view, publish), shape=view.shape))
+        dtype = _published(view, publish)
+        try:
+            tensors.append(Tensor(name=name, dtype=dtype, shape=view.shape))
+        except ValidationError as error:
+            raise InvalidModel(f"tensor {name!r} can't be stored: {_reason(error)}") from error
     tensors.sort(key=lambda tensor: (DTYPE_ORDER.index(tensor.dtype), tensor.name))
     try:
         return Layout(tensors=tuple(tensors), tied=tied)
-    except ValueError as error:
-        raise InvalidModel(f"the model has no valid layout: {error}") from error
+    except ValidationError as error:
+        raise InvalidModel(f"the model has no valid layout: {_reason(error)}") from error
+
+
+def _reason(error: ValidationError) -> str:
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".lstrip(": ") for fault in faults)
 
 
 def _published(view: View, publish: PublishDtype) -> Dtype:
@@ -129,8 +139,10 @@ def _view(name: str, value: Any) -> View:
     dtype = _NUMPY_DTYPES.get(value.dtype.name)
     if dtype is None or not value.dtype.isnative:
         raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
-    cells = value.view(f"u{value.dtype.itemsize}") if value.ndim else value.reshape(1).view(f"u{value.itemsize}")
-    return View(name, dtype, tuple(value.shape), cells.reshape(value.shape), False, value)
+    owner = value
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return View(name, dtype, tuple(value.shape), _unsigned(value), False, owner)
 
 
 def _torch_view(torch: Any, name: str, value: Any) -> View:

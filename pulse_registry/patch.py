@@ -204,6 +204,26 @@ class Patch:
             raise CorruptObject(f"{key}: group {group.number}: {error}") from error
 
 
+def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, list[Entry]]:
+    """Return what a patch object says of itself, and its directory, checked without its layout: to look at it alone.
+
+    Args:
+        name: of the object, for messages.
+        head: its bytes up to the first group.
+        size: of the object.
+
+    Raises:
+        CorruptObject: they break the format.
+        UnsupportedFormat: written by another release.
+    """
+    parsed, directory = _parse_head(name, head, size)
+    entries = [_entry(fields) for fields in _ENTRY.iter_unpack(directory)]
+    found = [entry for entry in entries if entry is not None]
+    if len(found) != len(entries) or sum(entry.size for entry in found) != size - len(head):
+        raise CorruptObject(f"{name}: the directory does not add up to the object")
+    return parsed, found
+
+
 def _head_bytes(head: PatchHead, entries: Sequence[Entry]) -> bytes:
     directory = b"".join(
         _ENTRY.pack(

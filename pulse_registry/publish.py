@@ -131,6 +131,7 @@ class Publisher:
             base_digest=known.digest if known is not None else None,
             target_digest=Digest.parse(latest.digest),
         )
+        self._shadow = None  # until all cells are written, there is nothing to go on from
         staged.store_into(self._staging, weights)
         staged.close()
         return Shadow(weights, self._staging.backend, latest.version, staged.digest)
@@ -244,9 +245,21 @@ class Publisher:
         if state.latest.layout != shadow.geometry.id:
             return
         version, write_id = state.latest.version, self._new_id()
+        if shadow.digest_at(version).hex() != state.latest.digest:
+            return  # the newest version is another writer's, or this shadow is no longer the newest
+        sums: dict[int, Digest] = {}
+
+        def cells_of(group: Group) -> Cells:
+            cells = shadow.cells_at(version, group)
+            digest = Digest(*self._staging.backend.digest(cells, group.start))
+            if sums.setdefault(group.number, digest) != digest:
+                raise Conflict(f"group {group.number} changed while it was read")
+            return cells
+
         try:
-            cells_of = self._cells_of(shadow, version)
             keyframe = write_keyframe(self._staging.store, shadow.geometry, version, write_id, cells_of)
+            if sum(sums.values(), Digest()).hex() != state.latest.digest:
+                raise Conflict("its cells were changed while they were read")
             self._writer.attach(keyframes=[keyframe], write_id=write_id)
         except PulseError as error:
             _logger.warning("no keyframe of version %d, to be tried after the next push: %s", version, error)

@@ -27,7 +27,7 @@ from pulse_registry.store import PrefixStore, RetryStore, Store, open_store
 from pulse_registry.tensors import new_tensors
 from pulse_registry.versions import PullResult, PushResult, Version, describe
 from pulse_registry.weights import Weights, check_layout
-from pulse_schemas import VersionEntry
+from pulse_schemas import Layout, VersionEntry
 
 VersionName = int | Literal["latest"]
 _RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
@@ -138,6 +138,15 @@ class Registry:
         if entry is None:
             raise NotFound(f"run {self.run!r} has no version of step {step}")
         return describe(state, entry)
+
+    def layout(self, version: VersionName = "latest") -> Layout:
+        """Return the names, dtypes and shapes of a version's tensors.
+
+        Raises:
+            NotFound: there is no such version.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: the layout can't be read.
+        """
+        return self._working().geometry(self._entry(self.state(), version).layout).layout
 
     def route(self, from_version: int | None = None, to: VersionName = "latest") -> Route:
         """Return the cheapest way from a version, or from nothing, to another.

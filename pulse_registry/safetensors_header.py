@@ -34,7 +34,10 @@ def split_header(data: bytes) -> tuple[dict[str, Any], int]:
     (length,) = struct.unpack_from("<Q", data)
     if length > len(data) - 8:
         raise ValueError(f"the header claims {length} bytes, {len(data) - 8} follow")
-    document = json.loads(data[8 : 8 + length])
+    try:
+        document = json.loads(data[8 : 8 + length])
+    except RecursionError as error:
+        raise ValueError("the header is nested too deep") from error
     if not isinstance(document, dict):
         raise ValueError("the header is not a JSON object")
     return document, 8 + length

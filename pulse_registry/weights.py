@@ -55,7 +55,7 @@ class Weights:
                 raise InvalidModel(f"tensor {tensor.name!r} is not in host memory and can't be changed in place here")
             if not view.cells.flags.writeable:
                 raise InvalidModel(f"tensor {tensor.name!r} is read-only memory")
-            if view.cells.size > 1 and 0 in view.cells.strides:
+            if _overlaps_itself(view.cells):
                 raise InvalidModel(f"tensor {tensor.name!r} is expanded: several of its cells share memory")
             arrays.append(view.cells)
         return cls(geometry, arrays)
@@ -146,6 +146,20 @@ def check_layout(layout: Layout, views: Mapping[str, View]) -> None:
             raise LayoutMismatch(f"tensor {name!r} of the model is not in the version")
         if view.cells.size and view.identity != views[stored].identity:
             raise LayoutMismatch(f"tensor {name!r} is tied to {stored!r} in the version, not in the model")
+    seen: dict[tuple[Any, ...], str] = {}
+    for name in wanted:
+        if views[name].cells.size and (first := seen.setdefault(views[name].identity, name)) != name:
+            raise LayoutMismatch(f"tensor {name!r} is tied to {first!r} in the model, not in the version")
+
+
+def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
+    # From the smallest stride up, each must step over all that the smaller ones reach.
+    reach = array.itemsize - 1
+    for stride, length in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride <= reach:
+            return array.size > 0
+        reach += (length - 1) * stride
+    return False
 
 
 def _parts(group: Group, index: Index) -> Iterator[tuple[int, int, int, Index]]:

@@ -58,6 +58,8 @@ class Layout(Schema):
         names = {t.name for t in self.tensors}
         if len(names) != len(self.tensors):
             raise ValueError("two tensors share a name")
+        if "__metadata__" in names:
+            raise ValueError("'__metadata__' is no tensor's name: safetensors keeps it for itself")
         for alias, name in self.tied.items():
             if alias in names or name not in names:
                 raise ValueError(f"tied name {alias!r} -> {name!r} does not name one stored tensor")

@@ -54,4 +54,5 @@ def create_app(root: str) -> FastAPI:
 
 def _open(request: Request, run: str) -> pulse_registry.Registry:
     root: str = request.app.state.root
-    return pulse_registry.open(root, run=run, create=False)
+    # The service decodes nothing: no kernels are compiled for it.
+    return pulse_registry.open(root, run=run, create=False, backend="reference")

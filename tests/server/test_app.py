@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -15,48 +15,21 @@ from pulse_registry import errors
 from pulse_server import create_app
 from pulse_server.problems import STATUS, status_of
 
-
-@dataclass(frozen=True, slots=True)
-class FakeVersion:
-    version: int
-    step: int
-    kind: str = "patch"
-    changed: int = 3
-    cells: int = 100
-    nbytes: int = 512
-    digest: str = "0" * 32
-    created_at: str = "2025-01-01T00:00:00.000Z"
-    layout: str = "a" * 64
-    metadata: dict[str, Any] = field(default_factory=dict)
+ROOT = "memory://server-tests"
 
 
-class FakeRegistry:
-    """Two versions, as the library's contract describes a run."""
-
-    def versions(self) -> list[FakeVersion]:
-        return [FakeVersion(0, 10, kind="keyframe"), FakeVersion(1, 20, metadata={"reward": 0.5})]
-
-    def version(self, number: int | str) -> FakeVersion:
-        versions = self.versions()
-        if number == "latest":
-            return versions[-1]
-        if isinstance(number, int) and number < len(versions):
-            return versions[number]
-        raise errors.NotFound(f"version {number} is not in run 'math-7b'; the newest is 1")
+@pytest.fixture(scope="module", autouse=True)
+def _run() -> None:
+    weights = {"w": np.zeros((4, 25), np.float32)}
+    with pulse_registry.open(ROOT, run="math-7b", backend="reference") as registry:
+        registry.push(10, weights)
+        weights["w"][:3, 0] = 1.0
+        registry.push(20, weights, metadata={"reward": 0.5})
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    def fake_open(root: str, *, run: str, create: bool) -> FakeRegistry:
-        assert (root, create) == ("memory://policies", False)
-        if run == "broken":
-            raise errors.StoreUnavailable("s3://secret-bucket: access denied for key AKIA...")
-        if run != "math-7b":
-            raise errors.NotFound(f"run {run!r} does not exist")
-        return FakeRegistry()
-
-    monkeypatch.setattr(pulse_registry, "open", fake_open, raising=False)
-    with TestClient(create_app("memory://policies")) as client:
+def client() -> Iterator[TestClient]:
+    with TestClient(create_app(ROOT)) as client:
         yield client
 
 
@@ -71,6 +44,13 @@ def test_versions_are_listed_oldest_first(client: TestClient) -> None:
         (0, 10, "keyframe"),
         (1, 20, "patch"),
     ]
+
+
+def test_a_version_is_told_as_the_library_tells_it(client: TestClient) -> None:
+    with pulse_registry.open(ROOT, run="math-7b", backend="reference") as registry:
+        expected = asdict(registry.version("latest"))
+    assert client.get("/v1/runs/math-7b/versions/latest").json() == expected
+    assert (expected["changed"], expected["cells"], expected["metadata"]) == (3, 100, {"reward": 0.5})
 
 
 @pytest.mark.parametrize(("number", "step"), [("latest", 20), ("0", 10), ("1", 20)])
@@ -108,8 +88,14 @@ def test_the_service_changes_nothing(client: TestClient) -> None:
     assert answer.headers["allow"] == "GET"
 
 
-def test_a_store_failure_is_a_503_that_keeps_the_stores_words_to_itself(client: TestClient) -> None:
-    answer = client.get("/v1/runs/broken/versions")
+def test_a_store_failure_is_a_503_that_keeps_the_stores_words_to_itself(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise errors.StoreUnavailable("s3://secret-bucket: access denied for key AKIA...")
+
+    monkeypatch.setattr(pulse_registry, "open", fail)
+    answer = client.get("/v1/runs/math-7b/versions")
     assert answer.status_code == 503
     assert "secret" not in answer.text
 
