@@ -1,0 +1,204 @@
+"""Pulling into a folder: it becomes a Hugging Face checkpoint of one version, and goes on to others by patches.
+
+look -> write the new shards aside -> check all their cells -> switch the index -> remove the old shards. At every
+moment the index names a whole version, the old or the new one, whatever stops the process or the machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pulse_registry.checkpoint_files import FileOperations
+from pulse_registry.checkpoint_folder import CheckpointFolder, Mark
+from pulse_registry.checkpoint_shards import MappedShards, shards_in
+from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.geometry import Geometry
+from pulse_registry.keyframe import Shard, shards_of
+from pulse_registry.registry import Registry
+from pulse_registry.versions import PullResult, Version
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPull:
+    """What a pull into a folder did: ``nbytes`` in ``objects`` objects were fetched; 0 where it held the version.
+
+    ``verified``: all cells in the folder's files have the version's state digest.
+    """
+
+    version: int
+    digest: str
+    nbytes: int
+    objects: int
+    verified: bool
+
+
+def pull_checkpoint(
+    registry: Registry,
+    folder: Path,
+    version: int | Literal["latest"] = "latest",
+    *,
+    fresh: bool = False,
+    lock_seconds: float = 5.0,
+    files: FileOperations | None = None,
+) -> CheckpointPull:
+    """Bring a folder to a version, bit for bit.
+
+    Args:
+        registry: the run.
+        folder: made if it is not there. It holds no model yet, or what an earlier pull left there; other files, as
+            configurations and tokenizers, are left alone.
+        version: a number or ``"latest"``.
+        fresh: take the folder's shards as holding nothing known, and write all anew.
+        lock_seconds: how long to wait for another pull into the same folder.
+        files: what writes; None: the file system.
+
+    Raises:
+        NotFound: there is no such version.
+        InvalidArgument: the folder holds a model of others, or of another run.
+        BaseMismatch: the folder's cells are not those of the version that it says it holds.
+        Conflict: another pull into the folder is under way.
+        CorruptObject, UnsupportedFormat: the version can't be read.
+        StoreUnavailable: the store, or the folder's disk, did not do it.
+        After any of them the folder holds what it held.
+    """
+    target = registry.version(version)
+    with _typed(folder), CheckpointFolder(folder, files or FileOperations(), lock_seconds) as out:
+        held = _held(registry, out, fresh=fresh)
+        if held is not None and held.version == target.version:
+            _check_held(registry, out, target)
+            return CheckpointPull(target.version, target.digest, 0, 0, True)
+        geometry = Geometry(registry.layout(target.version))
+        try:
+            if held is None or held.layout != target.layout:
+                shards, result = _write_anew(registry, out, geometry, target)
+            else:
+                shards, result = _write_updated(registry, out, geometry, held, target)
+            mark = Mark(run=registry.run, version=target.version, layout=target.layout, digest=target.digest)
+            out.switch(geometry, shards, mark)
+        except BaseException:
+            _tidy(out, keep=out.shards)
+            raise
+        _tidy(out)
+        return CheckpointPull(target.version, target.digest, result.nbytes, result.objects, True)
+
+
+def _held(registry: Registry, out: CheckpointFolder, *, fresh: bool) -> Version | None:
+    """Return the version that the folder says it holds, if that is to be built upon."""
+    mark = out.mark
+    if mark is None:
+        return None
+    if mark.run != registry.run:
+        raise InvalidArgument(
+            f"{out.path} holds version {mark.version} of run {mark.run!r}, not of {registry.run!r}; "
+            "choose another folder"
+        )
+    if fresh:
+        return None
+    try:
+        held = registry.version(mark.version)
+    except NotFound:
+        held = None
+    if held is None or (held.digest, held.layout) != (mark.digest, mark.layout):
+        raise InvalidArgument(
+            f"{out.path} holds version {mark.version} of another run that is called {mark.run!r} too, not of the one "
+            f"in {registry.url}; choose another folder, or pull with fresh=True (--fresh) to replace it"
+        )
+    return held
+
+
+def _check_held(registry: Registry, out: CheckpointFolder, held: Version) -> None:
+    geometry = Geometry(registry.layout(held.version))
+    shards = _old_shards(out, geometry)
+    with MappedShards(geometry, [out.path / shard.name for shard in shards], shards) as mapped:
+        _verify(registry, out, held, mapped)
+
+
+def _write_anew(
+    registry: Registry, out: CheckpointFolder, geometry: Geometry, target: Version
+) -> tuple[list[Shard], PullResult]:
+    shards = shards_of(geometry, suffix=out.suffix(target.version))
+    paths = [out.path / shard.name for shard in shards]
+    for path, shard in zip(paths, shards, strict=True):
+        out.files.create(path, shard.header, shard.nbytes)
+    with MappedShards(geometry, paths, shards) as mapped:
+        return shards, _pull(registry, out, target, mapped, paths)
+
+
+def _write_updated(
+    registry: Registry, out: CheckpointFolder, geometry: Geometry, held: Version, target: Version
+) -> tuple[list[Shard], PullResult]:
+    old, suffix = _old_shards(out, geometry), out.suffix(target.version)
+    shards = [dataclasses.replace(shard, name=_renamed(shard.name, suffix)) for shard in old]
+    paths = [out.path / shard.name for shard in shards]
+    for before, path in zip(old, paths, strict=True):
+        out.files.copy(out.path / before.name, path)
+    with MappedShards(geometry, paths, shards) as mapped:
+        _verify(registry, out, held, mapped)
+        return shards, _pull(registry, out, target, mapped, paths)
+
+
+def _pull(
+    registry: Registry, out: CheckpointFolder, target: Version, mapped: MappedShards, paths: list[Path]
+) -> PullResult:
+    """Change the new files' cells, check all of them, and make them durable."""
+    result = registry.pull(target.version, into=mapped.tensors)
+    registry.verify(target.version, model=mapped.tensors)
+    mapped.release()
+    mapped.flush()
+    for path in paths:
+        out.files.sync(path)
+    return result
+
+
+def _verify(registry: Registry, out: CheckpointFolder, held: Version, mapped: MappedShards) -> None:
+    """Check what the files hold by a full pass; the registry remembers it, so that the next pull takes patches."""
+    try:
+        registry.verify(held.version, model=mapped.tensors)
+    except BaseMismatch as error:
+        raise _not_as_claimed(out, held.version, str(error)) from error
+    mapped.release()
+
+
+def _old_shards(out: CheckpointFolder, geometry: Geometry) -> list[Shard]:
+    try:
+        return shards_in(geometry, out.path, out.shards)
+    except CorruptObject as error:
+        raise _not_as_claimed(out, out.mark.version if out.mark else -1, str(error)) from error
+
+
+def _not_as_claimed(out: CheckpointFolder, version: int, why: str) -> BaseMismatch:
+    return BaseMismatch(
+        f"{out.path} does not hold version {version} as it says: {why}. "
+        "Pull with fresh=True (--fresh) to replace its files whole"
+    )
+
+
+def _renamed(name: str, suffix: str) -> str:
+    return f"{name[: name.index('-pulse-v')]}{suffix}.safetensors"
+
+
+def _tidy(out: CheckpointFolder, keep: list[str] | None = None) -> None:
+    """Remove what is not needed; what can't be removed now is no failure, the next pull removes it."""
+    try:
+        out.tidy(keep or ())
+    except (OSError, InvalidArgument) as error:
+        _logger.warning("%s: files that are not needed any more stay until the next pull: %s", out.path, error)
+
+
+@contextmanager
+def _typed(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "the disk is full: free space, then try again" if full else error.strerror or str(error)
+        raise StoreUnavailable(f"{folder} could not be written; it holds what it held: {advice}") from error

@@ -1,0 +1,89 @@
+"""The shards of a checkpoint folder as memory maps: the cells are read, and changed, in the files themselves."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from pulse_kernels import CELL_TYPES
+from pulse_registry.errors import CorruptObject
+from pulse_registry.geometry import Geometry
+from pulse_registry.keyframe import INDEX_NAME, Shard, check_shards
+from pulse_registry.tensors import new_tensors
+from pulse_registry.weights import Weights
+from pulse_schemas import KeyframeRef, ObjectRef
+
+_NO_HASH = "0" * 64
+
+
+class MappedShards:
+    """All tensors of a checkpoint, in writable memory maps of its shards. A context manager that lets go of them.
+
+    Attributes:
+        tensors: NumPy arrays by name, tied names included.
+    """
+
+    def __init__(self, geometry: Geometry, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
+        """Map shards that are whole: their headers and sizes are those of ``shards``.
+
+        Raises:
+            OSError: a file can't be opened or mapped.
+        """
+        self._maps: list[mmap.mmap] = []
+        arrays = []
+        for path, shard in zip(paths, shards, strict=True):
+            with path.open("r+b") as file:
+                mapped = mmap.mmap(file.fileno(), shard.nbytes, access=mmap.ACCESS_WRITE)
+            self._maps.append(mapped)
+            at = len(shard.header)
+            for number in range(shard.first, shard.last):
+                tensor = geometry.layout.tensors[number]
+                cells = np.frombuffer(mapped, CELL_TYPES[tensor.dtype].dtype, geometry.sizes[number], at)
+                arrays.append(cells.reshape(tensor.shape))
+                at += geometry.tensor_bytes(number)
+        self.tensors: dict[str, Any] = new_tensors(Weights(geometry, arrays), "numpy")
+
+    def release(self) -> None:
+        """Let go of the pages; what was written stays in the files."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            for mapped in self._maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+    def flush(self) -> None:
+        """Write what was changed to the files."""
+        for mapped in self._maps:
+            mapped.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The maps go when the last array of them does.
+        self.tensors = {}
+        self._maps = []
+
+
+def shards_in(geometry: Geometry, folder: Path, names: Sequence[str]) -> list[Shard]:
+    """Return the shards that the named files are, each checked to hold, by header and size, the layout's next tensors.
+
+    Raises:
+        CorruptObject: a file is missing, or its header or size is not right.
+    """
+    refs, heads = [], []
+    for name in names:
+        try:
+            with (folder / name).open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                size = file.seek(0, 2)
+                file.seek(0)
+                heads.append(file.read(8 + min(length, size)))
+        except FileNotFoundError as error:
+            raise CorruptObject(f"{name} is missing") from error
+        refs.append(ObjectRef(key=name, size=size, blake3=_NO_HASH))
+    # Only names, sizes and headers are looked at; the cells are proved by their state digest.
+    index = ObjectRef(key=INDEX_NAME, size=0, blake3=_NO_HASH)
+    return check_shards(geometry, KeyframeRef(version=0, index=index, shards=tuple(refs)), heads)

@@ -1,0 +1,70 @@
+"""The application: its commands, and the outermost edge where every error becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+from typer.main import get_command
+
+from pulse_registry.cli.demo import demo
+from pulse_registry.cli.exits import MEANINGS, UNEXPECTED, USAGE, exit_code
+from pulse_registry.cli.inspect import inspect
+from pulse_registry.cli.log import log
+from pulse_registry.cli.output import print_error
+from pulse_registry.cli.pull import pull
+from pulse_registry.cli.push import push
+from pulse_registry.cli.route import route
+from pulse_registry.cli.verify import verify
+from pulse_registry.errors import PulseError
+
+_EXITS = "\n\n".join(f"{code}  {meaning}" for code, meaning in MEANINGS.items())
+# The command-line parser's own base class: typer brings it along in some releases and takes it from click in others.
+_ParserError = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="pulse",
+    help="A versioned registry of model weights on object storage.",
+    epilog=f"Exit codes:\n\n{_EXITS}",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (push, pull, log, route, verify, inspect, demo):
+    app.command()(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``pulse`` and return its exit code; ``arguments`` are those of the process if not given."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    json_output = "--json" in given
+    try:
+        code = get_command(app).main(args=given, prog_name="pulse", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except PulseError as error:
+        print_error(type(error).__name__, str(error), json_output=json_output)
+        return exit_code(error)
+    except BrokenPipeError:
+        # Whoever read our output has gone: nobody is there to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNEXPECTED
+    except typer.Abort:
+        return 130
+    except Exception as error:  # noqa: BLE001 - the outermost edge: whatever it is, one line and an exit code
+        return _refused(error, json_output)
+
+
+def _refused(error: Exception, json_output: bool) -> int:
+    if isinstance(error, _ParserError):
+        message = str(error.format_message())  # type: ignore[attr-defined]
+        if message:  # none where no command was given, and the help was printed
+            print_error("UsageError", message, json_output=json_output)
+        return USAGE
+    if os.environ.get("PULSE_DEBUG"):
+        traceback.print_exception(error)
+    print_error(type(error).__name__, f"unexpected {type(error).__name__}: {error}", json_output=json_output)
+    return UNEXPECTED

@@ -1,0 +1,54 @@
+"""Exit codes: one table from the error tree to what a script sees."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulse_registry.errors import (
+    AlreadyExists,
+    BaseMismatch,
+    Conflict,
+    CorruptObject,
+    Fenced,
+    InvalidArgument,
+    InvalidModel,
+    LayoutMismatch,
+    NotFound,
+    PulseError,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
+
+UNEXPECTED: Final = 1
+USAGE: Final = 2
+EXIT_CODES: Final[dict[type[PulseError], int]] = {
+    InvalidArgument: USAGE,
+    NotFound: 3,
+    AlreadyExists: 4,
+    Conflict: 4,
+    Fenced: 4,
+    BaseMismatch: 5,
+    InvalidModel: 5,
+    LayoutMismatch: 5,
+    CorruptObject: 6,
+    UnsupportedFormat: 6,
+    StoreUnavailable: 7,
+}
+MEANINGS: Final[dict[int, str]] = {
+    0: "done",
+    UNEXPECTED: "unexpected: a defect; PULSE_DEBUG=1 shows where",
+    USAGE: "usage: a wrong option, URL, name or folder",
+    3: "not found: no such run, version or object",
+    4: "conflict: another writer, or another pull into the folder",
+    5: "mismatch: the model, or what the folder holds, does not fit",
+    6: "corrupt, or written by another release",
+    7: "unavailable: the store or the disk did not do it; try again",
+}
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code for an error: that of its class, or of the nearest class above it."""
+    for kind in type(error).__mro__:
+        if kind in EXIT_CODES:
+            return EXIT_CODES[kind]
+    return UNEXPECTED

@@ -1,0 +1,49 @@
+"""``pulse inspect``: what one stored object, or file, is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pulse_registry.cli.described import Source, describe_object
+from pulse_registry.cli.options import AnyRoot, AnyRun, Json
+from pulse_registry.cli.output import print_fields, print_json, print_table
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.registry import Registry
+from pulse_registry.store import PrefixStore, open_store
+
+
+def inspect(
+    name: Annotated[str, typer.Argument(metavar="OBJECT", help="A file, or a key of the run.")],
+    root: AnyRoot = None,
+    run: AnyRun = None,
+    json_output: Json = False,
+) -> None:
+    """Say what an object is, and its fields: a patch, a keyframe's file, a record, a snapshot, a layout."""
+    document = describe_object(_source(name, root, run))
+    if json_output:
+        print_json(document)
+        return
+    tables = {key: value for key, value in document.items() if isinstance(value, list) and value}
+    print_fields({key: _short(value) for key, value in document.items() if key not in tables})
+    for key, rows in tables.items():
+        if isinstance(rows[0], dict):
+            print_table(tuple(rows[0]), [[_short(value) for value in row.values()] for row in rows], title=key)
+        else:
+            print_table((key,), [[_short(row)] for row in rows])
+
+
+def _source(name: str, root: str | None, run: str | None) -> Source:
+    path = Path(name)
+    if path.is_file():
+        return Source.of_file(path)
+    if root is None or run is None:
+        raise InvalidArgument(f"there is no file {name}; give --root and --run to inspect a key of a run")
+    Registry(open_store(root), run)  # refuses a run name that is not valid
+    return Source.of_key(PrefixStore(open_store(root), run), name)
+
+
+def _short(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) or value is None else " ".join(str(value).split())

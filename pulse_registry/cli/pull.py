@@ -1,0 +1,47 @@
+"""``pulse pull``: a folder becomes a version's checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulse_registry.checkpoint import pull_checkpoint
+from pulse_registry.cli.options import Json, Root, Run, VersionOption, parse_version
+from pulse_registry.cli.output import print_json, size
+from pulse_registry.cli.progress import MeteredFiles
+from pulse_registry.cli.session import open_session
+
+
+def pull(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The checkpoint's folder; made if need be.")],
+    root: Root,
+    run: Run,
+    version: VersionOption = "latest",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Replace the shards in DIR whole, whatever they hold.")
+    ] = False,
+    json_output: Json = False,
+) -> None:
+    """Make DIR the Hugging Face checkpoint of a version; from another version of the run it gets there by patches.
+
+    Crash-safe: at every moment DIR's index names a whole version, the old or the new one.
+    """
+    wanted = parse_version(version)
+    with open_session(root, run, title=f"pull to {out}", quiet=json_output, spool=out) as session:
+        files = MeteredFiles(session.meter)
+        result = pull_checkpoint(session.registry, out, wanted, fresh=fresh, files=files)
+    if json_output:
+        print_json(
+            {
+                "version": result.version,
+                "digest": result.digest,
+                "bytes": result.nbytes,
+                "objects": result.objects,
+                "verified": result.verified,
+            }
+        )
+        return
+    fetched = f"{size(result.nbytes)} in {result.objects} objects" if result.objects else "nothing to fetch"
+    print(f"{out} holds version {result.version}, verified: {fetched}, digest {result.digest}")

@@ -1,0 +1,64 @@
+"""``pulse push``: a checkpoint becomes the run's next version."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulse_registry.checkpoint_source import read_checkpoint
+from pulse_registry.cli.options import Json, Root, Run
+from pulse_registry.cli.output import print_json, size
+from pulse_registry.cli.session import open_session
+from pulse_registry.publish import PublishOptions
+
+
+class Coder(StrEnum):
+    """How patches are coded."""
+
+    auto = "auto"
+    gap = "gap"
+    class_ = "class"
+
+
+class PublishAs(StrEnum):
+    """The dtype of floating tensors."""
+
+    bf16 = "bf16"
+    keep = "keep"
+
+
+def push(
+    source: Annotated[Path, typer.Argument(metavar="FILE_OR_DIR", help="A safetensors file or a checkpoint's folder.")],
+    step: Annotated[int, typer.Option(help="The trainer's own label of the version.")],
+    root: Root,
+    run: Run,
+    coder: Annotated[Coder, typer.Option(help="Of the patch: class is smaller and slower.")] = Coder.auto,
+    dtype: Annotated[PublishAs, typer.Option(help="float32 rounded to BF16, or all as it is.")] = PublishAs.bf16,
+    json_output: Json = False,
+) -> None:
+    """Publish a checkpoint as the next version: the cells that changed, or all of the first one."""
+    model = read_checkpoint(source)
+    options = PublishOptions(coder.value, dtype.value)
+    with open_session(root, run, title=f"push {source}", quiet=json_output, options=options) as session:
+        result = session.registry.push(step, model)
+    if json_output:
+        print_json(
+            {
+                "version": result.version,
+                "step": result.step,
+                "kind": result.kind,
+                "changed": result.changed,
+                "cells": result.cells,
+                "bytes": result.nbytes,
+                "digest": result.digest,
+            }
+        )
+        return
+    share = f"{result.changed / result.cells:.2%}" if result.cells else "none"
+    print(
+        f"version {result.version} (step {result.step}): {result.kind} of {size(result.nbytes)}, "
+        f"{result.changed:,} of {result.cells:,} cells ({share}), digest {result.digest}"
+    )

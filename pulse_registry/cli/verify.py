@@ -1,0 +1,18 @@
+"""``pulse verify``: a version's stored objects against its digest."""
+
+from __future__ import annotations
+
+from pulse_registry.cli.options import Json, Root, Run, VersionOption, parse_version
+from pulse_registry.cli.output import print_json
+from pulse_registry.cli.session import open_session
+
+
+def verify(root: Root, run: Run, version: VersionOption = "latest", json_output: Json = False) -> None:
+    """Fetch what leads to a version and check every byte and every cell of it."""
+    wanted = parse_version(version)
+    with open_session(root, run, title="verify", quiet=json_output) as session:
+        found = session.registry.verify(wanted)
+    if json_output:
+        print_json({"version": found.version, "digest": found.digest, "cells": found.cells, "verified": True})
+        return
+    print(f"version {found.version} is whole: {found.cells:,} cells, digest {found.digest}")
