@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
@@ -24,6 +25,8 @@ from pulse_schemas import Fault, KeyframeRef, Layout, ObjectRef, PatchRef, Schem
 
 CHUNK_BYTES = 8 << 20
 """Keyframes are read and hashed in pieces of this size."""
+MAX_CELLS = 2**42
+"""A layout with more cells is refused before offsets and groups are made of it."""
 Map = Callable[..., Iterator[Any]]
 
 
@@ -34,10 +37,14 @@ def fetch_layout(store: Store, layout_id: str) -> Layout:
     if blake3(data).hexdigest() != layout_id:
         raise CorruptObject(f"{key}: its bytes do not hash to its name")
     try:
-        return Layout.parse(data)
+        layout = Layout.parse(data)
     except SchemaError as error:
         kind = UnsupportedFormat if error.fault is Fault.UNSUPPORTED else CorruptObject
         raise kind(f"{key}: {error}") from error
+    # A size of 0 counts as 1: an empty tensor's other sizes are bounded too.
+    if sum(math.prod(size or 1 for size in tensor.shape) for tensor in layout.tensors) > MAX_CELLS:
+        raise CorruptObject(f"{key}: it claims more than {MAX_CELLS} cells")
+    return layout
 
 
 def fetch_patch(store: Store, geometry: Geometry, ref: PatchRef) -> Patch:
@@ -125,15 +132,16 @@ def _open_local(store: Store, shard: ObjectRef) -> IO[bytes] | None:
     path = store.local_path(shard.key)
     if path is None:
         return None
-    store.size(shard.key)  # NotFound, where it is missing, as from any store
+    _check_size(shard, store.size(shard.key))
     file = path.open("rb", buffering=0)
     try:
         hasher, size = blake3(max_threads=blake3.AUTO), 0
-        buffer = bytearray(CHUNK_BYTES)
+        buffer = bytearray(min(CHUNK_BYTES, shard.size))
         while got := file.readinto(buffer):
             hasher.update(memoryview(buffer)[:got])
             size += got
-        _check(shard, size, hasher.hexdigest())
+        _check_size(shard, size)
+        _check_hash(shard, hasher.hexdigest())
     except BaseException:
         file.close()
         raise
@@ -141,23 +149,29 @@ def _open_local(store: Store, shard: ObjectRef) -> IO[bytes] | None:
 
 
 def _spool(store: Store, shard: ObjectRef, map_: Map, spool: Path | None) -> IO[bytes]:
-    file = tempfile.TemporaryFile(dir=spool)  # noqa: SIM115 - its owner is the KeyframeCells that it goes to
+    _check_size(shard, store.size(shard.key))  # before anything is made that is as long as it says
     hasher = blake3(max_threads=blake3.AUTO)
     ranges = [(at, min(at + CHUNK_BYTES, shard.size)) for at in range(0, shard.size, CHUNK_BYTES)]
     window = 4 * (os.cpu_count() or 1)  # bounds what is in flight: an executor's map starts all that it is given
-    size = 0
-    for at in range(0, len(ranges), window):
-        for chunk in map_(lambda part: store.get(shard.key, part), ranges[at : at + window]):
-            hasher.update(chunk)
-            file.write(chunk)
-            size += len(chunk)
-    file.flush()
-    _check(shard, store.size(shard.key), hasher.hexdigest())
+    file = tempfile.TemporaryFile(dir=spool)  # noqa: SIM115 - its owner is the KeyframeCells that it goes to
+    try:
+        for at in range(0, len(ranges), window):
+            for chunk in map_(lambda part: store.get(shard.key, part), ranges[at : at + window]):
+                hasher.update(chunk)
+                file.write(chunk)
+        file.flush()
+        _check_hash(shard, hasher.hexdigest())
+    except BaseException:
+        file.close()
+        raise
     return file
 
 
-def _check(ref: ObjectRef, size: int, digest: str) -> None:
-    if size != ref.size:
+def _check_size(ref: ObjectRef, size: int) -> None:
+    if size != ref.size or not size:
         raise CorruptObject(f"{ref.key}: {size} bytes, {ref.size} were committed")
+
+
+def _check_hash(ref: ObjectRef, digest: str) -> None:
     if digest != ref.blake3:
         raise CorruptObject(f"{ref.key}: its BLAKE3 is {digest}, {ref.blake3} was committed")

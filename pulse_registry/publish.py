@@ -153,9 +153,10 @@ class Publisher:
 
     def _take_back(self, job: _Job, error: BaseException) -> None:
         with self._lock:
-            if job.generation == self._generation:
-                self._generation += 1
-                self._failure = error
+            if job.generation != self._generation:
+                return  # what failed before it has taken it back already, and the shadow may have gone on since
+            self._generation += 1
+            self._failure = error
             if job.changes is None or self._shadow is not job.shadow:
                 self._shadow = None
             else:

@@ -83,6 +83,16 @@ class Shadow:
                         self._backend.scatter(cells, change.index, change.old)
             return cells
 
+    def digest_at(self, version: int) -> Digest:
+        """Return the digest of the cells that ``cells_at`` gives."""
+        with self._lock:
+            digest = self.digest
+            for number, _, before in reversed(self._pending):
+                if number <= version:
+                    break
+                digest = before
+            return digest
+
     def _delta(self, change: Change) -> Digest:
         old, new = change.sums(self._backend)
         return new - old

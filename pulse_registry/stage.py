@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pulse_kernels import Backend, Cells
-from pulse_registry.change import Change, Delta, join, resolve, resolve_cells
+from pulse_registry.change import Change, Delta, join, resolve, resolve_cells, starting_sums
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument
 from pulse_registry.fetch import KeyframeCells, Map, fetch_layout, fetch_patch
@@ -170,6 +170,7 @@ def _join_group(
     backend: Backend, group: Group, base: Weights, sources: Sequence[tuple[Leg, Patch | dict[int, Change]]]
 ) -> tuple[Change, Digest]:
     deltas: list[Delta] = []
+    starts: list[Digest] = []  # of each delta, the sum over the cells that it was made from
     met = 0  # how many of the deltas are in ``cells``
     cells: Cells | None = None
     expected = Digest()
@@ -178,6 +179,7 @@ def _join_group(
             if (change := source.get(group.number)) is not None:
                 old, new = change.sums(backend)
                 deltas.append(-change.delta(backend))
+                starts.append(new)
                 expected += old - new
             continue
         entry = source.entries.get(group.number)
@@ -190,10 +192,13 @@ def _join_group(
         delta = source.decode(backend, group, [cells] if entry.coder == "class" and cells is not None else None)
         forward = leg.kind != "inverse"
         deltas.append(delta if forward else -delta)
+        starts.append(entry.old_sum if forward else entry.new_sum)
         expected += entry.new_sum - entry.old_sum if forward else entry.old_sum - entry.new_sum
     change = resolve(backend, group, join(backend, deltas, group), base)
     old, new = change.sums(backend)
-    if new - old != expected:
+    # The difference alone would not tell: a distance moves another base's cells by as much.
+    found = [old] if len(deltas) == 1 else starting_sums(backend, group, deltas, base)
+    if found != starts or new - old != expected:
         names = ", ".join(repr(base.geometry.layout.tensors[span.tensor].name) for span in group.spans[:3])
         raise BaseMismatch(
             f"the weights are not version {sources[0][0].base}: cells of group {group.number} ({names}"
