@@ -7,6 +7,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -14,7 +15,7 @@ import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import CELL_TYPES
-from pulse_registry.errors import CorruptObject, UnsupportedFormat
+from pulse_registry.errors import CorruptObject, StoreUnavailable, UnsupportedFormat
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import check_shards
 from pulse_registry.log.keys import layout_key
@@ -79,7 +80,7 @@ class KeyframeCells:
 
     @classmethod
     def fetch(cls, store: Store, geometry: Geometry, ref: KeyframeRef, map_: Map, spool: Path | None) -> Self:
-        """Fetch and check all shards; a local store's files are mapped where they are, others are spooled to disk.
+        """Fetch and check all files; a local store's files are mapped where they are, others are spooled to disk.
 
         Args:
             store: scoped to the run.
@@ -89,9 +90,12 @@ class KeyframeCells:
             spool: folder for unnamed temporary files; None for the system's.
 
         Raises:
-            CorruptObject: a shard is not what was committed.
+            CorruptObject: a file is not what was committed.
             NotFound, StoreUnavailable: as the store.
         """
+        index = store.get(ref.index.key, (0, ref.index.size))
+        _check_size(ref.index, len(index))
+        _check_hash(ref.index, blake3(index).hexdigest())
         files: list[IO[bytes]] = []
         try:
             for shard in ref.shards:
@@ -153,17 +157,21 @@ def _spool(store: Store, shard: ObjectRef, map_: Map, spool: Path | None) -> IO[
     hasher = blake3(max_threads=blake3.AUTO)
     ranges = [(at, min(at + CHUNK_BYTES, shard.size)) for at in range(0, shard.size, CHUNK_BYTES)]
     window = 4 * (os.cpu_count() or 1)  # bounds what is in flight: an executor's map starts all that it is given
-    file = tempfile.TemporaryFile(dir=spool)  # noqa: SIM115 - its owner is the KeyframeCells that it goes to
-    try:
-        for at in range(0, len(ranges), window):
-            for chunk in map_(lambda part: store.get(shard.key, part), ranges[at : at + window]):
-                hasher.update(chunk)
-                file.write(chunk)
-        file.flush()
+    with ExitStack() as undo:
+        try:
+            file = undo.enter_context(tempfile.TemporaryFile(dir=spool))
+            for at in range(0, len(ranges), window):
+                for chunk in map_(lambda part: store.get(shard.key, part), ranges[at : at + window]):
+                    hasher.update(chunk)
+                    file.write(chunk)
+            file.flush()
+        except OSError as error:
+            raise StoreUnavailable(
+                f"{shard.key}: it can't be kept in {spool or tempfile.gettempdir()} on its way: {error.strerror}; "
+                f"it takes {shard.size} bytes there for a while"
+            ) from error
         _check_hash(shard, hasher.hexdigest())
-    except BaseException:
-        file.close()
-        raise
+        undo.pop_all()
     return file
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pulse_registry.checkpoint_files import FileOperations
+from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.store import Body, Buffer, ByteRange, LocalFiles, Store, Stream, WrapperStore, body_size
 
 if TYPE_CHECKING:

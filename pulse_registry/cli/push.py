@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pulse_registry.checkpoint_source import read_checkpoint
+from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.cli.options import Json, Root, Run
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session

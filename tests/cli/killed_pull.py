@@ -19,7 +19,7 @@ from typing import Any
 import pulse_registry.cli.pull
 import pulse_registry.cli.session
 from pulse_kernels import get_backend
-from pulse_registry.checkpoint_files import FileOperations
+from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.cli import main
 from pulse_registry.store import Body, ByteRange, LocalFiles, Store, WrapperStore, open_store
 from pulse_registry.weights import Weights

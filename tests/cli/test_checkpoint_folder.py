@@ -15,7 +15,7 @@ from filelock import FileLock
 import pulse_registry
 import pulse_registry.cli.pull
 from pulse_registry.checkpoint import pull_checkpoint
-from pulse_registry.checkpoint_files import FileOperations
+from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.keyframe import INDEX_NAME
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bf16_model, bits, held, save, surplus, version_of

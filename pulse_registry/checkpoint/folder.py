@@ -16,7 +16,7 @@ from typing import Self
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from pulse_registry.checkpoint_files import FileOperations
+from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import Conflict, InvalidArgument
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import INDEX_NAME, Shard, index_document

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pulse_registry.checkpoint_files import FileOperations
-from pulse_registry.checkpoint_folder import CheckpointFolder, Mark
-from pulse_registry.checkpoint_shards import MappedShards, shards_in
+from pulse_registry.checkpoint.files import FileOperations
+from pulse_registry.checkpoint.folder import CheckpointFolder, Mark
+from pulse_registry.checkpoint.shards import MappedShards, shards_in
 from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import Shard, shards_of
