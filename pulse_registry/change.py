@@ -7,7 +7,7 @@ a delta met with the cells it starts from; storing ``new`` applies it, storing `
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Change:
     index: Index
     old: Cells
     new: Cells
+    _sums: list[tuple[Digest, Digest]] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -47,12 +48,12 @@ class Change:
         return Delta(self.index, backend.distance(self.old, self.new, self.group.cell_type))
 
     def sums(self, backend: Backend) -> tuple[Digest, Digest]:
-        """Return the sums of h over the old and over the new cells."""
-        start = self.group.start
-        return (
-            Digest(*backend.digest_sparse(self.index, self.old, start)),
-            Digest(*backend.digest_sparse(self.index, self.new, start)),
-        )
+        """Return the sums of h over the old and over the new cells; computed once."""
+        if not self._sums:
+            start = self.group.start
+            old, new = (Digest(*backend.digest_sparse(self.index, cells, start)) for cells in (self.old, self.new))
+            self._sums.append((old, new))
+        return self._sums[0]
 
     def apply(self, backend: Backend, weights: Weights) -> None:
         """Store the new cells."""

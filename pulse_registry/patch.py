@@ -26,7 +26,7 @@ CoderChoice = Literal["auto", "gap", "class"]
 _ENTRY = struct.Struct("<IIII32sQQQQ")
 _CODERS: tuple[CoderName, ...] = ("gap", "class")
 
-_CLASS_NS_PER_CELL = 1.7
+_CLASS_NS_PER_CELL = 2.1
 """Time of class coding and decoding beyond gap's, a cell of the group, one core, BF16 (benchmarks/codec.py)."""
 _CLASS_SAVES = 0.39
 """Share of gap's bytes that class saves (recorded steps: 13.9 against 8.4 bits a changed cell)."""

@@ -96,6 +96,7 @@ class Publisher:
                 shadow = first_shadow(geometry, views, self._staging.backend, self._staging.map_, version)
                 digest = shadow.digest
             else:
+                self._shadow = None  # cut off in the middle, it would hold no version
                 version, changes, digest = shadow.advance(views, self._staging.map_)
             self._shadow, self._trusted = shadow, True
             seconds = time.perf_counter() - began

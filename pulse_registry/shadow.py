@@ -46,16 +46,18 @@ class Shadow:
     def advance(self, views: Mapping[str, View], map_: Map) -> tuple[int, list[Change], Digest]:
         """Diff live tensors against the shadow and take them over; return (version, changes, its digest).
 
-        Only the changes are written: O(model) reads, O(changed) writes.
+        Only the changes are written: O(model) reads, O(changed) writes. Not to be called beside itself or ``revert``.
         """
+        # The lock is not held while threads work for us: those that code a push under way wait for it in ``cells_at``.
+        changes = [c for c in map_(lambda g: self._diff(views, g), self.geometry.groups) if len(c.index)]
+        delta = sum(map_(self._delta, changes), Digest())
         with self._lock:
-            changes = [c for c in map_(lambda g: self._diff(views, g), self.geometry.groups) if len(c.index)]
-            delta = sum(map_(self._delta, changes), Digest())
-            version = 0 if self.version is None else self.version + 1
+            version, digest = 0 if self.version is None else self.version + 1, self.digest + delta
             self._pending.append((version, changes, self.digest))
-            list(map_(lambda change: change.apply(self._backend, self._weights), changes))
-            self.version, self.digest = version, self.digest + delta
-            return version, changes, self.digest
+            self.version, self.digest = version, digest
+        # From here on ``cells_at`` of an older version stores the old cells, whether these are written yet or not.
+        list(map_(lambda change: change.apply(self._backend, self._weights), changes))
+        return version, changes, digest
 
     def settle(self, version: int) -> None:
         """Forget the way back from a version: it is committed."""
@@ -114,7 +116,8 @@ class Shadow:
             return Change(group, np.empty(0, np.uint32), none, none)
         if len(parts) == 1:
             return Change(group, *parts[0])
-        return Change(group, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+        index, old, new = map(np.concatenate, zip(*parts, strict=True))
+        return Change(group, index, old, new)
 
 
 def first_shadow(geometry: Geometry, views: Mapping[str, View], backend: Backend, map_: Map, version: int) -> Shadow:

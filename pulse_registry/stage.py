@@ -185,11 +185,15 @@ def _join_group(
         entry = source.entries.get(group.number)
         if entry is None:
             continue
-        if entry.coder == "class":
+        spans: list[Cells] | None = None
+        if entry.coder == "class" and not deltas:
+            spans = base.spans(group)
+        elif entry.coder == "class":
             cells = base.copy_of(group) if cells is None else cells
+            spans = [cells]
             resolve_cells(backend, group, join(backend, deltas[met:], group), cells).apply_to(backend, cells)
             met = len(deltas)
-        delta = source.decode(backend, group, [cells] if entry.coder == "class" and cells is not None else None)
+        delta = source.decode(backend, group, spans)
         forward = leg.kind != "inverse"
         deltas.append(delta if forward else -delta)
         starts.append(entry.old_sum if forward else entry.new_sum)

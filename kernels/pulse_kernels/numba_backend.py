@@ -57,7 +57,8 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
     tables = (_read(_U64), _read(_U32), _read(_U32), _write(_U64))
     signatures: dict[str, tuple[Any, ...]] = {
         "diff": (_read(cell), _read(cell), _INT, _write(_U32), _write(cell), _write(cell)),
-        "cast_f32": (_read(_U32), _write(types.uint16)),
+        "diff_f32": (_read(_U32), _read(cell), _INT, _write(_U32), _write(cell), _write(cell)),
+        "cast_f32": (_read(_U32), _write(cell)),
         "gather": (_read(cell), _read(_U32), _write(cell)),
         "scatter": (_write(cell), _read(_U32), _read(cell)),
         "distance": (_read(cell), _read(cell), cell, cell, _write(cell)),
@@ -91,7 +92,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
     return function
 
 
-for _helper in ("_mix", "_length"):
+for _helper in ("_bf16", "_mix", "_length"):
     setattr(loops, _helper, numba.njit(nogil=True, inline="always")(getattr(loops, _helper)))
 
 
@@ -119,10 +120,17 @@ class NumbaBackend:
             _compiled(name, width)
         if width == 2:
             _compiled("cast_f32", 2)
+            _compiled("diff_f32", 2)
 
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """See ``Backend.diff``."""
-        run = _compiled("diff", base.itemsize)
+        return self._differences(_compiled("diff", base.itemsize), live, base)
+
+    def diff_f32(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
+        """See ``Backend.diff_f32``."""
+        return self._differences(_compiled("diff_f32", 2), live, base)
+
+    def _differences(self, run: Callable[..., Any], live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         buffers = self._scratch_for(base.dtype)
         done, parts = 0, []
         while True:
@@ -132,21 +140,6 @@ class NumbaBackend:
                 break
         index, old, new = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         return index, old, new
-
-    def diff_f32(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
-        """See ``Backend.diff_f32``."""
-        # A strip of rounded cells stays in the cache: no copy of the model's size is made.
-        strip = np.empty(min(len(base), 1 << 15), dtype=np.uint16)
-        parts = []
-        for start in range(0, len(base), 1 << 15):
-            part = base[start : start + (1 << 15)]
-            rounded = strip[: len(part)]
-            self.cast_f32(live[start : start + len(part)], rounded)
-            index, old, new = self.diff(rounded, part)
-            parts.append((index + np.uint32(start), old, new))
-        if not parts:
-            return np.empty(0, np.uint32), np.empty(0, base.dtype), np.empty(0, base.dtype)
-        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))  # type: ignore[return-value]
 
     def cast_f32(self, live: Cells, out: Cells) -> None:
         """See ``Backend.cast_f32``."""

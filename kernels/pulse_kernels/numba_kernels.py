@@ -48,14 +48,53 @@ def diff(live: Array, base: Array, start: int, index: Array, old: Array, new: Ar
     return n, i
 
 
+def _bf16(v: Any) -> Any:
+    """Round a float32 pattern to BF16: to nearest, ties to even; a NaN keeps sign and top payload, made quiet."""
+    rounded = (v + np.uint32(0x7FFF) + ((v >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (v >> np.uint32(16)) | np.uint32(0x40)
+    is_nan = (v & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return np.uint16(quiet) if is_nan else np.uint16(rounded)
+
+
 def cast_f32(live: Array, out: Array) -> None:
-    """Round float32 patterns to BF16: to nearest, ties to even; a NaN keeps sign and top payload, made quiet."""
+    """Round float32 patterns to BF16."""
     for k in range(len(out)):
-        v = live[k]
-        rounded = (v + np.uint32(0x7FFF) + ((v >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-        quiet = (v >> np.uint32(16)) | np.uint32(0x40)
-        is_nan = (v & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-        out[k] = np.uint16(quiet) if is_nan else np.uint16(rounded)
+        out[k] = _bf16(live[k])
+
+
+def diff_f32(live: Array, base: Array, start: int, index: Array, old: Array, new: Array) -> tuple[Any, Any]:
+    """Write the differences of rounded float32 patterns from BF16 cells; otherwise as ``diff``."""
+    size, room = U64(len(base)), U64(len(index)) - CHUNK
+    whole = size - size % CHUNK
+    n = ZERO
+    i = U64(start)
+    while i < whole and n <= room:
+        seen = np.uint32(0)
+        for k in range(CHUNK):
+            # All in 32 bits, without a branch: a NaN (the second term) counts as seen, and is looked at below.
+            v = live[i + k]
+            rounded = (v + np.uint32(0x7FFF) + ((v >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+            nan = (np.uint32(0x7F800000) - (v & np.uint32(0x7FFFFFFF))) >> np.uint32(31)
+            seen |= (rounded ^ np.uint32(base[i + k])) | nan
+        if seen != 0:
+            for k in range(CHUNK):
+                value = _bf16(live[i + k])
+                if value != base[i + k]:
+                    index[n] = i + k
+                    old[n] = base[i + k]
+                    new[n] = value
+                    n += ONE
+        i += CHUNK
+    if i >= whole and n <= room:
+        while i < size:
+            value = _bf16(live[i])
+            if value != base[i]:
+                index[n] = i
+                old[n] = base[i]
+                new[n] = value
+                n += ONE
+            i += ONE
+    return n, i
 
 
 def gather(cells: Array, index: Array, out: Array) -> None:

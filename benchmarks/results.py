@@ -1,0 +1,95 @@
+"""What a run of the benchmarks found: rows with their limits, and everything behind them, as one JSON document."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("numpy", "numba", "zstandard", "blake3", "torch", "pulse-registry")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: ``value`` in ``unit`` ("x", "bits", "GB/s"), and the limit that it is held against, if any."""
+
+    key: str
+    what: str
+    value: float
+    unit: str
+    sense: Literal["at least", "at most"] | None = None
+    limit: float | None = None
+
+    @property
+    def holds(self) -> bool | None:
+        """Tell whether the limit holds; None where there is none."""
+        if self.limit is None:
+            return None
+        return self.value >= self.limit if self.sense == "at least" else self.value <= self.limit
+
+    def document(self) -> dict[str, Any]:
+        """Return the row as JSON."""
+        limit = {"sense": self.sense, "limit": self.limit, "holds": self.holds} if self.limit is not None else {}
+        return {"key": self.key, "what": self.what, "value": round(self.value, 4), "unit": self.unit, **limit}
+
+    @classmethod
+    def parse(cls, document: dict[str, Any]) -> Row:
+        """Read a row of a result file."""
+        fields = ("key", "what", "value", "unit", "sense", "limit")
+        return cls(**{name: document[name] for name in fields if name in document})
+
+    def texts(self) -> tuple[str, str, str]:
+        """Return value, limit and verdict for a table."""
+        limit = "" if self.limit is None else f"{self.sense} {_number(self.limit, self.unit)}"
+        verdict = {None: "", True: "yes", False: "**no**"}[self.holds]
+        return _number(self.value, self.unit), limit, verdict
+
+
+def machine() -> dict[str, Any]:
+    """Describe this machine."""
+    model = platform.processor() or platform.machine()
+    memory = 0.0
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return {"cpu": model, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": platform.system()}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that matter."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write_result(path: Path, document: dict[str, Any]) -> None:
+    """Write a result file, for people and diffs to read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def read_results(folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """Read all result files, in name order."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def rows_of(document: dict[str, Any]) -> Sequence[Row]:
+    """Return a result file's rows."""
+    return [Row.parse(row) for row in document["rows"]]
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "bits":
+        return f"{value:.2f} bits"
+    return f"{value:.2f}x" if unit == "x" else f"{value:.1f} {unit}"
