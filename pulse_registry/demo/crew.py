@@ -1,0 +1,143 @@
+"""The demo's processes, from the outside: started, watched, and never left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from pulse_registry.demo import trainer, worker
+from pulse_registry.demo.messages import Checked, Event, Failed, Published, Trained
+from pulse_registry.demo.process import Wires, enter
+from pulse_registry.demo.settings import LAGGARD, LATE, TRAINER, Settings
+
+_TICK_SECONDS = 0.25
+_END_SECONDS = 60.0
+
+
+class DemoFailed(Exception):
+    """A process ended with an error, was killed, or gave no sign of life."""
+
+
+class Crew:
+    """A trainer, rollout workers, a late one and a laggard. A context manager; at its end no process is left."""
+
+    def __init__(self, settings: Settings) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._context = context
+        self._settings = settings
+        self._wires = Wires(settings, context.Queue(), context.Queue(), context.Queue(), context.Event())
+        self._processes: dict[str, BaseProcess] = {}
+        self._handlers: dict[int, Any] = {}
+
+    def watch(self) -> Iterator[Event | None]:
+        """Start all processes and yield what they tell, until all have ended well; None from time to time between.
+
+        Raises:
+            DemoFailed: one did not.
+        """
+        settings = self._settings
+        self._start(TRAINER, trainer.train, settings.trainer_threads)
+        for name in settings.rollout_names:
+            self._start(name, worker.rollout, settings.worker_threads)
+        self._start(LAGGARD, worker.laggard, 1)
+        missing = set(settings.worker_names)
+        heard = time.monotonic()
+        while missing:
+            event = self._next()
+            if event is not None:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > settings.patience:
+                raise DemoFailed(f"no process has told anything for {settings.patience:.0f} s")
+            if isinstance(event, Published) and event.version >= settings.late_after and LATE not in self._processes:
+                self._start(LATE, worker.late, settings.worker_threads)
+            elif isinstance(event, Trained):
+                self._wires.finished.set()
+            elif isinstance(event, Checked):
+                missing.discard(event.worker)
+            yield event
+        self._await_end()
+
+    def stop(self) -> None:
+        """End what still runs. Idempotent."""
+        running = [process for process in self._processes.values() if process.is_alive()]
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for line in (self._wires.prompts, self._wires.rollouts, self._wires.events):
+            line.close()
+            line.cancel_join_thread()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, _leave)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _start(self, name: str, body: Callable[[Wires, str], None], threads: int) -> None:
+        process = self._context.Process(target=enter, args=(body, self._wires, name, threads), name=name, daemon=True)
+        self._processes[name] = process
+        if threading.current_thread() is not threading.main_thread():
+            process.start()
+            return
+        # Ctrl-C reaches the whole group; the supervisor alone answers it, and children inherit what is ignored.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _next(self) -> Event | None:
+        try:
+            event: Event = self._wires.events.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            dead = [process for process in self._processes.values() if process.exitcode not in (None, 0)]
+            if not dead:
+                return None
+            # What it told before it ended is still on its way, perhaps.
+            try:
+                event = self._wires.events.get(timeout=2.0)
+            except queue.Empty:
+                raise DemoFailed(self._obituary(dead[0])) from None
+        if isinstance(event, Failed):
+            raise DemoFailed(f"the process {event.process} failed: {event.message}\n{event.trace.rstrip()}")
+        return event
+
+    def _obituary(self, process: BaseProcess) -> str:
+        code = process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+        log = self._settings.out / "logs" / f"{process.name}.log"
+        tail = log.read_text(errors="replace").splitlines()[-15:] if log.is_file() else []
+        return "\n".join([f"the process {process.name} {how}{hint}; its log is {log}", *tail])
+
+    def _await_end(self) -> None:
+        give_up = time.monotonic() + _END_SECONDS
+        for process in self._processes.values():
+            process.join(max(0.0, give_up - time.monotonic()))
+            if process.exitcode != 0:
+                raise DemoFailed(
+                    self._obituary(process)
+                    if process.exitcode is not None
+                    else f"the process {process.name} did not end within {_END_SECONDS:.0f} s"
+                )
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

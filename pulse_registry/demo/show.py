@@ -1,0 +1,69 @@
+"""One run of the demo, from the first process to the report: run -> judge -> write -> tell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from pulse_registry.demo.board import Board
+from pulse_registry.demo.chart import draw
+from pulse_registry.demo.crew import Crew, DemoFailed
+from pulse_registry.demo.display import Display, heading, size, versions_table, workers_table
+from pulse_registry.demo.report import make_report
+from pulse_registry.demo.settings import Settings
+from pulse_registry.demo.verdict import Verdict, judge
+
+
+def run_and_show(settings: Settings, *, json_output: bool) -> int:
+    """Run the demo, leave its report and chart in ``settings.out``, and return the exit status."""
+    console = Console(stderr=json_output)
+    board = Board(settings)
+    where = f"Registry {settings.root}, run {settings.run}; logs in {settings.out / 'logs'}"
+    console.print(where, highlight=False, soft_wrap=True)
+    try:
+        with Display(console, board) as display, Crew(settings) as crew:
+            for event in crew.watch():
+                board.tick()
+                if event is not None:
+                    board.add(event)
+                display.show(event)
+    except KeyboardInterrupt:
+        print("pulse demo: stopped; no process is left", file=sys.stderr)
+        return 130
+    except DemoFailed as error:
+        print(f"pulse demo: {error}", file=sys.stderr)
+        return 1
+    verdict = judge(board)
+    report = make_report(board, verdict)
+    (settings.out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    draw(board, settings.out / "report.png")
+    if json_output:
+        print(json.dumps(report, indent=1))
+    _tell(console, board, report, verdict)
+    return 0 if verdict.good else 1
+
+
+def _tell(console: Console, board: Board, report: dict[str, Any], verdict: Verdict) -> None:
+    settings, totals = board.settings, report["totals"]
+    console.print()
+    for part in (heading(board), versions_table(board), workers_table(board)):
+        console.print(part)
+    for verb in ("pushed", "pulled"):
+        moved, whole = totals[f"{verb}_bytes"], totals[f"{verb}_bytes_full"]
+        console.print(f"{verb.capitalize()} {size(moved)}; as full weights it would be {size(whole)}.", highlight=False)
+    if verdict.good:
+        console.print(
+            f"[bold green]Bit for bit:[/] all {len(board.workers)} workers end with the trainer's version "
+            f"{board.newest}, and after each of {verdict.pulls} pulls they held the trainer's cells (SHA-256 of all of "
+            f"them). The store holds {verdict.versions} versions and passes Registry.verify.",
+            highlight=False,
+        )
+    for problem in verdict.problems:
+        console.print(f"[bold red]NOT EQUAL:[/] {problem}", highlight=False)
+    console.print(f"Report, chart and logs: {settings.out}", highlight=False, soft_wrap=True)
+    console.print(
+        f"Look around: pulse log --root {settings.root} --run {settings.run}", highlight=False, soft_wrap=True
+    )

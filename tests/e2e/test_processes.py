@@ -1,0 +1,111 @@
+"""Trainers in real processes: two that race for a run, one that is killed at every store call, one that never waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulse_registry.registry import Registry
+from pulse_registry.store import FileStore
+from tests.e2e.trainers import SCENARIOS, model_of, registry_of
+from tests.faults.harness import bits, check_store, commits, garbage, settle, state_of
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 100
+
+
+def trainers(*arguments: str | Path) -> Any:
+    """Run the script, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.e2e.trainers", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONWARNINGS": "error"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def pulled(store: FileStore, version: int) -> dict[str, bytes]:
+    into = garbage(model_of(0))
+    with Registry(store, "run", backend="reference") as reader:
+        result = reader.pull(version, into=into)
+        assert result.version == version
+    return bits(into)
+
+
+def test_two_trainers_that_race_for_200_rounds_commit_each_version_once_and_lose_nothing(tmp_path: Path) -> None:
+    stories = trainers("race", tmp_path, ROUNDS)
+    store = FileStore(tmp_path)
+    records = commits(store)
+    told = {version: (step, digest) for story in stories for version, step, digest in story["told"]}
+    assert sorted(story["racer"] for story in stories) == [0, 1]
+    assert sum(len(story["told"]) for story in stories) == 2 * ROUNDS == len(told), "no version was given twice"
+    # Every acknowledged push is in the log, and the log holds no other: the versions have no gap.
+    assert {r.version: (r.step, r.digest) for r in records} == told
+    assert sorted(told) == list(range(2 * ROUNDS))
+    refused = [step for story in stories for step, _ in story["refused"]]
+    assert len(refused) > ROUNDS // 4, "they got in each other's way"
+    assert {name for story in stories for _, name in story["refused"]} <= {"Fenced", "Conflict"}
+    assert not set(refused) & {record.step for record in records}, "what was refused has had no effect"
+    check_store(store)
+    with Registry(store, "run", backend="reference") as reader:
+        worker = garbage(model_of(0))
+        for version in range(0, 2 * ROUNDS, 7):
+            reader.pull(version, into=worker)
+            assert bits(worker) == bits(model_of(told[version][0]))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_trainer_killed_at_any_store_call_leaves_whole_versions_and_a_run_that_goes_on(
+    tmp_path: Path, scenario: str
+) -> None:
+    before, keyframe_every = SCENARIOS[scenario]
+    calls = trainers("crash", tmp_path, scenario)
+    commit = max(
+        nth for nth, call in enumerate(calls, 1) if call.startswith("put run/log/0") and "keyframe" not in call
+    )
+    attached = scenario == "keyframe"
+    if attached:  # the last record is the keyframe's
+        commit = max(nth for nth, call in enumerate(calls[: commit - 1], 1) if call.startswith("put run/log/0"))
+    for after in (False, True):
+        for nth in range(1, len(calls) + 1):
+            store = FileStore(tmp_path / f"{nth}-{'after' if after else 'before'}")
+            landed = before + (nth >= commit + (not after))
+            assert [record.step for record in commits(store)] == list(range(landed)), (calls[nth - 1], after)
+            check_store(store)
+            for version in range(landed):
+                assert pulled(store, version) == bits(model_of(version))
+            # Nothing is repaired: the next trainer goes on from what is there.
+            with registry_of(store, keyframe_every) as trainer:
+                for version in range(landed, before + 3):
+                    assert trainer.push(version, model_of(version)).version == version
+                settle(trainer)
+            check_store(store)
+            assert [record.step for record in commits(store)] == list(range(before + 3))
+            assert pulled(store, before + 2) == bits(model_of(before + 2))
+    whole = FileStore(tmp_path / f"{len(calls) + 1}-before")
+    assert len(commits(whole)) == before + 1
+    assert (before in [keyframe.version for keyframe in state_of(whole).keyframes]) == (attached or scenario == "first")
+
+
+def test_a_trainer_that_never_waits_is_not_overtaken_by_itself(tmp_path: Path) -> None:
+    told = trainers("overtake", tmp_path, 40)
+    assert [(version, step) for version, step, _ in told] == [(n, n) for n in range(40)]
+    store = FileStore(tmp_path)
+    assert [[r.version, r.step, r.digest] for r in commits(store)] == told
+    assert not check_store(store)
+    model = model_of(0)
+    for version in range(40):
+        model["a"] += 1
+        if version % 8 == 3:
+            assert pulled(store, version) == bits(model)

@@ -1,0 +1,200 @@
+"""Trainers as real processes over a file store: a script, as a process to fork must have no threads.
+
+race ROOT PUSHES     two trainers push to one run at the same moments, each until PUSHES of its own are acknowledged;
+                     prints what each was told, as JSON
+crash ROOT SCENARIO  kills a push before and after each of its store calls, each time on a run of its own; prints the calls
+overtake ROOT PUSHES one trainer pushes without waiting, again and again, while its uploads are under way
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pulse_registry.errors import Conflict
+from pulse_registry.publish import PublishOptions
+from pulse_registry.registry import Registry
+from pulse_registry.store import Body, ByteRange, FileStore, WrapperStore
+
+SCENARIOS = {"first": (0, None), "patch": (2, None), "keyframe": (2, 2), "again": (2, None)}
+"""By name: versions before the push, and ``keyframe_every``; in ``again``, the push follows others of its process."""
+
+
+def model_of(step: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the weights that a step has, whoever makes it."""
+    rng = np.random.default_rng(3)
+    model = {"a": rng.integers(0, 2**16, (6, 50), dtype=np.uint16), "b": rng.random(40, dtype=np.float32)}
+    rng = np.random.default_rng(step)
+    model["a"].reshape(-1)[rng.integers(0, 300, 9)] += np.uint16(1 + step)
+    model["b"][step % 40] = step
+    return model
+
+
+def registry_of(store: Any, keyframe_every: int | None = None) -> Registry:
+    """Open the run."""
+    options = PublishOptions(dtype="keep", keyframe_share=1e9, keyframe_every=keyframe_every)
+    return Registry(store, "run", options=options, backend="reference")
+
+
+def race(root: str, pushes: int) -> None:
+    """Let two trainers fight for a run."""
+    context = multiprocessing.get_context("fork")
+    start = context.Barrier(2)
+    reader, writer = os.pipe()
+
+    def train(racer: int) -> None:
+        registry = registry_of(FileStore(root), keyframe_every=20)
+        step, told, refused = racer, [], []
+        for _ in range(pushes):
+            start.wait()
+            while True:
+                step += 2  # a label of its own for every try
+                try:
+                    result = registry.push(step, model_of(step))
+                except Conflict as error:
+                    refused.append([step, type(error).__name__])
+                    registry.close()
+                    registry = registry_of(FileStore(root), keyframe_every=20)
+                else:
+                    told.append([result.version, result.step, result.digest])
+                    break
+        registry.close()
+        os.write(writer, (json.dumps({"racer": racer, "told": told, "refused": refused}) + "\n").encode())
+
+    racers = [context.Process(target=train, args=(racer,)) for racer in range(2)]
+    for racer in racers:
+        racer.start()
+    os.close(writer)
+    with open(reader) as stories:
+        told = [json.loads(line) for line in stories]
+    for racer in racers:
+        racer.join()
+    if any(racer.exitcode for racer in racers):
+        raise SystemExit("a trainer failed")
+    print(json.dumps(told))
+
+
+class DyingStore(WrapperStore):
+    """Kills this process before or after its n-th call; tells a pipe of the calls that begin."""
+
+    def __init__(self, store: FileStore, nth: int, after: bool, told: int) -> None:
+        super().__init__(store)
+        self._left, self._after, self._told = nth, after, told
+
+    def _dying(self, verb: str, key: str, call: Any) -> Any:
+        os.write(self._told, f"{verb} {key}\n".encode())
+        self._left -= 1
+        if self._left == 0 and not self._after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            return call()
+        finally:
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        return self._dying("get", key, lambda: super(DyingStore, self).get(key, byte_range))
+
+    def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        self._dying("put", key, lambda: super(DyingStore, self).put(key, data, if_absent=if_absent))
+
+    def size(self, key: str) -> int:
+        return self._dying("size", key, lambda: super(DyingStore, self).size(key))
+
+    def exists(self, key: str) -> bool:
+        return self._dying("exists", key, lambda: super(DyingStore, self).exists(key))
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        return self._dying("list", prefix, lambda: super(DyingStore, self).list(prefix, after))
+
+
+def crash(root: str, scenario: str) -> None:
+    """Kill a push at each of its store calls; the runs lie in ``ROOT/<call>-before`` and ``-after``."""
+    before, keyframe_every = SCENARIOS[scenario]
+    calls: list[str] = []
+    for after in (False, True):
+        nth = 0
+        while True:
+            nth += 1
+            folder = f"{root}/{nth}-{'after' if after else 'before'}"
+            finished, calls = _one_crash(folder, scenario, before, keyframe_every, nth, after)
+            if finished:
+                break
+    print(json.dumps(calls))
+
+
+def _one_crash(
+    folder: str, scenario: str, before: int, keyframe_every: int | None, nth: int, after: bool
+) -> tuple[bool, list[str]]:
+    """Push in a child that dies at its n-th call; return whether it came to its end, and its calls."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        store = FileStore(folder)
+        dying = DyingStore(store, 0, after, writer)
+        registry = registry_of(dying if scenario == "again" else store, keyframe_every)
+        for step in range(before):
+            registry.push(step, model_of(step))
+        if scenario != "again":
+            registry.close()
+            registry = registry_of(dying, keyframe_every)
+        os.write(writer, b"--\n")
+        dying._left = nth
+        registry.push(before, model_of(before))
+        registry.close()
+        os._exit(0)
+    os.close(writer)
+    with open(reader) as told:
+        calls = told.read().partition("--\n")[2].splitlines()
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status):
+        if os.WEXITSTATUS(status):
+            raise SystemExit("the push failed")
+        return True, calls
+    if os.WTERMSIG(status) != signal.SIGKILL:
+        raise SystemExit(f"the push died of signal {os.WTERMSIG(status)}")
+    return False, calls
+
+
+def overtake(root: str, pushes: int) -> None:
+    """Push without waiting, while the uploads of earlier pushes need the same threads."""
+    from pulse_registry import geometry
+
+    geometry.GROUP_BYTES = 64  # many groups, so that all threads are busy
+    with Registry(
+        FileStore(root),
+        "run",
+        options=PublishOptions(coder="class", dtype="keep", keyframe_every=7),
+        backend="reference",
+    ) as registry:
+        model = model_of(0)
+        futures = []
+        for step in range(pushes):
+            model["a"] += np.uint16(1)
+            futures.append(registry.push(step, model, wait=False))
+        print(json.dumps([[f.result().version, f.result().step, f.result().digest] for f in futures]))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run one of the commands."""
+    match arguments:
+        case ["race", root, pushes]:
+            race(root, int(pushes))
+        case ["crash", root, scenario]:
+            crash(root, scenario)
+        case ["overtake", root, pushes]:
+            overtake(root, int(pushes))
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,135 @@
+"""The public surface: what users import and how they call it. A change here is a change to them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import pulse_registry
+from pulse_registry import errors
+
+NAMES = [
+    "AlreadyExists",
+    "BaseMismatch",
+    "Conflict",
+    "CorruptObject",
+    "Fenced",
+    "InvalidArgument",
+    "InvalidModel",
+    "LayoutMismatch",
+    "Leg",
+    "NotFound",
+    "PublishOptions",
+    "PullResult",
+    "PulseError",
+    "PushResult",
+    "Registry",
+    "Route",
+    "Staged",
+    "StoreUnavailable",
+    "UnsupportedFormat",
+    "Version",
+    "open",
+]
+SIGNATURES = {
+    "open": "(url: 'str', *, run: 'str', create: 'bool' = True, coder: \"Literal['auto', 'gap', 'class']\" = 'auto', "
+    "publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = 0.5, "
+    "keyframe_every: 'int | None' = None, backend: 'BackendName' = 'auto') -> 'Registry'",
+    "Registry.push": "(self, step: 'int', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
+    "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
+    "Registry.pull": "(self, version: 'VersionName' = 'latest', into: 'Model | None' = None, *, fresh: 'bool' = False) "
+    "-> 'PullResult | dict[str, Any]'",
+    "Registry.stage": "(self, version: 'VersionName' = 'latest', into: 'Model | None' = None, *, "
+    "fresh: 'bool' = False) -> 'Staged'",
+    "Registry.versions": "(self) -> 'list[Version]'",
+    "Registry.version": "(self, version: 'VersionName | None' = None, *, step: 'int | None' = None) -> 'Version'",
+    "Registry.route": "(self, from_version: 'int | None' = None, to: 'VersionName' = 'latest') -> 'Route'",
+    "Registry.layout": "(self, version: 'VersionName' = 'latest') -> 'Layout'",
+    "Registry.warm_up": "(self) -> 'None'",
+    "Registry.verify": "(self, version: 'VersionName' = 'latest', model: 'Model | None' = None) -> 'Version'",
+    "Registry.watch": "(self, after: 'int | None' = None, *, poll_seconds: 'float' = 0.5, "
+    "timeout: 'float | None' = None) -> 'Iterator[Version]'",
+    "Registry.close": "(self) -> 'None'",
+    "Staged.apply": "(self) -> 'PullResult'",
+    "Staged.undo": "(self) -> 'None'",
+    "Staged.discard": "(self) -> 'None'",
+}
+FIELDS = {
+    "PushResult": "version step kind changed cells nbytes full_nbytes digest phases",
+    "PullResult": "version step digest nbytes objects changed phases",
+    "Version": "version step kind changed cells nbytes digest created_at layout metadata",
+    "PublishOptions": "coder dtype keyframe_share keyframe_every",
+}
+
+
+def member(path: str) -> Any:
+    found: Any = pulse_registry
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def test_the_public_names_are_these():
+    assert pulse_registry.__all__ == NAMES
+    assert all(getattr(pulse_registry, name) is not None for name in NAMES)
+
+
+@pytest.mark.parametrize("path", SIGNATURES)
+def test_signatures_are_as_they_were(path: str):
+    assert str(inspect.signature(member(path))) == SIGNATURES[path]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_results_have_these_fields(name: str):
+    assert list(getattr(pulse_registry, name).__dataclass_fields__) == FIELDS[name].split()
+
+
+def test_registries_and_staged_versions_are_context_managers():
+    for kind in (pulse_registry.Registry, pulse_registry.Staged):
+        assert hasattr(kind, "__enter__")
+        assert hasattr(kind, "__exit__")
+
+
+def test_every_error_is_public_and_in_one_tree():
+    tree = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert tree <= set(NAMES)
+    assert all(issubclass(getattr(pulse_registry, name), pulse_registry.PulseError) for name in tree)
+    assert issubclass(pulse_registry.Fenced, pulse_registry.Conflict)
+    assert issubclass(pulse_registry.InvalidArgument, ValueError)
+
+
+def test_public_things_have_docstrings():
+    for name in NAMES:
+        assert member(name).__doc__, name
+    for path in SIGNATURES:
+        assert member(path).__doc__, path
+
+
+def test_importing_loads_neither_frameworks_nor_compilers_nor_clients():
+    heavy = [
+        "torch",
+        "numba",
+        "llvmlite",
+        "transformers",
+        "s3fs",
+        "boto3",
+        "botocore",
+        "aiohttp",
+        "fastapi",
+        "matplotlib",
+    ]
+    code = f"import sys, pulse_registry; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "[]\n")

@@ -1,0 +1,337 @@
+"""Write the test vectors: ``python -m tests.vectors.make``.
+
+They are for other implementations of docs/spec.md. All bytes are hex, cells little-endian. What is inside zstd frames
+is listed apart from them: another release of zstd may write other frames for the same tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import zstandard
+from blake3 import blake3
+
+from pulse_kernels import CELL_TYPES, Cells, CoderName, encode_group, get_backend
+from pulse_registry.change import Change
+from pulse_registry.geometry import Geometry
+from pulse_registry.keyframe import index_document, shards_of
+from pulse_registry.model import layout_of, read_model
+from pulse_registry.patch import encode_patch
+from pulse_registry.weights import Weights
+from pulse_schemas import DTYPE_ORDER, CommitRecord, EpochRecord, KeyframeRef, Layout, ObjectRef, PatchRef, Tensor
+
+FOLDER = Path(__file__).parent
+REFERENCE = get_backend("reference")
+Document = dict[str, Any]
+
+
+def layouts() -> Document:
+    """Layouts, their canonical bytes and their ids."""
+    made = {
+        "one tensor": Layout(tensors=(Tensor(name="w", dtype="BF16", shape=(2, 3)),)),
+        "order, scalars, empty and tied tensors, names beyond ASCII": Layout(
+            tensors=(
+                Tensor(name="steps", dtype="I64", shape=()),
+                Tensor(name="b", dtype="F32", shape=(4,)),
+                Tensor(name="a", dtype="BF16", shape=(0, 7)),
+                Tensor(name="embed.weight", dtype="BF16", shape=(5, 2)),
+                Tensor(name="poids.é", dtype="BF16", shape=(1,)),
+                Tensor(name="mask", dtype="BOOL", shape=(3,)),
+            ),
+            tied={"head.weight": "embed.weight"},
+        ),
+        "every dtype": Layout(
+            tensors=tuple(Tensor(name=f"t{n}", dtype=dtype, shape=(n,)) for n, dtype in enumerate(DTYPE_ORDER))
+        ),
+    }
+    return {
+        "layouts": [
+            {
+                "about": about,
+                "layout": layout.model_dump(mode="json"),
+                "bytes": layout.canonical().hex(),
+                "id": layout.id,
+            }
+            for about, layout in made.items()
+        ]
+    }
+
+
+def records() -> Document:
+    """Two records, chained: their fields, their sealed bytes and the hashes of these."""
+    common = {"run": "math", "epoch": 1, "created_at": "2026-01-02T03:04:05.678Z"}
+    first = EpochRecord(**common, seq=0, write_id="0" * 31 + "1", previous=None, writer="host:1 – é")
+    shard = ObjectRef(key="objects/keyframe/000000000000-a/model-00001-of-00001.safetensors", size=80, blake3="2" * 64)
+    index = ObjectRef(key="objects/keyframe/000000000000-a/model.safetensors.index.json", size=90, blake3="3" * 64)
+    second = CommitRecord(
+        **common,
+        seq=1,
+        write_id="0" * 31 + "2",
+        previous=blake3(first.seal()).hexdigest(),
+        version=0,
+        step=-7,
+        parent=None,
+        layout="4" * 64,
+        patch=None,
+        keyframe=KeyframeRef(version=0, index=index, shards=(shard,)),
+        digest="0123456789abcdef" * 2,
+        changed=6,
+        cells=6,
+        metadata={"reward": 0.1, "nested": {"z": [1, None, True], "a": "é"}, "large": 1e22},
+    )
+    third = CommitRecord(
+        **common,
+        seq=2,
+        write_id="0" * 31 + "3",
+        previous=blake3(second.seal()).hexdigest(),
+        version=1,
+        step=8,
+        parent=0,
+        layout="4" * 64,
+        patch=PatchRef(
+            base=0,
+            target=1,
+            coder="class",
+            changed=2,
+            object=ObjectRef(key="objects/patch/a.safetensors", size=500, blake3="5" * 64),
+            head_size=400,
+            head_blake3="6" * 64,
+        ),
+        keyframe=None,
+        digest="f" * 32,
+        changed=2,
+        cells=6,
+    )
+    return {
+        "records": [
+            {
+                "fields": record.model_dump(mode="json"),
+                "bytes": record.seal().hex(),
+                "blake3": blake3(record.seal()).hexdigest(),
+            }
+            for record in (first, second, third)
+        ]
+    }
+
+
+def digests() -> Document:
+    """Cells at flat indices, and the two lanes of their digest."""
+    cases = []
+    for width in (1, 2, 4, 8):
+        for start in (0, 1, 1020, 2**32 - 2, 2**40 + 1023):
+            cells = _cells(width, 6, start)
+            cases.append((width, start, cells, REFERENCE.digest(cells, start)))
+        ones = np.full(3, (1 << (8 * width)) - 1, f"<u{width}")
+        cases.append((width, 1023, ones, REFERENCE.digest(ones, 1023)))
+    return {
+        "digests": [
+            {"width": width, "start": start, "cells": cells.tobytes().hex(), "digest": f"{a:016x}{b:016x}"}
+            for width, start, cells, (a, b) in cases
+        ]
+    }
+
+
+def casts() -> Document:
+    """float32 patterns and the BF16 patterns that they are published as."""
+    patterns = [0x00000000, 0x80000000, 0x3F808000, 0x3F818000, 0x3F808001, 0x7F7F7FFF, 0x7F7F8000, 0x7F800000]
+    patterns += [0xFF800000, 0x00008000, 0x00008001, 0x807F8000, 0x7F800001, 0xFFC00000, 0x7FFFFFFF, 0xFF812345]
+    out = np.empty(len(patterns), np.uint16)
+    REFERENCE.cast_f32(np.array(patterns, np.uint32), out)
+    return {"casts": [{"f32": f"{a:08x}", "bf16": f"{b:04x}"} for a, b in zip(patterns, out.tolist(), strict=True)]}
+
+
+def distances() -> Document:
+    """Old and new patterns of each dtype, and the distance between them."""
+    made = []
+    for name, cell_type in CELL_TYPES.items():
+        sign, top = 1 << (cell_type.bits - 1), (1 << cell_type.bits) - 1
+        pairs = [(0, 1), (1, 0), (sign, 0), (0, sign), (sign - 1, sign), (top, 0), (sign + 5, 3), (top, sign - 1)]
+        old, new = (np.array(column, cell_type.dtype) for column in zip(*pairs, strict=True))
+        found = REFERENCE.distance(old, new, cell_type)
+        digits = 2 * cell_type.width
+        for a, b, d in zip(old.tolist(), new.tolist(), found.tolist(), strict=True):
+            made.append(
+                {"dtype": name, "old": f"{a:0{digits}x}", "new": f"{b:0{digits}x}", "distance": f"{d:0{digits}x}"}
+            )
+    return {"distances": made}
+
+
+def streams() -> Document:
+    """Runs of (gap, signed distance) with their shifts, and the three streams, before zstd."""
+    cases = [
+        ("small values", 2, [(0, [[0, 1], [1, -1], [191, 2], [5, -192]])]),
+        ("the first long tokens", 2, [(0, [[192, 193], [255, -193], [256, 256], [257, 257], [511, -258]])]),
+        ("the widest distances of two bytes", 2, [(3, [[8, 32767], [9, -32768], [2047, -32767]])]),
+        ("one byte", 1, [(1, [[3, 127], [2, -128], [0, -1]])]),
+        ("four bytes", 4, [(0, [[65536, 65537], [1, -(2**31)], [0, 2**31 - 1]])]),
+        ("eight bytes", 8, [(24, [[2**24 + 5, 2**63 - 1], [0, -(2**63)], [1, 2**32]])]),
+        ("several runs", 2, [(0, [[3, 1]]), (4, [[17, -1], [300, 1]]), (24, [[2**24 - 1, 3], [0, 1]])]),
+    ]
+    made = []
+    for about, width, runs in cases:
+        flat = [change for _, changes in runs for change in changes]
+        packed = REFERENCE.pack(
+            np.array([gap for gap, _ in flat], np.uint32),
+            np.array([distance % (1 << (8 * width)) for _, distance in flat], f"<u{width}"),
+            np.array([len(changes) for _, changes in runs], np.uint32),
+            np.array([shift for shift, _ in runs], np.uint8),
+        )
+        made.append(
+            {
+                "about": about,
+                "width": width,
+                "runs": [{"shift": shift, "changes": changes} for shift, changes in runs],
+                "gap_tokens": packed.gap_tokens.tobytes().hex(),
+                "magnitude_tokens": packed.magnitude_tokens.tobytes().hex(),
+                "bits": packed.bits.tobytes().hex(),
+            }
+        )
+    return {"streams": made}
+
+
+def groups() -> Document:
+    """One coded group of each coder over the same cells, and what is inside it."""
+    cell_type, cells = CELL_TYPES["BF16"], 300
+    base = (np.arange(cells, dtype=np.uint16) * 37 % 5 * 128 + 0x3C00 + np.arange(cells, dtype=np.uint16) % 7).astype(
+        "<u2"
+    )
+    index = np.array([0, 1, 63, 64, 65, 130, 131, 250, 299], np.uint32)
+    distance = np.array([1, 0xFFFF, 2, 1, 0xFF00, 300, 1, 0x8000, 0x7FFF], "<u2")
+    coders: tuple[CoderName, ...] = ("gap", "class")
+    return {
+        "dtype": "BF16",
+        "cells": cells,
+        "base": base.tobytes().hex(),
+        "index": index.tolist(),
+        "distance": distance.tobytes().hex(),
+        "groups": [
+            {"coder": coder, "bytes": data.hex(), **opened_group(data)}
+            for coder in coders
+            for data in [encode_group(REFERENCE, coder, cell_type, cells, index, distance, [base])]
+        ],
+    }
+
+
+def opened_group(data: bytes) -> Document:
+    """Return the parts of a coded group, without what depends on the release of zstd."""
+    runs, _, gap_size, magnitude_size, _ = struct.unpack_from("<HHIII", data)
+    at = 16 + 6 * runs
+    decompress = zstandard.ZstdDecompressor().decompress
+    return {
+        "runs": [list(struct.unpack_from("<BBI", data, 16 + 6 * k)) for k in range(runs)],
+        "gap_tokens": decompress(data[at : at + gap_size]).hex(),
+        "magnitude_tokens": decompress(data[at + gap_size : at + gap_size + magnitude_size]).hex(),
+        "bits": data[at + gap_size + magnitude_size :].hex(),
+    }
+
+
+def small_model() -> dict[str, np.ndarray[Any, Any]]:
+    """Return a model of four dtypes, with a scalar, an empty tensor and a tied name."""
+    embed = (np.arange(40, dtype=np.uint16) * 129 + 0x3B80).astype("<u2").view(ml_dtypes.bfloat16).reshape(8, 5)
+    return {
+        "embed": embed,
+        "head": embed,
+        "none": np.zeros((0, 3), np.float32),
+        "scale": np.array(1.5, np.float32),
+        "steps": np.array([1, -1, 2**40], np.int64),
+        "bytes": np.arange(9, dtype=np.uint8),
+    }
+
+
+def patches() -> Document:
+    """Whole patch objects of each coder from one small model to another, with what a record would say of them."""
+    old = small_model()
+    new = {name: array.copy() for name, array in old.items() if name != "head"}
+    new["head"] = new["embed"]
+    cells = new["embed"].view(np.uint16)
+    cells.flat[[0, 7, 8, 39]] ^= np.array([1, 0x8000, 3, 0x7F80], np.uint16)
+    new["scale"][...] = -1.5
+    new["steps"][1] = 2**62
+    geometry = Geometry(layout_of(read_model(old), "keep"))
+    before, after = (_weights(geometry, model) for model in (old, new))
+    changes = [Change(group, *REFERENCE.diff(after.copy_of(group), before.copy_of(group))) for group in geometry.groups]
+    made = []
+    for coder in ("gap", "class"):
+        file = encode_patch(
+            REFERENCE,
+            geometry,
+            4,
+            5,
+            changes,
+            coder=coder,
+            base_cells=before.spans,  # type: ignore[arg-type]
+        )
+        data = b"".join((file.head, *file.groups))
+        made.append({"ref": file.ref("objects/patch/example.safetensors").model_dump(mode="json"), "bytes": data.hex()})
+    return {
+        "layout": geometry.layout.model_dump(mode="json"),
+        "old": _flat(before),
+        "old_digest": before.digest(REFERENCE, map).hex(),
+        "new": _flat(after),
+        "new_digest": after.digest(REFERENCE, map).hex(),
+        "patches": made,
+    }
+
+
+def keyframes() -> Document:
+    """The files of a keyframe of the small model, in two shards."""
+    geometry = Geometry(layout_of(read_model(small_model()), "keep"))
+    weights = _weights(geometry, small_model())
+    shards = shards_of(geometry, 100)
+    files = {
+        shard.name: shard.header + b"".join(weights.arrays[n].tobytes() for n in range(shard.first, shard.last))
+        for shard in shards
+    }
+    index = index_document(geometry, shards, {"pulse": {"layout": geometry.id, "version": 5}})
+    return {
+        "layout": geometry.layout.model_dump(mode="json"),
+        "version": 5,
+        "shard_bytes": 100,
+        "cells": _flat(weights),
+        "files": {name: data.hex() for name, data in {**files, "model.safetensors.index.json": index}.items()},
+    }
+
+
+VECTORS: dict[str, Callable[[], Document]] = {
+    "casts": casts,
+    "digests": digests,
+    "distances": distances,
+    "groups": groups,
+    "keyframes": keyframes,
+    "layouts": layouts,
+    "patches": patches,
+    "records": records,
+    "streams": streams,
+}
+
+
+def _cells(width: int, count: int, seed: int) -> Cells:
+    # Any patterns will do; these come from hashing, so that they do not depend on a release of NumPy.
+    return np.frombuffer(blake3(f"{width} {count} {seed}".encode()).digest(length=width * count), f"<u{width}")
+
+
+def _weights(geometry: Geometry, model: dict[str, np.ndarray[Any, Any]]) -> Weights:
+    views = read_model(model)
+    return Weights(geometry, [views[tensor.name].cells for tensor in geometry.layout.tensors])
+
+
+def _flat(weights: Weights) -> dict[str, str]:
+    names = [tensor.name for tensor in weights.geometry.layout.tensors]
+    return {name: array.tobytes().hex() for name, array in zip(names, weights.arrays, strict=True)}
+
+
+def main() -> None:
+    """Write every file."""
+    for name, make in VECTORS.items():
+        text = json.dumps(make(), indent=1, ensure_ascii=False) + "\n"
+        (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
