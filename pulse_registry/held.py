@@ -70,7 +70,8 @@ class HeldVersions:
 
     def of(self, views: Mapping[str, View]) -> Held:
         """Return what these weights are known to hold; new ones hold nothing known."""
-        stored = [views[name] for name in sorted(views)]
+        # Tensors without cells have no memory, and no address that stays the same.
+        stored = [views[name] for name in sorted(views) if views[name].cells.size]
         key = tuple(view.identity for view in stored)
         with self._lock:
             known = self._held.get(key)

@@ -2,7 +2,8 @@
 
 race ROOT PUSHES     two trainers push to one run at the same moments, each until PUSHES of its own are acknowledged;
                      prints what each was told, as JSON
-crash ROOT SCENARIO  kills a push before and after each of its store calls, each time on a run of its own; prints the calls
+crash ROOT SCENARIO  kills a push before and after each of its store calls, each time on a run of its own; prints the
+                     calls
 overtake ROOT PUSHES one trainer pushes without waiting, again and again, while its uploads are under way
 """
 

@@ -74,6 +74,15 @@ def test_changes_that_fill_a_buffer_to_the_last_cell_are_all_returned(fast: Back
         assert same(fast.diff(live, base)[0], np.array([*range(count), size - 1], np.uint32))
 
 
+@pytest.mark.parametrize("first", [1, 2, 31, CHUNK - 1])
+def test_a_buffer_with_room_for_less_than_a_chunk_is_not_written_past_its_end(fast: Backend, first: int):
+    base = random_cells(2, (1 << 16) + 4 * CHUNK)
+    live = ~base
+    live[first:CHUNK] = base[first:CHUNK]  # so that the buffer is never filled by whole chunks
+    expected = np.array([*range(first), *range(CHUNK, len(base))], np.uint32)
+    assert all_same(fast.diff(live, base), (expected, base[expected], ~base[expected]))
+
+
 def test_a_result_is_not_changed_by_the_calls_that_follow(backend: Backend):
     base = random_cells(2, 3000)
     first = backend.diff(~base, base)
