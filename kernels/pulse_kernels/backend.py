@@ -55,6 +55,12 @@ class Backend(Protocol):
     def merge(self, first: tuple[Index, Cells], second: tuple[Index, Cells]) -> tuple[Index, Cells]:
         """Join two (index, distance) lists: distances at the same index add mod 2**bits, zeros drop out."""
 
+    def union(self, first: Index, second: Index) -> Index:
+        """Return the indices that are in either list, strictly increasing as both are."""
+
+    def locate(self, among: Index, index: Index) -> Index:
+        """Return the places of ``index`` in ``among``, which contains it; both strictly increase."""
+
     def digest(self, cells: Cells, start: int) -> Lanes:
         """Return the sum of h(start + k, cells[k]) over all cells, mod 2**64 a lane."""
 

@@ -1,4 +1,4 @@
-"""The loops of the numba backend: plain functions on arrays, compiled by ``numba_backend`` for each cell width.
+"""The loops of the numba backend: plain functions on arrays, compiled by ``numba_compile`` for each cell width.
 
 They hold no Python objects, release the GIL and check nothing that their caller can check once an array. Where speed
 counts, indices are unsigned or run from 0 over a slice: they need no wrap-around test, and the loop vectorizes.
@@ -15,8 +15,6 @@ U64 = np.uint64
 ZERO, ONE = U64(0), U64(1)
 CHUNK = U64(64)
 """Cells that ``diff`` compares at a time."""
-OK, TOO_FAR, BAD_DISTANCE, BAD_TOKEN, OUT_OF_BITS, BITS_LEFT = range(6)
-"""What ``unpack`` returns."""
 
 
 def diff(live: Array, base: Array, start: int, index: Array, old: Array, new: Array) -> tuple[Any, Any]:
@@ -154,6 +152,33 @@ def merge(index_a: Array, step_a: Array, index_b: Array, step_b: Array, index: A
     return n
 
 
+def union(index_a: Array, index_b: Array, index: Array) -> int:
+    """Merge two increasing lists of indices, equal ones once. Returns the length."""
+    i = j = n = 0
+    while i < len(index_a) and j < len(index_b):
+        a, b = index_a[i], index_b[j]
+        index[n] = min(a, b)
+        n += 1
+        i += a <= b
+        j += b <= a
+    for k in range(i, len(index_a)):
+        index[n] = index_a[k]
+        n += 1
+    for k in range(j, len(index_b)):
+        index[n] = index_b[k]
+        n += 1
+    return n
+
+
+def locate(among: Array, index: Array, place: Array) -> None:
+    """Store where each of ``index`` stands in ``among``; both increase, and the first is contained in the second."""
+    i = 0
+    for k in range(len(index)):
+        while i < len(among) and among[i] < index[k]:
+            i += 1
+        place[k] = i
+
+
 def _mix(x: U64) -> U64:
     x = (x ^ (x >> U64(30))) * U64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> U64(27))) * U64(0x94D049BB133111EB)
@@ -266,181 +291,3 @@ def class_select(
             wanted[c] = ranks[place[c]] if place[c] < ends[c] else np.uint32(0xFFFFFFFF)
         counters[c] = seen + np.uint32(1)
     return n
-
-
-def _length(value: U64) -> int:
-    n = 0
-    while value != U64(0):
-        value >>= ONE
-        n += 1
-    return n
-
-
-def tokens(
-    gaps: Array,
-    step: Array,
-    bits: int,
-    counts: Array,
-    shifts: Array,
-    gap_tokens: Array,
-    magnitude_tokens: Array,
-) -> int:
-    """Write both token streams; return the number of raw bits that ``raw_bits`` will write."""
-    k = 0
-    total = 0
-    for run in range(len(counts)):
-        shift = U64(shifts[run])
-        for _ in range(counts[run]):
-            high = U64(gaps[k]) >> shift
-            d = U64(step[k])
-            magnitude = (((ONE << U64(bits - 1)) << ONE) - d if d >> U64(bits - 1) else d) - ONE
-            total += 1 + int(shift)
-            if high < U64(192):
-                gap_tokens[k] = high
-            else:
-                n = _length(high)
-                gap_tokens[k] = 184 + n
-                total += n - 1
-            if magnitude < U64(192):
-                magnitude_tokens[k] = magnitude
-            else:
-                n = _length(magnitude)
-                magnitude_tokens[k] = 184 + n
-                total += n - 1
-            k += 1
-    return total
-
-
-def raw_bits(gaps: Array, step: Array, bits: int, counts: Array, shifts: Array, out: Array) -> None:
-    """Write the raw bits of every cell, from the least significant bit of the first byte on."""
-    k = 0
-    held = U64(0)
-    have = 0
-    at = 0
-    for run in range(len(counts)):
-        shift = int(shifts[run])
-        low_mask = (ONE << U64(shift)) - ONE
-        for _ in range(counts[run]):
-            gap = U64(gaps[k])
-            d = U64(step[k])
-            negative = d >> U64(bits - 1)
-            magnitude = (((ONE << U64(bits - 1)) << ONE) - d if negative else d) - ONE
-            high = gap >> U64(shift)
-            held |= (negative | ((gap & low_mask) << ONE)) << U64(have)
-            have += 1 + shift
-            if high >= U64(192):
-                while have >= 8:
-                    out[at] = held & U64(0xFF)
-                    held >>= U64(8)
-                    have -= 8
-                    at += 1
-                n = _length(high) - 1
-                held |= (high ^ (ONE << U64(n))) << U64(have)
-                have += n
-            if magnitude >= U64(192):
-                n = _length(magnitude) - 1
-                rest = magnitude ^ (ONE << U64(n))
-                while n > 0:
-                    while have >= 8:
-                        out[at] = held & U64(0xFF)
-                        held >>= U64(8)
-                        have -= 8
-                        at += 1
-                    width = min(n, 32)
-                    held |= (rest & ((ONE << U64(width)) - ONE)) << U64(have)
-                    have += width
-                    rest >>= U64(width)
-                    n -= width
-            while have >= 8:
-                out[at] = held & U64(0xFF)
-                held >>= U64(8)
-                have -= 8
-                at += 1
-            k += 1
-    if have > 0:
-        out[at] = held & U64(0xFF)
-
-
-def unpack(
-    gap_tokens: Array,
-    magnitude_tokens: Array,
-    raw: Array,
-    counts: Array,
-    shifts: Array,
-    bits: int,
-    limit: int,
-    position: Array,
-    step: Array,
-) -> int:
-    """Read all changes; returns OK or what is wrong."""
-    k = 0
-    at = 0
-    held = U64(0)
-    have = 0
-    top = U64(limit)
-    half = ONE << U64(bits - 1)
-    for run in range(len(counts)):
-        shift = int(shifts[run])
-        low_mask = (ONE << U64(shift)) - ONE
-        after = U64(0)
-        for _ in range(counts[run]):
-            while have <= 56 and at < len(raw):
-                held |= U64(raw[at]) << U64(have)
-                have += 8
-                at += 1
-            if have < 1 + shift:
-                return OUT_OF_BITS
-            negative = held & ONE
-            low = (held >> ONE) & low_mask
-            held >>= U64(1 + shift)
-            have -= 1 + shift
-            high = U64(gap_tokens[k])
-            if high >= U64(192):
-                n = int(high) - 185
-                if n > 31:
-                    return BAD_TOKEN
-                while have <= 56 and at < len(raw):
-                    held |= U64(raw[at]) << U64(have)
-                    have += 8
-                    at += 1
-                if have < n:
-                    return OUT_OF_BITS
-                high = (ONE << U64(n)) | (held & ((ONE << U64(n)) - ONE))
-                held >>= U64(n)
-                have -= n
-                if high < U64(192):
-                    return BAD_TOKEN
-            magnitude = U64(magnitude_tokens[k])
-            if magnitude >= U64(192):
-                n = int(magnitude) - 185
-                if n > 63:
-                    return BAD_TOKEN
-                magnitude = ONE << U64(n)
-                done = 0
-                while done < n:
-                    while have <= 56 and at < len(raw):
-                        held |= U64(raw[at]) << U64(have)
-                        have += 8
-                        at += 1
-                    width = min(n - done, 32)
-                    if have < width:
-                        return OUT_OF_BITS
-                    magnitude |= (held & ((ONE << U64(width)) - ONE)) << U64(done)
-                    held >>= U64(width)
-                    have -= width
-                    done += width
-                if magnitude < U64(192):
-                    return BAD_TOKEN
-            if magnitude >= half and not (negative and magnitude == half - ONE):
-                return BAD_DISTANCE
-            if magnitude == half - ONE and not negative:
-                return BAD_DISTANCE
-            after += (high << U64(shift)) + low + ONE
-            if after > top:
-                return TOO_FAR
-            position[k] = after - ONE
-            step[k] = U64(0) - magnitude - ONE if negative else magnitude + ONE
-            k += 1
-    if at != len(raw) or have >= 8 or held != U64(0):
-        return BITS_LEFT
-    return OK

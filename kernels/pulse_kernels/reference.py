@@ -68,6 +68,14 @@ class ReferenceBackend:
         kept = total != 0
         return index[kept], total[kept]
 
+    def union(self, first: Index, second: Index) -> Index:
+        """See ``Backend.union``."""
+        return np.union1d(first, second)
+
+    def locate(self, among: Index, index: Index) -> Index:
+        """See ``Backend.locate``."""
+        return np.searchsorted(among, index).astype(np.uint32)
+
     def digest(self, cells: Cells, start: int) -> tuple[int, int]:
         """See ``Backend.digest``."""
         return self.digest_sparse(np.arange(len(cells), dtype=np.uint32), cells, start)

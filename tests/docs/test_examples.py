@@ -95,9 +95,7 @@ def run_file(file: Path, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_every_example_of_a_document_runs(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_example_of_a_document_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_file(file, tmp_path)
 

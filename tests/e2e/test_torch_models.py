@@ -83,16 +83,17 @@ def test_workers_join_late_fall_behind_and_go_back_bit_for_bit(tmp_path: Path, c
     addresses = {name: tensor.data_ptr() for name, tensor in follower.state_dict().items()}
     with (
         pulse_registry.open(str(tmp_path), run="policy", coder=coder, keyframe_every=6) as trainer,
-        pulse_registry.open(str(tmp_path), run="policy", create=False) as one,
-        pulse_registry.open(tmp_path.as_uri(), run="policy", create=False) as other,
+        pulse_registry.open(str(tmp_path), run="policy") as one,
+        pulse_registry.open(tmp_path.as_uri(), run="policy") as other,
     ):
         for step in range(12):
             trainer_model.train_on(step)
             result = trainer.push(100 + step, trainer_model)
             assert (result.version, result.kind) == (step, "patch" if step else "keyframe")
             states.append(cells(trainer_model))
-            one.pull("latest", into=follower)
+            followed = one.pull("latest", into=follower)
             assert cells(follower) == states[-1]
+            assert step == 0 or followed.objects == 1, "what the weights hold is remembered with them"
             if step in (1, 7):
                 other.pull("latest", into=straggler)
         late = worker()

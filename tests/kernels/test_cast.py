@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import Backend
-from tests.kernels.inputs import MEMORY, all_same, random_cells, same
+from tests.kernels.inputs import CHUNK, MEMORY, all_same, random_cells, same
 
 LOW = (0x0000, 0x0001, 0x1234, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF)
 """Lower halves on both sides of the tie, and at both ends."""
-STRIP = 1 << 15
-"""Cells that the compiled diff_f32 rounds at a time."""
+BUFFER = 1 << 16
+"""Changes that the compiled diff_f32 collects at a time."""
 
 
 def patterns() -> np.ndarray:
@@ -106,20 +106,45 @@ def test_memory_may_be_unaligned_and_read_only(backend: Backend, memory: str):
     assert all_same(backend.diff_f32(MEMORY[memory](live), MEMORY[memory](base)), backend.diff_f32(live, base))
 
 
-@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, STRIP - 1, STRIP, STRIP + 1, 2 * STRIP, 2 * STRIP + 77])
+@pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7, BUFFER, BUFFER + 1])
 def test_diff_f32_is_cast_then_diff(backend: Backend, reference: Backend, size: int):
     live = random_cells(4, size)
     base = cast(reference, live)
-    where = sorted({place for place in (0, 1, 63, 64, STRIP - 1, STRIP, STRIP + 1, size - 1) if 0 <= place < size})
+    where = sorted({place for place in (0, 1, 63, 64, BUFFER - 1, BUFFER, size - 1) if 0 <= place < size})
     base[where] ^= 1
     index, old, new = backend.diff_f32(live, base)
     assert index.tolist() == where
     assert all_same((index, old, new), reference.diff(cast(reference, live), base))
 
 
-def test_diff_f32_of_all_cells_returns_all(backend: Backend, reference: Backend):
-    live = random_cells(4, STRIP + 100)
-    base = ~cast(reference, live)
-    index, _, new = backend.diff_f32(live, base)
-    assert same(index, np.arange(len(live), dtype=np.uint32))
-    assert same(new, ~base)
+@pytest.mark.parametrize("tail", [0, 1, CHUNK - 1])
+@pytest.mark.parametrize("first", [0, 1, 31, CHUNK - 1, CHUNK])
+def test_diff_f32_returns_more_changes_than_its_buffer_holds(
+    backend: Backend, reference: Backend, first: int, tail: int
+):
+    live = random_cells(4, BUFFER + 4 * CHUNK + tail)
+    rounded = cast(reference, live)
+    base = ~rounded
+    base[first:CHUNK] = rounded[first:CHUNK]
+    expected = np.array([*range(first), *range(CHUNK, len(live))], np.uint32)
+    assert all_same(backend.diff_f32(live, base), (expected, base[expected], rounded[expected]))
+
+
+def test_diff_f32_finds_a_nan_that_plain_rounding_would_take_for_the_base(backend: Backend):
+    # One NaN in each chunk, over a base that is what rounding its bits gives: an infinity, or a zero of the other sign.
+    live = patterns()
+    live = live[is_nan(live)][:: 3 if backend.name == "reference" else 1]
+    place = np.arange(len(live)) * CHUNK + np.arange(len(live)) % CHUNK
+    cells, base = np.zeros(CHUNK * len(live), np.uint32), np.zeros(CHUNK * len(live), np.uint16)
+    cells[place] = live
+    base[place] = ((live.astype(np.uint64) + 0x7FFF + ((live >> 16) & 1)) >> 16).astype(np.uint16)
+    quiet = (live >> 16 | 0x40).astype(np.uint16)
+    other = base[place] != quiet
+    assert 100 < other.sum() < len(live)
+    found = backend.diff_f32(cells, base)
+    assert all_same(found, (place[other].astype(np.uint32), base[place][other], quiet[other]))
+
+
+def test_diff_f32_finds_nothing_where_the_base_is_the_rounded_patterns(backend: Backend):
+    live = patterns()
+    assert len(backend.diff_f32(live, cast(backend, live))[0]) == 0

@@ -58,9 +58,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = (sys.executable, "-m", "pip", "--python", python)
     run(*pip, "install", "--no-deps", "--no-index", "--no-cache-dir", wheel, cwd=home)
     # A plain path line adds the folder but not what its .pth files add: our editable install stays unseen.
-    site_packages = run(
-        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home
-    ).strip()
+    site_packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home).strip()
     borrowed = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     Path(site_packages, "borrowed.pth").write_text("\n".join(borrowed) + "\n")
     return python
@@ -80,9 +78,7 @@ def test_the_wheel_holds_every_module_of_the_tree(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if name.endswith(".py")}
     written = {
-        path.relative_to(root).as_posix()
-        for package, root in roots.items()
-        for path in (root / package).rglob("*.py")
+        path.relative_to(root).as_posix() for package, root in roots.items() for path in (root / package).rglob("*.py")
     }
     assert shipped == written
 
