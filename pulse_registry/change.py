@@ -6,7 +6,7 @@ a delta met with the cells it starts from; storing ``new`` applies it, storing `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,34 +81,7 @@ def join(backend: Backend, deltas: Iterable[Delta], group: Group) -> Delta:
     return level[0]
 
 
-def starting_sums(backend: Backend, group: Group, deltas: Sequence[Delta], weights: Weights) -> list[Digest]:
-    """Return, for each delta of a chain that begins at ``weights``, the sum of h over its cells as it finds them."""
-    index = np.concatenate([delta.index for delta in deltas])
-    distance = np.concatenate([delta.distance for delta in deltas])
-    by_cell = np.argsort(index, kind="stable")  # the steps of each cell side by side, in the order of the chain
-    cells, distance = index[by_cell], distance[by_cell]
-    before = np.cumsum(distance, dtype=distance.dtype) - distance
-    first = np.flatnonzero(np.concatenate((cells[:1] == cells[:1], cells[1:] != cells[:-1])))
-    before -= np.repeat(before[first], np.diff(first, append=len(cells)))
-    found = np.empty_like(distance)
-    found[by_cell] = backend.move(weights.gather(backend, group, cells), before, group.cell_type)
-    sums, at = [], 0
-    for delta in deltas:
-        end = at + len(delta.index)
-        sums.append(Digest(*backend.digest_sparse(delta.index, found[at:end], group.start)))
-        at = end
-    return sums
-
-
 def resolve(backend: Backend, group: Group, delta: Delta, weights: Weights) -> Change:
     """Meet a delta with the weights it starts from."""
-    return _met(backend, group, delta, weights.gather(backend, group, delta.index))
-
-
-def resolve_cells(backend: Backend, group: Group, delta: Delta, cells: Cells) -> Change:
-    """Meet a delta with a copy of the group's cells."""
-    return _met(backend, group, delta, backend.gather(cells, delta.index))
-
-
-def _met(backend: Backend, group: Group, delta: Delta, old: Cells) -> Change:
+    old = weights.gather(backend, group, delta.index)
     return Change(group, delta.index, old, backend.move(old, delta.distance, group.cell_type))

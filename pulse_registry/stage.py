@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pulse_kernels import Backend, Cells
-from pulse_registry.change import Change, Delta, join, resolve, resolve_cells, starting_sums
+from pulse_kernels import Backend
+from pulse_registry.chain import Link, WrongBase, follow
+from pulse_registry.change import Change
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument
 from pulse_registry.fetch import KeyframeCells, Map, fetch_layout, fetch_patch
@@ -169,47 +170,32 @@ def _join_legs(
 def _join_group(
     backend: Backend, group: Group, base: Weights, sources: Sequence[tuple[Leg, Patch | dict[int, Change]]]
 ) -> tuple[Change, Digest]:
-    deltas: list[Delta] = []
-    starts: list[Digest] = []  # of each delta, the sum over the cells that it was made from
-    met = 0  # how many of the deltas are in ``cells``
-    cells: Cells | None = None
-    expected = Digest()
-    for leg, source in sources:
-        if not isinstance(source, Patch):
-            if (change := source.get(group.number)) is not None:
-                old, new = change.sums(backend)
-                deltas.append(-change.delta(backend))
-                starts.append(new)
-                expected += old - new
-            continue
-        entry = source.entries.get(group.number)
-        if entry is None:
-            continue
-        spans: list[Cells] | None = None
-        if entry.coder == "class" and not deltas:
-            spans = base.spans(group)
-        elif entry.coder == "class":
-            cells = base.copy_of(group) if cells is None else cells
-            spans = [cells]
-            resolve_cells(backend, group, join(backend, deltas[met:], group), cells).apply_to(backend, cells)
-            met = len(deltas)
-        delta = source.decode(backend, group, spans)
-        forward = leg.kind != "inverse"
-        deltas.append(delta if forward else -delta)
-        starts.append(entry.old_sum if forward else entry.new_sum)
-        expected += entry.new_sum - entry.old_sum if forward else entry.old_sum - entry.new_sum
-    change = resolve(backend, group, join(backend, deltas, group), base)
-    old, new = change.sums(backend)
-    # The difference alone would not tell: a distance moves another base's cells by as much.
-    found = [old] if len(deltas) == 1 else starting_sums(backend, group, deltas, base)
-    if found != starts or new - old != expected:
+    links = [link for leg, source in sources if (link := _link(backend, group, leg, source)) is not None]
+    try:
+        change = follow(backend, group, base, links)
+    except WrongBase:
         names = ", ".join(repr(base.geometry.layout.tensors[span.tensor].name) for span in group.spans[:3])
         raise BaseMismatch(
             f"the weights are not version {sources[0][0].base}: cells of group {group.number} ({names}"
             f"{', ...' if len(group.spans) > 3 else ''}) differ from what the patches start from. Nothing was "
             "changed; pull into them with fresh=True to replace them whole"
-        )
-    return change, expected
+        ) from None
+    return change, sum((link.after - link.before for link in links), Digest())
+
+
+def _link(backend: Backend, group: Group, leg: Leg, source: Patch | dict[int, Change]) -> Link | None:
+    """Return what a leg changes of a group; None where that is nothing."""
+    if not isinstance(source, Patch):
+        if (change := source.get(group.number)) is None:
+            return None
+        old, new = change.sums(backend)
+        return Link(lambda _: -change.delta(backend), False, new, old)
+    if (entry := source.entries.get(group.number)) is None:
+        return None
+    needs_base = entry.coder == "class"
+    if leg.kind == "inverse":
+        return Link(lambda base: -source.decode(backend, group, base), needs_base, entry.new_sum, entry.old_sum)
+    return Link(lambda base: source.decode(backend, group, base), needs_base, entry.old_sum, entry.new_sum)
 
 
 def _verify(

@@ -1,4 +1,4 @@
-"""Merging two lists of distances: as adding two sparse vectors mod 2**bits."""
+"""Merging two lists of distances: as adding two sparse vectors mod 2**bits. Union and places of indices: as sets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import Backend, Cells, Index
-from tests.kernels.inputs import MEMORY, WIDTHS, all_same, deltas, random_cells, random_index
+from tests.kernels.inputs import MEMORY, WIDTHS, all_same, deltas, places, random_cells, random_index, same
 
 
 def added(first: tuple[Index, Cells], second: tuple[Index, Cells]) -> tuple[Index, Cells]:
@@ -63,3 +63,42 @@ def test_memory_may_be_unaligned_and_read_only(backend: Backend, width: int, mem
     form = MEMORY[memory]
     merged = backend.merge((form(first[0]), form(first[1])), (form(second[0]), form(second[1])))
     assert all_same(merged, added(first, second))
+
+
+NONE = np.empty(0, np.uint32)
+EXTREME = np.array([0, 1, 2**31 - 1, 2**31, 2**32 - 1], np.uint32)
+
+
+@settings(max_examples=60)
+@given(first=places(200), second=places(200))
+def test_the_union_of_two_lists_is_that_of_the_sets_in_order(backend: Backend, first: list[int], second: list[int]):
+    union = backend.union(np.array(first, np.uint32), np.array(second, np.uint32))
+    assert same(union, np.array(sorted({*first, *second}), np.uint32))
+
+
+@settings(max_examples=60)
+@given(among=places(200), data=st.data())
+def test_the_places_of_some_indices_lead_back_to_them(backend: Backend, among: list[int], data: st.DataObject):
+    index = [place for place in among if data.draw(st.booleans())]
+    found = backend.locate(np.array(among, np.uint32), np.array(index, np.uint32))
+    assert same(found, np.array([among.index(place) for place in index], np.uint32))
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+def test_union_and_places_take_the_largest_indices_and_any_memory(backend: Backend, memory: str):
+    form, some = MEMORY[memory], EXTREME[[0, 3, 4]]
+    assert same(backend.union(form(EXTREME), form(some)), EXTREME)
+    assert same(backend.union(form(some), form(EXTREME)), EXTREME)
+    assert same(backend.union(form(EXTREME[1:2]), form(some)), EXTREME[[0, 1, 3, 4]])
+    assert same(backend.locate(form(EXTREME), form(some)), np.array([0, 3, 4], np.uint32))
+    assert same(backend.locate(form(EXTREME), form(EXTREME)), np.arange(5, dtype=np.uint32))
+
+
+def test_union_and_places_of_nothing(backend: Backend):
+    assert same(backend.union(NONE, NONE), NONE)
+    assert same(backend.union(EXTREME, NONE), EXTREME)
+    assert same(backend.union(NONE, EXTREME), EXTREME)
+    assert same(backend.locate(EXTREME, NONE), NONE)
+    assert same(backend.locate(NONE, NONE), NONE)
+    union = backend.union(EXTREME, NONE)
+    assert not np.shares_memory(union, EXTREME)

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Cells, get_backend
-from pulse_registry.change import Change, Delta, join, resolve, resolve_cells, starting_sums
+from pulse_registry.change import Change, Delta, join, resolve
 from pulse_registry.geometry import Group, Span
-from pulse_registry.weights import Weights
 from pulse_schemas import DTYPE_ORDER, Dtype
 from tests.unit.models import geometry_of, weights_of
 
@@ -40,25 +39,6 @@ def test_the_deltas_of_a_chain_join_to_the_delta_of_its_ends(dtype: Dtype, state
     joined = join(BACKEND, steps, group)
     assert joined.index.tolist() == whole.index.tolist()
     assert joined.distance.tolist() == whole.delta(BACKEND).distance.tolist()
-    met = resolve_cells(BACKEND, group, joined, cells[0])
-    assert (met.old.tolist(), met.new.tolist()) == (whole.old.tolist(), whole.new.tolist())
-    back = resolve_cells(BACKEND, group, join(BACKEND, [-step for step in reversed(steps)], group), cells[-1])
-    assert (back.old.tolist(), back.new.tolist()) == (whole.new.tolist(), whole.old.tolist())
-
-
-@pytest.mark.parametrize("dtype", ["BF16", "F32", "U8"])
-@settings(max_examples=25)
-@given(states=states_of)
-def test_the_starting_sums_of_a_chain_are_those_of_the_cells_that_each_step_finds(
-    dtype: Dtype, states: list[list[int]]
-):
-    kind = {"BF16": "u2", "F32": "u4", "U8": "u1"}[dtype]
-    group = group_of(dtype)
-    cells = [np.array(state, np.uint64).astype(kind) << (group.cell_type.bits - 8) for state in states]
-    weights = Weights(geometry_of({"w": cells[0]}, group_bytes=8 * SIZE), [cells[0]])
-    steps = [between(group, a, b) for a, b in itertools.pairwise(cells)]
-    found = starting_sums(BACKEND, group, [step.delta(BACKEND) for step in steps], weights)
-    assert found == [step.sums(BACKEND)[0] for step in steps]
 
 
 def test_a_delta_and_its_negative_join_to_nothing():
