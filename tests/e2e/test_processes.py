@@ -28,7 +28,7 @@ def trainers(*arguments: str | Path) -> Any:
         env=os.environ | {"PYTHONWARNINGS": "error"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ def test_a_trainer_that_never_waits_is_not_overtaken_by_itself(tmp_path: Path) -
     assert [[r.version, r.step, r.digest] for r in commits(store)] == told
     assert not check_store(store)
     model = model_of(0)
-    with small_groups():
+    with small_groups(16):
         for version in range(40):
             model["a"] += 1
             if version % 8 == 3:

@@ -169,13 +169,10 @@ def overtake(root: str, pushes: int) -> None:
     """Push without waiting, while the uploads of earlier pushes need the same threads."""
     from pulse_registry import geometry
 
-    geometry.GROUP_BYTES = 64  # many groups, so that all threads are busy
-    with Registry(
-        FileStore(root),
-        "run",
-        options=PublishOptions(coder="class", dtype="keep", keyframe_every=7),
-        backend="reference",
-    ) as registry:
+    geometry.GROUP_BYTES = 16  # many groups, and one thread for them, so that pushes meet at every step
+    os.cpu_count = lambda: 1
+    options = PublishOptions(coder="class", dtype="keep", keyframe_every=7)
+    with Registry(FileStore(root), "run", options=options, backend="reference") as registry:
         model = model_of(0)
         futures = []
         for step in range(pushes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -225,3 +226,32 @@ def test_a_fenced_trainer_attaches_no_keyframe_of_its_own_cells_to_the_version_o
     for version, model in check_history_of.items():
         assert restored(store, model, version) == bits(model)
     assert 2 not in [keyframe.version for keyframe in state_of(store).keyframes]
+
+
+def test_a_push_between_two_failures_of_earlier_ones_keeps_its_place() -> None:
+    store, registry, outage = prepared(PUSHES[1], attempts=1)
+    with registry:
+        publisher = registry._publisher
+        assert publisher is not None
+        take_back, later = publisher._take_back, []
+
+        def and_push_at_once(*arguments: object) -> None:
+            # A trainer that calls just when a failed push has been taken back, and the next has not failed yet.
+            take_back(*arguments)  # type: ignore[arg-type]
+            outage.heal()
+            step = 4 + len(later)
+            later.append(registry.push(step, model_at(step), wait=False))
+
+        publisher._take_back = and_push_at_once  # type: ignore[method-assign]
+        outage.arm(1, "fail_before", lasting=True)
+        doing = threading.Event()
+        publisher._queue.submit(doing.wait)
+        failing_pushes = [registry.push(step, model_at(step), wait=False) for step in (2, 3)]
+        doing.set()
+        for future in failing_pushes:
+            with pytest.raises(StoreUnavailable):
+                future.result()
+        assert [future.result().version for future in later] == [2, 3]
+    assert [record.step for record in commits(store)] == [0, 1, 4, 5]
+    for version, step in enumerate([0, 1, 4, 5]):
+        assert restored(store, model_at(step), version) == bits(model_at(step))

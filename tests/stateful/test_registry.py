@@ -276,6 +276,21 @@ class Registries(RuleBasedStateMachine):
         with pytest.raises(InvalidArgument):
             staged.apply()
 
+    @rule(
+        who=st.integers(0, 1),
+        wheres=st.tuples(*[st.integers(0, 1000)] * 3),
+        moved=st.booleans(),
+        what=st.sampled_from(["apply", "apply and undo"]),
+    )
+    def change_of_mind(self, who: int, wheres: tuple[int, int, int], moved: bool, what: str) -> None:
+        """Be at one version, stage another one, perhaps go to a third one meanwhile, and then use what was staged."""
+        self.pull(who, wheres[0], "pull", None)
+        self.pull(who, wheres[1], "stage", None)
+        if moved:
+            self.pull(who, wheres[2], "pull", None)
+        while self.workers[who].staged:
+            self.use_staged(who, what)
+
     @rule(who=st.integers(0, 1))
     def join_late(self, who: int) -> None:
         """A worker goes away, and another one comes with the newest layout and nothing in its weights."""
