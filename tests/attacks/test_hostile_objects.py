@@ -17,6 +17,7 @@ import pytest
 import zstandard
 from blake3 import blake3
 
+from pulse_kernels import get_backend
 from pulse_registry.errors import BaseMismatch, CorruptObject, LayoutMismatch, PulseError, UnsupportedFormat
 from pulse_schemas import canonical_json
 from tests.attacks.forge import (
@@ -451,6 +452,12 @@ TABLE = (
 VICTIMS = {coder: victim(coder) for coder in ("gap", "class")}
 BY_HASH = [GAP["a group of another hash"][0]]
 IN_THE_KEYFRAME = [row[0] for row in KEYFRAME.values()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    # What the compiler takes on a machine with a cold cache is no part of what an object makes a reader take.
+    get_backend("numba").warm_up(2)
 
 
 @pytest.mark.parametrize(("coder", "forge", "error"), TABLE)
