@@ -381,4 +381,4 @@ TestRegistriesOnDisk.settings = settings(max_examples=8, stateful_step_count=30,
 
 @pytest.mark.sweep
 class TestManyRegistries(Registries.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=2_000, stateful_step_count=60, deadline=None)
+    settings = settings(max_examples=500, stateful_step_count=60, deadline=None)
