@@ -107,7 +107,7 @@ def stage_cells(
         staging: store, backend, threads.
         weights: the live weights, holding version ``route.base`` if that is one.
         route: from ``plan``.
-        base_digest: of version ``route.base``; None where the route begins with a keyframe and no base is known.
+        base_digest: of the version that the weights hold; None where that is not known.
         target_digest: of version ``route.target``, as committed.
         undo: the steps that the route's undo legs take back, newest first.
 
@@ -215,7 +215,7 @@ def _verify(
         digest += base_digest
         staged = StagedCells(changes, None, digest, {})
     else:
-        whole, sparse = _against_keyframe(staging, weights, keyframe, changes, known=route.base is not None)
+        whole, sparse = _against_keyframe(staging, weights, keyframe, changes, known=base_digest is not None)
         digest += whole
         staged = StagedCells(changes, keyframe, digest, {})
         if sparse is not None:
