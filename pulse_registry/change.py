@@ -79,9 +79,3 @@ def join(backend: Backend, deltas: Iterable[Delta], group: Group) -> Delta:
             joined.append(Delta(*backend.merge((first.index, first.distance), (second.index, second.distance))))
         level = joined + level[len(level) // 2 * 2 :]
     return level[0]
-
-
-def resolve(backend: Backend, group: Group, delta: Delta, weights: Weights) -> Change:
-    """Meet a delta with the weights it starts from."""
-    old = weights.gather(backend, group, delta.index)
-    return Change(group, delta.index, old, backend.move(old, delta.distance, group.cell_type))

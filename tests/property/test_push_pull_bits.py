@@ -85,7 +85,8 @@ def test_masters_are_published_as_torch_rounds_them(first: list[int], second: li
             real = ~torch.isnan(wanted)
             assert torch.equal(pulled.view(torch.int16)[real], wanted.view(torch.int16)[real])
             assert torch.isnan(pulled[~real]).all(), "NaN stays NaN"
-            assert torch.equal(torch.signbit(pulled), torch.signbit(wanted))
+            # Of a NaN, torch's own vector code drops the sign; ours is the master's.
+            assert torch.equal(torch.signbit(pulled), torch.signbit(torch.from_numpy(master)))
 
 
 def test_all_ties_and_neighbours_of_bf16_are_rounded_as_torch_rounds_them() -> None:

@@ -11,7 +11,6 @@ from blake3 import blake3
 
 from pulse_kernels import CELL_TYPES, Backend, decode_group, encode_group, get_backend
 from pulse_kernels.streams import Streams
-from pulse_registry.change import resolve
 from pulse_registry.digest import Digest
 from pulse_registry.fetch import KeyframeCells
 from pulse_registry.geometry import Geometry
@@ -19,6 +18,7 @@ from pulse_registry.patch import Patch
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, Layout, ObjectRef, PatchRef, canonical_json, unseal_record
 from tests.log.builders import DictStore
+from tests.meeting import resolve
 from tests.vectors import make, spec_reader
 
 
