@@ -20,6 +20,7 @@ True
 """
 
 from pulse_registry.errors import (
+    AccessDenied,
     AlreadyExists,
     BaseMismatch,
     Conflict,
@@ -40,6 +41,7 @@ from pulse_registry.route import Leg, Route
 from pulse_registry.versions import PullResult, PushResult, Version
 
 __all__ = [
+    "AccessDenied",
     "AlreadyExists",
     "BaseMismatch",
     "Conflict",

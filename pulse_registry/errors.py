@@ -11,7 +11,8 @@ PulseError
 ├── BaseMismatch        the weights are not the version they were taken for: pull afresh
 ├── CorruptObject       stored bytes are not what was committed: restore the object or use another route
 ├── UnsupportedFormat   written by another release: upgrade
-└── StoreUnavailable    the store did not do it (unreachable, full, forbidden): fix it and try again
+├── AccessDenied        credentials or a token are missing, wrong, expired or do not allow it: change them
+└── StoreUnavailable    the store or the service did not do it (unreachable, full, busy): try again
 """
 
 from __future__ import annotations
@@ -61,5 +62,9 @@ class UnsupportedFormat(PulseError):
     """The object or record has a format version that this release does not read."""
 
 
+class AccessDenied(PulseError):
+    """The store or the service does not allow this with the credentials or the token given; a retry changes nothing."""
+
+
 class StoreUnavailable(PulseError):
-    """The store refused or failed an operation for a reason that is not about the key."""
+    """The store or the service failed an operation for a reason that is not about the key; to try again may help."""

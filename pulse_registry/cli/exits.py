@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pulse_registry.errors import (
+    AccessDenied,
     AlreadyExists,
     BaseMismatch,
     Conflict,
@@ -33,6 +34,7 @@ EXIT_CODES: Final[dict[type[PulseError], int]] = {
     CorruptObject: 6,
     UnsupportedFormat: 6,
     StoreUnavailable: 7,
+    AccessDenied: 8,
 }
 MEANINGS: Final[dict[int, str]] = {
     0: "done",
@@ -43,6 +45,7 @@ MEANINGS: Final[dict[int, str]] = {
     5: "mismatch: the model, or what the folder holds, does not fit",
     6: "corrupt, or written by another release",
     7: "unavailable: the store or the disk did not do it; try again",
+    8: "access denied: credentials or a token are missing, wrong or too narrow",
 }
 
 

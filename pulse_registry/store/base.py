@@ -7,7 +7,8 @@ One conformance suite (tests/store/conformance.py) runs over every implementatio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -74,6 +75,7 @@ class Store(Protocol):
             CorruptObject: the range reaches past the end of the object: it is shorter than the caller was
                 told. Nothing is allocated for the missing bytes.
             InvalidArgument: the key or the range is not valid.
+            AccessDenied: the credentials do not allow it; every verb may raise it.
             StoreUnavailable: the store could not do it.
         """
         ...
@@ -137,16 +139,73 @@ class Store(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SignedPut:
+    """A PUT that anybody may send for a while: to ``url``, with exactly these ``headers``, the bytes it was made for."""
+
+    url: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedPart:
+    """A part of an upload that the store took: its number from 1, the ETag it answered, SHA-256 (hex) of its bytes."""
+
+    number: int
+    etag: str
+    sha256: str
+
+
 @runtime_checkable
 class Presigner(Protocol):
-    """A store that can sign a URL with which anybody may read one object for a while."""
+    """A store that can sign requests for its objects, with which anybody may read or create one for a while.
+
+    Every method raises InvalidArgument for a key, size or time that is not valid, and AccessDenied where there are no
+    credentials to sign with.
+    """
 
     def presign(self, key: str, expires_s: int) -> str:
-        """Return a URL that reads the object for `expires_s` seconds, whether it exists or not.
+        """Return a URL that reads the object, or a range of it, for `expires_s` seconds, whether it exists or not.
+
+        Makes no request to the store.
+        """
+        ...
+
+    def presign_put(self, key: str, size: int, sha256: str, expires_s: int) -> SignedPut:
+        """Return a PUT that creates the object, of this size and SHA-256 (hex), if the key is free.
+
+        The condition, the length and the checksum are among the signed headers: the store refuses a request that
+        changes or drops one. Makes no request to the store.
+        """
+        ...
+
+    def begin_parts(self, key: str) -> str:
+        """Begin an upload in parts and return its id; nothing is at the key before `finish_parts`.
 
         Raises:
-            InvalidArgument: the key or the time is not valid.
-            StoreUnavailable: there are no credentials to sign with.
+            StoreUnavailable: the store could not do it.
+        """
+        ...
+
+    def presign_part(self, key: str, upload_id: str, number: int, size: int, sha256: str, expires_s: int) -> SignedPut:
+        """Return a PUT that uploads part `number` (1 to 10,000); see `presign_put`. Makes no request to the store."""
+        ...
+
+    def finish_parts(self, key: str, upload_id: str, parts: Sequence[UploadedPart]) -> None:
+        """Make the object of its parts, if the key is free.
+
+        Raises:
+            AlreadyExists: the key is taken. After a lost answer that may be by this upload: check the size.
+            InvalidArgument: a part is missing, or is not what was uploaded; or there is no such upload.
+            StoreUnavailable: the store could not do it, or the answer was lost.
+        """
+        ...
+
+    def abort_parts(self, key: str, upload_id: str) -> None:
+        """Give up an upload and its parts. Idempotent.
+
+        Raises:
+            StoreUnavailable: the store could not do it.
         """
         ...
 
@@ -178,12 +237,53 @@ class LocalFiles(Protocol):
         ...
 
 
+@runtime_checkable
+class Gateway(Protocol):
+    """A store behind a service, which checks what is appended to a log, and keeps its snapshots and its hint itself."""
+
+    def wait_for_record(self, run: str, seq: int, timeout_s: float) -> bool:
+        """Wait until record `seq` of a run is there; return whether it is, False once `timeout_s` have passed.
+
+        Raises:
+            NotFound: there is no such run.
+            AccessDenied: the token does not allow to read it.
+            StoreUnavailable: the service could not tell.
+        """
+        ...
+
+    def expect(self, run: str, keys: Sequence[str]) -> None:
+        """Say which objects of a run, by their keys below it, are about to be read, so that it is arranged at once.
+
+        Raises:
+            AccessDenied, StoreUnavailable: as `Store.get`.
+        """
+        ...
+
+
+@runtime_checkable
+class HasGateway(Protocol):
+    """A store around another one, which is a gateway if that one is."""
+
+    def gateway(self) -> Gateway | None:
+        """Return the service that this store goes through, or None."""
+        ...
+
+
 def presigner_of(store: Store) -> Presigner | None:
     """Return what signs URLs for the store's keys, looking through wrappers; None if it can't presign."""
     if isinstance(store, Presigner):
         return store
     if isinstance(store, HasPresigner):
         return store.presigner()
+    return None
+
+
+def gateway_of(store: Store) -> Gateway | None:
+    """Return the service that the store goes through, looking through wrappers; None if it goes to the bucket."""
+    if isinstance(store, Gateway):
+        return store
+    if isinstance(store, HasGateway):
+        return store.gateway()
     return None
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pulse_registry.store.base import Body, ByteRange, LocalFiles, Presigner, Store, presigner_of
+from pulse_registry.store.base import (
+    Body,
+    ByteRange,
+    LocalFiles,
+    Presigner,
+    SignedPut,
+    Store,
+    UploadedPart,
+    presigner_of,
+)
 from pulse_registry.store.keys import check_key, check_prefix
 from pulse_registry.store.wrapper import WrapperStore
 
@@ -84,7 +93,7 @@ class PrefixStore(WrapperStore):
 
 
 class _PrefixPresigner:
-    """Signs URLs for the keys below a prefix."""
+    """Signs requests for the keys below a prefix."""
 
     def __init__(self, signer: Presigner, prefix: str) -> None:
         self._signer = signer
@@ -92,5 +101,28 @@ class _PrefixPresigner:
 
     def presign(self, key: str, expires_s: int) -> str:
         """Return a URL that reads the object for a while: see Presigner.presign."""
+        return self._signer.presign(self._whole(key), expires_s)
+
+    def presign_put(self, key: str, size: int, sha256: str, expires_s: int) -> SignedPut:
+        """Return a PUT that creates the object: see Presigner.presign_put."""
+        return self._signer.presign_put(self._whole(key), size, sha256, expires_s)
+
+    def begin_parts(self, key: str) -> str:
+        """Begin an upload in parts: see Presigner.begin_parts."""
+        return self._signer.begin_parts(self._whole(key))
+
+    def presign_part(self, key: str, upload_id: str, number: int, size: int, sha256: str, expires_s: int) -> SignedPut:
+        """Return a PUT that uploads a part: see Presigner.presign_part."""
+        return self._signer.presign_part(self._whole(key), upload_id, number, size, sha256, expires_s)
+
+    def finish_parts(self, key: str, upload_id: str, parts: Sequence[UploadedPart]) -> None:
+        """Make the object of its parts: see Presigner.finish_parts."""
+        self._signer.finish_parts(self._whole(key), upload_id, parts)
+
+    def abort_parts(self, key: str, upload_id: str) -> None:
+        """Give up an upload: see Presigner.abort_parts."""
+        self._signer.abort_parts(self._whole(key), upload_id)
+
+    def _whole(self, key: str) -> str:
         check_key(key)
-        return self._signer.presign(f"{self._prefix}/{key}", expires_s)
+        return f"{self._prefix}/{key}"

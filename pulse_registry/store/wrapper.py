@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pulse_registry.store.base import Body, ByteRange, Presigner, Store, presigner_of
+from pulse_registry.store.base import Body, ByteRange, Gateway, Presigner, Store, gateway_of, presigner_of
 
 
 class WrapperStore:
@@ -50,3 +50,7 @@ class WrapperStore:
     def presigner(self) -> Presigner | None:
         """Return what signs URLs for this store's keys, or None if the wrapped store can't."""
         return presigner_of(self._store)
+
+    def gateway(self) -> Gateway | None:
+        """Return the service that the wrapped store goes through, or None."""
+        return gateway_of(self._store)

@@ -1,0 +1,286 @@
+"""The bodies of the HTTP API: what the service answers and what its clients send. No I/O.
+
+What is stored is strict (`Schema`); what is sent is read leniently: a client takes no notice of fields that a newer
+service added. Requests, on the other hand, are refused for a field that is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, RunName, Step, Timestamp
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, lower-case hex")]
+WorkerId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="a worker's own name")]
+Url = Annotated[str, Field(description="where to send the request; may be relative to the service")]
+LegName = Literal["keyframe", "patch", "inverse"]
+Scope = Literal["read", "publish", "admin"]
+
+
+class Answer(BaseModel):
+    """Base of what the service answers."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Request(BaseModel):
+    """Base of what a client sends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Health(Answer):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(Answer):
+    """The store answered ``store_age_s`` seconds ago."""
+
+    status: Literal["ready"] = "ready"
+    store_age_s: float
+
+
+class TokenBody(Answer):
+    """What the caller's token allows: ``runs`` are patterns of run names, ``expires_at`` is UTC or none."""
+
+    name: str
+    scopes: tuple[Scope, ...]
+    runs: tuple[str, ...]
+    expires_at: Timestamp | None
+
+
+class VersionBody(Answer):
+    """One committed version; ``nbytes`` counts what was stored for it, of ``full_nbytes`` that all cells take."""
+
+    version: Count
+    step: Step
+    kind: Literal["keyframe", "patch"]
+    changed: Count
+    cells: Count
+    nbytes: Count
+    digest: Digest
+    created_at: Timestamp
+    layout: Hash
+    seq: Count
+    metadata: JsonObject
+
+
+class VersionPage(Answer):
+    """Versions of a run, oldest first; ``next`` is the ``after`` of the page that follows, none on the last.
+
+    ``age_s``: seconds since the store was last asked; older than usual only while it does not answer.
+    """
+
+    run: RunName
+    versions: tuple[VersionBody, ...]
+    next: Count | None
+    age_s: float
+
+
+class ObjectBody(Answer):
+    """One object of a run, and a URL that reads it until ``RouteBody.expires_at``."""
+
+    key: Key
+    size: Count
+    blake3: Hash
+    url: Url | None
+
+
+class LegBody(Answer):
+    """One step of a route, from version ``base`` (none: from nothing) to ``target``."""
+
+    kind: LegName
+    base: Count | None
+    target: Count
+    nbytes: Count
+    objects: tuple[ObjectBody, ...]
+
+
+class RouteBody(Answer):
+    """The cheapest way from version ``base`` (none: from nothing) to ``target``, whose state digest is ``digest``.
+
+    Fetch the objects, check each against its size and BLAKE3, and apply the legs in order.
+    """
+
+    run: RunName
+    base: Count | None
+    target: Count
+    nbytes: Count
+    legs: tuple[LegBody, ...]
+    layout: Hash
+    digest: Digest
+    expires_at: Timestamp | None
+
+
+class KeyframeMark(Answer):
+    """A stored keyframe."""
+
+    version: Count
+    nbytes: Count
+
+
+class PatchMark(Answer):
+    """A stored patch; merged where it spans more than one version."""
+
+    base: Count
+    target: Count
+    nbytes: Count
+
+
+class ChainBody(Answer):
+    """The live objects of a run, without their keys: what leads where, and what it costs."""
+
+    run: RunName
+    keyframes: tuple[KeyframeMark, ...]
+    patches: tuple[PatchMark, ...]
+
+
+class RunBody(Answer):
+    """A run as a list shows it. ``full_nbytes``: what all cells of the newest version take, where that is known."""
+
+    run: RunName
+    seq: int
+    epoch: Count
+    versions: Count
+    latest: VersionBody | None
+    full_nbytes: Count | None
+
+
+class RunPage(Answer):
+    """Runs that the caller may read, by name; ``next`` is the ``after`` of the page that follows."""
+
+    runs: tuple[RunBody, ...]
+    next: RunName | None
+
+
+class LogPage(Answer):
+    """Records of a run's log from ``since`` on, as the sealed text that is stored."""
+
+    run: RunName
+    since: Count
+    records: tuple[str, ...]
+
+
+class SnapshotList(Answer):
+    """Numbers of the snapshots of a run's log, ascending."""
+
+    snapshots: tuple[Count, ...]
+
+
+class Appended(Answer):
+    """A record is in the log."""
+
+    run: RunName
+    seq: Count
+
+
+class UrlRequest(Request):
+    """Objects of a run to read."""
+
+    keys: Annotated[tuple[Key, ...], Field(min_length=1, max_length=1000)]
+
+
+class UrlBody(Answer):
+    """A URL for each object, good for GET with or without ``Range`` until ``expires_at``.
+
+    None: the URLs are the service's own and need the caller's token.
+    """
+
+    urls: dict[str, Url]
+    expires_at: Timestamp | None
+
+
+class UploadRequest(Request):
+    """An object to store. ``sha256`` is needed for one that goes in one piece (see ``UploadBody``)."""
+
+    key: Key
+    size: Count
+    sha256: Sha256 | None = None
+
+
+class SignedRequest(Answer):
+    """A PUT to send as it is: this URL, these headers, and the bytes that were announced."""
+
+    url: Url
+    headers: dict[str, str]
+
+
+class UploadBody(Answer):
+    """How to store an object.
+
+    ``put``: send it with ``request``; the store refuses it if the key is taken (412), or if size or SHA-256 differ.
+    ``parts``: in parts of ``part_size`` bytes, the last one shorter; ask for a signed request for each, then complete.
+    ``direct``: to ``request``, which is the service's own and needs the caller's token.
+    """
+
+    kind: Literal["put", "parts", "direct"]
+    request: SignedRequest | None = None
+    upload_id: str | None = None
+    part_size: Count | None = None
+
+
+class PartRequest(Request):
+    """A part of an upload; numbers count from 1."""
+
+    key: Key
+    number: Annotated[int, Field(ge=1, le=10_000)]
+    size: Annotated[int, Field(ge=1)]
+    sha256: Sha256
+
+
+class PartDone(Request):
+    """A part that the store took, with the ETag that it answered."""
+
+    number: Annotated[int, Field(ge=1, le=10_000)]
+    etag: str
+    sha256: Sha256
+
+
+class CompleteRequest(Request):
+    """All parts of an upload, in order."""
+
+    key: Key
+    parts: Annotated[tuple[PartDone, ...], Field(min_length=1, max_length=10_000)]
+
+
+class WorkerReport(Request):
+    """What a worker tells of itself: the version it serves and how its last pull went (seconds by phase)."""
+
+    version: Count
+    digest: Digest
+    phases: dict[str, float] = Field(default_factory=dict, max_length=16)
+    nbytes: Count = 0
+
+
+class WorkerBody(Answer):
+    """A worker's last report; ``staleness`` counts the versions that it is behind."""
+
+    worker: WorkerId
+    version: Count
+    digest: Digest
+    phases: dict[str, float]
+    nbytes: Count
+    reported_at: Timestamp
+    staleness: Count
+    digest_matches: bool
+
+
+class WorkerList(Answer):
+    """The workers that reported of late, by name."""
+
+    run: RunName
+    workers: tuple[WorkerBody, ...]
+
+
+class Problem(Answer):
+    """A problem document (RFC 9457): what went wrong with one request."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
