@@ -1,4 +1,4 @@
-"""Trainers as real processes over a file store: a script, as a process to fork must have no threads.
+"""Trainers as real processes over a store of a URL: a script, as a process to fork must have no threads.
 
 race ROOT PUSHES     two trainers push to one run at the same moments, each until PUSHES of its own are acknowledged;
                      prints what each was told, as JSON
@@ -22,7 +22,7 @@ import numpy as np
 from pulse_registry.errors import Conflict
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import Body, ByteRange, FileStore, WrapperStore
+from pulse_registry.store import Body, ByteRange, Store, WrapperStore, open_store
 
 SCENARIOS = {"first": (0, None), "patch": (2, None), "keyframe": (2, 2), "again": (2, None)}
 """By name: versions before the push, and ``keyframe_every``; in ``again``, the push follows others of its process."""
@@ -51,7 +51,7 @@ def race(root: str, pushes: int) -> None:
     reader, writer = os.pipe()
 
     def train(racer: int) -> None:
-        registry = registry_of(FileStore(root), keyframe_every=20)
+        registry = registry_of(open_store(root), keyframe_every=20)
         step, told, refused = racer, [], []
         for _ in range(pushes):
             start.wait()
@@ -62,7 +62,7 @@ def race(root: str, pushes: int) -> None:
                 except Conflict as error:
                     refused.append([step, type(error).__name__])
                     registry.close()
-                    registry = registry_of(FileStore(root), keyframe_every=20)
+                    registry = registry_of(open_store(root), keyframe_every=20)
                 else:
                     told.append([result.version, result.step, result.digest])
                     break
@@ -85,7 +85,7 @@ def race(root: str, pushes: int) -> None:
 class DyingStore(WrapperStore):
     """Kills this process before or after its n-th call; tells a pipe of the calls that begin."""
 
-    def __init__(self, store: FileStore, nth: int, after: bool, told: int) -> None:
+    def __init__(self, store: Store, nth: int, after: bool, told: int) -> None:
         super().__init__(store)
         self._left, self._after, self._told = nth, after, told
 
@@ -139,7 +139,7 @@ def _one_crash(
     child = os.fork()
     if not child:
         os.close(reader)
-        store = FileStore(folder)
+        store = open_store(folder)
         dying = DyingStore(store, 0, after, writer)
         registry = registry_of(dying if scenario == "again" else store, keyframe_every)
         for step in range(before):
@@ -172,7 +172,7 @@ def overtake(root: str, pushes: int) -> None:
     geometry.GROUP_BYTES = 16  # many groups, and one thread for them, so that pushes meet at every step
     os.cpu_count = lambda: 1
     options = PublishOptions(coder="class", dtype="keep", keyframe_every=7)
-    with Registry(FileStore(root), "run", options=options, backend="reference") as registry:
+    with Registry(open_store(root), "run", options=options, backend="reference") as registry:
         model = model_of(0)
         futures = []
         for step in range(pushes):
