@@ -12,8 +12,10 @@ BEGIN, END = "<!-- results: begin (python -m benchmarks report) -->", "<!-- resu
 
 
 def tables(documents: list[dict[str, Any]]) -> str:
-    """Return the Markdown between the marks."""
-    return "\n\n".join(_section(document) for document in documents)
+    """Return the Markdown between the marks: states first, then what was measured over a store or a service."""
+    coded = [document for document in documents if "states" in document]
+    others = [document for document in documents if "states" not in document]
+    return "\n\n".join([*map(_section, coded), *map(_rows_section, others)])
 
 
 def with_tables(page: str, documents: list[dict[str, Any]]) -> str:
@@ -37,6 +39,25 @@ def update_page(page: Path = PAGE, folder: Path = RESULTS) -> bool:
     return renewed != text
 
 
+def _rows_section(document: dict[str, Any]) -> str:
+    machine, versions = document["machine"], document["versions"]
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return "\n".join(
+        [
+            f"### {document['title']}",
+            "",
+            f"{machine['cpu']}, {machine['cores']} cores; {named}.",
+            "",
+            *_table(document),
+        ]
+    )
+
+
+def _table(document: dict[str, Any]) -> list[str]:
+    heading = ["| what | measured | limit | holds |", "| --- | ---: | --- | --- |"]
+    return heading + ["| " + " | ".join((row.what, *row.texts())) + " |" for row in rows_of(document)]
+
+
 def _section(document: dict[str, Any]) -> str:
     states, machine, versions = document["states"], document["machine"], document["versions"]
     seed = "" if states["seed"] is None else f", seed {states['seed']}"
@@ -50,10 +71,8 @@ def _section(document: dict[str, Any]) -> str:
         + ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
         + ".",
         "",
-        "| what | measured | limit | holds |",
-        "| --- | ---: | --- | --- |",
+        *_table(document),
     ]
-    lines += ["| " + " | ".join((row.what, *row.texts())) + " |" for row in rows_of(document)]
     lines += [
         "",
         "| step | changed | " + " | ".join(_FORMATS.values()) + " |",

@@ -80,8 +80,8 @@ def write_result(path: Path, document: dict[str, Any]) -> None:
 
 
 def read_results(folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """Read all result files, in name order."""
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    """Read all result files, in name order, those of folders below after the others."""
+    return [json.loads(path.read_text()) for path in [*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))]]
 
 
 def rows_of(document: dict[str, Any]) -> Sequence[Row]:
@@ -90,6 +90,13 @@ def rows_of(document: dict[str, Any]) -> Sequence[Row]:
 
 
 def _number(value: float, unit: str) -> str:
-    if unit == "bits":
-        return f"{value:.2f} bits"
-    return f"{value:.2f}x" if unit == "x" else f"{value:.1f} {unit}"
+    match unit:
+        case "":
+            return f"{value:g}"
+        case "x":
+            return f"{value:.2f}x"
+        case "bits" | "s":
+            return f"{value:.2f} {unit}"
+        case "req/s" | "MB/s":
+            return f"{value:,.0f} {unit}"
+    return f"{value:.1f} {unit}"
