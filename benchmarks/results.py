@@ -80,8 +80,9 @@ def write_result(path: Path, document: dict[str, Any]) -> None:
 
 
 def read_results(folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """Read all result files, in name order, those of folders below after the others."""
-    return [json.loads(path.read_text()) for path in [*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))]]
+    """Read the result files that have rows, in name order, those of folders below after the others."""
+    paths = [*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))]
+    return [document for path in paths if "rows" in (document := json.loads(path.read_text()))]
 
 
 def rows_of(document: dict[str, Any]) -> Sequence[Row]:

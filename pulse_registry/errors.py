@@ -67,4 +67,10 @@ class AccessDenied(PulseError):
 
 
 class StoreUnavailable(PulseError):
-    """The store or the service failed an operation for a reason that is not about the key; to try again may help."""
+    """The store or the service failed an operation for a reason that is not about the key; to try again may help.
+
+    Attributes:
+        retry_after_s: how long the store or the service asked to wait before that, if it did.
+    """
+
+    retry_after_s: float | None = None

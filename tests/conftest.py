@@ -1,12 +1,81 @@
-"""Settings that all tests share."""
+"""Settings and servers that all tests share."""
 
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Iterator
 
 import hypothesis
+import pytest
+
+from tests import servers
+from tests.servers import S3Bucket, S3Server
 
 # A slow shared machine is no failure: the time a test may take is the run's limit, not hypothesis' deadline.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("sweep", deadline=None, print_blob=True, max_examples=2_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[S3Server]:
+    """SeaweedFS, one for each test process; it takes some three seconds to start."""
+    with servers.seaweedfs() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    """moto, in this process."""
+    with servers.moto() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rclone() -> Iterator[S3Server]:
+    """`rclone serve s3`, whose conditional writes all win."""
+    with servers.rclone() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweedfs_bucket(seaweedfs: S3Server) -> S3Bucket:
+    """One bucket of SeaweedFS for all tests: the first write to each new one takes it a quarter of a second."""
+    return seaweedfs.new_bucket()
+
+
+@pytest.fixture(scope="session")
+def moto_bucket(moto: S3Server) -> S3Bucket:
+    """One bucket of moto for all tests."""
+    return moto.new_bucket()
+
+
+@pytest.fixture(scope="session")
+def rclone_bucket(rclone: S3Server) -> S3Bucket:
+    """One bucket of rclone for all tests."""
+    return rclone.new_bucket()
+
+
+@pytest.fixture
+def seaweedfs_url(seaweedfs_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty root on SeaweedFS, with the credentials in the environment."""
+    return _empty_root(seaweedfs_bucket, monkeypatch)
+
+
+@pytest.fixture
+def moto_url(moto_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty root on moto, with the credentials in the environment."""
+    return _empty_root(moto_bucket, monkeypatch)
+
+
+@pytest.fixture
+def rclone_url(rclone_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty root on rclone, with the credentials in the environment."""
+    return _empty_root(rclone_bucket, monkeypatch)
+
+
+def _empty_root(bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in bucket.server.environment.items():
+        monkeypatch.setenv(name, value)
+    return bucket.url(uuid.uuid4().hex[:12])  # short: the longest keys of the suites leave room for 14 bytes

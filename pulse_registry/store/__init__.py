@@ -9,6 +9,7 @@ from pulse_registry.store.base import (
     Gateway,
     LocalFiles,
     Presigner,
+    ReadsInto,
     SignedPut,
     Store,
     Stream,
@@ -18,8 +19,10 @@ from pulse_registry.store.base import (
     body_views,
     gateway_of,
     presigner_of,
+    read_into,
 )
 from pulse_registry.store.counting import CountingStore
+from pulse_registry.store.create import create
 from pulse_registry.store.fault import Fault, FaultStore
 from pulse_registry.store.file import FileStore
 from pulse_registry.store.keys import check_key, check_prefix
@@ -28,6 +31,8 @@ from pulse_registry.store.memory import MemoryStore
 from pulse_registry.store.open import open_store
 from pulse_registry.store.prefix import PrefixStore
 from pulse_registry.store.retry import RetryStore
+from pulse_registry.store.s3 import S3Store
+from pulse_registry.store.s3_place import S3Place
 from pulse_registry.store.wrapper import WrapperStore
 
 __all__ = [
@@ -44,7 +49,10 @@ __all__ = [
     "MemoryStore",
     "PrefixStore",
     "Presigner",
+    "ReadsInto",
     "RetryStore",
+    "S3Place",
+    "S3Store",
     "SignedPut",
     "Store",
     "Stream",
@@ -55,7 +63,9 @@ __all__ = [
     "body_views",
     "check_key",
     "check_prefix",
+    "create",
     "gateway_of",
     "open_store",
     "presigner_of",
+    "read_into",
 ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from pulse_registry.errors import InvalidArgument
+from pulse_registry.errors import CorruptObject, InvalidArgument
 
 Buffer = bytes | bytearray | memoryview
 ByteRange = tuple[int, int]
@@ -141,7 +141,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SignedPut:
-    """A PUT that anybody may send for a while: to ``url``, with exactly these ``headers``, the bytes it was made for."""
+    """A PUT that anybody may send for a while: to ``url``, with these very ``headers``, the bytes it was made for."""
 
     url: str
     headers: Mapping[str, str]
@@ -238,6 +238,25 @@ class LocalFiles(Protocol):
 
 
 @runtime_checkable
+class ReadsInto(Protocol):
+    """A store that reads into memory which the caller has, so that large reads allocate nothing.
+
+    Call `read_into`, which does with any store. Wrappers that watch or change reads don't have this ability.
+    """
+
+    def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+        """Read a half-open range of an object into a buffer of exactly its size.
+
+        What the buffer holds after an error is not defined.
+
+        Raises:
+            InvalidArgument: the key or the range is not valid, or the buffer is not writable, contiguous and as long.
+            Other errors as `Store.get`.
+        """
+        ...
+
+
+@runtime_checkable
 class Gateway(Protocol):
     """A store behind a service, which checks what is appended to a log, and keeps its snapshots and its hint itself."""
 
@@ -285,6 +304,32 @@ def gateway_of(store: Store) -> Gateway | None:
     if isinstance(store, HasGateway):
         return store.gateway()
     return None
+
+
+def read_into(store: Store, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+    """Read a half-open range of an object into a buffer of exactly its size, with any store: see ReadsInto.get_into."""
+    if isinstance(store, ReadsInto):
+        store.get_into(key, byte_range, buffer)
+    else:
+        view = check_buffer(key, byte_range, buffer)
+        data = store.get(key, byte_range)
+        if len(data) != view.nbytes:
+            raise CorruptObject(f"{key!r} in {store.url}: {len(data)} bytes came of bytes {byte_range}")
+        view[:] = data
+
+
+def check_buffer(key: str, byte_range: ByteRange, buffer: Buffer) -> memoryview:
+    """Return a flat view of a buffer that a range is to be read into.
+
+    Raises:
+        InvalidArgument: the range is not valid, or the buffer is not writable, contiguous and as long.
+    """
+    check_range(key, byte_range)
+    view = _flat(buffer)
+    if view.readonly or view.nbytes != byte_range[1] - byte_range[0]:
+        kind = "is read-only" if view.readonly else f"has {view.nbytes} bytes"
+        raise InvalidArgument(f"the buffer for bytes {byte_range[0]} to {byte_range[1]} of {key!r} {kind}")
+    return view
 
 
 def body_views(data: Body) -> Iterable[memoryview]:

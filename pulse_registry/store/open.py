@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
@@ -13,19 +14,26 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.store.base import Store
 from pulse_registry.store.file import FileStore
 from pulse_registry.store.memory import MemoryStore
+from pulse_registry.store.prefix import PrefixStore
+from pulse_registry.store.s3 import ANSWER_S, S3Store
+from pulse_registry.store.s3_place import parse_s3_url
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, answer_s: float | None = None) -> Store:
     """Open the store at a URL. Nothing is created, and nothing is asked of the store, before its first use.
 
     Args:
-        url: `memory://name/...` (in this process), `file:///absolute/path` (percent-encoded), or a local
-            path, absolute, relative or beginning with `~`.
+        url: `memory://name/...` (in this process), `file:///absolute/path` (percent-encoded),
+            `s3://bucket/prefix` (percent-encoded; with the options `endpoint_url`, `region`, `addressing_style` and
+            `profile` behind a `?`, the rest as the AWS SDKs take it), `https://host/prefix` (a service, with the token
+            in PULSE_TOKEN), or a local path, absolute, relative or beginning with `~`.
+        answer_s: how long a bucket may say nothing before a request is given up; None: 20 s. Others take no notice.
 
     Raises:
-        InvalidArgument: the scheme is not known, or the rest of the URL is not valid for it.
+        InvalidArgument: the scheme is not known, or the rest of the URL is not valid for it, or what it needs is
+            not installed; or answer_s is not positive.
     """
     if not url:
         raise InvalidArgument("the URL of the store is empty")
@@ -40,22 +48,42 @@ def open_store(url: str) -> Store:
     if opener is None:
         known = ", ".join(f"{name}://" for name in sorted(SCHEMES))
         raise InvalidArgument(f"no store for the scheme {scheme}:// of {url!r}; known: {known} and local paths")
-    return opener(rest)
+    return opener(rest, answer_s)
 
 
-def _open_memory(rest: str) -> Store:
+def _open_memory(rest: str, answer_s: float | None) -> Store:
     name = rest.rstrip("/")
     if not name:
         raise InvalidArgument("memory:// needs a name: memory://name")
     return MemoryStore(name)
 
 
-def _open_file(rest: str) -> Store:
+def _open_file(rest: str, answer_s: float | None) -> Store:
     host, slash, path = rest.partition("/")
     if host not in ("", "localhost") or not slash:
         raise InvalidArgument(f"file://{rest} is not an absolute path on this machine: write file:///path")
     return FileStore(f"/{unquote(path)}")
 
 
-SCHEMES: Final[Mapping[str, Callable[[str], Store]]] = MappingProxyType({"file": _open_file, "memory": _open_memory})
-"""What opens a store, given the part of its URL behind `://`, by scheme."""
+def _open_s3(rest: str, answer_s: float | None) -> Store:
+    place, prefix = parse_s3_url(rest)
+    store = S3Store(place, answer_s=ANSWER_S if answer_s is None else answer_s)
+    return PrefixStore(store, prefix) if prefix else store
+
+
+def _open_service(scheme: str, rest: str, answer_s: float | None) -> Store:
+    from pulse_registry.service.connect import open_service  # which opens stores itself
+
+    return open_service(f"{scheme}://{rest}")
+
+
+SCHEMES: Final[Mapping[str, Callable[[str, float | None], Store]]] = MappingProxyType(
+    {
+        "file": _open_file,
+        "http": partial(_open_service, "http"),
+        "https": partial(_open_service, "https"),
+        "memory": _open_memory,
+        "s3": _open_s3,
+    }
+)
+"""What opens a store, given the part of its URL behind `://` and how long it may be silent, by scheme."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pulse_registry.store.base import (
     Body,
+    Buffer,
     ByteRange,
     LocalFiles,
     Presigner,
@@ -14,6 +15,7 @@ from pulse_registry.store.base import (
     Store,
     UploadedPart,
     presigner_of,
+    read_into,
 )
 from pulse_registry.store.keys import check_key, check_prefix
 from pulse_registry.store.wrapper import WrapperStore
@@ -52,6 +54,10 @@ class PrefixStore(WrapperStore):
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
         return super().get(self._whole(key), byte_range)
+
+    def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+        """Read a range into a buffer: see ReadsInto.get_into."""
+        read_into(self._store, self._whole(key), byte_range, buffer)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing: see Store.put."""

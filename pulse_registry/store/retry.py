@@ -11,14 +11,82 @@ from typing import NoReturn, TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.store.base import Body, ByteRange, LocalFiles, Store
+from pulse_registry.store.base import Body, Buffer, ByteRange, LocalFiles, Store, read_into
 from pulse_registry.store.wrapper import WrapperStore
 
 T = TypeVar("T")
 
 
+class Retries:
+    """Makes a call until it succeeds, fails for good, or the bounds are reached: what RetryStore does for each verb."""
+
+    def __init__(
+        self,
+        *,
+        attempts: int = 5,
+        total_s: float = 30.0,
+        first_pause_s: float = 0.1,
+        longest_pause_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Set the bounds: see RetryStore.
+
+        Raises:
+            InvalidArgument: a bound is not positive.
+        """
+        if attempts < 1 or min(total_s, first_pause_s, longest_pause_s) <= 0:
+            raise InvalidArgument("attempts, total_s, first_pause_s and longest_pause_s must be positive")
+        self._attempts = attempts
+        self._total_s = total_s
+        self._first_pause_s = first_pause_s
+        self._longest_pause_s = longest_pause_s
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        """Make a call.
+
+        Raises:
+            StoreUnavailable: the last attempt did; the message says how many there were.
+            What else the call raises, at once.
+        """
+        started = self._clock()
+
+        def pause(state: RetryCallState) -> float:
+            # The exponent is bounded so that many attempts don't overflow a float.
+            longest = min(self._longest_pause_s, self._first_pause_s * 2.0 ** min(state.attempt_number - 1, 64))
+            drawn = self._rng.uniform(0.0, longest)
+            error = state.outcome.exception() if state.outcome else None
+            asked = error.retry_after_s if isinstance(error, StoreUnavailable) else None
+            # Those who were told the same moment should not all come at it.
+            return drawn if asked is None else asked + drawn
+
+        def stop(state: RetryCallState) -> bool:
+            late = self._clock() - started + state.upcoming_sleep > self._total_s
+            return late or state.attempt_number >= self._attempts
+
+        def give_up(state: RetryCallState) -> NoReturn:
+            error = state.outcome.exception() if state.outcome else None
+            raise StoreUnavailable(
+                f"{error}; gave up after {state.attempt_number} attempts in {self._clock() - started:.1f} s"
+            ) from error
+
+        return Retrying(
+            sleep=self._sleep,
+            stop=stop,
+            wait=pause,
+            retry=retry_if_exception_type(StoreUnavailable),
+            retry_error_callback=give_up,
+        )(call)
+
+
 class RetryStore(WrapperStore):
     """Retries StoreUnavailable, with exponential back-off and full jitter; every other error passes at once.
+
+    Where the store says how long to wait, the pause is at least that long.
 
     AlreadyExists is never hidden. A conditional put whose answer was lost is sent again, and may then find
     its own object: it raises AlreadyExists though it has won. Only the caller can tell, by reading the object
@@ -53,20 +121,24 @@ class RetryStore(WrapperStore):
         Raises:
             InvalidArgument: a bound is not positive.
         """
-        if attempts < 1 or min(total_s, first_pause_s, longest_pause_s) <= 0:
-            raise InvalidArgument("attempts, total_s, first_pause_s and longest_pause_s must be positive")
         super().__init__(store)
-        self._attempts = attempts
-        self._total_s = total_s
-        self._first_pause_s = first_pause_s
-        self._longest_pause_s = longest_pause_s
-        self._clock = clock
-        self._sleep = sleep
-        self._rng = rng or random.Random()
+        self._retry = Retries(
+            attempts=attempts,
+            total_s=total_s,
+            first_pause_s=first_pause_s,
+            longest_pause_s=longest_pause_s,
+            clock=clock,
+            sleep=sleep,
+            rng=rng,
+        )
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         """Return an object's bytes, or those of a range, with retries."""
         return self._retry(lambda: self._store.get(key, byte_range))
+
+    def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+        """Read a range into a buffer, with retries: see ReadsInto.get_into."""
+        self._retry(lambda: read_into(self._store, key, byte_range, buffer))
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, with retries; AlreadyExists may be for this call's own object (see the class)."""
@@ -114,30 +186,3 @@ class RetryStore(WrapperStore):
         while (key := self._retry(step)) is not None:
             last = key
             yield key
-
-    def _retry(self, call: Callable[[], T]) -> T:
-        """Make a call until it succeeds, fails for good, or the bounds are reached."""
-        started = self._clock()
-
-        def pause(state: RetryCallState) -> float:
-            # The exponent is bounded so that many attempts don't overflow a float.
-            longest = min(self._longest_pause_s, self._first_pause_s * 2.0 ** min(state.attempt_number - 1, 64))
-            return self._rng.uniform(0.0, longest)
-
-        def stop(state: RetryCallState) -> bool:
-            late = self._clock() - started + state.upcoming_sleep > self._total_s
-            return late or state.attempt_number >= self._attempts
-
-        def give_up(state: RetryCallState) -> NoReturn:
-            error = state.outcome.exception() if state.outcome else None
-            raise StoreUnavailable(
-                f"{error}; gave up after {state.attempt_number} attempts in {self._clock() - started:.1f} s"
-            ) from error
-
-        return Retrying(
-            sleep=self._sleep,
-            stop=stop,
-            wait=pause,
-            retry=retry_if_exception_type(StoreUnavailable),
-            retry_error_callback=give_up,
-        )(call)

@@ -76,6 +76,8 @@ class Subject:
 class StoreConformance:
     """What every store must do."""
 
+    create_rounds = 10
+
     @pytest.fixture
     def subject(self) -> Subject:
         raise NotImplementedError("a subclass gives the store under test")
@@ -188,7 +190,7 @@ class StoreConformance:
 
     def test_of_many_threads_that_create_a_key_exactly_one_wins(self, store: Store) -> None:
         with ThreadPoolExecutor(RACERS) as pool:
-            for turn in range(10):
+            for turn in range(self.create_rounds):
                 key = f"race/{turn}/key"
                 start = threading.Barrier(RACERS)
 
@@ -203,7 +205,7 @@ class StoreConformance:
                 winners = [racer for racer in pool.map(create, range(RACERS)) if racer is not None]
                 assert len(winners) == 1
                 assert store.get(key) == bytes(winners) * 60_000
-        assert [*store.list("")] == [f"race/{turn}/key" for turn in range(10)]
+        assert [*store.list("")] == [f"race/{turn}/key" for turn in range(self.create_rounds)]
 
     def test_readers_see_whole_objects_while_writers_replace_them(self, store: Store) -> None:
         size = 100_000

@@ -1,0 +1,61 @@
+"""The client below S3Store: boto3, imported when it is first needed, set up so that nothing happens twice.
+
+Each request is sent once (RetryStore repeats), each byte is hashed once (CRC32, checked by the store), no more
+connections than threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.store.s3_place import S3Place
+
+_CONNECT_S: Final = 5.0
+_CONNECTIONS: Final = 64
+
+
+def make_client(place: S3Place, answer_s: float) -> Any:
+    """Return a client for a place; nothing is sent.
+
+    Args:
+        place: endpoint, region, style and profile; the rest comes as in every AWS SDK.
+        answer_s: how long the store may be silent before a request is given up.
+
+    Raises:
+        InvalidArgument: boto3 is not installed, or the configuration (place, environment, profile) is not valid.
+    """
+    try:
+        import boto3  # type: ignore[import-untyped]
+        from botocore.config import Config  # type: ignore[import-untyped]
+        from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise InvalidArgument(f"s3:// needs boto3 ({error}): pip install 'pulse-registry[s3]'") from error
+    s3: dict[str, object] = {"payload_signing_enabled": False}  # the checksum is signed; the body need not be as well
+    if place.addressing_style is not None:
+        s3["addressing_style"] = place.addressing_style
+    config = Config(
+        signature_version="s3v4",  # what is older leaves the conditions of a presigned request unsigned
+        s3=s3,
+        connect_timeout=min(_CONNECT_S, answer_s),  # for what is sent over a new connection, too
+        read_timeout=answer_s,
+        max_pool_connections=_CONNECTIONS,
+        tcp_keepalive=True,
+        # A conditional put that is repeated below us would be refused for its own object.
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        # We make the checksums of what we send; what we read is checked by its BLAKE3.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        user_agent_extra="pulse-registry",
+    )
+    try:
+        session = boto3.Session(profile_name=place.profile)
+        region = place.region or session.region_name or _default_region(place)
+        return session.client("s3", endpoint_url=place.endpoint_url, region_name=region, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidArgument(f"can't set up access to {place.url}: {error}") from error
+
+
+def _default_region(place: S3Place) -> str | None:
+    """Return what stores that are not AWS call their region, unless told otherwise."""
+    return "us-east-1" if place.endpoint_url is not None else None

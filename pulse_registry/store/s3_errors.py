@@ -1,0 +1,137 @@
+"""What the errors of S3, of its client and of the network mean to a caller: one of the library's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from typing import Any, Final
+
+from pulse_registry.errors import (
+    AccessDenied,
+    AlreadyExists,
+    CorruptObject,
+    InvalidArgument,
+    NotFound,
+    PulseError,
+    StoreUnavailable,
+)
+
+_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
+_DENIED: Final = frozenset({"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "UnauthorizedAccess"})
+_SKEWED: Final = frozenset({"RequestTimeTooSkewed"})
+_AGAIN: Final = frozenset(
+    {
+        # The store is busy, or gave up waiting.
+        *("RequestTimeout", "RequestTimeoutException", "RequestLimitExceeded", "SlowDown", "ThrottlingException"),
+        *("Throttling", "TooManyRequestsException", "BandwidthLimitExceeded"),
+        # The body was changed or cut on its way.
+        *("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "IncompleteBody"),
+        "InvalidChecksum",
+    }
+)
+_FOLDER: Final = frozenset({"ExistingObjectIsDirectory", "ExistingObjectIsFile"})
+_LATER: Final = "try again"
+
+
+@contextmanager
+def translated(what: str, key: str, url: str) -> Iterator[None]:
+    """Raise the client's and the network's errors in this block as the registry's own; others pass as they are.
+
+    Args:
+        what: what is done, for the message: "get", "put", ...
+        key: to which object.
+        url: in which bucket.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except ClientError as error:
+        raise answered(error.response, what, key, url) from error
+    except (BotoCoreError, HTTPError, HTTPException, OSError) as error:
+        raise _not_answered(error, what, key, url) from error
+
+
+def answered(response: dict[str, Any], what: str, key: str, url: str) -> PulseError:
+    """Return the error that an answer of the store stands for."""
+    meta = response.get("ResponseMetadata", {})
+    status = int(meta.get("HTTPStatusCode", 0))
+    code = str(response.get("Error", {}).get("Code", ""))
+    text = str(response.get("Error", {}).get("Message", ""))[:200]
+    said = f"{status} {code}" if code and code != str(status) else str(status)
+    could_not = (
+        f"could not {what} {key!r} in {url}: the store answered {said} ({text})"
+        if text
+        else (f"could not {what} {key!r} in {url}: the store answered {said}")
+    )
+    if code in _EXPIRED:
+        return AccessDenied(f"{could_not}; the credentials have expired: renew them")
+    if code in _SKEWED:
+        return AccessDenied(f"{could_not}; this machine's clock differs from the store's: set it")
+    if code == "NoSuchBucket":
+        return InvalidArgument(f"{could_not}; there is no such bucket: create it, or correct the URL")
+    if code in _FOLDER:
+        return InvalidArgument(f"{could_not}; this store can't hold a key that is the folder of another")
+    if code in _AGAIN or status in (408, 409, 425, 429):
+        return _unavailable(could_not, meta)
+    if status in (401, 403) or code in _DENIED:
+        return AccessDenied(f"{could_not}; check the credentials and what they allow")
+    if status == 412:
+        return AlreadyExists(f"object {key!r} is already in {url}")
+    if status == 416:
+        return CorruptObject(f"{could_not}: the object is shorter than it should be")
+    if status == 404:
+        return NotFound(f"there is no object {key!r} in {url}")
+    if status == 501:
+        return InvalidArgument(f"{could_not}; it does not know this request (pulse doctor tells what it lacks)")
+    if status >= 500 or status < 300:
+        return _unavailable(could_not, meta)
+    if status < 400:
+        return InvalidArgument(f"{could_not}; the bucket is elsewhere: correct its region or endpoint_url")
+    return InvalidArgument(could_not)
+
+
+def _not_answered(error: Exception, what: str, key: str, url: str) -> PulseError:
+    """Return the error for a request that was not sent, or whose answer did not arrive whole."""
+    from botocore import exceptions  # type: ignore[import-untyped]
+
+    reason = f"could not {what} {key!r} in {url}: {_plain(error)}"
+    if isinstance(error, exceptions.MetadataRetrievalError):
+        return StoreUnavailable(f"{reason}; {_LATER}")
+    no_credentials = (
+        exceptions.NoCredentialsError,
+        exceptions.PartialCredentialsError,
+        exceptions.CredentialRetrievalError,
+        exceptions.TokenRetrievalError,
+        exceptions.NoAuthTokenError,
+        exceptions.SSOError,
+    )
+    if isinstance(error, no_credentials):
+        return AccessDenied(
+            f"{reason}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile that has credentials"
+        )
+    no_request = (
+        exceptions.ValidationError,
+        exceptions.ParamValidationError,
+        exceptions.NoRegionError,
+        exceptions.InvalidRegionError,
+        exceptions.EndpointProviderError,
+    )
+    if isinstance(error, no_request):
+        return InvalidArgument(reason)
+    return StoreUnavailable(f"{reason}; {_LATER}")
+
+
+def _unavailable(could_not: str, meta: dict[str, Any]) -> StoreUnavailable:
+    error = StoreUnavailable(f"{could_not}; {_LATER}")
+    asked = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
+    if asked.isascii() and asked.isdecimal():
+        error.retry_after_s = float(min(int(asked), 3600))
+    return error
+
+
+def _plain(error: Exception) -> str:
+    """Return an error as text: without the endpoint's URL, which a client's error may hold query and all."""
+    return " ".join(str(error).split())[:300].partition("?")[0] or type(error).__name__

@@ -1,0 +1,165 @@
+"""Large objects go up in parts: several at a time, each with its checksum and its own retries, all or nothing.
+
+A Stream's parts are buffered as it makes them; no more of them than there are threads, and one, are in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pulse_registry.errors import NotFound, PulseError, StoreUnavailable
+from pulse_registry.store.base import Body, Stream, body_size, body_views
+from pulse_registry.store.retry import Retries
+from pulse_registry.store.s3_body import Pace, Parcel, crc32
+from pulse_registry.store.s3_errors import translated
+
+MAX_PARTS: Final = 10_000
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """How objects go up in parts: to which bucket, by which client, how large and how many at a time."""
+
+    client: Any
+    bucket: str
+    url: str
+    part_bytes: int
+    threads: int
+    pace: Pace
+    retries: Retries
+
+    def put(self, key: str, data: Body, *, if_absent: bool) -> None:
+        """Upload an object in parts; what was uploaded is given up if that fails.
+
+        Raises:
+            As Store.put.
+        """
+        upload_id = self.retries(lambda: self._begin(key))
+        try:
+            parts = self._send(key, upload_id, data)
+            self._finish(key, upload_id, parts, size=body_size(data), if_absent=if_absent)
+        except BaseException:
+            with contextlib.suppress(PulseError):
+                self._abort(key, upload_id)
+            raise
+
+    def _begin(self, key: str) -> str:
+        with translated("begin the upload of", key, self.url):
+            answer = self.client.create_multipart_upload(Bucket=self.bucket, Key=key, ChecksumAlgorithm="CRC32")
+        return str(answer["UploadId"])
+
+    def _send(self, key: str, upload_id: str, data: Body) -> list[dict[str, Any]]:
+        """Send all parts, as many at a time as there are threads; return what the store answered, in order."""
+
+        def send(number: int, views: Sequence[memoryview]) -> dict[str, Any]:
+            return self.retries(lambda: self._send_part(key, upload_id, number, views))
+
+        sent: list[Future[dict[str, Any]]] = []
+        under_way: set[Future[dict[str, Any]]] = set()
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="pulse-upload") as pool:
+            try:
+                for number, views in enumerate(parts_of(data, part_size(body_size(data), self.part_bytes)), 1):
+                    sent.append(pool.submit(send, number, views))
+                    under_way.add(sent[-1])
+                    if len(under_way) == self.threads:
+                        done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                        for part in done:
+                            part.result()
+                return [part.result() for part in sent]
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def _send_part(self, key: str, upload_id: str, number: int, views: Sequence[memoryview]) -> dict[str, Any]:
+        checksum = crc32(views)
+        what = f"put of {key!r} in {self.url}, part {number}"
+        with translated(f"put part {number} of", key, self.url):
+            answer = self.client.upload_part(
+                Bucket=self.bucket,
+                Key=key,
+                UploadId=upload_id,
+                PartNumber=number,
+                Body=Parcel(views, self.pace, what),
+                ChecksumCRC32=checksum,
+            )
+        return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32": checksum}
+
+    def _finish(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]], *, size: int, if_absent: bool) -> None:
+        """Make the object of its parts; if the answer is lost, the upload may be gone because that has succeeded."""
+        condition = {"IfNoneMatch": "*"} if if_absent else {}
+        asked = 0
+
+        def finish() -> None:
+            nonlocal asked
+            asked += 1
+            with translated("complete the upload of", key, self.url):
+                self.client.complete_multipart_upload(
+                    Bucket=self.bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}, **condition
+                )
+
+        try:
+            self.retries(finish)
+        except NotFound as error:
+            if asked == 1 or not self._has_size(key, size):
+                raise StoreUnavailable(f"the upload of {key!r} to {self.url} is gone; put it again") from error
+
+    def _has_size(self, key: str, size: int) -> bool:
+        try:
+            with translated("size", key, self.url):
+                return bool(self.client.head_object(Bucket=self.bucket, Key=key)["ContentLength"] == size)
+        except NotFound:
+            return False
+
+    def _abort(self, key: str, upload_id: str) -> None:
+        with translated("give up the upload of", key, self.url):
+            self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
+
+
+def part_size(size: int, part_bytes: int) -> int:
+    """Return how large an object's parts are: as large as asked for, or more if there were too many of them."""
+    least = -(-size // MAX_PARTS)
+    return part_bytes if part_bytes >= least else -(-least // _MIB) * _MIB
+
+
+def parts_of(data: Body, size: int) -> Iterator[Sequence[memoryview]]:
+    """Cut a body into parts of a size, the last one shorter. Buffers are not copied, but those of a Stream are."""
+    return _stream_parts(data, size) if isinstance(data, Stream) else _view_parts(body_views(data), size)
+
+
+def _view_parts(views: Iterable[memoryview], size: int) -> Iterator[Sequence[memoryview]]:
+    part: list[memoryview] = []
+    room = size
+    for view in views:
+        rest = view
+        while rest.nbytes:
+            taken, rest = rest[:room], rest[room:]
+            part.append(taken)
+            room -= taken.nbytes
+            if not room:
+                yield part
+                part, room = [], size
+    if part:
+        yield part
+
+
+def _stream_parts(stream: Stream, size: int) -> Iterator[Sequence[memoryview]]:
+    left = stream.nbytes
+    part = memoryview(bytearray(min(size, left)))
+    at = 0
+    for view in body_views(stream):
+        rest = view
+        while rest.nbytes:
+            taken, rest = rest[: part.nbytes - at], rest[part.nbytes - at :]
+            if not taken.nbytes:
+                break  # more than it has announced, which body_views refuses at the end
+            part[at : at + taken.nbytes] = taken
+            at += taken.nbytes
+            if at == part.nbytes:
+                yield [part]
+                left -= at
+                part, at = memoryview(bytearray(min(size, left))), 0
