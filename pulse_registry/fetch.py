@@ -1,31 +1,35 @@
-"""Fetching: what a reference names comes back checked against its size and BLAKE3, or as a typed error."""
+"""Fetching: what a reference names comes back checked against its size and BLAKE3, or as a typed error.
+
+Large objects come in parallel ranges; what is damaged on the way is fetched again, and nothing else with it.
+"""
 
 from __future__ import annotations
 
 import math
-import mmap
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any
 
-import numpy as np
 from blake3 import blake3
 
-from pulse_kernels import CELL_TYPES
-from pulse_registry.errors import CorruptObject, StoreUnavailable, UnsupportedFormat
-from pulse_registry.geometry import Geometry, Group
-from pulse_registry.keyframe import check_shards
+from pulse_registry.checked import Data, checked
+from pulse_registry.errors import CorruptObject, UnsupportedFormat
+from pulse_registry.geometry import Geometry
 from pulse_registry.log.keys import layout_key
 from pulse_registry.patch import Patch
+from pulse_registry.pieces import PIECE_BYTES, Pieces, read_pieces
+from pulse_registry.spool import Landing, LocalShard, MemoryShard, ShardBytes, SpoolFile, remove_stale
 from pulse_registry.store import LocalFiles, Store
-from pulse_registry.weights import Weights
+from pulse_registry.store.base import read_into
 from pulse_schemas import Fault, KeyframeRef, Layout, ObjectRef, PatchRef, SchemaError
 
-CHUNK_BYTES = 8 << 20
-"""Keyframes are read and hashed in pieces of this size."""
+RANGE_BYTES = 16 << 20
+"""A longer patch is fetched by ranges of this size."""
+FETCH_THREADS = 8
+"""Ranges on their way at a time: enough for 10 Gbit/s at 50 ms, and few enough for 256 MiB at twice 16 MiB each."""
+WINDOW = 512
+"""Ranges that are asked of an executor at a time: more would only lie in its queue."""
 MAX_CELLS = 2**42
 """A layout with more cells is refused before offsets and groups are made of it."""
 Map = Callable[..., Iterator[Any]]
@@ -34,9 +38,13 @@ Map = Callable[..., Iterator[Any]]
 def fetch_layout(store: Store, layout_id: str) -> Layout:
     """Fetch a layout; its id is the hash of its bytes."""
     key = layout_key(layout_id)
-    data = store.get(key)
-    if blake3(data).hexdigest() != layout_id:
-        raise CorruptObject(f"{key}: its bytes do not hash to its name")
+
+    def check(data: bytes) -> bytes:
+        if blake3(data).hexdigest() != layout_id:
+            raise CorruptObject(f"{key}: its bytes do not hash to its name")
+        return data
+
+    data = checked(lambda: store.get(key), check)
     try:
         layout = Layout.parse(data)
     except SchemaError as error:
@@ -48,131 +56,167 @@ def fetch_layout(store: Store, layout_id: str) -> Layout:
     return layout
 
 
-def fetch_patch(store: Store, geometry: Geometry, ref: PatchRef) -> Patch:
-    """Fetch a patch and check its head; its groups are checked when they are decoded.
+def fetch_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], map_: Map) -> list[Patch]:
+    """Fetch patches and check their heads; their groups are checked when they are decoded.
 
     No more than the committed size is read, whatever lies under the key.
+
+    Args:
+        store: scoped to the run; read again where a group is found damaged.
+        geometry: of the layout of all of them.
+        refs: what the records say.
+        map_: ``map``, or an executor's.
     """
-    return Patch.parse(geometry, ref, store.get(ref.object.key, (0, ref.object.size)))
+    patches: list[Patch] = list(map_(lambda ref: _begin_patch(store, geometry, ref), refs))
+    for patch in patches:
+        _in_windows(map_, patch.fetch, patch.missing(RANGE_BYTES))
+    return patches
 
 
-class KeyframeCells:
-    """The checked cells of a keyframe, mapped read-only from files; close it to give the files back.
+def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef) -> Patch:
+    key = ref.object.key
+    first = min(ref.object.size, max(RANGE_BYTES, ref.head_size))
+    return checked(
+        lambda: store.get(key, (0, first)),
+        lambda data: Patch.parse(geometry, ref, data, lambda start, stop: store.get(key, (start, stop))),
+    )
 
-    Pages that were read are given back by ``release``, so that resident memory stays within a few groups.
+
+def fetch_shards(
+    store: Store, ref: KeyframeRef, map_: Map, spool: Path | None, *, in_memory: bool = False
+) -> list[ShardBytes]:
+    """Fetch all bytes of a keyframe, checked; a local store's files are read where they are.
+
+    Args:
+        store: scoped to the run.
+        ref: what the record says.
+        map_: ``map``, or an executor's: memory stays within a piece for each of its threads.
+        spool: folder for files on their way; a pull after one that died goes on with what it left there. None:
+            unnamed files in the system's temporary folder.
+        in_memory: without a spool, keep them in memory instead.
+
+    Raises:
+        CorruptObject: a file is not what was committed.
+        NotFound, StoreUnavailable: as the store.
     """
-
-    def __init__(self, geometry: Geometry, ref: KeyframeRef, files: list[IO[bytes]]) -> None:
-        self._files = files
-        self._maps = [mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) for file in files]
-        shards = check_shards(geometry, ref, [_header(m) for m in self._maps])
-        arrays = []
-        self._places: list[tuple[mmap.mmap, int]] = []
-        for shard, mapped in zip(shards, self._maps, strict=True):
-            at = len(shard.header)
-            for number in range(shard.first, shard.last):
-                tensor = geometry.layout.tensors[number]
-                cells = np.frombuffer(mapped, CELL_TYPES[tensor.dtype].dtype, geometry.sizes[number], at)
-                arrays.append(cells.reshape(tensor.shape))
-                self._places.append((mapped, at))
-                at += geometry.tensor_bytes(number)
-        self.weights = Weights(geometry, arrays)
-
-    @classmethod
-    def fetch(cls, store: Store, geometry: Geometry, ref: KeyframeRef, map_: Map, spool: Path | None) -> Self:
-        """Fetch and check all files; a local store's files are mapped where they are, others are spooled to disk.
-
-        Args:
-            store: scoped to the run.
-            geometry: of the keyframe's layout.
-            ref: what the record says.
-            map_: ``map``, or an executor's.
-            spool: folder for unnamed temporary files; None for the system's.
-
-        Raises:
-            CorruptObject: a file is not what was committed.
-            NotFound, StoreUnavailable: as the store.
-        """
-        index = store.get(ref.index.key, (0, ref.index.size))
-        _check_size(ref.index, len(index))
-        _check_hash(ref.index, blake3(index).hexdigest())
-        files: list[IO[bytes]] = []
-        try:
-            for shard in ref.shards:
-                file = _open_local(store, shard)
-                files.append(file if file is not None else _spool(store, shard, map_, spool))
-            return cls(geometry, ref, files)
-        except BaseException:
-            for file in files:
-                file.close()
-            raise
-
-    def release(self, group: Group) -> None:
-        """Let go of the pages of a group that was read."""
-        width = group.cell_type.width
-        for span in group.spans:
-            mapped, at = self._places[span.tensor]
-            start = -(-(at + span.start * width) // mmap.PAGESIZE) * mmap.PAGESIZE
-            stop = (at + span.stop * width) // mmap.PAGESIZE * mmap.PAGESIZE
-            if stop > start:
-                mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
-
-    def close(self) -> None:
-        """Close the files; maps go when the last array of them does."""
-        for file in self._files:
-            file.close()
-        self._maps.clear()
+    index = checked(lambda: store.get(ref.index.key, (0, ref.index.size)), lambda data: _check(ref.index, data))
+    pieces = read_pieces(ref, index)
+    shards: list[ShardBytes] = []
+    scratch = _Scratch()
+    if spool is not None:
+        remove_stale(spool)
+    try:
+        for shard in ref.shards:
+            local = _local(store, shard)
+            if local is not None:
+                shards.append(local)
+                continue
+            # Before anything is made that is as long as it says; pieces say so too, one hash for each.
+            _check_size(shard, store.size(shard.key) if pieces is None else shard.size)
+            landing: Landing = MemoryShard(shard) if in_memory and spool is None else SpoolFile(shard, spool)
+            shards.append(landing)
+            _land(store, shard, pieces, landing, map_, scratch)
+    except BaseException:
+        for begun in shards:
+            begun.keep()
+        raise
+    return shards
 
 
-def _header(mapped: mmap.mmap) -> bytes:
-    # A length field that claims more than the file holds gives a short header, which the check refuses.
-    length = int.from_bytes(mapped[:8], "little")
-    return mapped[: 8 + min(length, len(mapped))]
+class _Scratch(threading.local):
+    """A buffer for each thread, used over and over: fresh memory for each piece would cost more than the copy."""
+
+    def __init__(self) -> None:
+        self._memory = bytearray()
+
+    def of(self, nbytes: int) -> memoryview:
+        """Return as much of this thread's."""
+        if len(self._memory) < nbytes:
+            self._memory = bytearray(nbytes)
+        return memoryview(self._memory)[:nbytes]
 
 
-def _open_local(store: Store, shard: ObjectRef) -> IO[bytes] | None:
-    if not isinstance(store, LocalFiles):
-        return None
-    path = store.local_path(shard.key)
+def _land(
+    store: Store, shard: ObjectRef, pieces: Pieces | None, landing: Landing, map_: Map, scratch: _Scratch
+) -> None:
+    """Bring a shard's bytes to their place, each piece checked before it is written."""
+    if pieces is None:
+        _land_whole(store, shard, landing, map_, scratch)
+        return
+    hashes = pieces.blake3[shard.key.rpartition("/")[2]]
+
+    def take(number: int) -> None:
+        start = number * pieces.size
+        stop = min(start + pieces.size, shard.size)
+
+        def check(data: memoryview) -> memoryview:
+            if blake3(data).hexdigest() != hashes[number]:
+                raise CorruptObject(f"{shard.key}: the BLAKE3 of piece {number} differs from the one committed")
+            return data
+
+        if landing.resumed and blake3(landing.read(start, stop)).hexdigest() == hashes[number]:
+            return
+        landing.write(start, checked(lambda: _read(store, shard, start, stop, landing, scratch), check))
+
+    _in_windows(map_, take, range(len(hashes)))
+
+
+def _read(store: Store, shard: ObjectRef, start: int, stop: int, landing: Landing, scratch: _Scratch) -> memoryview:
+    room = landing.room(start, stop)
+    if room is None:
+        room = scratch.of(stop - start)
+    read_into(store, shard.key, (start, stop), room)
+    return room
+
+
+def _land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map, scratch: _Scratch) -> None:
+    """Fetch a shard of which only the whole hash is known: an index of an earlier release has no pieces."""
+    starts = range(0, shard.size, PIECE_BYTES)
+    there = landing.resumed
+
+    def take(start: int) -> None:
+        stop = min(start + PIECE_BYTES, shard.size)
+        landing.write(start, _read(store, shard, start, stop, landing, scratch))
+
+    def read() -> memoryview:
+        nonlocal there
+        if not there:
+            _in_windows(map_, take, starts)
+        there = False
+        return memoryview(landing.map())
+
+    checked(read, lambda data: _check(shard, data))
+
+
+def _local(store: Store, shard: ObjectRef) -> LocalShard | None:
+    path = store.local_path(shard.key) if isinstance(store, LocalFiles) else None
     if path is None:
         return None
     _check_size(shard, store.size(shard.key))
-    file = path.open("rb", buffering=0)
+    local = LocalShard(path)
     try:
         hasher, size = blake3(max_threads=blake3.AUTO), 0
-        buffer = bytearray(min(CHUNK_BYTES, shard.size))
-        while got := file.readinto(buffer):
+        buffer = bytearray(min(PIECE_BYTES, shard.size))
+        while got := local.file.readinto(buffer):
             hasher.update(memoryview(buffer)[:got])
             size += got
         _check_size(shard, size)
         _check_hash(shard, hasher.hexdigest())
     except BaseException:
-        file.close()
+        local.close()
         raise
-    return file
+    return local
 
 
-def _spool(store: Store, shard: ObjectRef, map_: Map, spool: Path | None) -> IO[bytes]:
-    _check_size(shard, store.size(shard.key))  # before anything is made that is as long as it says
-    hasher = blake3(max_threads=blake3.AUTO)
-    ranges = [(at, min(at + CHUNK_BYTES, shard.size)) for at in range(0, shard.size, CHUNK_BYTES)]
-    window = 4 * (os.cpu_count() or 1)  # bounds what is in flight: an executor's map starts all that it is given
-    with ExitStack() as undo:
-        try:
-            file = undo.enter_context(tempfile.TemporaryFile(dir=spool))
-            for at in range(0, len(ranges), window):
-                for chunk in map_(lambda part: store.get(shard.key, part), ranges[at : at + window]):
-                    hasher.update(chunk)
-                    file.write(chunk)
-            file.flush()
-        except OSError as error:
-            raise StoreUnavailable(
-                f"{shard.key}: it can't be kept in {spool or tempfile.gettempdir()} on its way: {error.strerror}; "
-                f"it takes {shard.size} bytes there for a while"
-            ) from error
-        _check_hash(shard, hasher.hexdigest())
-        undo.pop_all()
-    return file
+def _in_windows(map_: Map, take: Callable[..., None], items: Sequence[Any]) -> None:
+    for at in range(0, len(items), WINDOW):
+        list(map_(take, items[at : at + WINDOW]))
+
+
+def _check(ref: ObjectRef, data: Data) -> Data:
+    _check_size(ref, len(data))
+    _check_hash(ref, blake3(data, max_threads=blake3.AUTO).hexdigest())
+    return data
 
 
 def _check_size(ref: ObjectRef, size: int) -> None:

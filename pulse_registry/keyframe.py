@@ -1,7 +1,7 @@
 """Keyframes: all cells of a version as an ordinary Hugging Face checkpoint, streamed in both directions.
 
 Tensors lie in layout order in ``model-0000k-of-0000n.safetensors``; ``model.safetensors.index.json`` maps names to
-shards. Tied names are left out, as ``save_pretrained`` does; the layout has them.
+shards, and holds the BLAKE3 of their pieces. Tied names are left out, as ``save_pretrained`` does; the layout has them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pulse_kernels import Cells
 from pulse_registry.errors import CorruptObject
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.log.keys import keyframe_key
+from pulse_registry.pieces import PIECE_BYTES, PieceHasher, Pieces
 from pulse_registry.safetensors_header import header_bytes, split_header, tensor_entry
-from pulse_registry.store import Store, Stream
+from pulse_registry.store import Store, Stream, create
 from pulse_schemas import KeyframeRef, ObjectRef, canonical_json
 
 SHARD_BYTES = 1 << 30
@@ -76,20 +77,27 @@ def index_document(geometry: Geometry, shards: list[Shard], metadata: dict[str, 
     return canonical_json({"metadata": {"total_size": geometry.nbytes, **metadata}, "weight_map": weight_map})
 
 
+def pulse_metadata(geometry: Geometry, version: int, pieces: Pieces) -> dict[str, Any]:
+    """Return what the index of a stored keyframe says beside the names of tensors."""
+    return {"pulse": {"layout": geometry.id, "version": version, "pieces": pieces.model_dump(mode="json")}}
+
+
 class _ShardStream(Stream):
     """A shard's bytes, chunk by chunk, hashed as they go; may be iterated again (a put that is retried)."""
 
-    def __init__(self, geometry: Geometry, shard: Shard, cells_of: Callable[[Group], Cells]) -> None:
+    def __init__(self, geometry: Geometry, shard: Shard, cells_of: Callable[[Group], Cells], piece_bytes: int) -> None:
         self.nbytes = shard.nbytes
         self.blake3 = ""
+        self.pieces: tuple[str, ...] = ()
         self._geometry, self._shard, self._cells_of = geometry, shard, cells_of
+        self._piece_bytes = piece_bytes
 
     def __iter__(self) -> Iterator[memoryview]:
-        hasher = blake3()
+        hasher = PieceHasher(self._piece_bytes)
         for chunk in self._chunks():
             hasher.update(chunk)
             yield chunk
-        self.blake3 = hasher.hexdigest()
+        self.blake3, self.pieces = hasher.whole(), hasher.pieces()
 
     def _chunks(self) -> Iterator[memoryview]:
         yield memoryview(self._shard.header)
@@ -111,6 +119,7 @@ def write_keyframe(
     cells_of: Callable[[Group], Cells],
     *,
     shard_bytes: int = SHARD_BYTES,
+    piece_bytes: int = PIECE_BYTES,
 ) -> KeyframeRef:
     """Store all cells of a version; memory stays within a group's cells, whatever the size of the model.
 
@@ -121,17 +130,19 @@ def write_keyframe(
         write_id: new for every write.
         cells_of: returns a group's cells as one array, which nothing changes until the next call.
         shard_bytes: limit of a shard; a larger tensor has a shard of its own.
+        piece_bytes: of what a shard's pieces are, which readers fetch and check one by one.
     """
     shards = shards_of(geometry, shard_bytes)
-    refs = []
+    refs, hashes = [], {}
     for shard in shards:
-        stream = _ShardStream(geometry, shard, cells_of)
+        stream = _ShardStream(geometry, shard, cells_of, piece_bytes)
         key = keyframe_key(version, write_id, shard.name)
-        store.put(key, stream)
+        create(store, key, stream)
         refs.append(ObjectRef(key=key, size=shard.nbytes, blake3=stream.blake3))
-    index = index_document(geometry, shards, {"pulse": {"layout": geometry.id, "version": version}})
+        hashes[shard.name] = stream.pieces
+    index = index_document(geometry, shards, pulse_metadata(geometry, version, Pieces(size=piece_bytes, blake3=hashes)))
     key = keyframe_key(version, write_id, INDEX_NAME)
-    store.put(key, index)
+    create(store, key, index)
     index_ref = ObjectRef(key=key, size=len(index), blake3=blake3(index).hexdigest())
     return KeyframeRef(version=version, index=index_ref, shards=tuple(refs))
 

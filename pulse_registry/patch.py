@@ -8,7 +8,7 @@ by its BLAKE3: so a group can be fetched by range, checked and decoded alone.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from pulse_kernels import Backend, Cells, CodecError, CoderName, RankError, decode_group, encode_group
 from pulse_registry.change import Change, Delta
+from pulse_registry.checked import checked
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
 from pulse_registry.geometry import Geometry, Group
@@ -23,6 +24,8 @@ from pulse_registry.safetensors_header import header_bytes, split_header, tensor
 from pulse_schemas import Fault, ObjectRef, PatchHead, PatchRef, SchemaError
 
 CoderChoice = Literal["auto", "gap", "class"]
+ReadRange = Callable[[int, int], bytes]
+"""Reads bytes ``start`` to ``stop`` of an object."""
 _ENTRY = struct.Struct("<IIII32sQQQQ")
 _CODERS: tuple[CoderName, ...] = ("gap", "class")
 
@@ -135,33 +138,44 @@ def _class_pays(cells: int, gap_bytes: int) -> bool:
 
 
 class Patch:
-    """A fetched patch object, its head checked; groups are checked as they are decoded.
+    """A patch object on its way: its head is checked, its groups are as they are decoded.
 
     Attributes:
         ref: what the record says of it.
         entries: the directory by group number.
     """
 
-    def __init__(self, ref: PatchRef, entries: dict[int, Entry], groups: dict[int, memoryview]) -> None:
+    def __init__(
+        self, ref: PatchRef, entries: dict[int, Entry], places: dict[int, range], read: ReadRange, data: bytes
+    ) -> None:
         self.ref = ref
         self.entries = entries
-        self._groups = groups
+        self._places = places
+        self._read = read
+        self._groups: dict[int, memoryview] = {}
+        self._take((number for number, place in places.items() if place.stop <= len(data)), 0, data)
 
     @classmethod
-    def parse(cls, geometry: Geometry, ref: PatchRef, data: bytes) -> Self:
+    def parse(cls, geometry: Geometry, ref: PatchRef, data: bytes, read: ReadRange | None = None) -> Self:
         """Check an object's size, its head's BLAKE3 and every count against the layout.
+
+        Args:
+            geometry: of the layout of both versions.
+            ref: what the record says.
+            data: the object's bytes, or, with ``read``, its first ones, no fewer than its head.
+            read: reads a range of the object: groups that are damaged, or that ``data`` does not hold.
 
         Raises:
             CorruptObject: the bytes are not those that were committed, or break the format.
             UnsupportedFormat: written by another release.
         """
-        key = ref.object.key
-        if len(data) != ref.object.size:
-            raise CorruptObject(f"{key}: {len(data)} bytes, {ref.object.size} were committed")
+        key, size = ref.object.key, ref.object.size
+        if (read is None and len(data) != size) or len(data) > size or len(data) < ref.head_size:
+            raise CorruptObject(f"{key}: {len(data)} bytes, {size} were committed")
         view = memoryview(data)
         if blake3(view[: ref.head_size]).hexdigest() != ref.head_blake3:
             raise CorruptObject(f"{key}: the head's BLAKE3 differs from the one committed")
-        head, directory = _parse_head(key, bytes(view[: ref.head_size]), ref.object.size)
+        head, directory = _parse_head(key, bytes(view[: ref.head_size]), size)
         if (head.layout, head.base, head.target, head.changed) != (
             geometry.id,
             ref.base,
@@ -169,7 +183,7 @@ class Patch:
             ref.changed,
         ):
             raise CorruptObject(f"{key}: it is not the patch that the record names")
-        entries, groups, at, last = {}, {}, ref.head_size, -1
+        entries, places, at, last = {}, {}, ref.head_size, -1
         for fields in _ENTRY.iter_unpack(directory):
             entry = _entry(fields)
             if entry is None or not last < entry.group < len(geometry.groups):
@@ -178,22 +192,52 @@ class Patch:
                 raise CorruptObject(f"{key}: group {entry.group} claims {entry.changed} changed cells")
             last = entry.group
             entries[entry.group] = entry
-            groups[entry.group] = view[at : at + entry.size]
+            places[entry.group] = range(at, at + entry.size)
             at += entry.size
-        if at != len(data) or sum(e.changed for e in entries.values()) != head.changed:
+        if at != size or sum(e.changed for e in entries.values()) != head.changed:
             raise CorruptObject(f"{key}: the directory does not add up to the object")
-        return cls(ref, entries, groups)
+        return cls(ref, entries, places, read or (lambda start, stop: data[start:stop]), data)
+
+    def missing(self, nbytes: int) -> list[list[int]]:
+        """Return the groups that are not at hand, as runs that lie end to end and take about so many bytes."""
+        runs: list[list[int]] = []
+        for number, place in self._places.items():
+            if number in self._groups:
+                continue
+            if runs and place.stop - self._places[runs[-1][0]].start <= nbytes:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        return runs
+
+    def fetch(self, run: list[int]) -> None:
+        """Read a run of ``missing``; its groups are checked as they are decoded.
+
+        Raises:
+            CorruptObject: the object ends before them.
+            NotFound, StoreUnavailable: as the store.
+        """
+        start, stop = self._places[run[0]].start, self._places[run[-1]].stop
+        self._take(run, start, self._read(start, stop))
+
+    def _take(self, numbers: Iterable[int], start: int, data: bytes) -> None:
+        view = memoryview(data)
+        for number in numbers:
+            place = self._places[number]
+            self._groups[number] = view[place.start - start : place.stop - start]
 
     def decode(self, backend: Backend, group: Group, base: list[Cells] | None = None) -> Delta:
         """Check and decode one group that the directory names; ``class`` groups need the ``base`` cells.
 
+        A damaged group is read again, alone.
+
         Raises:
             CorruptObject: the group's bytes are not those that were committed, or break the format.
             BaseMismatch: (``class``) the base cells are not those that it was coded against.
+            StoreUnavailable: it was to be read again, and the store failed.
         """
-        entry, data, key = self.entries[group.number], self._groups[group.number], self.ref.object.key
-        if blake3(data).digest() != entry.blake3:
-            raise CorruptObject(f"{key}: the BLAKE3 of group {group.number} differs from the one committed")
+        entry, key = self.entries[group.number], self.ref.object.key
+        data = checked(lambda: self._bytes_of(group.number), lambda data: self._check(group.number, data))
         try:
             return Delta(*decode_group(backend, entry.coder, group.cell_type, group.cells, entry.changed, data, base))
         except RankError as error:
@@ -202,6 +246,18 @@ class Patch:
             ) from error
         except CodecError as error:
             raise CorruptObject(f"{key}: group {group.number}: {error}") from error
+
+    def _bytes_of(self, number: int) -> memoryview:
+        """Return what was taken of a group, the first time, or read it."""
+        place = self._places[number]
+        data = self._groups.pop(number, None)
+        return memoryview(self._read(place.start, place.stop)) if data is None else data
+
+    def _check(self, number: int, data: memoryview) -> memoryview:
+        if blake3(data).digest() != self.entries[number].blake3:
+            raise CorruptObject(f"{self.ref.object.key}: the BLAKE3 of group {number} differs from the one committed")
+        self._groups[number] = data
+        return data
 
 
 def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, list[Entry]]:

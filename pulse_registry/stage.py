@@ -18,9 +18,10 @@ from pulse_registry.chain import Link, WrongBase, follow
 from pulse_registry.change import Change
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument
-from pulse_registry.fetch import KeyframeCells, Map, fetch_layout, fetch_patch
+from pulse_registry.fetch import Map, fetch_layout, fetch_patches
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.held import Step
+from pulse_registry.keyframe_cells import KeyframeCells
 from pulse_registry.patch import Patch
 from pulse_registry.route import Leg, Route
 from pulse_registry.store import Store
@@ -37,13 +38,15 @@ class Staging:
     Attributes:
         store: scoped to the run.
         backend: computes.
-        map_: an executor's map.
+        map_: an executor's map, with a thread for each core.
+        fetch_map: another's, for what waits for the store.
         spool: folder for keyframes on their way; None for the system's temporary folder.
     """
 
     store: Store
     backend: Backend
     map_: Map
+    fetch_map: Map
     spool: Path | None
     _geometries: dict[str, Geometry] = field(default_factory=dict)
 
@@ -62,13 +65,15 @@ class StagedCells:
         changes: one a changed group, in group order, relative to the weights, or to ``keyframe`` where that is set.
         keyframe: all cells are copied from here first; None: ``changes`` alone lead to the target.
         digest: the target's.
+        whole: whether all cells are replaced.
         phases: seconds of ``fetch``, ``decode`` and ``verify``.
     """
 
     changes: Sequence[Change]
     keyframe: KeyframeCells | None
     digest: Digest
-    phases: dict[str, float]
+    whole: bool = False
+    phases: dict[str, float] = field(default_factory=dict)
 
     def store_into(self, staging: Staging, weights: Weights) -> None:
         """Write the target's cells; safe to do again after it was cut off."""
@@ -100,6 +105,7 @@ def stage_cells(
     base_digest: Digest | None,
     target_digest: Digest,
     undo: Sequence[Step] = (),
+    new: bool = False,
 ) -> StagedCells:
     """Prepare the way along ``route``; the weights are not changed, whatever happens.
 
@@ -110,6 +116,7 @@ def stage_cells(
         base_digest: of the version that the weights hold; None where that is not known.
         target_digest: of version ``route.target``, as committed.
         undo: the steps that the route's undo legs take back, newest first.
+        new: the weights hold nothing and nobody has seen them: they may be given other memory.
 
     Raises:
         BaseMismatch: the weights are not the version that they were taken for.
@@ -122,17 +129,14 @@ def stage_cells(
     keyframe: KeyframeCells | None = None
     legs = route.legs
     if legs and legs[0].keyframe is not None:
-        keyframe = KeyframeCells.fetch(staging.store, geometry, legs[0].keyframe, staging.map_, staging.spool)
+        keyframe = KeyframeCells.fetch(
+            staging.store, geometry, legs[0].keyframe, staging.fetch_map, staging.spool, in_memory=new
+        )
         legs = legs[1:]
     try:
-        fetched = [leg.patch for leg in legs if leg.patch is not None]
-        patches = dict(
-            zip(
-                (ref.object.key for ref in fetched),
-                staging.map_(lambda ref: fetch_patch(staging.store, geometry, ref), fetched),
-                strict=True,
-            )
-        )
+        refs = [leg.patch for leg in legs if leg.patch is not None]
+        fetched = fetch_patches(staging.store, geometry, refs, staging.fetch_map)
+        patches = {patch.ref.object.key: patch for patch in fetched}
         phases["fetch"] = time.perf_counter() - began
         base = keyframe.weights if keyframe is not None else weights
         joined = _join_legs(staging, geometry, base, legs, patches, undo)
@@ -213,18 +217,23 @@ def _verify(
         if base_digest is None:
             raise InvalidArgument("a route without a keyframe needs the base's digest")
         digest += base_digest
-        staged = StagedCells(changes, None, digest, {})
+        staged = StagedCells(changes, None, digest)
+    elif keyframe.in_memory:
+        digest += keyframe.weights.digest(staging.backend, staging.map_)
+        staged = StagedCells(changes, None, digest, whole=True)
     else:
         whole, sparse = _against_keyframe(staging, weights, keyframe, changes, known=base_digest is not None)
         digest += whole
-        staged = StagedCells(changes, keyframe, digest, {})
+        staged = StagedCells(changes, keyframe, digest, whole=True)
         if sparse is not None:
-            staged = StagedCells(sparse, None, digest, {})
+            staged = StagedCells(sparse, None, digest)
     if digest != target_digest:
         raise CorruptObject(
             f"version {route.target}: the route leads to state digest {digest.hex()}, "
             f"{target_digest.hex()} was committed; nothing was changed"
         )
+    if keyframe is not None and keyframe.in_memory:
+        weights.adopt(keyframe.weights)
     if keyframe is not None and staged.keyframe is None:
         keyframe.close()
     return staged

@@ -28,8 +28,7 @@ class Weights:
 
     def __init__(self, geometry: Geometry, arrays: Sequence[npt.NDArray[Any]]) -> None:
         self.geometry = geometry
-        self.arrays = list(arrays)
-        self._flat = [a.reshape(-1) if a.flags.c_contiguous else None for a in self.arrays]
+        self._take(arrays)
 
     @classmethod
     def empty(cls, geometry: Geometry) -> Self:
@@ -59,6 +58,10 @@ class Weights:
                 raise InvalidModel(f"tensor {tensor.name!r} is expanded: several of its cells share memory")
             arrays.append(view.cells)
         return cls(geometry, arrays)
+
+    def adopt(self, other: Self) -> None:
+        """Become the arrays of other weights of the layout; the own ones are let go of."""
+        self._take(other.arrays)
 
     def spans(self, group: Group) -> list[Cells]:
         """Return the group's cells as 1-D arrays, end to end: views where the tensor is contiguous."""
@@ -118,6 +121,10 @@ class Weights:
             total += Digest(*backend.digest(cells, flat))
             flat += len(cells)
         return total
+
+    def _take(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        self.arrays = list(arrays)
+        self._flat = [a.reshape(-1) if a.flags.c_contiguous else None for a in self.arrays]
 
     def _span(self, number: int, start: int, stop: int) -> Cells:
         flat = self._flat[number]

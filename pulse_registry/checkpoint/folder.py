@@ -20,6 +20,7 @@ from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import Conflict, InvalidArgument
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import INDEX_NAME, Shard, index_document
+from pulse_registry.spool import PART
 from pulse_schemas import Schema
 
 LOCK_NAME = ".pulse.lock"
@@ -105,11 +106,16 @@ class CheckpointFolder:
         self.files.replace(new, self.path / INDEX_NAME)
         self.files.sync_folder(self.path)
 
-    def tidy(self, keep: Collection[str] = ()) -> None:
-        """Remove the files of ours that the index does not name, but for those to ``keep``."""
+    def tidy(self, keep: Collection[str] = (), *, spool: bool = False) -> None:
+        """Remove the files of ours that the index does not name, but for those to ``keep``.
+
+        ``spool``: those too that a pull which died had fetched, and the next one would go on with.
+        """
         self._look()
         stay = {*self.shards, *keep}
-        gone = [name for name in self._names() if name not in stay and (name == _NEW_INDEX or _OURS.fullmatch(name))]
+        ours = [name for name in self._names() if name == _NEW_INDEX or _OURS.fullmatch(name)]
+        parts = [name for name in self._names() if spool and PART.fullmatch(name)]
+        gone = [name for name in (*ours, *parts) if name not in stay]
         if gone:
             # The index that does not name them must be the one that a power loss would leave.
             self.files.sync_folder(self.path)

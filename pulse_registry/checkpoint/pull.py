@@ -87,7 +87,7 @@ def pull_checkpoint(
         except BaseException:
             _tidy(out, keep=out.shards)
             raise
-        _tidy(out)
+        _tidy(out, spool=True)
         return CheckpointPull(target.version, target.digest, result.nbytes, result.objects, True)
 
 
@@ -186,10 +186,10 @@ def _renamed(name: str, suffix: str) -> str:
     return f"{name[: name.index('-pulse-v')]}{suffix}.safetensors"
 
 
-def _tidy(out: CheckpointFolder, keep: list[str] | None = None) -> None:
+def _tidy(out: CheckpointFolder, keep: list[str] | None = None, *, spool: bool = False) -> None:
     """Remove what is not needed; what can't be removed now is no failure, the next pull removes it."""
     try:
-        out.tidy(keep or ())
+        out.tidy(keep or (), spool=spool)
     except (OSError, InvalidArgument) as error:
         _logger.warning("%s: files that are not needed any more stay until the next pull: %s", out.path, error)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pulse_registry.checked import checked
 from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.log import keys
 from pulse_registry.log.state import RunState, sealed_hash
@@ -103,10 +105,9 @@ class LogReader:
         """
         key = keys.record_key(seq)
         try:
-            sealed = self._store.get(key)
+            return checked(lambda: self._store.get(key), lambda sealed: (_unseal(key, sealed), sealed))
         except NotFound:
             return None
-        return _unseal(key, sealed), sealed
 
     def _tail(self) -> None:
         old = self._state or RunState(self._run)
@@ -134,10 +135,10 @@ class LogReader:
         """Yield the snapshots to try: the one that the hint names, then all, newest first."""
         hinted = None
         try:
-            head = Head.unseal(self._store.get(keys.HEAD))
+            head = checked(lambda: self._store.get(keys.HEAD), _unseal_head)
         except NotFound:
             pass
-        except SchemaError as error:
+        except (CorruptObject, UnsupportedFormat) as error:
             _logger.warning("run %s: the head hint is of no use: %s", self._run, error)
         else:
             if head.snapshot is None:
@@ -151,21 +152,40 @@ class LogReader:
     def _from_snapshot(self, key: str) -> RunState | None:
         """Return the state that a snapshot holds, or None, with a warning, where it can't be relied upon."""
         try:
-            snapshot = Snapshot.unseal(self._store.get(key))
+            snapshot = checked(lambda: self._store.get(key), _unseal_snapshot)
             if snapshot.run != self._run or keys.snapshot_key(snapshot.seq) != key:
                 raise CorruptObject(f"it is snapshot {snapshot.seq} of run {snapshot.run!r}")
-            if sealed_hash(self._store.get(keys.record_key(snapshot.seq))) != snapshot.last:
-                raise CorruptObject(f"record {snapshot.seq} is another one than it folds")
+
+            def check_last(sealed: bytes) -> None:
+                if sealed_hash(sealed) != snapshot.last:
+                    raise CorruptObject(f"record {snapshot.seq} is another one than it folds")
+
+            checked(lambda: self._store.get(keys.record_key(snapshot.seq)), check_last)
             return RunState.from_snapshot(snapshot)
-        except (NotFound, SchemaError, CorruptObject) as error:
+        except (NotFound, SchemaError, CorruptObject, UnsupportedFormat) as error:
             _logger.warning("run %s: %s is of no use, trying an older one: %s", self._run, key, error)
             return None
 
 
 def _unseal(key: str, sealed: bytes) -> Record:
-    try:
+    with _typed(key):
         return unseal_record(sealed)
+
+
+def _unseal_head(sealed: bytes) -> Head:
+    with _typed(keys.HEAD):
+        return Head.unseal(sealed)
+
+
+def _unseal_snapshot(sealed: bytes) -> Snapshot:
+    with _typed("the snapshot"):
+        return Snapshot.unseal(sealed)
+
+
+@contextmanager
+def _typed(name: str) -> Iterator[None]:
+    try:
+        yield
     except SchemaError as error:
-        if error.fault is Fault.UNSUPPORTED:
-            raise UnsupportedFormat(f"{key}: {error}") from error
-        raise CorruptObject(f"{key}: {error}") from error
+        kind = UnsupportedFormat if error.fault is Fault.UNSUPPORTED else CorruptObject
+        raise kind(f"{name}: {error}") from error

@@ -314,7 +314,7 @@ def _sealed(content: bytes) -> bytes:
 
 
 def shard(make: Callable[[bytes], bytes]) -> Forge:
-    """Replace the bytes of the keyframe's shard."""
+    """Replace the bytes of the keyframe's shard, and the hashes of its pieces."""
 
     def forge(store: DictStore) -> None:
         key = key_of(store, "model-00001")
@@ -325,8 +325,39 @@ def shard(make: Callable[[bytes], bytes]) -> Forge:
             1,
             lambda r: r["keyframe"]["shards"][0].update(size=len(data), blake3=blake3(data).hexdigest()),
         )
+        size = 8 << 20
+        hashes = [blake3(data[at : at + size]).hexdigest() for at in range(0, len(data), size)]
+        pieces(lambda p: p["blake3"].update({key.rpartition("/")[2]: hashes}))(store)
 
     return forge
+
+
+def index(make: Callable[[bytes], bytes]) -> Forge:
+    """Replace the bytes of the keyframe's index."""
+
+    def forge(store: DictStore) -> None:
+        key = key_of(store, "index")
+        data = make(store.objects[key])
+        store.objects[key] = data
+        edit_record(store, 1, lambda r: r["keyframe"]["index"].update(size=len(data), blake3=blake3(data).hexdigest()))
+
+    return forge
+
+
+def pieces(edit: Callable[[dict[str, Any]], Any]) -> Forge:
+    """Change what the index says of the shards' pieces."""
+
+    def remade(data: bytes) -> bytes:
+        document = json.loads(data)
+        edit(document["metadata"]["pulse"]["pieces"])
+        return canonical_json(document)
+
+    return index(remade)
+
+
+def hashes(make: Callable[[list[str]], Any]) -> Forge:
+    """Change the list of a shard's pieces."""
+    return pieces(lambda p: p.update(blake3={name: make(listed) for name, listed in p["blake3"].items()}))
 
 
 def shard_header(make: Callable[[dict[str, Any]], Any]) -> Forge:
@@ -396,6 +427,28 @@ KEYFRAME: dict[str, tuple[Forge, type[PulseError] | tuple[type[PulseError], ...]
         CorruptObject,
     ),
     "a shard of other cells": (shard(lambda data: data[:-2] + b"\1\2"), CorruptObject),
+    "an index that is no JSON": (index(lambda data: b"\xff" + data), CorruptObject),
+    "an index that is a list": (index(lambda data: b"[" + data + b"]"), CorruptObject),
+    "an index nested 100,000 deep": (index(lambda data: b"[" * 100_000), CorruptObject),
+    "an index of no bytes": (index(lambda data: b""), CorruptObject),
+    "pieces of no bytes": (pieces(lambda p: p.update(size=0)), CorruptObject),
+    "pieces of one byte": (pieces(lambda p: p.update(size=1)), CorruptObject),
+    "pieces of 2^62 bytes": (pieces(lambda p: p.update(size=2**62)), CorruptObject),
+    "pieces of less than nothing": (pieces(lambda p: p.update(size=-8 << 20)), CorruptObject),
+    "pieces of another kind": (pieces(lambda p: p.update(sha256={})), CorruptObject),
+    "pieces of no shard": (pieces(lambda p: p.update(blake3={})), CorruptObject),
+    "pieces of another shard": (
+        pieces(lambda p: p.update(blake3={"../" + name: listed for name, listed in p["blake3"].items()})),
+        CorruptObject,
+    ),
+    "no piece": (hashes(lambda listed: []), CorruptObject),
+    "a piece twice": (hashes(lambda listed: listed * 2), CorruptObject),
+    "20,000 pieces of 4 KiB": (
+        pieces(lambda p: p.update(size=4096, blake3={n: ["0" * 64] * 20_000 for n in p["blake3"]})),
+        CorruptObject,
+    ),
+    "a piece whose hash is none": (hashes(lambda listed: ["0" * 63]), CorruptObject),
+    "a piece whose hash is a number": (hashes(lambda listed: [0]), CorruptObject),
     "the shard twice": (
         first_commit(
             lambda r: r["keyframe"].update(
@@ -508,7 +561,13 @@ def test_the_forger_can_sign_what_is_accepted(coder: str) -> None:
 
 def test_the_forger_can_sign_keyframes_and_layouts_that_are_accepted() -> None:
     honest, model = VICTIMS["gap"]
-    for forge in (shard(lambda data: data), shard_header(lambda h: h), layout(lambda d: None)):
+    for forge in (
+        shard(lambda data: data),
+        shard_header(lambda h: h),
+        index(lambda data: data),
+        pieces(lambda p: p.update(size=1 << 20)),
+        layout(lambda d: None),
+    ):
         store = copied(honest)
         forge(store)
         into = garbage(model)

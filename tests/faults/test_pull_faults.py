@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pulse_registry.errors import BaseMismatch, CorruptObject, NotFound, StoreUnavailable, UnsupportedFormat
+from pulse_registry.errors import BaseMismatch, CorruptObject, NotFound, StoreUnavailable
 from pulse_registry.registry import Registry
 from pulse_registry.store import Fault, FaultStore
 from tests.faults.harness import Model, bits, calls_of, change, failing, garbage, quick, settle, small_model
@@ -103,34 +103,51 @@ def test_a_pull_that_loses_a_call_leaves_the_weights_as_they_were_and_can_be_rep
 
 @pytest.mark.parametrize("action", ["flip_bit", "truncate"])
 @pytest.mark.parametrize("pull", PULLS, ids=lambda pull: pull.name)
-def test_a_pull_that_reads_lies_takes_none_for_the_truth(pull: Pull, action) -> None:
+def test_a_pull_that_is_lied_to_asks_again_and_takes_no_lie_for_the_truth(pull: Pull, action) -> None:
     store = a_run(pull.coder, pull.keyframe_every)
     wanted = bits(model_at(pull.target))
     faulty, outage = failing(store)
     registry, weights = open_worker(pull, faulty, attempts=1)
     with registry:
-        gets = [call for call in calls_of(lambda: registry.pull(pull.target, into=weights), outage) if call[0] == "get"]
-    refused = 0
-    for nth in range(1, len(gets) + 1):
+        calls = calls_of(lambda: registry.pull(pull.target, into=weights), outage)
+    gets = sum(verb == "get" for verb, _ in calls)
+    for nth in range(1, gets + 1):
         for seed in range(3):
             armed: list[bool] = []
             fault = Fault(action, verb="get", matches=lambda verb, key, armed=armed: bool(armed), nth=nth)
             lying = FaultStore(store, [fault], seed=seed)
             registry, weights = open_worker(pull, lying, attempts=1)
-            was = bits(weights)
             armed.append(True)
             with registry:
-                try:
-                    registry.pull(pull.target, into=weights)
-                except (CorruptObject, UnsupportedFormat, NotFound):
-                    refused += 1
-                    assert bits(weights) == was, f"seed {seed}"
-                else:
-                    assert bits(weights) == wanted, f"seed {seed}"
-                armed.clear()
                 registry.pull(pull.target, into=weights)
-                assert bits(weights) == wanted
-    assert refused
+            assert lying.fired
+            assert bits(weights) == wanted, f"seed {seed}"
+
+
+@pytest.mark.parametrize("action", ["flip_bit", "truncate"])
+@pytest.mark.parametrize("pull", PULLS, ids=lambda pull: pull.name)
+def test_a_pull_that_hears_nothing_but_lies_is_refused(pull: Pull, action) -> None:
+    store = a_run(pull.coder, pull.keyframe_every)
+    faulty, outage = failing(store)
+    registry, weights = open_worker(pull, faulty, attempts=1)
+    with registry:
+        calls = calls_of(lambda: registry.pull(pull.target, into=weights), outage)
+    keys = {key for verb, key in calls if verb == "get"}
+    for key in sorted(key for key in keys if store.objects.get(key) is not None and not key.endswith("head")):
+        armed: list[bool] = []
+        fault = Fault(action, verb="get", matches=lambda verb, of, key=key, armed=armed: bool(armed) and of == key)
+        lying = FaultStore(store, [fault], seed=3)
+        registry, weights = open_worker(pull, lying, attempts=1)
+        was = bits(weights)
+        armed.append(True)
+        with registry:
+            with pytest.raises((CorruptObject, NotFound)):
+                registry.pull(pull.target, into=weights)
+            assert bits(weights) == was
+            assert sum(of == key for _, _, of in lying.fired) >= 2, "it was asked for again"
+            armed.clear()
+            registry.pull(pull.target, into=weights)
+            assert bits(weights) == bits(model_at(pull.target))
 
 
 WRONG: dict[str, Callable[[Model], None]] = {

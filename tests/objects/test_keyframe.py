@@ -17,9 +17,9 @@ from safetensors.numpy import load_file
 
 from pulse_kernels import Cells, get_backend
 from pulse_registry.errors import CorruptObject, NotFound
-from pulse_registry.fetch import KeyframeCells
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import INDEX_NAME, check_shards, shards_of, write_keyframe
+from pulse_registry.keyframe_cells import KeyframeCells
 from pulse_registry.model import layout_of, read_model
 from pulse_registry.store import Body, FileStore, Store, body_views
 from pulse_registry.weights import Weights
@@ -296,6 +296,9 @@ def test_a_damaged_shard_is_refused(kind: str, damage: str, tmp_path: Path):
             else:
                 data.clear()
             store.put(shard.key, bytes(data))
+            if kind == "memory" and damage == "grow":  # no more than was committed is fetched
+                assert fetched(store, geometry, ref) == expected(geometry, mixed_model())
+                continue
             with pytest.raises(CorruptObject, match=shard.key):
                 fetched(store, geometry, ref)
         store.put(shard.key, whole)

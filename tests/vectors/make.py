@@ -20,9 +20,10 @@ from blake3 import blake3
 from pulse_kernels import CELL_TYPES, Cells, CoderName, encode_group, get_backend
 from pulse_registry.change import Change
 from pulse_registry.geometry import Geometry
-from pulse_registry.keyframe import index_document, shards_of
+from pulse_registry.keyframe import index_document, pulse_metadata, shards_of
 from pulse_registry.model import layout_of, read_model
 from pulse_registry.patch import encode_patch
+from pulse_registry.pieces import Pieces
 from pulse_registry.weights import Weights
 from pulse_schemas import DTYPE_ORDER, CommitRecord, EpochRecord, KeyframeRef, Layout, ObjectRef, PatchRef, Tensor
 
@@ -288,7 +289,8 @@ def keyframes() -> Document:
         shard.name: shard.header + b"".join(weights.arrays[n].tobytes() for n in range(shard.first, shard.last))
         for shard in shards
     }
-    index = index_document(geometry, shards, {"pulse": {"layout": geometry.id, "version": 5}})
+    pieces = Pieces(size=4096, blake3={name: (blake3(data).hexdigest(),) for name, data in files.items()})
+    index = index_document(geometry, shards, pulse_metadata(geometry, 5, pieces))
     return {
         "layout": geometry.layout.model_dump(mode="json"),
         "version": 5,

@@ -12,8 +12,8 @@ from blake3 import blake3
 from pulse_kernels import CELL_TYPES, Backend, decode_group, encode_group, get_backend
 from pulse_kernels.streams import Streams
 from pulse_registry.digest import Digest
-from pulse_registry.fetch import KeyframeCells
 from pulse_registry.geometry import Geometry
+from pulse_registry.keyframe_cells import KeyframeCells
 from pulse_registry.patch import Patch
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, Layout, ObjectRef, PatchRef, canonical_json, unseal_record
@@ -213,7 +213,16 @@ def test_keyframes_hold_the_listed_cells():
     found = [array.tobytes().hex() for array in keyframe.weights.arrays]
     keyframe.close()
     assert found == [document["cells"][tensor.name] for tensor in geometry.layout.tensors]
-    weight_map = json.loads(store.objects[index.key])["weight_map"]
+    listed = json.loads(store.objects[index.key])
+    pieces = listed["metadata"]["pulse"]["pieces"]
+    assert pieces["blake3"] == {
+        name: [
+            blake3(store.objects[name][at : at + pieces["size"]]).hexdigest()
+            for at in range(0, ref.size, pieces["size"])
+        ]
+        for name, ref in refs.items()
+    }
+    weight_map = listed["weight_map"]
     assert set(weight_map) == {tensor.name for tensor in geometry.layout.tensors}
     for name, file in weight_map.items():
         data = store.objects[file]

@@ -1,0 +1,99 @@
+"""Pieces: the BLAKE3 of every stretch of a keyframe's shards, so that each is fetched, checked and kept alone.
+
+They are in the keyframe's index, in ``metadata.pulse.pieces``. The record holds the index' BLAKE3, and so covers every
+byte of the shards through it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from blake3 import blake3
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pulse_registry.errors import CorruptObject
+from pulse_schemas import KeyframeRef, Schema
+from pulse_schemas.base import Hash
+
+PIECE_BYTES = 8 << 20
+"""What is written: long enough that a request costs little beside it, short enough that a lost one does too."""
+MIN_PIECE_BYTES, MAX_PIECE_BYTES = 4 << 10, 16 << 20
+"""What is read: the first bounds the index' size and the number of requests, the second the memory in flight."""
+
+
+class Pieces(Schema):
+    """``size``: bytes of a piece, but for the last of a shard; ``blake3``: of each shard's pieces, by file name."""
+
+    size: Annotated[int, Field(ge=MIN_PIECE_BYTES, le=MAX_PIECE_BYTES)]
+    blake3: dict[str, tuple[Hash, ...]]
+
+
+class PieceHasher:
+    """Hashes a file that comes in chunks of any size: as a whole, and piece by piece."""
+
+    def __init__(self, piece_bytes: int) -> None:
+        self._piece_bytes = piece_bytes
+        self._whole, self._piece, self._left = blake3(), blake3(), piece_bytes
+        self._done: list[str] = []
+
+    def update(self, chunk: memoryview) -> None:
+        """Take the next bytes."""
+        self._whole.update(chunk)
+        at = 0
+        while at < len(chunk):
+            part = chunk[at : at + self._left]
+            self._piece.update(part)
+            at, self._left = at + len(part), self._left - len(part)
+            if not self._left:
+                self._done.append(self._piece.hexdigest())
+                self._piece, self._left = blake3(), self._piece_bytes
+
+    def whole(self) -> str:
+        """Return the hash of all bytes so far."""
+        return self._whole.hexdigest()
+
+    def pieces(self) -> tuple[str, ...]:
+        """Return the hashes of all pieces, the last of which may be shorter."""
+        open_ = self._left < self._piece_bytes
+        return (*self._done, self._piece.hexdigest()) if open_ else tuple(self._done)
+
+
+class _Pulse(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    pieces: Pieces | None = None
+
+
+class _Metadata(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    pulse: _Pulse = _Pulse()
+
+
+class _Index(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    metadata: _Metadata = _Metadata()
+
+
+def read_pieces(ref: KeyframeRef, index: bytes) -> Pieces | None:
+    """Return the pieces of a keyframe's shards, one hash for each stretch of each; None if its index has none.
+
+    Args:
+        ref: what the record says of the keyframe.
+        index: bytes of the index, checked against it.
+
+    Raises:
+        CorruptObject: it is no index, or its pieces are not those of shards of these sizes.
+    """
+    try:
+        pieces = _Index.model_validate_json(index).metadata.pulse.pieces
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"])) or "document"
+        raise CorruptObject(f"{ref.index.key}: it is no keyframe's index: {where}: {first['msg']}") from error
+    if pieces is None:
+        return None
+    for shard in ref.shards:
+        name = shard.key.rpartition("/")[2]
+        listed, expected = len(pieces.blake3.get(name, ())), -(-shard.size // pieces.size)
+        if listed != expected:
+            raise CorruptObject(f"{ref.index.key}: it lists {listed} pieces of {name}, which has {expected}")
+    return pieces
