@@ -1,14 +1,18 @@
 """The log of a run: append-only records in a store, and the state that they fold into."""
 
+from pulse_registry.log.admission import Admission
 from pulse_registry.log.clock import Clock, NewId, random_id, timestamp, utc_now
+from pulse_registry.log.keeper import LogKeeper
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.state import Effect, RunState, fold, sealed_hash
 from pulse_registry.log.writer import CommitDraft, LogWriter, MakeRecord
 
 __all__ = [
+    "Admission",
     "Clock",
     "CommitDraft",
     "Effect",
+    "LogKeeper",
     "LogReader",
     "LogWriter",
     "MakeRecord",

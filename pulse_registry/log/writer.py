@@ -6,7 +6,6 @@ newer epoch; no record that the reader would refuse is ever written.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +19,11 @@ from pulse_registry.errors import (
     CorruptObject,
     Fenced,
     InvalidArgument,
-    PulseError,
     StoreUnavailable,
 )
 from pulse_registry.log import keys
 from pulse_registry.log.clock import Clock, NewId, timestamp
+from pulse_registry.log.keeper import SNAPSHOT_EVERY, LogKeeper
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import violation
 from pulse_registry.log.state import RunState
@@ -32,7 +31,6 @@ from pulse_schemas import (
     AttachRecord,
     CommitRecord,
     EpochRecord,
-    Head,
     KeyframeRef,
     PatchRef,
     Record,
@@ -41,8 +39,6 @@ from pulse_schemas import (
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
-
-_logger = logging.getLogger(__name__)
 
 MakeRecord = Callable[[RunState, dict[str, Any]], Record]
 """Makes the record to append: of the state that it follows, and the fields that all records share.
@@ -86,7 +82,7 @@ class LogWriter:
         new_id: NewId,
         writer_name: str,
         *,
-        snapshot_every: int = 64,
+        snapshot_every: int | None = SNAPSHOT_EVERY,
     ) -> None:
         """Prepare to write; no I/O yet.
 
@@ -97,21 +93,21 @@ class LogWriter:
             clock: gives the time of ``created_at``.
             new_id: gives new write ids.
             writer_name: who writes (host, process), for the epoch record; at most 256 characters.
-            snapshot_every: records from one snapshot to the next.
+            snapshot_every: records from one snapshot to the next; None where somebody else keeps snapshots and hint.
+
+        Raises:
+            InvalidArgument: ``snapshot_every`` is less than 1.
         """
-        if snapshot_every < 1:
-            raise InvalidArgument(f"snapshot_every is {snapshot_every}; it counts records, from 1 on")
         self._store = store
         self._run = run
         self._reader = reader
         self._clock = clock
         self._new_id = new_id
         self._name = writer_name
-        self._every = snapshot_every
+        self._keeper = None if snapshot_every is None else LogKeeper(store, reader, snapshot_every=snapshot_every)
         self._lock = threading.RLock()
         self._term_id = new_id()
         self._epoch: int | None = None
-        self._snapshot_due = False
         # Write ids of puts whose success was not seen, with the seq that they were for.
         self._unknown: dict[str, int] = {}
 
@@ -142,29 +138,7 @@ class LogWriter:
                 return self._epoch
             record = self.append(self._make_epoch, self._term_id)
             self._epoch = record.epoch
-            # Snapshots that an earlier writer owed, and a hint, so that readers of a young run need no LIST.
-            self._snapshot_due |= record.seq - self._reader.snapshot_seq >= self._every
-            self._tidy(hint=True)
             return record.epoch
-
-    def resume(self, epoch: int) -> None:
-        """Go on with a term that this writer began elsewhere: in another process, on another replica.
-
-        Two that hold the same term can't commit the same version: one of them gets Conflict.
-
-        Raises:
-            Fenced: a newer term began.
-            InvalidArgument: no such term has begun.
-            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``begin``.
-        """
-        with self._lock:
-            state = self._reader.refresh()
-            if not 1 <= epoch <= state.epoch:
-                raise InvalidArgument(f"run {self._run!r}: epoch {epoch} has not begun; newest: {state.epoch}")
-            if self._epoch is not None:
-                self._refuse_if_fenced(state)
-            self._epoch = epoch
-            self._refuse_if_fenced(state)
 
     def commit(self, draft: CommitDraft) -> CommitRecord:
         """Commit a version; when this returns, readers see it, and it stays.
@@ -284,8 +258,8 @@ class LogWriter:
             while record is None:
                 record = self._try(make_record, write_id)
             self._unknown.pop(write_id, None)
-            self._snapshot_due |= record.seq % self._every == self._every - 1
-            self._tidy()
+            if self._keeper is not None:
+                self._keeper.appended(record)
             return record
 
     def _try(self, make_record: MakeRecord, write_id: str) -> Record | None:
@@ -360,17 +334,3 @@ class LogWriter:
         if found is None:
             raise CorruptObject(f"run {self._run!r}: record {seq}, which committed version {version}, is gone")
         return found[0]
-
-    def _tidy(self, *, hint: bool = False) -> None:
-        """Write the snapshot that is due and the hint; failures cost later readers time and nothing else."""
-        state = self._reader.state
-        snapshot = self._reader.snapshot_seq
-        try:
-            if self._snapshot_due:
-                self._store.put(keys.snapshot_key(state.seq), state.to_snapshot().seal())
-                self._snapshot_due, hint, snapshot = False, True, state.seq
-            if hint:
-                head = Head(seq=state.seq, snapshot=snapshot if snapshot >= 0 else None)
-                self._store.put(keys.HEAD, head.seal())
-        except PulseError as error:
-            _logger.warning("run %s: no snapshot or hint written at %d: %s", self._run, state.seq, error)

@@ -382,8 +382,6 @@ def test_an_attach_is_not_fenced():
         lambda w: w.commit(
             CommitDraft(2, 2, LAYOUT, "0" * 32, 1, 10, write_id(1), patch=patch(1, 2), metadata={"x": float("nan")})
         ),
-        lambda w: w.resume(2),
-        lambda w: w.resume(0),
     ],
 )
 def test_what_a_reader_would_refuse_is_never_written(act):
@@ -413,21 +411,6 @@ def test_metadata_is_stored_as_it_is():
     assert LogReader(store, RUN).state.versions[0] == entry
 
 
-def test_a_term_can_be_resumed_elsewhere_and_a_version_still_goes_to_one():
-    store = new_store()
-    one, other = writer(store, 1), writer(store, 2)
-    one.begin()
-    other.resume(1)
-    one.commit(draft(0, tag=1))
-    with pytest.raises(Conflict):
-        other.commit(draft(0, tag=2))
-    assert other.commit(draft(0, tag=1)).seq == 1, "the same draft, sent to another replica"
-    other.commit(draft(1))
-    writer(store, 3).begin()
-    with pytest.raises(Fenced):
-        writer(store, 4).resume(1)
-
-
 def test_a_snapshot_and_the_hint_are_written_every_so_many_records():
     store = new_store()
     trainer = writer(store, snapshot_every=4)
@@ -436,6 +419,15 @@ def test_a_snapshot_and_the_hint_are_written_every_so_many_records():
         trainer.commit(draft(number))
     assert list(store.list(keys.SNAPSHOTS)) == [keys.snapshot_key(3), keys.snapshot_key(7)]
     assert Head.unseal(store.get(keys.HEAD)) == Head(seq=7, snapshot=7)
+
+
+def test_a_writer_whose_snapshots_somebody_else_keeps_writes_records_alone():
+    store = new_store()
+    trainer = LogWriter(store, RUN, LogReader(store, RUN), clock(), ids(), "w", snapshot_every=None)
+    trainer.begin()
+    for number in range(70):
+        trainer.commit(draft(number))
+    assert list(store.list("")) == [keys.record_key(seq) for seq in range(71)]
 
 
 def test_a_young_run_has_a_hint_so_that_its_readers_need_no_list():

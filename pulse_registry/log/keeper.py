@@ -1,0 +1,72 @@
+"""Keeps a run's snapshots and its hint: what makes opening the run fast. Nothing depends on them for truth."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from pulse_registry.errors import InvalidArgument, PulseError
+from pulse_registry.log import keys
+from pulse_registry.log.reader import LogReader
+from pulse_schemas import EpochRecord, Head, Record
+
+if TYPE_CHECKING:
+    from pulse_registry.store import Store
+
+_logger = logging.getLogger(__name__)
+
+SNAPSHOT_EVERY = 64
+"""Records from one snapshot to the next."""
+
+
+class LogKeeper:
+    """Writes the snapshots and the hint that are due after each record; safe to share between threads."""
+
+    def __init__(self, store: Store, reader: LogReader, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
+        """Prepare to keep; no I/O yet.
+
+        Args:
+            store: the store, scoped to the run's prefix.
+            reader: reads the same run; its state must hold a record before `appended` is told of it.
+            snapshot_every: records from one snapshot to the next.
+
+        Raises:
+            InvalidArgument: ``snapshot_every`` is less than 1.
+        """
+        if snapshot_every < 1:
+            raise InvalidArgument(f"snapshot_every is {snapshot_every}; it counts records, from 1 on")
+        self._store = store
+        self._reader = reader
+        self._every = snapshot_every
+        self._lock = threading.Lock()
+        self._newest = -1
+        self._snapshot_due = False
+        self._hint_due = False
+
+    def appended(self, record: Record) -> None:
+        """Write what is due now that ``record`` is in the log.
+
+        A failure is logged, costs later readers time and nothing else, and is made up for after the next record.
+        """
+        with self._lock:
+            self._newest = max(self._newest, self._reader.snapshot_seq)
+            self._snapshot_due |= record.seq % self._every == self._every - 1
+            if isinstance(record, EpochRecord):
+                # Snapshots that an earlier writer owed, and a hint, so that readers of a young run need no LIST.
+                self._snapshot_due |= record.seq - self._newest >= self._every
+                self._hint_due = True
+            self._tidy()
+
+    def _tidy(self) -> None:
+        state = self._reader.state
+        try:
+            if self._snapshot_due:
+                self._store.put(keys.snapshot_key(state.seq), state.to_snapshot().seal())
+                self._newest, self._snapshot_due, self._hint_due = state.seq, False, True
+            if self._hint_due:
+                head = Head(seq=state.seq, snapshot=self._newest if self._newest >= 0 else None)
+                self._store.put(keys.HEAD, head.seal())
+                self._hint_due = False
+        except PulseError as error:
+            _logger.warning("run %s: no snapshot or hint written at %d: %s", state.run, state.seq, error)
