@@ -15,6 +15,8 @@ from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, RunName, St
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, lower-case hex")]
 WorkerId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="a worker's own name")]
 Url = Annotated[str, Field(description="where to send the request; may be relative to the service")]
+PhaseName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 LegName = Literal["keyframe", "patch", "inverse"]
 Scope = Literal["read", "publish", "admin"]
 
@@ -252,8 +254,26 @@ class WorkerReport(Request):
 
     version: Count
     digest: Digest
-    phases: dict[str, float] = Field(default_factory=dict, max_length=16)
+    phases: dict[PhaseName, Seconds] = Field(default_factory=dict, max_length=16)
     nbytes: Count = 0
+
+
+class WorkerNote(Answer):
+    """A worker's last report, as one replica of the service tells the others."""
+
+    worker: WorkerId
+    version: Count
+    digest: Digest
+    phases: dict[str, float]
+    nbytes: Count
+    reported_at: Timestamp
+
+
+class ReportFile(Answer):
+    """What one replica of the service heard of a run's workers; stored under ``<run>/reports/``."""
+
+    format: Literal["pulse-reports/1"] = "pulse-reports/1"
+    workers: tuple[WorkerNote, ...]
 
 
 class WorkerBody(Answer):

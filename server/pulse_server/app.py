@@ -1,58 +1,74 @@
-"""The application: a root's runs and their versions as JSON.
-
-A request opens its run afresh: what is true is in the bucket, so that any number of replicas answer alike.
-"""
+"""The application: the service over one root, its routes, its limits and its page."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
 
-from fastapi import APIRouter, FastAPI, Path, Request
+from fastapi import FastAPI
 
-import pulse_registry
-from pulse_schemas.base import RunName
-from pulse_server.bodies import Health, VersionBody, VersionList
+from pulse_registry.store import Store, open_store
+from pulse_server import limits, logs, metrics, page
+from pulse_server.access import Guard
+from pulse_server.operations import routes_of
+from pulse_server.probe import StoreProbe
 from pulse_server.problems import install_problems
-
-Run = Annotated[RunName, Path(description="the run's name")]
-Number = Annotated[str, Path(pattern=r"^(latest|0|[1-9][0-9]{0,17})$", description="a version, or `latest`")]
-
-router = APIRouter()
+from pulse_server.routes import MODULES
+from pulse_server.service import Service
+from pulse_server.settings import Settings
 
 
-@router.get("/healthz")
-def healthz() -> Health:
-    """Say that the process answers; does not touch the store."""
-    return Health()
+def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
+    """Return the service over the runs of a root. Nothing is asked of the store before the app starts.
 
+    Args:
+        settings: all that can be set.
+        store: holds the runs; None opens ``settings.root``.
 
-@router.get("/v1/runs/{run}/versions")
-def list_versions(run: Run, request: Request) -> VersionList:
-    """List the versions of a run, oldest first."""
-    registry = _open(request, run)
-    return VersionList(run=run, versions=tuple(VersionBody.of(version) for version in registry.versions()))
-
-
-@router.get("/v1/runs/{run}/versions/{number}")
-def show_version(run: Run, number: Number, request: Request) -> VersionBody:
-    """Show one version, or the newest."""
-    registry = _open(request, run)
-    return VersionBody.of(registry.version("latest" if number == "latest" else int(number)))
-
-
-def create_app(root: str) -> FastAPI:
-    """Return the service over the runs under ``root``, a URL or path that `pulse_registry.open` takes.
-
-    Nothing is opened before the first request.
+    Raises:
+        InvalidArgument: the root's URL is not valid, or nobody could use the service.
+        NotFound, StoreUnavailable: the tokens' file can't be read.
     """
-    app = FastAPI(title="Pulse Registry", version="1", redoc_url=None)
-    app.state.root = root
-    app.include_router(router)
+    guard = Guard(settings)
+    store = open_store(settings.root, answer_s=settings.store_answer_s) if store is None else store
+    counts = metrics.Metrics()
+    service = Service(settings, store, counts)
+    probe = StoreProbe(store, every_s=settings.probe_seconds, limit_s=settings.ready_seconds)
+    counts.store_age.set_function(lambda: probe.age_s)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        probe.start()
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+            probe.stop()
+
+    app = _Application(
+        title="Pulse Registry",
+        version=version("pulse-registry"),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.state.guard, app.state.service, app.state.probe, app.state.metrics = guard, service, probe, counts
+    app.router.routes.append(routes_of(MODULES))
+    app.include_router(page.router)
     install_problems(app)
+    limits.install(app, settings)
+    metrics.install(app)
+    logs.install(app, settings)
     return app
 
 
-def _open(request: Request, run: str) -> pulse_registry.Registry:
-    root: str = request.app.state.root
-    # The service decodes nothing: no kernels are compiled for it.
-    return pulse_registry.open(root, run=run, create=False, backend="reference")
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """Return the API's description, made of what its operations say of themselves."""
+        from pulse_server.openapi import document  # it is a program, too, which must not be imported before it runs
+
+        return document(MODULES)

@@ -1,63 +1,48 @@
-"""The bodies of the service's answers."""
+"""From a run's state to the bodies of the API. Pure."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
-
-import pulse_registry
-from pulse_schemas import Schema
-from pulse_schemas.base import Count, Digest, RunName
-
-
-class Health(Schema):
-    """The process answers."""
-
-    status: Literal["ok"] = "ok"
+from pulse_registry.log import RunState
+from pulse_registry.versions import describe
+from pulse_schemas import VersionEntry
+from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, VersionBody
 
 
-class VersionBody(Schema):
-    """One committed version; ``nbytes`` counts its stored objects, ``created_at`` is UTC."""
-
-    version: Count
-    step: int
-    kind: str
-    changed: Count
-    cells: Count
-    nbytes: Count
-    digest: Digest
-    created_at: str
-    layout: str
-    metadata: dict[str, Any]
-
-    @classmethod
-    def of(cls, version: pulse_registry.Version) -> Self:
-        """Return the body that describes ``version``."""
-        return cls(
-            version=version.version,
-            step=version.step,
-            kind=version.kind,
-            changed=version.changed,
-            cells=version.cells,
-            nbytes=version.nbytes,
-            digest=version.digest,
-            created_at=version.created_at,
-            layout=version.layout,
-            metadata=dict(version.metadata),
-        )
+def version_body(state: RunState, entry: VersionEntry) -> VersionBody:
+    """Return what is told of a version."""
+    told = describe(state, entry)
+    # The parts were checked when the record was read: to check them again would cost the most of an answer.
+    return VersionBody.model_construct(
+        version=told.version,
+        step=told.step,
+        kind=told.kind,
+        changed=told.changed,
+        cells=told.cells,
+        nbytes=told.nbytes,
+        digest=told.digest,
+        created_at=told.created_at,
+        layout=told.layout,
+        seq=entry.seq,
+        metadata=dict(told.metadata),
+    )
 
 
-class VersionList(Schema):
-    """The versions of a run, oldest first."""
+def chain_body(state: RunState) -> ChainBody:
+    """Return the live objects of a run, in the order of the log."""
+    return ChainBody(
+        run=state.run,
+        keyframes=tuple(KeyframeMark(version=k.version, nbytes=k.size) for k in state.keyframes),
+        patches=tuple(PatchMark(base=p.base, target=p.target, nbytes=p.size) for p in state.patches),
+    )
 
-    run: RunName
-    versions: tuple[VersionBody, ...]
 
-
-class Problem(Schema):
-    """A problem document (RFC 9457): what went wrong with one request."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
+def run_body(state: RunState, full_nbytes: int | None) -> RunBody:
+    """Return a run as a list shows it."""
+    return RunBody(
+        run=state.run,
+        seq=state.seq,
+        epoch=state.epoch,
+        versions=len(state.versions),
+        latest=None if state.latest is None else version_body(state, state.latest),
+        full_nbytes=full_nbytes,
+    )

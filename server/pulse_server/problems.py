@@ -1,39 +1,24 @@
-"""Errors as problem documents (RFC 9457, application/problem+json): one table says which status each gets."""
+"""Errors as problem documents (RFC 9457, application/problem+json): the table is `pulse_registry.service.problems`."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from pulse_registry.errors import (
-    AlreadyExists,
-    Conflict,
-    CorruptObject,
-    InvalidArgument,
-    NotFound,
-    PulseError,
-    StoreUnavailable,
-    UnsupportedFormat,
-)
-from pulse_server.bodies import Problem
+from pulse_registry.errors import PulseError
+from pulse_registry.service.problems import TYPE_PREFIX, problem_of
+from pulse_schemas.api import Problem
+from pulse_server.answers import content_digest
+from pulse_server.errors import Refused
 
-STATUS: dict[type[PulseError], HTTPStatus] = {
-    NotFound: HTTPStatus.NOT_FOUND,
-    InvalidArgument: HTTPStatus.BAD_REQUEST,
-    AlreadyExists: HTTPStatus.CONFLICT,
-    Conflict: HTTPStatus.CONFLICT,
-    UnsupportedFormat: HTTPStatus.NOT_IMPLEMENTED,
-    CorruptObject: HTTPStatus.BAD_GATEWAY,
-    StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-    PulseError: HTTPStatus.INTERNAL_SERVER_ERROR,
-}
-"""The nearest class in an error's ancestry decides; PulseError catches what has no row of its own."""
-
+MEDIA_TYPE: Final = "application/problem+json"
 logger = logging.getLogger(__name__)
 
 
@@ -41,38 +26,58 @@ def install_problems(app: FastAPI) -> None:
     """Make every error of ``app`` a problem document."""
 
     @app.exception_handler(PulseError)
-    def on_pulse_error(request: Request, error: PulseError) -> Response:
-        status = status_of(error)
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            # The message may name buckets and endpoints: that is for the operator's log, not for any caller.
-            logger.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
-            return problem(request, status, type(error).__name__, f"{status.description or status.phrase}.")
-        return problem(request, status, type(error).__name__, str(error))
+    async def on_pulse_error(request: Request, error: PulseError) -> Response:
+        return problem_for(request, error)
 
     @app.exception_handler(RequestValidationError)
-    def on_invalid_request(request: Request, error: RequestValidationError) -> Response:
+    async def on_invalid_request(request: Request, error: RequestValidationError) -> Response:
         detail = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        return problem(request, HTTPStatus.UNPROCESSABLE_ENTITY, "InvalidRequest", detail)
+        return _problem(request, TYPE_PREFIX + "InvalidRequest", HTTPStatus.UNPROCESSABLE_ENTITY, detail)
 
     @app.exception_handler(HTTPException)
-    def on_http_error(request: Request, error: HTTPException) -> Response:
-        answer = problem(request, HTTPStatus(error.status_code), "HttpError", str(error.detail))
-        answer.headers.update(error.headers or {})
-        return answer
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
+        name = "InvalidRequest" if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else "PulseError"
+        status = HTTPStatus(error.status_code)
+        return _problem(request, TYPE_PREFIX + name, status, str(error.detail), error.headers or {})
+
+    @app.exception_handler(Exception)
+    async def on_defect(request: Request, error: Exception) -> Response:
+        # The server logs the traceback itself: this handler is the outermost edge.
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+        return _problem(request, TYPE_PREFIX + "PulseError", status, _general(status))
 
 
-def status_of(error: PulseError) -> HTTPStatus:
-    """Return the status that the table gives to ``error``."""
-    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+def problem_for(request: Request, error: PulseError) -> Response:
+    """Return the problem document that an error becomes."""
+    if isinstance(error, Refused):
+        return _problem(request, error.problem_type, error.status, str(error), error.headers)
+    problem_type, status = problem_of(error)
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _problem(request, problem_type, status, str(error))
+    # The message may name buckets and endpoints: that is for the operator's log, not for any caller.
+    logger.error("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
+    headers = {"retry-after": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return _problem(request, problem_type, status, _general(status), headers)
 
 
-def problem(request: Request, status: HTTPStatus, kind: str, detail: str) -> Response:
-    """Return a problem document; ``kind`` becomes its type, as a stable URN."""
+def _general(status: HTTPStatus) -> str:
+    return f"{status.description or status.phrase}; the service's log says more."
+
+
+def _problem(
+    request: Request, problem_type: str, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None
+) -> Response:
     body = Problem(
-        type=f"urn:pulse-registry:problem:{kind}",
+        type=problem_type,
         title=status.phrase,
         status=status.value,
-        detail=detail,
+        detail=detail.encode(errors="replace").decode(),
         instance=request.url.path,
     )
-    return Response(body.canonical(), status.value, media_type="application/problem+json")
+    content = body.model_dump_json().encode()
+    return Response(
+        content,
+        status.value,
+        media_type=MEDIA_TYPE,
+        headers={**(headers or {}), "content-digest": content_digest(content)},
+    )

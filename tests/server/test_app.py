@@ -1,108 +1,207 @@
-"""The service answers from the library's public API, and turns its errors into problem documents."""
+"""The application as a whole: a factory, its runs, its errors on the wire, and what it does not load."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import asdict
-from http import HTTPStatus
 
-import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-import pulse_registry
 from pulse_registry import errors
-from pulse_server import create_app
-from pulse_server.problems import STATUS, status_of
+from pulse_registry.errors import InvalidArgument, PulseError
+from pulse_registry.service.problems import STATUS, TYPE_PREFIX, error_of, problem_of
+from pulse_server import Settings, create_app
+from tests.log.builders import DictStore, keyframe, patch
+from tests.server.running import LAYOUT, app_over, fill, run_of
 
-ROOT = "memory://server-tests"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _run() -> None:
-    weights = {"w": np.zeros((4, 25), np.float32)}
-    with pulse_registry.open(ROOT, run="math-7b", backend="reference") as registry:
-        registry.push(10, weights)
-        weights["w"][:3, 0] = 1.0
-        registry.push(20, weights, metadata={"reward": 0.5})
+KINDS = sorted(
+    (kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PulseError)),
+    key=lambda kind: kind.__name__,
+)
 
 
 @pytest.fixture
-def client() -> Iterator[TestClient]:
-    with TestClient(create_app(ROOT)) as client:
+def store() -> DictStore:
+    store = DictStore()
+    fill(store, run_of(2, "math-7b"))
+    fill(store, run_of(1, "math-1b"))
+    return store
+
+
+@pytest.fixture
+def client(store: DictStore) -> Iterator[TestClient]:
+    with TestClient(app_over(store)) as client:
         yield client
 
 
-def test_the_service_says_that_it_is_up(client: TestClient) -> None:
-    assert client.get("/healthz").json() == {"status": "ok"}
+def test_each_app_has_its_own_store_and_nothing_is_asked_of_it_before_it_starts(store: DictStore) -> None:
+    class Untouched(DictStore):
+        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+            raise AssertionError(key)
+
+    app_over(Untouched())
+    with TestClient(app_over(store)) as one, TestClient(app_over(DictStore())) as other:
+        assert one.get("/v1/runs/math-7b").status_code == 200
+        assert other.get("/v1/runs/math-7b").status_code == 404
 
 
-def test_versions_are_listed_oldest_first(client: TestClient) -> None:
-    body = client.get("/v1/runs/math-7b/versions").json()
-    assert body["run"] == "math-7b"
-    assert [(v["version"], v["step"], v["kind"]) for v in body["versions"]] == [
-        (0, 10, "keyframe"),
-        (1, 20, "patch"),
-    ]
+def test_an_app_that_nobody_could_use_is_not_made() -> None:
+    with pytest.raises(InvalidArgument, match="tokens"):
+        create_app(Settings.read(root="memory://unused"))
+    with pytest.raises(InvalidArgument, match="no store for the scheme"):
+        create_app(Settings.read(root="gopher://x", insecure_open=True))
 
 
-def test_a_version_is_told_as_the_library_tells_it(client: TestClient) -> None:
-    with pulse_registry.open(ROOT, run="math-7b", backend="reference") as registry:
-        expected = asdict(registry.version("latest"))
-    assert client.get("/v1/runs/math-7b/versions/latest").json() == expected
-    assert (expected["changed"], expected["cells"], expected["metadata"]) == (3, 100, {"reward": 0.5})
+def test_the_service_loads_no_torch_and_compiles_no_kernel() -> None:
+    code = """
+import sys
+from fastapi.testclient import TestClient
+from tests.log.builders import DictStore
+from tests.server.running import app_over, fill, run_of
+store = DictStore()
+fill(store, run_of(3))
+with TestClient(app_over(store)) as client:
+    for path in ("", "/versions", "/route?from=0", "/chain", "/log", "/workers"):
+        assert client.get(f"/v1/runs/math{path}").status_code == 200, path
+print(sorted({"torch", "numba", "llvmlite", "transformers"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("number", "step"), [("latest", 20), ("0", 10), ("1", 20)])
-def test_one_version_is_found_by_number_or_as_the_newest(client: TestClient, number: str, step: int) -> None:
-    answer = client.get(f"/v1/runs/math-7b/versions/{number}")
-    assert answer.status_code == 200
-    assert answer.json()["step"] == step
+def test_runs_are_listed_by_name_in_pages(client: TestClient) -> None:
+    body = client.get("/v1/runs").json()
+    assert [(run["run"], run["versions"], run["seq"]) for run in body["runs"]] == [("math-1b", 1, 1), ("math-7b", 2, 2)]
+    assert body["next"] is None
+    first = client.get("/v1/runs?limit=1").json()
+    assert ([run["run"] for run in first["runs"]], first["next"]) == (["math-1b"], "math-1b")
+    last = client.get("/v1/runs?limit=1&after=math-1b").json()
+    assert ([run["run"] for run in last["runs"]], last["next"]) == (["math-7b"], None)
 
 
-@pytest.mark.parametrize("path", ["/v1/runs/math-7b/versions/7", "/v1/runs/other/versions", "/nothing"])
+def test_a_run_is_told_with_its_newest_version_and_the_size_of_all_cells(client: TestClient) -> None:
+    body = client.get("/v1/runs/math-7b").json()
+    assert (body["epoch"], body["versions"], body["latest"]["version"]) == (1, 2, 1)
+    assert body["full_nbytes"] == 200
+
+
+def test_a_run_whose_layout_can_not_be_read_has_no_size(store: DictStore) -> None:
+    store.put(f"math-7b/layouts/{LAYOUT.id}.json", b"junk")
+    with TestClient(app_over(store)) as client:
+        assert client.get("/v1/runs/math-7b").json()["full_nbytes"] is None
+
+
+def test_a_run_that_can_not_be_read_does_not_hide_the_others(store: DictStore) -> None:
+    store.put("math-1b/log/000000000000.json", b"junk")
+    with TestClient(app_over(store)) as client:
+        listed = client.get("/v1/runs").json()["runs"]
+        assert [(run["run"], run["seq"]) for run in listed] == [("math-1b", -1), ("math-7b", 2)]
+        assert client.get("/v1/runs/math-1b").status_code == 502
+
+
+def test_the_chain_is_what_is_live(client: TestClient, store: DictStore) -> None:
+    run = run_of(3, "other").attach(patches=(patch(0, 2, tag=3),))
+    run.retire(keys=(patch(0, 1).object.key,))
+    fill(store, run)
+    assert client.get("/v1/runs/other/chain").json() == {
+        "run": "other",
+        "keyframes": [{"version": 0, "nbytes": keyframe(0).size}],
+        "patches": [{"base": 1, "target": 2, "nbytes": 100}, {"base": 0, "target": 2, "nbytes": 100}],
+    }
+
+
+def test_the_token_of_an_open_service_allows_all(client: TestClient) -> None:
+    assert client.get("/v1/token").json() == {
+        "name": "anybody",
+        "scopes": ["read", "publish", "admin"],
+        "runs": ["*"],
+        "expires_at": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/chain", "/versions", "/versions/latest", "/versions/0", "/route", "/log", "/log/0", "/workers"]
+)
+def test_every_json_answer_carries_its_digest_and_says_its_length(client: TestClient, path: str) -> None:
+    for answer in (client.get(f"/v1/runs/math-7b{path}"), client.get(f"/v1/runs/none{path}")):
+        digest = base64.b64encode(hashlib.sha256(answer.content).digest()).decode()
+        assert answer.headers["content-digest"] == f"sha-256=:{digest}:"
+        assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/runs/none", "/v1/runs/none/versions/latest", "/v1/runs/math-7b/versions/7", "/no"]
+)
 def test_what_is_not_there_is_a_404_problem(client: TestClient, path: str) -> None:
     answer = client.get(path)
-    assert answer.status_code == 404
-    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
     body = answer.json()
     assert (body["status"], body["title"], body["instance"]) == (404, "Not Found", path)
 
 
-@pytest.mark.parametrize("run", ["UPPER", ".hidden", "a b", "x" * 129, "a%0A", "%2e%2e"])
-def test_a_name_that_no_run_can_have_is_refused(client: TestClient, run: str) -> None:
-    answer = client.get(f"/v1/runs/{run}/versions")
-    assert answer.status_code in {404, 422}
-    assert answer.headers["content-type"] == "application/problem+json"
+def test_a_method_that_an_address_does_not_take_is_a_405_that_names_those_it_takes(client: TestClient) -> None:
+    answer = client.delete("/v1/runs/math-7b/log")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert answer.json()["type"] == f"{TYPE_PREFIX}InvalidRequest"
+    assert client.head("/v1/runs/math-7b/versions/latest").content == b""
 
 
-@pytest.mark.parametrize("number", ["-1", "01", "newest", "9" * 30, "1.0"])
-def test_a_version_that_is_no_number_is_refused(client: TestClient, number: str) -> None:
-    assert client.get(f"/v1/runs/math-7b/versions/{number}").status_code == 422
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_of_the_library_goes_over_the_wire_and_keeps_the_stores_words(kind: type[PulseError]) -> None:
+    secret = "s3://secret-bucket: access denied for AKIA..."
+
+    class Failing(DictStore):
+        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+            if "/layouts/" in key:
+                raise kind(secret)
+            return super().get(key, byte_range)
+
+    with TestClient(app_over(Failing())) as client:
+        answer = client.get(f"/v1/runs/math-7b/layouts/{LAYOUT.id}")
+    # What the service itself may not do is no fault of the caller's token.
+    told = errors.StoreUnavailable if kind is errors.AccessDenied else kind
+    problem_type, status = problem_of(told(secret))
+    body = answer.json()
+    assert (answer.status_code, body["type"], body["status"]) == (status, problem_type, status)
+    assert (status >= 500 or kind is errors.NotFound) == ("secret" not in answer.text)
+    back = error_of(body["type"], answer.status_code, body["detail"])
+    assert type(back) is next(k for k in told.__mro__ if k in STATUS)
 
 
-def test_the_service_changes_nothing(client: TestClient) -> None:
-    answer = client.post("/v1/runs/math-7b/versions", json={})
-    assert answer.status_code == 405
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.headers["allow"] == "GET"
+def test_a_defect_is_a_500_that_says_nothing_of_itself() -> None:
+    class Broken(DictStore):
+        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+            if "/layouts/" in key:
+                raise ZeroDivisionError("secret")
+            return super().get(key, byte_range)
 
-
-def test_a_store_failure_is_a_503_that_keeps_the_stores_words_to_itself(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise errors.StoreUnavailable("s3://secret-bucket: access denied for key AKIA...")
-
-    monkeypatch.setattr(pulse_registry, "open", fail)
-    answer = client.get("/v1/runs/math-7b/versions")
-    assert answer.status_code == 503
+    with TestClient(app_over(Broken()), raise_server_exceptions=False) as client:
+        answer = client.get(f"/v1/runs/math-7b/layouts/{LAYOUT.id}")
+    assert (answer.status_code, answer.json()["type"]) == (500, f"{TYPE_PREFIX}PulseError")
     assert "secret" not in answer.text
 
 
-def test_every_error_of_the_library_has_a_status() -> None:
-    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.PulseError)]
-    assert set(STATUS) <= set(kinds)
-    for kind in kinds:
-        assert isinstance(status_of(kind("message")), HTTPStatus)
-    assert status_of(errors.Fenced("message")) == HTTPStatus.CONFLICT
+def test_what_the_store_says_of_itself_stays_here(store: DictStore) -> None:
+    class Talking(DictStore):
+        def _talk(self, key: str) -> None:
+            if "objects" in key or key.endswith(("head", "ffff.json")):
+                raise errors.NotFound(f"no {key} in s3://secret-bucket")
+
+        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+            self._talk(key)
+            return super().get(key, byte_range)
+
+        def size(self, key: str) -> int:
+            self._talk(key)
+            return super().size(key)
+
+    talking = Talking()
+    talking.objects = store.objects
+    with TestClient(app_over(talking)) as client:
+        for path in ("head", f"layouts/{'f' * 64}", patch(0, 1).object.key, "snapshots/9"):
+            answer = client.get(f"/v1/runs/math-7b/{path}")
+            assert (answer.status_code, "secret" in answer.text) == (404, False)

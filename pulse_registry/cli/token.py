@@ -1,0 +1,96 @@
+"""``pulse token``: the tokens of a service, in the file that it reads."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pulse_registry.cli.options import Json
+from pulse_registry.cli.output import print_json, print_table
+from pulse_registry.cli.serve import server_module
+from pulse_registry.errors import InvalidArgument
+
+token = typer.Typer(help="Make, list and revoke the tokens of a service.", no_args_is_help=True)
+
+TokensFile = Annotated[
+    Path, typer.Option("--file", envvar="PULSE_TOKENS_FILE", metavar="FILE", help="The tokens' file.")
+]
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class ScopeName(StrEnum):
+    """What a token allows; each includes those before it."""
+
+    read = "read"
+    publish = "publish"
+    admin = "admin"
+
+
+@token.command("new")
+def new(
+    name: Annotated[str, typer.Option(help="Whose it is; the service's log says it.")],
+    scope: Annotated[ScopeName, typer.Option(help="read; publish, which includes it; admin, which includes both.")],
+    run: Annotated[
+        list[str] | None, typer.Option("--run", metavar="PATTERN", help="Runs it is for; * and ? stand for any. [all]")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long it is good: 90m, 12h, 30d, 8w. [for ever]")
+    ] = None,
+    file: TokensFile = Path("tokens.json"),
+    json_output: Json = False,
+) -> None:
+    """Make a token and print it, this once; the file keeps its SHA-256. A running service knows it within a second."""
+    tokens, now = server_module("tokens"), datetime.now(UTC)
+    expires_at = None if expires is None else now + _duration(expires)
+    text, entry = tokens.new_token(name, scope.value, tuple(run or ["*"]), now=now, expires_at=expires_at)
+    tokens.TokenFile(file).add(entry)
+    if json_output:
+        print_json({"token": text} | _shown(entry))
+    else:
+        print(text)
+
+
+@token.command("list")
+def list_tokens(file: TokensFile = Path("tokens.json"), json_output: Json = False) -> None:
+    """List the tokens in the file: whose they are and what they allow."""
+    found = [_shown(entry) for entry in server_module("tokens").TokenFile(file).read().tokens]
+    if json_output:
+        print_json(found)
+        return
+    columns = ("id", "name", "scope", "runs", "created_at", "expires_at")
+    print_table(
+        [column.replace("_", " ") for column in columns],
+        [[" ".join(one[c]) if c == "runs" else one[c] for c in columns] for one in found],
+    )
+
+
+@token.command("revoke")
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's id: what follows pulse_ in it.")],
+    file: TokensFile = Path("tokens.json"),
+    json_output: Json = False,
+) -> None:
+    """Take a token out of the file; a running service refuses it within a second."""
+    gone = server_module("tokens").TokenFile(file).remove(token_id)
+    if json_output:
+        print_json(_shown(gone))
+    else:
+        print(f"revoked {gone.id}, the token of {gone.name}")
+
+
+def _shown(entry: Any) -> dict[str, Any]:
+    """Return what may be shown of a token."""
+    shown: dict[str, Any] = entry.model_dump(mode="json", exclude={"sha256"})
+    return shown
+
+
+def _duration(text: str) -> timedelta:
+    match = re.fullmatch(r"([1-9][0-9]{0,3})([mhdw])", text, re.ASCII)
+    if match is None:
+        raise InvalidArgument(f"{text!r} is no time: write a number up to 9999 and m, h, d or w, such as 30d")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})

@@ -1,0 +1,89 @@
+"""What the service refuses on its own account, before the library is asked: each is a problem document of its own.
+
+Refused                 base: status, problem name and headers of the answer
+├── Unauthenticated     401: no token, a wrong or an expired one
+├── TooManyRequests     429: over a limit; Retry-After says when to come again
+├── DamagedRequest      400: the body does not hash to its Content-Digest; it can be sent again
+└── InvalidRequest      400, 408, 413, 431: the request itself is not valid
+
+A token that is good but not enough is the library's own AccessDenied (403).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import ClassVar
+
+from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable
+from pulse_registry.service.problems import TYPE_PREFIX
+from pulse_schemas.api import Problem
+
+
+class Refused(PulseError):
+    """A request that the service does not take; ``problem`` is the name of its problem type."""
+
+    problem: ClassVar[str]
+    status: HTTPStatus
+
+    def __init__(self, detail: str, *, headers: Mapping[str, str] | None = None) -> None:
+        """Say why, in words that the caller may see, and which headers the answer has."""
+        super().__init__(detail)
+        self.headers: Mapping[str, str] = headers or {}
+
+    @property
+    def problem_type(self) -> str:
+        """The problem's type, a URN."""
+        return TYPE_PREFIX + self.problem
+
+    def body(self, instance: str) -> bytes:
+        """Return the problem document (application/problem+json); ``instance`` is the request's path."""
+        document = Problem(
+            type=self.problem_type,
+            title=self.status.phrase,
+            status=self.status.value,
+            detail=str(self),
+            instance=instance,
+        )
+        return document.model_dump_json().encode()
+
+
+class Unauthenticated(Refused, AccessDenied):
+    """No token, a wrong or an expired one."""
+
+    problem = "Unauthenticated"
+    status = HTTPStatus.UNAUTHORIZED
+
+    def __init__(self, detail: str) -> None:
+        """Say what is wrong; the answer asks for a bearer token."""
+        super().__init__(detail, headers={"www-authenticate": 'Bearer realm="pulse"'})
+
+
+class TooManyRequests(Refused, StoreUnavailable):
+    """Over a limit for the moment."""
+
+    problem = "TooManyRequests"
+    status = HTTPStatus.TOO_MANY_REQUESTS
+
+    def __init__(self, detail: str, retry_after_s: float) -> None:
+        """Say which limit, and after how many seconds it is worth coming again."""
+        super().__init__(detail, headers={"retry-after": str(max(1, math.ceil(retry_after_s)))})
+
+
+class DamagedRequest(Refused, StoreUnavailable):
+    """The body is not what its Content-Digest says; nothing was done."""
+
+    problem = "DamagedRequest"
+    status = HTTPStatus.BAD_REQUEST
+
+
+class InvalidRequest(Refused, InvalidArgument):
+    """The request itself is not valid: ``status`` says in which way."""
+
+    problem = "InvalidRequest"
+
+    def __init__(self, detail: str, status: HTTPStatus, *, headers: Mapping[str, str] | None = None) -> None:
+        """Say what is wrong with it."""
+        super().__init__(detail, headers=headers)
+        self.status = status

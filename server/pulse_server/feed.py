@@ -1,0 +1,286 @@
+"""A run's feed: follows its log, answers from memory, and wakes those who wait for news.
+
+All of it runs in the event loop; only the store is asked in threads. While somebody is interested, one task looks at
+the log every so often, however many wait. Truth stays in the bucket: a feed that is lost costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.types import Receive
+
+from pulse_registry.errors import PulseError, StoreUnavailable
+from pulse_registry.log import Admission, LogReader, RunState
+from pulse_schemas import Record
+from pulse_server.answers import Rendered
+from pulse_server.bodies import version_body
+from pulse_server.threads import in_thread
+from pulse_server.waiters import Waiters
+
+LOOK_TIMEOUT_S: Final = 10.0
+_SLOWEST_POLL_S: Final = 2.0
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a feed follows its log: a look every ``poll_s``, until nobody has asked for ``idle_s``."""
+
+    poll_s: float
+    idle_s: float
+
+
+class RunFeed:
+    """What one process knows of one run.
+
+    Attributes:
+        run: the run's name.
+        state: the newest state known; empty before the first look.
+        latest: the newest version as an answer, None before there is one.
+        cache: answers made of this state, by what was asked; emptied when it changes.
+        users: how many rely on this very object; it is not dropped meanwhile.
+        edition: a number that changes when those who follow the run's workers should look at them again.
+        on_idle: called when nobody has asked for so long that the feed stops following.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        admission: Admission,
+        pool: Executor,
+        pace: Pace,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to follow; nothing is asked of the store yet.
+
+        Args:
+            reader: reads the run's log.
+            admission: appends to it, for others.
+            pool: the threads that ask the store.
+            pace: how often to look.
+            clock: monotonic time in seconds.
+        """
+        self.run = reader.run
+        self.state = RunState(reader.run)
+        self.latest: Rendered | None = None
+        self.cache: dict[object, object] = {}
+        self.users = 0
+        self.edition = 0
+        self.on_idle: Callable[[RunFeed], None] = lambda feed: None
+        self._reader, self._admission = reader, admission
+        self._pool, self._pace, self._clock = pool, pace, clock
+        self._looked: float | None = None
+        self._touched = clock()
+        self._looking: asyncio.Task[PulseError | None] | None = None
+        self._queued: asyncio.Task[PulseError | None] | None = None
+        self._tail: asyncio.Task[None] | None = None
+        self._waiters, self._streams = Waiters(), Waiters()
+        self._announcing: asyncio.TimerHandle | None = None
+        self._appending = asyncio.Lock()
+        self._appends: set[asyncio.Task[Record]] = set()
+        self._stopped = False
+
+    @property
+    def opened(self) -> bool:
+        """Whether the log was ever read."""
+        return self._looked is not None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the run has a record, as far as is known."""
+        return self.state.seq >= 0
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the log was last looked at with success."""
+        return 0.0 if self._looked is None else max(0.0, self._clock() - self._looked)
+
+    @property
+    def followed(self) -> bool:
+        """Whether the log is being looked at, again and again."""
+        return self._tail is not None and not self._tail.done()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for news of the log alone."""
+        return len(self._waiters)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody relies on this very object."""
+        return bool(self.users or self._waiters or self._streams or self._appends)
+
+    def follow(self) -> None:
+        """Look at the log again and again, until nobody has called this for a while."""
+        self._touched = self._clock()
+        if not self.followed and not self._stopped:
+            self._tail = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {self.run}")
+
+    async def refresh(self) -> None:
+        """Look at the log now. Callers that come while a look is under way share the next one.
+
+        Raises:
+            StoreUnavailable: the store failed, or has not answered in time.
+            CorruptObject, UnsupportedFormat: the log can't be read on; the state is that before the bad record.
+        """
+        if self._queued is None:
+            self._queued = asyncio.get_running_loop().create_task(self._look_next(), name=f"look at {self.run}")
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                error = await asyncio.shield(self._queued)
+        except TimeoutError:
+            raise StoreUnavailable(f"run {self.run!r}: the store has not answered for {LOOK_TIMEOUT_S:g} s") from None
+        if error is not None:
+            raise type(error)(str(error)) from error
+
+    async def wait(self, ready: Callable[[RunState], bool], timeout_s: float, receive: Receive | None = None) -> bool:
+        """Wait until the state is as asked for.
+
+        Args:
+            ready: tells whether it is.
+            timeout_s: how long to wait.
+            receive: the request's channel: who has gone waits no longer.
+
+        Returns:
+            Whether it is; False when the time is over, the service stops, or the client has gone.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        gone = None if receive is None else loop.create_task(_until_gone(receive))
+        try:
+            while not ready(self.state):
+                left = deadline - loop.time()
+                if left <= 0 or self._stopped or (gone is not None and gone.done()):
+                    return False
+                await self._waiters.park(left, gone)
+            return True
+        finally:
+            if gone is not None:
+                gone.cancel()
+
+    async def wait_for_edition(self, edition: int, seen: int, timeout_s: float) -> None:
+        """Wait until the edition is another one, or a version over ``seen`` is there, or the time is over."""
+        if self.edition == edition and len(self.state.versions) - 1 <= seen and not self._stopped:
+            await self._streams.park(timeout_s)
+
+    def announce(self, pause_s: float) -> None:
+        """Begin a new edition in ``pause_s`` seconds, for all that is announced until then."""
+        if self._announcing is None and not self._stopped:
+            self._announcing = asyncio.get_running_loop().call_later(pause_s, self._begin_edition)
+
+    async def append(self, sealed: bytes) -> Record:
+        """Append a record for a writer, and tell those who wait; goes on to its end even if the caller is cancelled.
+
+        Raises:
+            As `Admission.admit`.
+        """
+        task = asyncio.get_running_loop().create_task(self._append(sealed), name=f"append to {self.run}")
+        self._appends.add(task)
+        task.add_done_callback(self._appended)
+        return await asyncio.shield(task)
+
+    def release(self) -> None:
+        """Send away all who wait, now and from here on."""
+        self._stopped = True
+        self._wake()
+
+    def drop(self) -> None:
+        """Follow no more; for a feed that nobody uses."""
+        if self._tail is not None:
+            self._tail.cancel()
+
+    async def stop(self) -> None:
+        """End: appends that were accepted are finished, and nothing is left running."""
+        self.release()
+        if self._announcing is not None:
+            self._announcing.cancel()
+        if self._appends:
+            await asyncio.wait(self._appends)
+        tasks = {task for task in (self._tail, self._queued, self._looking) if task is not None}
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def _appended(self, task: asyncio.Task[Record]) -> None:
+        self._appends.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at here, too, since the caller may have gone
+
+    async def _append(self, sealed: bytes) -> Record:
+        async with self._appending:  # those that wait for their turn take no thread
+            began = self._clock()
+            record = await in_thread(self._pool, self._admission.admit, sealed)
+        self._looked = began
+        self._publish(self._reader.state)
+        return record
+
+    async def _follow(self) -> None:
+        pause, failing = self._pace.poll_s, False
+        while self._waiters or self._streams or self.users or self._clock() - self._touched < self._pace.idle_s:
+            try:
+                await self.refresh()
+            except PulseError as error:
+                if not failing:
+                    logger.warning("run %s: what is known of it grows old: %s", self.run, error)
+                failing, pause = True, min(2 * pause, max(_SLOWEST_POLL_S, self._pace.poll_s))
+            else:
+                if failing:
+                    logger.info("run %s: it is followed again", self.run)
+                failing, pause = False, self._pace.poll_s
+            await asyncio.sleep(pause)
+        self._tail = None
+        self.on_idle(self)
+
+    async def _look_next(self) -> PulseError | None:
+        if self._looking is not None:
+            await asyncio.wait((self._looking,))
+        self._looking, self._queued = self._queued, None
+        try:
+            return await self._look()
+        finally:
+            self._looking = None
+
+    async def _look(self) -> PulseError | None:
+        began = self._clock()
+        try:
+            state = await in_thread(self._pool, self._reader.refresh)
+        except PulseError as error:
+            if self.opened:
+                self._publish(self._reader.state)  # what was read before the error; asks nothing
+            return error
+        self._looked = began
+        self._publish(state)
+        return None
+
+    def _publish(self, state: RunState) -> None:
+        if state.seq <= self.state.seq:
+            return
+        self.state = state
+        self.cache.clear()
+        self.latest = None if state.latest is None else Rendered.of(version_body(state, state.latest))
+        self._wake()
+
+    def _begin_edition(self) -> None:
+        self._announcing = None
+        self.edition += 1
+        self._streams.wake()
+
+    def _wake(self) -> None:
+        self._waiters.wake()
+        self._streams.wake()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

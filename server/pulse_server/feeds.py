@@ -1,0 +1,154 @@
+"""The feeds of one process: made when a run is first asked for, bounded in number, dropped when nobody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pulse_registry.errors import NotFound, PulseError
+from pulse_server.feed import RunFeed
+
+_LISTED_AGE_S: Final = 5.0
+_MAX_MISSING: Final = 10_000
+
+
+class Feeds:
+    """Finds the feed of a run. A run that does not exist has none; that is remembered for a moment."""
+
+    def __init__(
+        self,
+        make: Callable[[str], RunFeed],
+        *,
+        max_feeds: int,
+        missing_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; nothing is followed yet.
+
+        Args:
+            make: returns a new feed of a run.
+            max_feeds: feeds that are kept; more only while all of them are in use.
+            missing_s: how long a run that was not there is taken as not there.
+            clock: monotonic time in seconds.
+        """
+        self._make, self._max, self._missing_s, self._clock = make, max_feeds, missing_s, clock
+        self._feeds: OrderedDict[str, RunFeed] = OrderedDict()
+        self._missing: dict[str, float] = {}
+
+    def __iter__(self) -> Iterator[RunFeed]:
+        """Iterate over the feeds, the most recently used first."""
+        return iter([*reversed(self._feeds.values())])
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._feeds)
+
+    def live(self, run: str) -> RunFeed | None:
+        """Return the feed of a run that is being followed, so that its state is young; None if it is not."""
+        feed = self._feeds.get(run)
+        if feed is None or not feed.followed or not feed.exists:
+            return None
+        self._feeds.move_to_end(run)
+        feed.follow()
+        return feed
+
+    async def open(self, run: str, *, follow: bool = True, remember: bool = True) -> RunFeed:
+        """Return the feed of a run, with a state that is young, or, while the store does not answer, old.
+
+        Args:
+            run: the run's name.
+            follow: whether to look at its log from now on.
+            remember: whether a run that was not there a moment ago need not be looked for again. Those who ask at the
+                same time share a look in any case.
+
+        Raises:
+            NotFound: there is no such run.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: its log was never read, and can't be.
+        """
+        feed = self.live(run)
+        if feed is not None:
+            return feed
+        if remember and self._clock() < self._missing.get(run, 0.0):
+            raise _no_run(run)
+        feed = self._find(run)
+        if follow or not feed.opened or feed.age_s > _LISTED_AGE_S:
+            await self._look(feed)
+        if not feed.exists:
+            self._miss(feed)
+            raise _no_run(run)
+        self._missing.pop(run, None)
+        if follow:
+            feed.follow()
+        return feed
+
+    @contextmanager
+    def hold(self, run: str) -> Iterator[RunFeed]:
+        """Keep the one feed of a run, which need not exist yet, while a record is appended through it."""
+        feed = self._find(run)
+        feed.users += 1
+        try:
+            yield feed
+        finally:
+            feed.users -= 1
+            if feed.exists:
+                self._missing.pop(run, None)
+            else:
+                self._drop(feed)
+
+    def release(self) -> None:
+        """Send away all who wait."""
+        for feed in self:
+            feed.release()
+
+    async def stop(self) -> None:
+        """End all feeds."""
+        await asyncio.gather(*(feed.stop() for feed in self))
+        self._feeds.clear()
+
+    async def _look(self, feed: RunFeed) -> None:
+        feed.users += 1
+        try:
+            await feed.refresh()
+        except PulseError:
+            if not feed.opened:
+                raise
+        finally:
+            feed.users -= 1
+            if not feed.opened:
+                self._drop(feed)
+
+    def _find(self, run: str) -> RunFeed:
+        feed = self._feeds.get(run)
+        if feed is None:
+            self._make_room()
+            feed = self._feeds[run] = self._make(run)
+            feed.on_idle = self._drop
+        self._feeds.move_to_end(run)
+        return feed
+
+    def _make_room(self) -> None:
+        """Drop the feeds that were not used for longest, if they are not in use."""
+        excess = len(self._feeds) + 1 - self._max
+        if excess <= 0:
+            return
+        for feed in [feed for feed in self._feeds.values() if not feed.in_use][:excess]:
+            self._drop(feed)
+
+    def _drop(self, feed: RunFeed) -> None:
+        if not feed.in_use and self._feeds.get(feed.run) is feed:
+            del self._feeds[feed.run]
+            feed.drop()
+
+    def _miss(self, feed: RunFeed) -> None:
+        self._drop(feed)
+        if len(self._missing) >= _MAX_MISSING:
+            self._missing.clear()
+        self._missing[feed.run] = self._clock() + self._missing_s
+
+
+def _no_run(run: str) -> NotFound:
+    return NotFound(f"there is no run {run!r}")

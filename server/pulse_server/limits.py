@@ -1,0 +1,258 @@
+"""Limits on requests, before any route sees them: rate, number under way, size and time of bodies, Content-Digest.
+
+Pure ASGI. A body that is no object's is read here, whole, and handed on in one piece: a handler gets all of it,
+unharmed, or is not called. Objects are counted and hashed as they stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+import time
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pulse_server.access import Guard
+from pulse_server.errors import DamagedRequest, InvalidRequest, Refused, TooManyRequests, Unauthenticated
+from pulse_server.rate import RateLimit
+from pulse_server.settings import Settings
+
+_FREE: Final = frozenset({"/healthz", "/readyz"})
+_PAGE_PER_S: Final = 500
+_PAGE_BURST: Final = 5_000
+"""Of the page's files, which come from memory: some 20 for a first load, of many people behind one address."""
+
+_OBJECT: Final = re.compile(r"/v1/runs/[^/]+/objects/.+", re.DOTALL)
+_WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_CLOSE: Final = {"connection": "close"}
+_BUSY_RETRY_S: Final = 1.0
+
+
+def install(app: FastAPI, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+    """Put limits on all of the app's requests; ``app.state.guard`` says whose they are."""
+    app.add_middleware(Limits, settings=settings, clock=clock)
+
+
+class Limits:
+    """The middleware. Health checks pass freely; what has no good token is limited by its address, the page apart."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        """Wrap an app."""
+        self._app, self._settings = app, settings
+        self._known = RateLimit(settings.rate_per_s, settings.rate_burst, clock=clock)
+        self._strangers = RateLimit(settings.anonymous_per_s, settings.anonymous_burst, clock=clock)
+        self._page = RateLimit(_PAGE_PER_S, _PAGE_BURST, clock=clock)
+        self._pending: Counter[str] = Counter()
+        self._buffered = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand a request on, or refuse it."""
+        if scope["type"] != "http" or scope["path"] in _FREE:
+            await self._app(scope, receive, send)
+            return
+        try:
+            caller = self._admit(scope)
+        except Refused as refusal:
+            await _refuse(refusal, scope, send)
+            return
+        self._pending[caller] += 1
+        try:
+            if scope["method"] in _WITHOUT_BODY:
+                await self._app(scope, receive, send)
+            else:
+                await self._with_body(scope, receive, send)
+        finally:
+            self._pending[caller] -= 1
+            if not self._pending[caller]:
+                del self._pending[caller]
+
+    def _admit(self, scope: Scope) -> str:
+        """Return who asks: a token's id, or an address for a request without a good token."""
+        guard: Guard = scope["app"].state.guard
+        address = scope["client"][0] if scope.get("client") else "-"
+        if _is_page(scope):
+            caller, whose = f"page at {address}", f"the page from {address}"
+            self._check(caller, whose, self._page.take(caller), scope)
+            return caller
+        try:
+            caller, whose = guard.identify(scope).id, "this token"
+            limit = self._known
+        except Unauthenticated:
+            caller, whose = f"at {address}", f"requests without a token from {address}"
+            limit = self._strangers
+            wait_s = limit.take(caller)
+            if not wait_s and scope["method"] not in _WITHOUT_BODY:
+                raise  # before its body is read
+        else:
+            caller = caller or f"at {address}"  # nobody needs a token here
+            wait_s = limit.take(caller)
+        self._check(caller, whose, wait_s, scope)
+        return caller
+
+    def _check(self, caller: str, whose: str, wait_s: float, scope: Scope) -> None:
+        if wait_s:
+            raise TooManyRequests(f"too many requests a second for {whose}", wait_s)
+        if not scope["path"].isprintable():  # routes are less strict about the end of a line
+            raise InvalidRequest("the path has a character that no name may have", HTTPStatus.BAD_REQUEST)
+        if self._pending[caller] >= self._settings.max_pending:
+            raise TooManyRequests(f"too many requests at the same time for {whose}", _BUSY_RETRY_S)
+
+    async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on a request that may have a body."""
+        body: list[bytes] = []
+        try:
+            digest, announced = _content_digest(scope), _content_length(scope)
+            if scope["method"] == "PUT" and _OBJECT.fullmatch(scope["path"]):
+                await self._stream(scope, receive, send, digest, announced)
+                return
+            _check_size(announced, self._settings.max_body_bytes)
+            async with asyncio.timeout(self._settings.body_seconds):
+                whole = await self._read(receive, body)
+            data = b"".join(body)
+            if digest is not None and not hmac.compare_digest(hashlib.sha256(data).digest(), digest):
+                raise _damaged()
+        except TimeoutError:
+            await _refuse(_slow(self._settings.body_seconds), scope, send)
+        except Refused as refusal:
+            await _refuse(refusal, scope, send)
+        else:
+            if whole:  # else the client has gone: nobody to answer, nothing to do
+                await self._app(scope, _once(data, receive), send)
+        finally:
+            self._buffered -= sum(map(len, body))
+
+    async def _read(self, receive: Receive, body: list[bytes]) -> bool:
+        """Read a whole body; return False if the client went away first."""
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return False
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            self._buffered += len(piece)
+            body.append(piece)
+            _check_size(size, self._settings.max_body_bytes)
+            if self._buffered > self._settings.max_buffered_bytes:
+                raise TooManyRequests("too many bytes are being sent to this service", _BUSY_RETRY_S)
+            if not message.get("more_body", False):
+                return True
+
+    async def _stream(
+        self, scope: Scope, receive: Receive, send: Send, digest: bytes | None, announced: int | None
+    ) -> None:
+        """Hand on a request whose body is an object, piece by piece; a bad one raises where the handler reads it."""
+        _check_size(announced, self._settings.max_object_bytes)
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, self._checked(receive, digest), sending)
+        except Refused:
+            if started:
+                return
+            raise
+
+    def _checked(self, receive: Receive, digest: bytes | None) -> Callable[[], Awaitable[Message]]:
+        size, hasher, ended = 0, hashlib.sha256(), False
+
+        async def checked() -> Message:
+            nonlocal size, ended
+            if ended:
+                return await receive()  # waits for the client to go
+            try:
+                async with asyncio.timeout(self._settings.body_seconds):
+                    message = await receive()
+            except TimeoutError:
+                raise _slow(self._settings.body_seconds) from None
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            _check_size(size, self._settings.max_object_bytes)
+            ended = message["type"] != "http.request" or not message.get("more_body", False)
+            if digest is not None and message["type"] == "http.request":
+                hasher.update(piece)
+                if ended and not hmac.compare_digest(hasher.digest(), digest):
+                    raise _damaged()
+            return message
+
+        return checked
+
+
+def _is_page(scope: Scope) -> bool:
+    return scope["method"] in ("GET", "HEAD") and (scope["path"] == "/" or scope["path"].startswith("/assets/"))
+
+
+def _check_size(size: int | None, limit: int) -> None:
+    if size is not None and size > limit:
+        status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        raise InvalidRequest(f"the body is longer than {limit:,} bytes", status, headers=_CLOSE)
+
+
+def _content_length(scope: Scope) -> int | None:
+    """Return what the request says its body's size is; a server hands on none that is no number."""
+    given = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return int(given) if given.isdigit() else None
+
+
+def _content_digest(scope: Scope) -> bytes | None:
+    """Return the SHA-256 that the request says its body has; other algorithms are passed over (RFC 9530)."""
+    for name, value in scope["headers"]:
+        if name != b"content-digest":
+            continue
+        for member in value.split(b","):
+            algorithm, _, digest = member.strip().partition(b"=")
+            if algorithm != b"sha-256":
+                continue
+            coded = digest.partition(b";")[0].strip()
+            try:
+                decoded = b64decode(coded[1:-1], validate=True)
+            except ValueError:
+                decoded = b""
+            if len(decoded) != 32 or not (coded.startswith(b":") and coded.endswith(b":")):
+                raise InvalidRequest("Content-Digest is not sha-256=:<base64 of 32 bytes>:", HTTPStatus.BAD_REQUEST)
+            return decoded
+    return None
+
+
+def _damaged() -> DamagedRequest:
+    return DamagedRequest("the body does not hash to its Content-Digest: nothing was done; send it again")
+
+
+def _slow(seconds: float) -> InvalidRequest:
+    detail = f"the body did not come within {seconds:g} s"
+    return InvalidRequest(detail, HTTPStatus.REQUEST_TIMEOUT, headers=_CLOSE)
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body in one piece, and then what the connection gives."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return next_message
+
+
+async def _refuse(refusal: Refused, scope: Scope, send: Send) -> None:
+    body = refusal.body(scope["path"])
+    headers = {
+        "content-type": "application/problem+json",
+        "content-length": str(len(body)),
+        "cache-control": "no-store",
+        **refusal.headers,
+    }
+    encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status.value, "headers": encoded})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -1,0 +1,36 @@
+"""What the modules of routes share: the parameters of every run, and how a request waits."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+
+from pulse_registry.runs import RUN_NAME
+from pulse_server.feed import RunFeed
+from pulse_server.params import Parameter, Whole
+from pulse_server.routes import examples
+
+if TYPE_CHECKING:
+    from pulse_server.service import Service
+
+RUN: Final = Parameter("run", "the run's name", RUN_NAME, examples.RUN)
+LAYOUT_ID: Final = Parameter("id", "the layout's id", re.compile(r"[0-9a-f]{64}"), examples.LAYOUT)
+SEQ: Final = Parameter("seq", "a number of a record", re.compile(r"0|[1-9][0-9]{0,11}", re.ASCII), "43")
+
+
+def wait_parameter(what: str) -> Whole:
+    """Return the parameter that says how long to wait."""
+    return Whole("wait", f"how many seconds to wait for {what}; at most what the service allows", 30, None, 0, 86_400)
+
+
+async def feed_of(request: Request, service: Service, *, remember: bool = True) -> RunFeed:
+    """Return the feed of the request's run; ``remember`` as `Feeds.open` has it.
+
+    Raises:
+        NotFound: there is no such run.
+        CorruptObject, UnsupportedFormat, StoreUnavailable: its log can't be read.
+    """
+    run = RUN(request)
+    return service.feeds.live(run) or await service.feeds.open(run, remember=remember)

@@ -1,0 +1,106 @@
+"""Events: a stream (SSE) of a run's new versions, and of its workers where they change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from pulse_registry.errors import StoreUnavailable
+from pulse_server.bodies import version_body
+from pulse_server.feed import RunFeed
+from pulse_server.operations import Operation, Operations, Says
+from pulse_server.params import Whole
+from pulse_server.routes.common import RUN, feed_of
+
+if TYPE_CHECKING:
+    from pulse_server.service import Service
+
+OPERATIONS: Final = Operations("events")
+PING_S: Final = 15
+_FIRST_LIST_S: Final = 1.0
+_AFTER: Final = Whole("after", "the versions over this one; without it, those that come from now on", 41, None, -1)
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/events",
+        "read",
+        "Follow a run",
+        {
+            200: Says(
+                "`version`: a VersionBody, its id the version's number. `workers`: a WorkerList, at the beginning and "
+                "when it changes. A comment every 15 s.",
+                'event: version\nid: 42\ndata: {"version":42,"step":420}\n\n',
+                "text/event-stream",
+            )
+        },
+        "`Last-Event-ID` goes on where a stream broke off.",
+        (RUN, _AFTER),
+        refuses={404: "There is no such run."},
+    )
+)
+async def follow(request: Request, service: Service) -> Response:
+    """Follow a run."""
+    after = _AFTER(request)
+    last = request.headers.get("last-event-id", "")
+    if last:
+        after = _AFTER.read(last)
+    feed = await feed_of(request, service)
+    newest = len(feed.state.versions) - 1
+    return EventSourceResponse(
+        _events(service, feed, newest if after is None else after), ping=PING_S, sep="\n", shutdown_grace_period=2
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A list of workers as it is sent, and the edition and the time that it is of."""
+
+    when: tuple[int, int]
+    text: str
+
+
+async def _events(service: Service, feed: RunFeed, seen: int) -> AsyncIterator[ServerSentEvent]:
+    """Yield the versions over ``seen``, and the workers; ends when the service stops."""
+    told = ""
+    feed.follow()
+    service.metrics.streams.inc()
+    feed.users += 1
+    try:
+        with suppress(StoreUnavailable, TimeoutError):  # the others' reports come later, then
+            async with asyncio.timeout(_FIRST_LIST_S):
+                await service.gather_reports(feed)
+        while not service.stopping:
+            for number in range(seen + 1, len(feed.state.versions)):
+                seen = number
+                if not feed.state.is_retired(number):
+                    body = version_body(feed.state, feed.state.versions[number])
+                    yield ServerSentEvent(body.model_dump_json(), event="version", id=str(number))
+            edition, workers = feed.edition, _workers(service, feed)
+            if workers != told:
+                told = workers
+                yield ServerSentEvent(workers, event="workers")
+            await feed.wait_for_edition(edition, seen, service.settings.report_seconds)
+            service.begin_gathering(feed)  # what a worker told this replica does not wait for it
+    finally:
+        feed.users -= 1
+        service.metrics.streams.dec()
+
+
+def _workers(service: Service, feed: RunFeed) -> str:
+    """Return the list of a run's workers; all streams share it. It is made anew now and then: reports grow old."""
+    when = feed.edition, int(asyncio.get_running_loop().time() / service.settings.report_seconds)
+    known = feed.cache.get("workers")
+    if isinstance(known, _Told) and known.when == when:
+        return known.text
+    text = service.reports.listed(feed.state).model_dump_json()
+    feed.cache["workers"] = _Told(when, text)
+    return text

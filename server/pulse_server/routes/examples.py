@@ -1,0 +1,44 @@
+"""Examples for OpenAPI, of one small run: they agree with one another."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pulse_registry.log import keys
+from pulse_schemas.api import ObjectBody, VersionBody, WorkerBody
+
+RUN: Final = "math-7b"
+WRITE_ID: Final = "5c8f3f1c2f0e4b7fa64c2b8f7d0a9e31"
+PATCH: Final = keys.patch_key(41, 42, WRITE_ID)
+LAYOUT: Final = "3f" * 32
+DIGEST: Final = "9a" * 16
+WHEN: Final = "2026-03-01T12:00:00.000Z"
+SHA256: Final = "d1" * 32
+SIGNED: Final = f"https://bucket.s3.example.com/policies/{RUN}/{PATCH}?X-Amz-Signature=..."
+WORKER: Final = "rollout-17"
+
+VERSION: Final = VersionBody(
+    version=42,
+    step=420,
+    kind="patch",
+    changed=75_000_000,
+    cells=7_615_616_512,
+    nbytes=81_000_000,
+    digest=DIGEST,
+    created_at=WHEN,
+    layout=LAYOUT,
+    seq=43,
+    metadata={"reward": 0.71},
+)
+OBJECT: Final = ObjectBody(key=PATCH, size=81_000_000, blake3="b3" * 32, url=SIGNED)
+REPORTED: Final = WorkerBody(
+    worker=WORKER,
+    version=41,
+    digest=DIGEST,
+    phases={"fetch": 0.8, "decode": 0.3, "verify": 0.1, "apply": 0.02},
+    nbytes=81_000_000,
+    reported_at=WHEN,
+    staleness=1,
+    digest_matches=True,
+)
+SEALED: Final = '{"blake3":"...","body":{"format":"pulse-record/1","kind":"commit","run":"math-7b","seq":43}}'

@@ -1,0 +1,232 @@
+"""The log: records as they are stored, the next one to wait for, and the one that a writer appends."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from pulse_registry.errors import InvalidArgument, NotFound, PulseError
+from pulse_registry.log import keys
+from pulse_registry.parallel import ParallelMap
+from pulse_registry.store import create
+from pulse_schemas import Layout, SchemaError
+from pulse_schemas.api import Appended, LogPage, SnapshotList
+from pulse_server.answers import Rendered, no_content
+from pulse_server.feed import RunFeed
+from pulse_server.operations import Operation, Operations, Says
+from pulse_server.params import Whole
+from pulse_server.routes import examples
+from pulse_server.routes.common import LAYOUT_ID, RUN, SEQ, feed_of, wait_parameter
+
+if TYPE_CHECKING:
+    from pulse_server.service import Service
+
+OPERATIONS: Final = Operations("log")
+_SINCE: Final = Whole("since", "the first record", 43, 0)
+_LIMIT: Final = Whole("limit", "how many at most", 100, 100, 1, 1000)
+_WAIT: Final = wait_parameter("record `since`")
+_PAGE_BYTES: Final = 8 << 20
+"""Of records in one page, but for its first."""
+
+_SEALED: Final = {200: Says("The sealed document, as stored.", examples.SEALED)}
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/log",
+        "read",
+        "Read records, or wait for the next",
+        {
+            200: Says(
+                "Records from `since` on; none where there are none yet, also after `wait`.",
+                LogPage(run=examples.RUN, since=43, records=(examples.SEALED,)),
+            )
+        },
+        parameters=(RUN, _SINCE, _LIMIT, _WAIT),
+        refuses={404: "There is no such run."},
+    )
+)
+async def read_log(request: Request, service: Service) -> Response:
+    """Read records."""
+    since, limit, wait = _SINCE(request) or 0, _LIMIT(request) or 1, _WAIT(request)
+    feed = await feed_of(request, service, remember=False)  # a writer may have begun the run at another replica
+    if since > feed.state.seq:
+        if not wait:
+            await feed.refresh()
+        elif not service.stopping:
+            seconds = min(wait, service.settings.wait_max_s)
+            await feed.wait(lambda state: state.seq >= since, seconds, request.receive)
+    return (await _page(service, feed, since, limit)).aged(feed.age_s)
+
+
+@OPERATIONS.add(
+    Operation(
+        "POST",
+        "/v1/runs/{run}/log",
+        "publish",
+        "Append a record",
+        {201: Says("It is in the log; also where it was before.", Appended(run=examples.RUN, seq=43))},
+        "The writer makes the record, and seals it, as it would for a bucket. The service checks its seal, every rule "
+        "of the log, and that each object it names is there with its size.",
+        (RUN,),
+        body="application/json",
+        refuses={
+            400: "It is no sealed record, breaks a rule, or names what is not there: nothing was written.",
+            409: "Another record has the number (AlreadyExists), it comes too early (Conflict), or a newer writer "
+            "began its term (Fenced).",
+        },
+    )
+)
+async def append(request: Request, service: Service) -> Response:
+    """Append a record."""
+    run, sealed = RUN(request), await request.body()
+    try:
+        with service.feeds.hold(run) as feed:
+            record = await feed.append(sealed)
+    except PulseError as error:
+        service.metrics.commits.labels(type(error).__name__).inc()
+        raise
+    service.metrics.commits.labels("accepted").inc()
+    return Rendered.of(Appended(run=run, seq=record.seq), HTTPStatus.CREATED)
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/log/{seq}",
+        "read",
+        "Read one record",
+        _SEALED,
+        parameters=(RUN, SEQ),
+        refuses={404: "There is no such run or record."},
+    )
+)
+async def read_record(request: Request, service: Service) -> Response:
+    """Read one record."""
+    seq = int(SEQ(request))
+    feed = await feed_of(request, service, remember=False)  # a writer may have begun the run at another replica
+    if seq > feed.state.seq:
+        await feed.refresh()
+    if seq > feed.state.seq:
+        raise NotFound(f"run {feed.run!r} has no record {seq}; the newest is {feed.state.seq}")
+    return await _document(service, feed.run, keys.record_key(seq))
+
+
+@OPERATIONS.add(
+    Operation("GET", "/v1/runs/{run}/head", "read", "Read the hint", _SEALED, parameters=(RUN,), refuses={404: "None."})
+)
+async def read_head(request: Request, service: Service) -> Response:
+    """Read the hint that says which snapshot to open the run from."""
+    return await _document(service, RUN(request), keys.HEAD)
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/snapshots",
+        "read",
+        "List snapshots of the log",
+        {200: Says("Their numbers, ascending; none for a run that does not exist.", SnapshotList(snapshots=(63,)))},
+        parameters=(RUN,),
+    )
+)
+async def list_snapshots(request: Request, service: Service) -> Response:
+    """List snapshots."""
+    store = service.store_of(RUN(request))
+    found = await service.call(lambda: [*map(keys.snapshot_seq, store.list(keys.SNAPSHOTS))])
+    return Rendered.of(SnapshotList(snapshots=tuple(seq for seq in found if seq is not None)))
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/snapshots/{seq}",
+        "read",
+        "Read one snapshot",
+        _SEALED,
+        parameters=(RUN, SEQ),
+        refuses={404: "There is no such snapshot."},
+    )
+)
+async def read_snapshot(request: Request, service: Service) -> Response:
+    """Read one snapshot."""
+    return await _document(service, RUN(request), keys.snapshot_key(int(SEQ(request))))
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/layouts/{id}",
+        "read",
+        "Read a layout",
+        {200: Says("The layout, as stored.", '{"format":"pulse-layout/1","tensors":[...],"tied":{}}')},
+        parameters=(RUN, LAYOUT_ID),
+        refuses={404: "There is no such layout."},
+    )
+)
+async def read_layout(request: Request, service: Service) -> Response:
+    """Read a layout."""
+    return await _document(service, RUN(request), keys.layout_key(LAYOUT_ID(request)))
+
+
+@OPERATIONS.add(
+    Operation(
+        "PUT",
+        "/v1/runs/{run}/layouts/{id}",
+        "publish",
+        "Store a layout",
+        {201: Says("It is stored; also where it was before.")},
+        parameters=(RUN, LAYOUT_ID),
+        body="application/json",
+        refuses={400: "It is no layout, or does not hash to its id."},
+    )
+)
+async def store_layout(request: Request, service: Service) -> Response:
+    """Store a layout."""
+    run, layout_id, data = RUN(request), LAYOUT_ID(request), await request.body()
+    try:
+        layout = await service.call(Layout.parse, data)
+    except SchemaError as error:
+        raise InvalidArgument(f"run {run!r}: this is no layout: {error}") from error
+    if layout.id != layout_id:
+        raise InvalidArgument(f"run {run!r}: the layout hashes to {layout.id}, not to {layout_id}")
+    await service.call(create, service.store_of(run), keys.layout_key(layout_id), data)
+    return no_content(HTTPStatus.CREATED)
+
+
+async def _page(service: Service, feed: RunFeed, since: int, limit: int) -> Rendered:
+    """Return a page of records; all who ask for the same one of the same state share it."""
+    until = min(feed.state.seq + 1, since + limit)
+    key = ("log", since, until)
+    task = feed.cache.get(key)
+    if not isinstance(task, asyncio.Task) or (task.done() and (task.cancelled() or task.exception())):
+        task = asyncio.get_running_loop().create_task(_read_page(service, feed.run, since, until))
+        if len(feed.cache) > 256:
+            feed.cache.clear()
+        feed.cache[key] = task
+    page: Rendered = await asyncio.shield(task)
+    return page
+
+
+async def _read_page(service: Service, run: str, since: int, until: int) -> Rendered:
+    wanted = [f"{run}/{keys.record_key(seq)}" for seq in range(since, until)]
+    found = [service.store.known(key) for key in wanted]
+    if None in found:
+        found = await service.call(lambda: [*ParallelMap(service.checkers)(service.store.get, wanted)])
+    records: list[str] = []
+    nbytes = 0
+    for sealed in found:
+        nbytes += len(sealed or b"")
+        if records and nbytes > _PAGE_BYTES:
+            break
+        records.append((sealed or b"").decode())
+    return Rendered.of(LogPage.model_construct(run=run, since=since, records=tuple(records)))
+
+
+async def _document(service: Service, run: str, key: str) -> Response:
+    return Rendered(await service.get(run, key))

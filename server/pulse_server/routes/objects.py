@@ -1,0 +1,223 @@
+"""Objects: by a signed URL where the store can sign; through the service where it can't (local files, memory)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, TYPE_CHECKING, Final
+
+from fastapi import Request
+from fastapi.responses import Response, StreamingResponse
+from starlette.requests import ClientDisconnect
+
+from pulse_registry.errors import AlreadyExists, InvalidArgument
+from pulse_registry.store import Store, Stream
+from pulse_schemas.api import UrlBody, UrlRequest
+from pulse_server.answers import Rendered, no_content
+from pulse_server.errors import InvalidRequest
+from pulse_server.operations import Operation, Operations, Says
+from pulse_server.params import Parameter, body_of, checked_key, object_key
+from pulse_server.routes import examples
+from pulse_server.routes.common import RUN
+
+if TYPE_CHECKING:
+    from pulse_server.service import Service
+
+OPERATIONS: Final = Operations("objects")
+_PATH: Final = Parameter(
+    "path", "an object's key without objects/", re.compile(r".+", re.DOTALL), examples.PATCH.removeprefix("objects/")
+)
+_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
+_CHUNK: Final = 4 << 20
+_BYTES: Final = "application/octet-stream"
+_LENGTHS: Final = {"Content-Length": "its size", "Accept-Ranges": "bytes"}
+
+
+@OPERATIONS.add(
+    Operation(
+        "HEAD",
+        "/v1/runs/{run}/objects/{path:path}",
+        "read",
+        "Tell an object's size",
+        {200: Says("It is there.", media_type=_BYTES, headers=_LENGTHS)},
+        parameters=(RUN, _PATH),
+        refuses={404: "It is not there."},
+    )
+)
+async def head_object(request: Request, service: Service) -> Response:
+    """Tell an object's size."""
+    size = await service.size(RUN(request), object_key(_PATH(request)))
+    return Response(headers={"content-length": str(size), "accept-ranges": "bytes"}, media_type=_BYTES)
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/objects/{path:path}",
+        "read",
+        "Read an object",
+        {
+            200: Says("Its bytes, from a store that can't sign URLs.", "", _BYTES, _LENGTHS),
+            206: Says("The bytes that `Range` asked for.", "", _BYTES, {"Content-Range": "which they are"}),
+            307: Says("Where to read it, until the URL expires.", headers={"Location": "a signed URL"}),
+        },
+        parameters=(RUN, _PATH),
+        refuses={404: "It is not there.", 416: "It has no byte of the `Range`."},
+    )
+)
+async def read_object(request: Request, service: Service) -> Response:
+    """Read an object, or be told where to."""
+    run, key = RUN(request), object_key(_PATH(request))
+    if service.urls.signs:
+        urls = await service.urls_of(run, [key])
+        return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers={"location": urls.by_key[key]})
+    size = await service.size(run, key)
+    wanted = _wanted(request.headers.get("range"), size, key)
+    start, stop = wanted or (0, size)
+    headers = {"content-length": str(stop - start), "accept-ranges": "bytes"}
+    if wanted is not None:
+        headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
+    status = HTTPStatus.OK if wanted is None else HTTPStatus.PARTIAL_CONTENT
+    return StreamingResponse(_chunks(service, service.store_of(run), key, start, stop), status, headers, _BYTES)
+
+
+@OPERATIONS.add(
+    Operation(
+        "PUT",
+        "/v1/runs/{run}/objects/{path:path}",
+        "publish",
+        "Store an object through the service",
+        {201: Says("It is stored.")},
+        "For stores that can't sign URLs; see uploads.",
+        (RUN, _PATH),
+        body=_BYTES,
+        refuses={
+            400: "The store signs URLs (ask for an upload), or the bytes are damaged.",
+            409: "The key is taken.",
+            411: "There is no `Content-Length`.",
+        },
+    )
+)
+async def store_object(request: Request, service: Service) -> Response:
+    """Store an object."""
+    run, key = RUN(request), object_key(_PATH(request))
+    if service.urls.signs:
+        raise InvalidArgument(f"objects of {run!r} go to the store itself: ask for an upload of {key}")
+    announced = request.headers.get("content-length", "")
+    if not announced.isdigit():
+        raise InvalidRequest("the length of an object must be said beforehand", HTTPStatus.LENGTH_REQUIRED)
+    async with service.uploads:
+        with NamedTemporaryFile(prefix="pulse-upload-") as file:
+            try:
+                await _spool(request, file, int(announced))
+            except ClientDisconnect:
+                return no_content(HTTPStatus.BAD_REQUEST)  # nobody is there to read it
+            upload = asyncio.ensure_future(
+                service.call(
+                    service.store_of(run).put, key, _FileStream(Path(file.name), int(announced)), if_absent=True
+                )
+            )
+            try:
+                await _to_its_end(upload)
+            except AlreadyExists as error:
+                raise AlreadyExists(f"run {run!r} has {key} already: keys are fresh for every write") from error
+    return no_content(HTTPStatus.CREATED)
+
+
+@OPERATIONS.add(
+    Operation(
+        "POST",
+        "/v1/runs/{run}/urls",
+        "read",
+        "Get URLs of objects",
+        {200: Says("A URL for each key.", UrlBody(urls={examples.PATCH: examples.SIGNED}, expires_at=examples.WHEN))},
+        "Whether the objects are there is not looked at.",
+        (RUN,),
+        body=UrlRequest(keys=(examples.PATCH,)),
+        refuses={400: "A key is not valid."},
+    )
+)
+async def make_urls(request: Request, service: Service) -> Response:
+    """Get URLs of objects."""
+    run = RUN(request)
+    wanted = [checked_key(key) for key in (await body_of(request, UrlRequest)).keys]
+    urls = await service.urls_of(run, wanted)
+    return Rendered.of(UrlBody.model_construct(urls=urls.by_key, expires_at=urls.expires_at))
+
+
+class _FileStream(Stream):
+    """An upload's bytes, from the file that they were spooled to."""
+
+    def __init__(self, path: Path, nbytes: int) -> None:
+        self._path, self.nbytes = path, nbytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            while piece := file.read(_CHUNK):
+                yield piece
+
+
+async def _spool(request: Request, file: IO[bytes], announced: int) -> None:
+    """Write a request's body to a file.
+
+    Raises:
+        InvalidRequest: it is not as long as was announced.
+    """
+    size, pending = 0, bytearray()
+    async for piece in request.stream():
+        size += len(piece)
+        pending += piece
+        if len(pending) >= _CHUNK:
+            await asyncio.to_thread(file.write, bytes(pending))
+            pending.clear()
+    await asyncio.to_thread(_finish, file, bytes(pending))
+    if size != announced:
+        raise InvalidRequest(f"{announced} bytes were announced, and {size} came", HTTPStatus.BAD_REQUEST)
+
+
+def _finish(file: IO[bytes], rest: bytes) -> None:
+    file.write(rest)
+    file.flush()
+
+
+async def _to_its_end(upload: asyncio.Future[None]) -> None:
+    """Wait for an upload, even if this is cancelled meanwhile: its file must stay until it has ended."""
+    try:
+        await asyncio.shield(upload)
+    except asyncio.CancelledError:
+        await asyncio.wait((upload,))
+        raise
+
+
+async def _chunks(service: Service, store: Store, key: str, start: int, stop: int) -> AsyncIterator[bytes]:
+    for begin in range(start, stop, _CHUNK):
+        yield await service.call(store.get, key, (begin, min(begin + _CHUNK, stop)))
+
+
+def _wanted(header: str | None, size: int, key: str) -> tuple[int, int] | None:
+    """Return the half-open range that a request asks for; None for all, also where it asks in another way.
+
+    Raises:
+        InvalidRequest: the object has none of these bytes (416).
+    """
+    found = None if header is None else _RANGE.fullmatch(header)
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if not first:
+        start, stop = max(0, size - int(last)), size
+    elif last and int(last) < int(first):
+        return None
+    else:
+        start, stop = int(first), size if not last else min(int(last) + 1, size)
+    if start >= stop:
+        raise InvalidRequest(
+            f"{key} has {size} bytes: none of {header!r}",
+            HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+            headers={"content-range": f"bytes */{size}"},
+        )
+    return start, stop

@@ -1,0 +1,147 @@
+"""Routes: the cheapest way from a version to another, with URLs for the objects on it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from pulse_registry.errors import NotFound
+from pulse_registry.log import RunState
+from pulse_registry.route import Leg, Route, plan
+from pulse_schemas import ObjectRef
+from pulse_schemas.api import LegBody, ObjectBody, RouteBody
+from pulse_server.answers import Rendered
+from pulse_server.feed import RunFeed
+from pulse_server.operations import Operation, Operations, Says
+from pulse_server.params import Choice, Parameter, Whole
+from pulse_server.routes import examples
+from pulse_server.routes.common import RUN, feed_of
+from pulse_server.urls import Urls
+
+if TYPE_CHECKING:
+    from pulse_server.service import Service
+
+OPERATIONS: Final = Operations("routes")
+_FROM: Final = Whole("from", "the version that the worker holds; without it, none", 41)
+_TO: Final = Parameter(
+    "to",
+    "`latest` (where it is left out), or a number",
+    re.compile(r"latest|0|[1-9][0-9]{0,11}", re.ASCII),
+    "latest",
+    "query",
+    required=False,
+)
+_SIGN: Final = Choice("sign", "whether objects come with URLs", ("true", "false"), "true", boolean=True)
+_MAX_CACHED: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    rendered: Rendered
+    fresh_until: float
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/route",
+        "read",
+        "Find the cheapest way to a version",
+        {
+            200: Says(
+                "The legs of the way, in order; none where the worker is there already.",
+                RouteBody(
+                    run=examples.RUN,
+                    base=41,
+                    target=42,
+                    nbytes=examples.OBJECT.size,
+                    legs=(
+                        LegBody(
+                            kind="patch", base=41, target=42, nbytes=examples.OBJECT.size, objects=(examples.OBJECT,)
+                        ),
+                    ),
+                    layout=examples.LAYOUT,
+                    digest=examples.DIGEST,
+                    expires_at=examples.WHEN,
+                ),
+            )
+        },
+        parameters=(RUN, _FROM, _TO, _SIGN),
+        refuses={404: "There is no such run or version, or nothing leads there."},
+    )
+)
+async def find_route(request: Request, service: Service) -> Response:
+    """Find a route."""
+    base, to, sign = _FROM(request), _TO(request) or "latest", _SIGN(request) != "false"
+    feed = await feed_of(request, service)
+    target = await _target(feed, to, base)
+    key = ("route", base, target, sign)
+    cached = feed.cache.get(key)
+    if not isinstance(cached, _Answer) or cached.fresh_until <= service.urls.now:
+        state = feed.state
+        cached = await _make(service, state, base, target, sign)
+        if feed.state is state:
+            if len(feed.cache) >= _MAX_CACHED:
+                feed.cache.clear()
+            feed.cache[key] = cached
+    return cached.rendered.aged(feed.age_s)
+
+
+async def _target(feed: RunFeed, to: str, base: int | None) -> int:
+    """Return the version that is asked for, having looked at the log once more if it is not known yet."""
+    newest = max(-1 if base is None else base, -1 if to == "latest" else int(to))
+    if newest >= len(feed.state.versions):
+        await feed.refresh()
+    if to != "latest":
+        return feed.state.version(int(to)).version
+    if feed.state.latest is None:
+        raise NotFound(f"run {feed.run!r} has no versions yet")
+    return feed.state.latest.version
+
+
+async def _make(service: Service, state: RunState, base: int | None, target: int, sign: bool) -> _Answer:
+    found = await service.call(plan, state, target, have=base)
+    wanted = [ref.key for leg in found.legs for ref in _objects(leg)]
+    urls = Urls({}, None, float("inf"))
+    if sign:
+        urls = await service.urls_of(state.run, wanted)
+        service.metrics.signed_bytes.labels("get").inc(found.nbytes if service.urls.signs else 0)
+    return _Answer(Rendered.of(_body(state, found, urls)), urls.fresh_until)
+
+
+def _body(state: RunState, found: Route, urls: Urls) -> RouteBody:
+    entry = state.version(found.target)
+    legs = tuple(
+        LegBody(
+            # With no undo in the service's memory, the other kinds are all there are.
+            kind="keyframe" if leg.keyframe else "patch" if leg.kind == "patch" else "inverse",
+            base=leg.base,
+            target=leg.target,
+            nbytes=leg.nbytes,
+            objects=tuple(
+                ObjectBody.model_construct(key=ref.key, size=ref.size, blake3=ref.blake3, url=urls.by_key.get(ref.key))
+                for ref in _objects(leg)
+            ),
+        )
+        for leg in found.legs
+    )
+    return RouteBody(
+        run=state.run,
+        base=found.base,
+        target=found.target,
+        nbytes=found.nbytes,
+        legs=legs,
+        layout=entry.layout,
+        digest=entry.digest,
+        expires_at=urls.expires_at,
+    )
+
+
+def _objects(leg: Leg) -> tuple[ObjectRef, ...]:
+    if leg.patch is not None:
+        return (leg.patch.object,)
+    return () if leg.keyframe is None else (leg.keyframe.index, *leg.keyframe.shards)

@@ -1,0 +1,133 @@
+"""Runs: those that the token may read, one of them, and the chain of its objects; and the token itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from pulse_registry.errors import NotFound, PulseError
+from pulse_registry.runs import RUN_NAME
+from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
+from pulse_server.access import Guard, Principal
+from pulse_server.answers import Rendered
+from pulse_server.bodies import chain_body, run_body
+from pulse_server.operations import Operation, Operations, Says
+from pulse_server.params import Parameter, Whole
+from pulse_server.routes import examples
+from pulse_server.routes.common import RUN, feed_of
+
+if TYPE_CHECKING:
+    from pulse_server.service import Service
+
+OPERATIONS: Final = Operations("runs")
+_AFTER: Final = Parameter("after", "the runs whose names follow this one", RUN_NAME, "math-1b", "query", required=False)
+_LIMIT: Final = Whole("limit", "how many at most", 50, 50, 1, 200)
+_RUN: Final = RunBody(
+    run=examples.RUN, seq=43, epoch=1, versions=43, latest=examples.VERSION, full_nbytes=15_231_233_024
+)
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/token",
+        "any",
+        "Show what the token allows",
+        {
+            200: Says(
+                "The token's name, scopes (with those that are included) and runs.",
+                TokenBody(name="rollout", scopes=("read",), runs=("math-*",), expires_at=None),
+            )
+        },
+    )
+)
+async def show_token(request: Request, service: Service) -> Response:
+    """Show what the caller's token allows."""
+    who = _principal(request)
+    return Rendered.of(TokenBody(name=who.name, scopes=who.scopes, runs=who.runs, expires_at=who.expires_at))
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs",
+        "read",
+        "List runs",
+        {200: Says("A page of the runs that the token may read, by name.", RunPage(runs=(_RUN,), next=None))},
+        "A new run shows within seconds.",
+        (_AFTER, _LIMIT),
+    )
+)
+async def list_runs(request: Request, service: Service) -> Response:
+    """List runs."""
+    after, limit, who = _AFTER(request), _LIMIT(request) or 1, _principal(request)
+    names = [name for name in await service.runs() if name > after and who.may("read", name)]
+    page = await asyncio.gather(*(_listed(service, name) for name in names[:limit]))
+    more = names[limit - 1] if len(names) > limit else None
+    return Rendered.of(RunPage(runs=tuple(body for body in page if body is not None), next=more))
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}",
+        "read",
+        "Show a run",
+        {200: Says("The run.", _RUN)},
+        parameters=(RUN,),
+        refuses={404: "There is no such run."},
+    )
+)
+async def show_run(request: Request, service: Service) -> Response:
+    """Show a run."""
+    feed = await feed_of(request, service)
+    nbytes = await service.full_nbytes(feed)
+    return Rendered.of(run_body(feed.state, nbytes)).aged(feed.age_s)
+
+
+@OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/chain",
+        "read",
+        "Show a run's live objects",
+        {
+            200: Says(
+                "What leads where, and what it costs, in the order of the log.",
+                ChainBody(
+                    run=examples.RUN,
+                    keyframes=(KeyframeMark(version=0, nbytes=15_231_300_000),),
+                    patches=(PatchMark(base=0, target=1, nbytes=81_000_000),),
+                ),
+            )
+        },
+        parameters=(RUN,),
+        refuses={404: "There is no such run."},
+    )
+)
+async def show_chain(request: Request, service: Service) -> Response:
+    """Show a run's chain."""
+    feed = await feed_of(request, service)
+    chain = feed.cache.get("chain")
+    if not isinstance(chain, Rendered):
+        chain = feed.cache["chain"] = Rendered.of(chain_body(feed.state))
+    return chain.aged(feed.age_s)
+
+
+async def _listed(service: Service, run: str) -> RunBody | None:
+    """Return a run as the list shows it, without following it; None if it is a run no more, or can't be read."""
+    try:
+        feed = service.feeds.live(run) or await service.feeds.open(run, follow=False)
+    except NotFound:
+        return None
+    except PulseError:
+        return RunBody(run=run, seq=-1, epoch=0, versions=0, latest=None, full_nbytes=None)
+    return run_body(feed.state, await service.full_nbytes(feed))
+
+
+def _principal(request: Request) -> Principal:
+    guard: Guard = request.app.state.guard
+    return guard.identify(request.scope)

@@ -1,0 +1,228 @@
+"""The service behind the routes: its store, the feeds of its runs, its threads, and how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, ParamSpec, TypeVar
+
+from pulse_registry.errors import NotFound, PulseError
+from pulse_registry.geometry import Geometry
+from pulse_registry.log import Admission, LogKeeper, LogReader, keys, utc_now
+from pulse_registry.parallel import ParallelMap
+from pulse_registry.runs import list_runs
+from pulse_registry.store import PrefixStore, RetryStore, Store
+from pulse_schemas import Layout, SchemaError
+from pulse_schemas.api import WorkerReport
+from pulse_server.documents import DocumentStore
+from pulse_server.feed import Pace, RunFeed
+from pulse_server.feeds import Feeds
+from pulse_server.metrics import Metrics, RunFigures
+from pulse_server.reports import Reports
+from pulse_server.settings import Settings
+from pulse_server.store_metrics import MetricsStore
+from pulse_server.threads import in_thread
+from pulse_server.urls import Urls, UrlSigner
+
+_FOLLOWERS: Final = 8
+_CALLERS: Final = 16
+_CHECKERS: Final = 8
+_LIST_S: Final = 3.0
+_MAX_LAYOUTS: Final = 1_000
+_MAX_OBJECT_UPLOADS: Final = 8
+_ANNOUNCE_S: Final = 0.1
+_LINES_PER_S: Final = 2_000
+"""Workers that an event stream tells of in a second, about: the more there are, the longer a new list of them waits."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Service:
+    """One process of the service. All that is true is in the bucket; this holds what makes answering fast.
+
+    Attributes:
+        settings: as given.
+        store: holds all runs; retried, counted, and with small documents remembered.
+        feeds: of the runs that are asked for.
+        urls: signs URLs of objects.
+        reports: of workers.
+        checkers: threads for many small calls at once; what runs in them waits for no other.
+        uploads: bounds the objects that go through the service at a time.
+    """
+
+    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+        """Prepare; nothing is asked of the store yet."""
+        self.settings, self.metrics = settings, metrics
+        self.store = DocumentStore(
+            RetryStore(MetricsStore(store, metrics), attempts=4, total_s=6.0, first_pause_s=0.05, longest_pause_s=1.0)
+        )
+        self._followers = ThreadPoolExecutor(_FOLLOWERS, "follow")
+        self._callers = ThreadPoolExecutor(_CALLERS, "call")
+        self.checkers = ThreadPoolExecutor(_CHECKERS, "check")
+        self.feeds = Feeds(self._new_feed, max_feeds=settings.max_feeds, missing_s=settings.poll_seconds)
+        self.urls = UrlSigner(self.store, settings.url_ttl_s, signed=metrics.signed.labels("get").inc)
+        self.reports = Reports(
+            self.store,
+            replica=secrets.token_hex(8),
+            now=utc_now,
+            share_s=settings.report_seconds,
+            keep_s=settings.report_ttl_s,
+        )
+        self.uploads = asyncio.Semaphore(_MAX_OBJECT_UPLOADS)
+        self.stopping = False
+        self._full_nbytes: dict[str, int] = {}
+        self._runs: asyncio.Task[list[str]] | None = None
+        self._runs_until = 0.0
+        self._gathering: dict[str, asyncio.Task[None]] = {}
+        self._sharing: asyncio.Task[None] | None = None
+        metrics.feeds.set_function(lambda: len(self.feeds))
+        metrics.waiters.set_function(lambda: sum(feed.waiting for feed in self.feeds))
+        metrics.watch_runs(self._figures)
+
+    async def start(self) -> None:
+        """Begin the work that no request asks for."""
+        self._sharing = asyncio.get_running_loop().create_task(self._share_reports(), name="share reports")
+
+    def stop_waiting(self) -> None:
+        """Send away all who wait for news, now and from here on; call it in the event loop. The rest goes on."""
+        self.stopping = True
+        self.feeds.release()
+
+    async def stop(self) -> None:
+        """End: what was accepted is finished, and no thread is left at work."""
+        self.stop_waiting()
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.wait((self._sharing,))
+        await self.feeds.stop()
+        await self.call(self.reports.share)
+        await asyncio.to_thread(self._end_threads)
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call what may ask the store, in a thread."""
+        return await in_thread(self._callers, function, *args, **kwargs)
+
+    async def get(self, run: str, key: str) -> bytes:
+        """Return an object of a run.
+
+        Raises:
+            NotFound: it is not there; said without the store's own name.
+            StoreUnavailable: the store failed.
+        """
+        known = self.store.known(f"{run}/{key}")
+        return known if known is not None else await self._named(run, key, self.store.get)
+
+    async def size(self, run: str, key: str) -> int:
+        """Return the size of an object of a run.
+
+        Raises:
+            As `get`.
+        """
+        return await self._named(run, key, self.store.size)
+
+    def store_of(self, run: str) -> Store:
+        """Return the store of one run."""
+        return PrefixStore(self.store, run)
+
+    async def runs(self) -> list[str]:
+        """Return the names of all runs, sorted, as they were seconds ago.
+
+        Raises:
+            StoreUnavailable: the store failed.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._runs is None or (self._runs.done() and (now > self._runs_until or self._runs.exception())):
+            self._runs = asyncio.get_running_loop().create_task(self.call(lambda: sorted(list_runs(self.store))))
+            self._runs_until = now + _LIST_S
+        return await asyncio.shield(self._runs)
+
+    async def full_nbytes(self, feed: RunFeed) -> int | None:
+        """Return what all cells of a run's newest version take, None where its layout can't be read."""
+        latest = feed.state.latest
+        if latest is None:
+            return None
+        known = self._full_nbytes.get(latest.layout)
+        if known is None:
+            try:
+                data = await self.get(feed.run, keys.layout_key(latest.layout))
+                known = Geometry(Layout.parse(data)).nbytes
+            except (PulseError, SchemaError):
+                return None
+            if len(self._full_nbytes) >= _MAX_LAYOUTS:
+                self._full_nbytes.clear()
+            self._full_nbytes[latest.layout] = known
+        return known
+
+    async def urls_of(self, run: str, wanted: Sequence[str]) -> Urls:
+        """Return URLs of keys of a run, signed anew only where they are not fresh.
+
+        Raises:
+            InvalidArgument: a key is not valid.
+            AccessDenied: the service has no credentials to sign with.
+        """
+        known = self.urls.known(run, wanted)
+        return known if known is not None else await self.call(self.urls.sign, run, wanted)
+
+    def take_report(self, feed: RunFeed, worker: str, report: WorkerReport) -> None:
+        """Remember a worker's report, and tell the run's event streams of it, at a rate that they can bear."""
+        self.reports.take(feed.run, worker, report)
+        self.metrics.reports.inc()
+        feed.announce(max(_ANNOUNCE_S, self.reports.heard(feed.run) / _LINES_PER_S))
+
+    async def gather_reports(self, feed: RunFeed) -> None:
+        """Read what the other replicas heard of a run's workers, if that was not done of late.
+
+        Raises:
+            StoreUnavailable: the store failed.
+        """
+        task = self.begin_gathering(feed)
+        if task is not None:
+            await asyncio.shield(task)
+
+    def begin_gathering(self, feed: RunFeed) -> asyncio.Task[None] | None:
+        """Begin what `gather_reports` does, and return it; None where it was done of late. The streams are told."""
+        run = feed.run
+        if not self.reports.is_stale(run):
+            return None
+        task = self._gathering.get(run)
+        if task is None:
+
+            def done(task: asyncio.Task[None]) -> None:
+                self._gathering.pop(run, None)
+                if not task.cancelled() and task.exception() is None:
+                    feed.announce(0)
+
+            task = asyncio.get_running_loop().create_task(self.call(self.reports.gather, run), name=f"gather {run}")
+            self._gathering[run] = task
+            task.add_done_callback(done)
+        return task
+
+    async def _named(self, run: str, key: str, function: Callable[[str], T]) -> T:
+        try:
+            return await self.call(function, f"{run}/{key}")
+        except NotFound as error:
+            raise NotFound(f"run {run!r} has no {key}") from error
+
+    def _new_feed(self, run: str) -> RunFeed:
+        store = self.store_of(run)
+        reader = LogReader(store, run)
+        admission = Admission(store, run, reader, LogKeeper(store, reader), each=ParallelMap(self.checkers))
+        pace = Pace(self.settings.poll_seconds, self.settings.idle_seconds)
+        return RunFeed(reader, admission, self._followers, pace)
+
+    async def _share_reports(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.report_seconds)
+            await self.call(self.reports.share)
+
+    def _figures(self) -> Iterator[RunFigures]:
+        for feed in self.feeds:
+            if feed.exists:
+                yield self.reports.figures(feed.state, feed.age_s)
+
+    def _end_threads(self) -> None:
+        for pool in (self._followers, self._callers, self.checkers):
+            pool.shutdown(cancel_futures=True)

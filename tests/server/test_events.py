@@ -1,0 +1,167 @@
+"""The stream of events over a real socket: versions and workers, from where it broke off, until the service stops."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from pulse_server.routes import events
+from tests.log.builders import RUN, DictStore, Script
+from tests.server.running import LAYOUT, Running, app_over, fill, run_of, running, store_record
+
+URL = f"/v1/runs/{RUN}"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: str
+    data: Any
+    id: str | None
+
+
+def events_of(lines: Iterator[str]) -> Iterator[Event]:
+    """Read a stream as the standard says; comments have the kind ``:``."""
+    kind, data, number = "", "", None
+    for line in lines:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if line.startswith(":"):
+            yield Event(":", value, None)
+        elif not line:
+            if kind:
+                yield Event(kind, json.loads(data), number)
+            kind, data, number = "", "", None
+        elif name == "event":
+            kind = value
+        elif name == "data":
+            data += value
+        elif name == "id":
+            number = value
+
+
+@pytest.fixture
+def store() -> DictStore:
+    return DictStore()
+
+
+@pytest.fixture
+def script(store: DictStore) -> Script:
+    return fill(store, run_of(5))
+
+
+@pytest.fixture
+def served(store: DictStore, script: Script) -> Iterator[Running]:
+    with running(app_over(store)) as served:
+        yield served
+
+
+@contextmanager
+def following(served: Running, query: str = "", **headers: str) -> Iterator[Iterator[Event]]:
+    with httpx.stream("GET", f"{served.url}{URL}/events{query}", headers=headers, timeout=20) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert "no-" in answer.headers["cache-control"]
+        yield events_of(answer.iter_lines())
+
+
+def versions_of(found: Iterator[Event], count: int) -> list[int]:
+    seen: list[int] = []
+    for event in found:
+        if event.kind == "version":
+            assert event.id == str(event.data["version"])
+            seen.append(event.data["version"])
+        if len(seen) == count:
+            break
+    return seen
+
+
+def test_new_versions_come_as_they_are_pushed(served: Running, store: DictStore, script: Script) -> None:
+    with following(served) as found:
+        assert next(found).kind == "workers"
+        for number in range(5, 8):
+            store_record(store, script.commit(layout=LAYOUT.id).records[-1])
+            event = next(found)
+            assert (event.kind, event.id) == ("version", str(number))
+            assert event.data == httpx.get(f"{served.url}{URL}/versions/{number}").json()
+
+
+def test_a_stream_begins_after_the_version_that_is_named(served: Running) -> None:
+    with following(served, "?after=1") as found:
+        assert versions_of(found, 3) == [2, 3, 4]
+    with following(served, "?after=-1") as found:
+        assert versions_of(found, 5) == [0, 1, 2, 3, 4]
+
+
+def test_a_stream_goes_on_where_it_broke_off(served: Running, store: DictStore, script: Script) -> None:
+    with following(served, "?after=0") as found:
+        last = versions_of(found, 2)[-1]
+    store_record(store, script.commit(layout=LAYOUT.id).records[-1])
+    with following(served, "?after=0", **{"last-event-id": str(last)}) as found:
+        assert versions_of(found, 3) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("bad", ["x", "1.5", "-2", "1\t2"])
+def test_a_last_event_id_that_is_none_of_ours_is_refused(served: Running, bad: str) -> None:
+    answer = httpx.get(f"{served.url}{URL}/events", headers={"last-event-id": bad})
+    assert answer.status_code == 422
+
+
+def test_workers_come_when_one_reports(served: Running) -> None:
+    with following(served) as found:
+        assert next(found) == Event("workers", {"run": RUN, "workers": []}, None)
+        report = {"version": 4, "digest": "f" * 32, "phases": {"apply": 0.1}}
+        assert httpx.put(f"{served.url}{URL}/workers/w-1", json=report).status_code == 204
+        event = next(found)
+        assert event.kind == "workers"
+        assert [(w["worker"], w["staleness"], w["digest_matches"]) for w in event.data["workers"]] == [("w-1", 0, True)]
+
+
+def test_a_report_is_told_at_once_by_the_replica_that_heard_it(store: DictStore, script: Script) -> None:
+    with running(app_over(store, report_seconds=600)) as served, following(served) as found:
+        assert next(found).data["workers"] == []
+        for number in range(3):
+            report = {"version": 4, "digest": "f" * 32}
+            httpx.put(f"{served.url}{URL}/workers/w-{number}", json=report).raise_for_status()
+            assert [w["worker"] for w in next(found).data["workers"]] == [f"w-{n}" for n in range(number + 1)]
+
+
+def test_a_report_is_told_while_the_others_can_not_be_read(script: Script) -> None:
+    class Unlisted(DictStore):
+        hanging = threading.Event()
+
+        def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+            if "/reports/" in prefix:
+                self.hanging.wait(30)
+            return super().list(prefix, after)
+
+    store = Unlisted()
+    fill(store, script)
+    try:
+        with running(app_over(store, report_seconds=600)) as served, following(served) as found:
+            assert next(found).data["workers"] == []
+            report = {"version": 4, "digest": "f" * 32}
+            httpx.put(f"{served.url}{URL}/workers/w-1", json=report).raise_for_status()
+            assert [w["worker"] for w in next(found).data["workers"]] == ["w-1"]
+            store.hanging.set()
+    finally:
+        store.hanging.set()
+
+
+def test_a_quiet_stream_says_that_it_lives(store: DictStore, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PING_S", 1)
+    with running(app_over(store)) as served, following(served) as found:
+        assert next(event.kind for event in found if event.kind != "workers") == ":"
+
+
+def test_a_stream_ends_when_the_service_stops(served: Running) -> None:
+    with following(served) as found:
+        assert next(found).kind == "workers"
+        served.inside(served.service.stop_waiting)
+        assert [event for event in found if event.kind != ":"] == []

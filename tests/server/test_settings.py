@@ -1,0 +1,83 @@
+"""Settings come from arguments, then the environment, then defaults; a wrong one is named, but not what it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pulse_registry.errors import InvalidArgument
+from pulse_server.settings import Settings
+from pulse_server.tokens import TokenSet
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in Settings.model_fields:
+        monkeypatch.delenv(f"PULSE_{field.upper()}", raising=False)
+
+
+def test_a_root_is_all_that_must_be_said() -> None:
+    settings = Settings.read(root="memory://x")
+    assert (settings.root, settings.tokens, settings.insecure_open, settings.wait_max_s) == (
+        "memory://x",
+        None,
+        False,
+        60,
+    )
+
+
+def test_the_environment_is_read_and_arguments_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_ROOT", "memory://environment")
+    monkeypatch.setenv("PULSE_POLL_SECONDS", "0.5")
+    monkeypatch.setenv("PULSE_TOKENS_FILE", "tokens.json")
+    settings = Settings.read(root="memory://argument")
+    assert (settings.root, settings.poll_seconds, settings.tokens_file) == (
+        "memory://argument",
+        0.5,
+        Path("tokens.json"),
+    )
+
+
+def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_TOKENS_FILE", "")
+    assert Settings.read(root="memory://x").tokens_file is None
+
+
+def test_tokens_can_be_given_as_a_document_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_TOKENS", TokenSet().document().decode())
+    assert Settings.read(root="memory://x").tokens == TokenSet()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "root: Field required"),
+        ({"root": ""}, "root"),
+        ({"root": "x", "poll_seconds": 0}, "poll_seconds"),
+        ({"root": "x", "poll_seconds": "inf"}, "poll_seconds"),
+        ({"root": "x", "part_bytes": 1}, "part_bytes"),
+        ({"root": "x", "log_format": "xml"}, "log_format"),
+        ({"root": "x", "colour": "red"}, "colour"),
+        ({"root": "x", "tokens_file": "a", "tokens": {}}, "not from both"),
+        ({"root": "x", "insecure_open": True, "tokens": {}}, "open to all has no tokens"),
+        ({"root": "x", "probe_seconds": 5, "ready_seconds": 4}, "ready_seconds must be longer"),
+    ],
+)
+def test_a_wrong_setting_is_named(given: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        Settings.read(**given)
+
+
+@pytest.mark.parametrize("text", ["{hush", '{"tokens": [{"id": "hush"}]}', '"hush"'])
+def test_what_a_wrong_setting_holds_is_not_said(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("PULSE_TOKENS", text)
+    with pytest.raises(InvalidArgument, match="tokens") as raised:
+        Settings.read(root="x")
+    assert "hush" not in str(raised.value)
+
+
+def test_settings_do_not_change() -> None:
+    settings = Settings.read(root="x")
+    with pytest.raises(ValueError, match="frozen"):
+        settings.root = "y"
