@@ -1,0 +1,116 @@
+// The table of workers: who serves which version, and how its last pull went.
+
+import { element, emptyRow, setText, syncRows } from "./dom.js";
+import { bytes, count, duration, plural } from "./format.js";
+import { cells, timeCell } from "./table.js";
+
+const MOST = 200; // rows; the rest is counted
+
+const ORDERS = {
+  worker: (a, b) => compare(a.worker, b.worker),
+  version: (a, b) => b.version - a.version,
+  behind: (a, b) => b.behind - a.behind,
+  reported: (a, b) => compare(b.reported_at, a.reported_at),
+  seconds: (a, b) => b.seconds - a.seconds,
+};
+
+export class Workers {
+  #body;
+  #sub;
+  #heads;
+  #order = "behind";
+  #reversed = false;
+  #reports = [];
+  #newest = null;
+
+  #now;
+
+  // `now` is the service's clock, in ms.
+  constructor(section, now) {
+    this.#now = now;
+    this.#body = section.querySelector("tbody");
+    this.#sub = section.querySelector(".workers-sub");
+    this.#heads = [...section.querySelectorAll("[data-sort]")];
+    for (const head of this.#heads) head.addEventListener("click", () => this.#sortBy(head.dataset.sort));
+    this.#markOrder();
+  }
+
+  get summary() {
+    const all = this.#measured();
+    return {
+      all: all.length,
+      current: all.filter((worker) => worker.behind === 0).length,
+      furthest: Math.max(0, ...all.map((worker) => worker.behind)),
+      wrong: all.filter((worker) => !worker.digest_matches).length,
+    };
+  }
+
+  show(reports, newest) {
+    this.#reports = reports;
+    this.#newest = newest;
+    this.draw();
+  }
+
+  draw() {
+    const now = this.#now();
+    const all = this.#measured();
+    if (all.length === 0) {
+      emptyRow(this.#body, 8, "No worker has reported of late. Workers that pull through the service report after each pull.");
+      setText(this.#sub, "");
+      return;
+    }
+    const order = ORDERS[this.#order];
+    all.sort((a, b) => (this.#reversed ? order(b, a) : order(a, b)) || compare(a.worker, b.worker));
+    syncRows(this.#body, all.slice(0, MOST), (worker) => worker.worker, makeRow, (row, worker) => updateRow(row, worker, now));
+    setText(this.#sub, all.length > MOST ? `The first ${MOST} of ${count(all.length)}.` : plural(all.length, "worker"));
+  }
+
+  // A worker falls behind with each version that comes, before anybody reports it.
+  #measured() {
+    return this.#reports.map((worker) => ({
+      ...worker,
+      behind: this.#newest === null ? worker.staleness : Math.max(0, this.#newest - worker.version),
+      seconds: Object.values(worker.phases).reduce((sum, seconds) => sum + seconds, 0),
+    }));
+  }
+
+  #sortBy(order) {
+    this.#reversed = order === this.#order ? !this.#reversed : false;
+    this.#order = order;
+    this.#markOrder();
+    this.draw();
+  }
+
+  #markOrder() {
+    // Names rise and figures fall at first: the worst is what one looks for.
+    const falling = (this.#order !== "worker") !== this.#reversed;
+    for (const head of this.#heads) {
+      const own = head.dataset.sort === this.#order;
+      head.closest("th").setAttribute("aria-sort", own ? (falling ? "descending" : "ascending") : "none");
+    }
+  }
+}
+
+function makeRow(worker) {
+  const row = document.createElement("tr");
+  row.append(element("th", { scope: "row" }, worker.worker), ...cells("number", "number", "", "", "number small", "number wide", "wide phases"));
+  return row;
+}
+
+function updateRow(row, worker, now) {
+  const [, version, behind, digest, reported, seconds, fetched, phases] = row.cells;
+  setText(version, count(worker.version));
+  setText(behind, worker.behind === 0 ? "0" : count(worker.behind));
+  behind.dataset.level = worker.behind === 0 ? "good" : worker.behind > 10 ? "bad" : "fair";
+  setText(digest, worker.digest_matches ? "OK" : "Differs");
+  digest.dataset.level = worker.digest_matches ? "good" : "bad";
+  timeCell(reported, worker.reported_at, now);
+  setText(seconds, Object.keys(worker.phases).length ? duration(worker.seconds) : "–");
+  const parts = Object.entries(worker.phases).map(([name, taken]) => `${name} ${duration(taken)}`);
+  setText(fetched, worker.nbytes ? bytes(worker.nbytes) : "–");
+  setText(phases, parts.join(" · ") || "–");
+}
+
+function compare(a, b) {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
