@@ -27,6 +27,7 @@ from pulse_registry.patch import CoderChoice, PatchFile, encode_patch
 from pulse_registry.route import plan
 from pulse_registry.shadow import Shadow, first_shadow
 from pulse_registry.stage import Staging, stage_cells
+from pulse_registry.store import create
 from pulse_registry.versions import PushResult
 from pulse_registry.weights import Weights
 
@@ -174,11 +175,11 @@ class Publisher:
         patch_ref = keyframe = None
         if patch is not None:
             key = patch_key(patch.base, patch.target, write_id)
-            store.put(key, [patch.head, *patch.groups])
+            create(store, key, [patch.head, *patch.groups])
             patch_ref = patch.ref(key)
         else:
             if geometry.id not in self._stored_layouts:
-                store.put(layout_key(geometry.id), geometry.layout.canonical())
+                create(store, layout_key(geometry.id), geometry.layout.canonical())
                 self._stored_layouts.add(geometry.id)
             keyframe = write_keyframe(store, geometry, job.version, write_id, self._cells_of(job.shadow, job.version))
         phases["upload"] = time.perf_counter() - began - phases["code"]

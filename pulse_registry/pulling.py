@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from pulse_registry.digest import Digest
-from pulse_registry.errors import BaseMismatch, InvalidArgument
+from pulse_registry.errors import BaseMismatch, InvalidArgument, StoreUnavailable
 from pulse_registry.held import Held, Step
 from pulse_registry.log import RunState
 from pulse_registry.route import Route, plan
 from pulse_registry.stage import StagedCells, Staging, stage_cells
+from pulse_registry.store import Store, gateway_of
 from pulse_registry.versions import PullResult
 from pulse_registry.weights import Weights
 from pulse_schemas import VersionEntry
@@ -29,8 +32,13 @@ def stage_into(
     fresh: bool,
     undo_limit: int,
     began: float,
+    applied: Callable[[PullResult], None] | None = None,
 ) -> Staged:
-    """Stage a version into weights; ``held`` is what they are known to hold (None: they are new)."""
+    """Stage a version into weights; ``held`` is what they are known to hold (None: they are new).
+
+    ``applied`` is told of the result once the weights have changed; it neither waits nor fails.
+    """
+    new = held is None
     held = held if held is not None else Held()
     with held.lock:
         mend(staging, weights, held)
@@ -41,6 +49,7 @@ def stage_into(
         route = plan(
             state, entry.version, have=base.version if base is not None else None, undo=[step.base for step in undo]
         )
+        _announce(staging.store, state.run, route)
         routed = time.perf_counter()
         cells = stage_cells(
             staging,
@@ -49,9 +58,18 @@ def stage_into(
             base_digest=Digest.parse(base.digest) if base is not None else None,
             target_digest=Digest.parse(entry.digest),
             undo=undo,
+            new=new,
         )
         cells.phases = {"route": routed - began, **cells.phases}
-        return Staged(staging, weights, held, entry, route, cells, undo_limit)
+        return Staged(staging, weights, held, entry, route, cells, undo_limit, applied)
+
+
+def _announce(store: Store, run: str, route: Route) -> None:
+    """Let a service know at once what will be read."""
+    gateway = gateway_of(store)
+    if gateway is not None and route.objects:
+        with suppress(StoreUnavailable):  # then each read asks by itself, and tries again
+            gateway.expect(run, [ref.key for ref in route.refs])
 
 
 def mend(staging: Staging, weights: Weights, held: Held) -> None:
@@ -81,21 +99,21 @@ class Staged:
         route: Route,
         cells: StagedCells,
         undo_limit: int,
+        applied: Callable[[PullResult], None] | None = None,
     ) -> None:
         self.version = entry.version
         self.step = entry.step
         self.route = route
         self.nbytes = route.nbytes
         self.weights = weights
-        self.changed = (
-            weights.geometry.cells if cells.keyframe is not None else sum(len(c.index) for c in cells.changes)
-        )
+        self.changed = weights.geometry.cells if cells.whole else sum(len(c.index) for c in cells.changes)
         self._staging = staging
         self._held = held
         self._entry = entry
         self._cells: StagedCells | None = cells
         self._base = held.version
         self._undo_limit = undo_limit
+        self._tell = applied
         self._applied = False
 
     def apply(self) -> PullResult:
@@ -116,7 +134,7 @@ class Staged:
             if not self._applied:
                 self._write(cells)
             seconds = time.perf_counter() - began
-        return PullResult(
+        result = PullResult(
             version=self.version,
             step=self.step,
             digest=self._entry.digest,
@@ -125,6 +143,9 @@ class Staged:
             changed=self.changed,
             phases={**cells.phases, "apply": seconds},
         )
+        if self._tell is not None:
+            self._tell(result)
+        return result
 
     def undo(self) -> None:
         """Take ``apply`` back: the weights are again what they were. Idempotent.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 import time
@@ -16,27 +15,34 @@ from typing import Any, Literal, Self, overload
 from pulse_kernels import BackendName, get_backend
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, NotFound
+from pulse_registry.fetch import FETCH_THREADS
 from pulse_registry.held import HeldVersions
 from pulse_registry.log import LogReader, LogWriter, RunState, random_id, utc_now
 from pulse_registry.model import Model, read_model
+from pulse_registry.news import await_news
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.publish import Publisher, PublishOptions, check_options
 from pulse_registry.pulling import Staged, Staging, stage_into
 from pulse_registry.route import Route, plan
-from pulse_registry.store import PrefixStore, RetryStore, Store, open_store
+from pulse_registry.service.connect import HasConnections, connect
+from pulse_registry.service.places import RUN_NAME, checked_worker
+from pulse_registry.service.reports import Reporter, TakesReports, report_of
+from pulse_registry.store import PrefixStore, RetryStore, Store, gateway_of
 from pulse_registry.tensors import new_tensors
 from pulse_registry.versions import PullResult, PushResult, Version, describe
 from pulse_registry.weights import Weights, check_layout
 from pulse_schemas import Layout, VersionEntry
 
 VersionName = int | Literal["latest"]
-_RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+_LONG_SECONDS = 3600.0
 
 
 def open(
     url: str,
     *,
     run: str,
+    token: str | None = None,
+    worker: str | None = None,
     create: bool = True,
     coder: Literal["auto", "gap", "class"] = "auto",
     publish_dtype: Literal["bf16", "keep"] = "bf16",
@@ -47,8 +53,12 @@ def open(
     """Open one run of a registry, to push to it and to pull from it. Nothing is written until the first push.
 
     Args:
-        url: the registry's root: a folder, ``file:///...`` or ``memory://...``.
+        url: the registry's root: a folder, ``s3://bucket/prefix``, ``file:///...`` or ``memory://...``; or a service,
+            ``https://host``, through which a run is the same, and which needs no keys of the bucket.
         run: the run's name: lower-case letters, digits, ``.``, ``_`` and ``-``.
+        token: for a service; None takes it from PULSE_TOKEN.
+        worker: this worker's name; a service is told, in the background, of each version that it applies. Of no
+            effect elsewhere: there is nobody to tell.
         create: whether the run may be new; False raises NotFound where it does not exist.
         coder: of the patches pushed: ``gap``, ``class`` (smaller, slower), or ``auto``.
         publish_dtype: ``bf16`` publishes float32 tensors rounded to BF16; ``keep`` all tensors as they are.
@@ -59,10 +69,10 @@ def open(
     Raises:
         InvalidArgument: an argument is not valid.
         NotFound: ``create=False``, and there is no such run.
-        StoreUnavailable: ``create=False``, and the store can't be reached.
+        AccessDenied, StoreUnavailable: ``create=False``, and the store can't be reached.
     """
     options = PublishOptions(coder, publish_dtype, keyframe_share, keyframe_every)
-    registry = Registry(open_store(url), run, options=options, backend=backend)
+    registry = Registry(connect(url, token), run, options=options, backend=backend, worker=worker, owns_store=True)
     if not create and registry.state().seq < 0:
         registry.close()
         raise NotFound(f"there is no run {run!r} in {url}")
@@ -82,6 +92,8 @@ class Registry:
         backend: BackendName = "auto",
         spool: Path | None = None,
         undo_share: float = 0.05,
+        worker: str | None = None,
+        owns_store: bool = False,
     ) -> None:
         """Open a run in a store; ``open`` does it by URL.
 
@@ -90,10 +102,13 @@ class Registry:
             run: the run's name.
             options: how to publish.
             backend: of the kernels.
-            spool: folder for keyframes on their way; None for the system's temporary folder.
+            spool: folder for keyframes on their way, where a pull after one that died finds what it had fetched; None
+                for the system's temporary folder.
             undo_share: what a worker keeps to go back in memory, at most, as a share of the weights' bytes.
+            worker: its name, in reports to a service.
+            owns_store: close the store's connections with the registry.
         """
-        if not _RUN_NAME.fullmatch(run):
+        if not RUN_NAME.fullmatch(run):
             raise InvalidArgument(
                 f"{run!r} is no run name: 1 to 128 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
             )
@@ -101,6 +116,11 @@ class Registry:
         self.run = run
         self.url = store.url
         self._store = PrefixStore(RetryStore(store), run)
+        self._gateway = gateway_of(store)
+        self._reporter: Reporter | None = None
+        if worker is not None and isinstance(self._gateway, TakesReports):
+            self._reporter = Reporter(self._gateway, run, checked_worker(worker))
+        self._owned = store if owns_store and isinstance(store, HasConnections) else None
         self._backend_name = backend
         self._options = options or PublishOptions()
         self._spool, self._undo_share = spool, undo_share
@@ -108,6 +128,7 @@ class Registry:
         self._held = HeldVersions()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._fetchers: ThreadPoolExecutor | None = None
         self._staging: Staging | None = None
         self._publisher: Publisher | None = None
         self._closed = False
@@ -162,7 +183,8 @@ class Registry:
     ) -> Iterator[Version]:
         """Yield versions newer than ``after``, as they are committed; without it, those newer than now.
 
-        Tails the log: a look costs one GET. Ends after ``timeout`` seconds without a new version; None: never.
+        Over a bucket it tails the log: a look costs one GET. A service answers as soon as there is something new, so
+        that a version costs one request. Ends after ``timeout`` seconds without a new version; None: never.
         """
         state = self.state()
         seen = after if after is not None else len(state.versions) - 1
@@ -172,10 +194,10 @@ class Registry:
                 seen, last = entry.version, time.monotonic()
                 if not state.is_retired(entry.version):
                     yield describe(state, entry)
-            if timeout is not None and time.monotonic() - last >= timeout:
+            left = _LONG_SECONDS if timeout is None else last + timeout - time.monotonic()
+            if left <= 0:
                 return
-            time.sleep(poll_seconds)
-            state = self.state()
+            state = await_news(self._reader, self._gateway, state, poll_seconds=poll_seconds, timeout_s=left)
 
     # -- trainer ---------------------------------------------------------------------------------------------------
 
@@ -242,7 +264,17 @@ class Registry:
             views = read_model(into)
             weights, held = Weights.into(geometry, views), self._held.of(views)
         undo_limit = int(self._undo_share * geometry.nbytes)
-        return stage_into(staging, state, entry, weights, held, fresh=fresh, undo_limit=undo_limit, began=began)
+        return stage_into(
+            staging,
+            state,
+            entry,
+            weights,
+            held,
+            fresh=fresh,
+            undo_limit=undo_limit,
+            began=began,
+            applied=None if self._reporter is None else self._reporter.tell,
+        )
 
     @overload
     def pull(self, version: VersionName = "latest", into: None = None) -> dict[str, Any]: ...
@@ -265,6 +297,18 @@ class Registry:
             tensors = new_tensors(staged.weights, "auto")
             self._held.of(read_model(tensors)).now_at(result.version)
             return tensors
+
+    def report(self, worker: str, result: PullResult) -> None:
+        """Tell the service which version a worker serves, and how its last pull went; ``open(worker=...)`` does it
+        after each.
+
+        Raises:
+            InvalidArgument: the worker's name is not valid; or there is no service: a bucket takes no reports.
+            AccessDenied, NotFound, StoreUnavailable: the service did not take it.
+        """
+        if not isinstance(self._gateway, TakesReports):
+            raise InvalidArgument(f"{self.url} is no service, and a bucket takes no reports; open https://...")
+        self._gateway.report(self.run, worker, report_of(result))
 
     def verify(self, version: VersionName = "latest", model: Model | None = None) -> Version:
         """Check a model, or the stored objects of a version, against its state digest by a full pass.
@@ -312,14 +356,19 @@ class Registry:
     # -- life ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for pushes under way and stop the threads. Idempotent."""
+        """Wait for pushes and reports under way, stop the threads, close connections. Idempotent."""
         with self._lock:
             self._closed = True
-            publisher, pool = self._publisher, self._pool
+            publisher, pools = self._publisher, (self._pool, self._fetchers)
         if publisher is not None:
             publisher.close()
-        if pool is not None:
-            pool.shutdown(wait=True)
+        for pool in pools:
+            if pool is not None:
+                pool.shutdown(wait=True)
+        if self._reporter is not None:
+            self._reporter.close()
+        if self._owned is not None:
+            self._owned.close()
 
     def __enter__(self) -> Self:
         return self
@@ -345,7 +394,9 @@ class Registry:
             if self._staging is None:
                 self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="pulse")
                 backend = get_backend(self._backend_name)
-                self._staging = Staging(self._store, backend, ParallelMap(self._pool), self._spool)
+                self._fetchers = ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="pulse-fetch")
+                maps = ParallelMap(self._pool), ParallelMap(self._fetchers)
+                self._staging = Staging(self._store, backend, *maps, self._spool)
             return self._staging
 
     def _publishing(self) -> Publisher:
@@ -353,6 +404,7 @@ class Registry:
         with self._lock:
             if self._publisher is None:
                 name = f"{socket.gethostname()}:{os.getpid()}"[:256]
-                writer = LogWriter(self._store, self.run, self._reader, utc_now, random_id, name)
+                keeps = {} if self._gateway is None else {"snapshot_every": None}  # a service keeps them itself
+                writer = LogWriter(self._store, self.run, self._reader, utc_now, random_id, name, **keeps)
                 self._publisher = Publisher(staging, self._reader, writer, random_id, self._options)
             return self._publisher

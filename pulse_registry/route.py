@@ -14,7 +14,7 @@ from typing import Literal, NoReturn
 
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log.state import RunState
-from pulse_schemas import KeyframeRef, PatchRef
+from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
 
 LegKind = Literal["keyframe", "patch", "inverse", "undo"]
 
@@ -52,6 +52,13 @@ class Leg:
             return len(self.keyframe.shards) + 1
         return 1 if self.patch else 0
 
+    @property
+    def refs(self) -> tuple[ObjectRef, ...]:
+        """The objects to fetch."""
+        if self.keyframe:
+            return (self.keyframe.index, *self.keyframe.shards)
+        return (self.patch.object,) if self.patch else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -70,6 +77,11 @@ class Route:
     def objects(self) -> int:
         """Objects to fetch."""
         return sum(leg.objects for leg in self.legs)
+
+    @property
+    def refs(self) -> tuple[ObjectRef, ...]:
+        """The objects to fetch."""
+        return tuple(ref for leg in self.legs for ref in leg.refs)
 
 
 def plan(

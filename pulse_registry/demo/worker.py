@@ -29,7 +29,7 @@ def late(wires: Wires, name: str) -> None:
 def laggard(wires: Wires, name: str) -> None:
     """Pull once, sleep through several versions, pull again, go back to an older version, and return to the newest."""
     settings = wires.settings
-    with _open(wires) as registry:
+    with _open(wires, name) as registry:
         model = _model_of(wires, registry)
 
         def pull(version: Any, before: int | None) -> int:
@@ -48,7 +48,7 @@ def laggard(wires: Wires, name: str) -> None:
 
 
 def _serve(wires: Wires, name: str, role: Role) -> None:
-    with _open(wires) as registry:
+    with _open(wires, name) as registry:
         model = _model_of(wires, registry)
         with Follower(registry, model) as follower:
             held = _tell_pulled(wires, name, role, None, follower.catch_up(), model)
@@ -83,8 +83,9 @@ def _answer_one(wires: Wires, name: str, version: int, model: Any) -> None:
     wires.tell(Generated(name, version, len(made.completions), tokens, time.perf_counter() - began))
 
 
-def _open(wires: Wires) -> Registry:
-    return pulse_registry.open(wires.settings.root, run=wires.settings.run)
+def _open(wires: Wires, name: str) -> Registry:
+    """Open the run; a service is told which version this worker holds, and its page shows it."""
+    return pulse_registry.open(wires.settings.root, run=wires.settings.run, worker=name)
 
 
 def _model_of(wires: Wires, registry: Registry) -> Any:

@@ -119,7 +119,7 @@ class SteppedFiles(FileOperations):
         step.around(super().remove, path)
 
 
-def stepped_store(url: str) -> Store:
+def stepped_store(url: str, token: str | None) -> Store:
     return SteppedStore(open_store(url))
 
 
@@ -128,7 +128,7 @@ def stepped(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def serve() -> None:
-    pulse_registry.cli.session.open_store = stepped_store  # type: ignore[attr-defined]
+    pulse_registry.cli.session.connect = stepped_store  # type: ignore[attr-defined]
     pulse_registry.cli.pull.MeteredFiles = SteppedFiles  # type: ignore[attr-defined,assignment]
     Weights.scatter = stepped(Weights.scatter)  # type: ignore[method-assign]
     Weights.fill = stepped(Weights.fill)  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ import pulse_registry
 import pulse_registry.cli.session
 from pulse_registry import errors
 from pulse_registry.cli import main
-from pulse_registry.cli.exits import EXIT_CODES, MEANINGS, exit_code
+from pulse_registry.cli.exits import EXIT_CODES, MEANINGS, UNSAFE, exit_code
 from pulse_registry.store import Body, FileStore, Store, WrapperStore
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bf16_model, bits, held, save, step_of
@@ -34,7 +34,7 @@ def tree(kind: type[errors.PulseError]) -> Iterator[type[errors.PulseError]]:
 def test_every_error_class_has_its_exit_code() -> None:
     kinds = {kind for kind in tree(errors.PulseError) if kind.__module__ == errors.__name__}
     assert kinds == EXIT_CODES.keys()
-    assert {exit_code(kind("x")) for kind in kinds} | {0, 1} == MEANINGS.keys()
+    assert {exit_code(kind("x")) for kind in kinds} | {0, 1, UNSAFE} == MEANINGS.keys()
     assert exit_code(errors.PulseError("x")) == exit_code(RuntimeError("x")) == 1
 
 
@@ -155,7 +155,7 @@ def test_the_slower_of_two_trainers_is_fenced(
     pulse: Pulse, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rival = RivalStore(FileStore(run.root), run.root, run.name)
-    monkeypatch.setattr(pulse_registry.cli.session, "open_store", lambda _: rival)
+    monkeypatch.setattr(pulse_registry.cli.session, "connect", lambda *_: rival)
     answer = pulse("push", "--step", 50, "--json", save(tmp_path / "m.safetensors", step_of(run.states[-1], 8)))
     assert (answer.code, answer.json["error"]) == (4, "Fenced")
     assert [entry["step"] for entry in pulse("log", "--json").json] == [0, 10, 20, 30, 40, 7]
@@ -187,10 +187,10 @@ def test_a_file_system_that_takes_no_more_is_a_typed_error(run: Run, pulse: Puls
 
 
 def test_an_unexpected_error_is_one_line_too(pulse: Pulse, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(url: str) -> Store:
+    def broken(url: str, token: str | None) -> Store:
         raise OSError(errno.EIO, "a broken thing")
 
-    monkeypatch.setattr(pulse_registry.cli.session, "open_store", broken)
+    monkeypatch.setattr(pulse_registry.cli.session, "connect", broken)
     answer = pulse("log")
     assert answer.code == 1
     assert answer.err == "pulse: unexpected OSError: [Errno 5] a broken thing\n"

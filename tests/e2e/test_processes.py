@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +65,14 @@ def check_race(store: Store, stories: Any, rounds: int) -> None:
             assert bits(worker) == bits(model_of(told[version][0]))
 
 
-def check_crash(
-    open_run: Callable[[str], Store], calls: list[str], scenario: str, places: Iterable[tuple[int, bool]]
-) -> None:
+def check_crash(open_run: Callable[[str], Store], told: Any, scenario: str) -> None:
     """Check the runs that trainers killed at these calls (before it, or after it) have left, and go on with them."""
+    calls = told["calls"]
     before, keyframe_every = SCENARIOS[scenario]
     attached = scenario == "keyframe"
     records = [nth for nth, call in enumerate(calls, 1) if call.startswith("put run/log/0")]
     commit = records[-2 if attached else -1]  # the last record is the keyframe's, if one is attached
-    for nth, after in places:
+    for nth, after in told["killed"]:
         store = open_run(f"{nth}-{'after' if after else 'before'}")
         landed = before + (nth >= commit + (not after))
         assert [record.step for record in commits(store)] == list(range(landed)), (calls[nth - 1], after)
@@ -88,14 +87,9 @@ def check_crash(
         check_store(store)
         assert [record.step for record in commits(store)] == list(range(before + 3))
         assert pulled(store, before + 2) == bits(model_of(before + 2))
-    whole = open_run(f"{len(calls) + 1}-before")
+    whole = open_run(told["whole"])
     assert len(commits(whole)) == before + 1
     assert (before in [keyframe.version for keyframe in state_of(whole).keyframes]) == (attached or scenario == "first")
-
-
-def every_place(calls: list[str]) -> list[tuple[int, bool]]:
-    """Return all places at which a process can be killed: before and after each call."""
-    return [(nth, after) for after in (False, True) for nth in range(1, len(calls) + 1)]
 
 
 def test_two_trainers_that_race_for_200_rounds_commit_each_version_once_and_lose_nothing(tmp_path: Path) -> None:
@@ -106,8 +100,9 @@ def test_two_trainers_that_race_for_200_rounds_commit_each_version_once_and_lose
 def test_a_trainer_killed_at_any_store_call_leaves_whole_versions_and_a_run_that_goes_on(
     tmp_path: Path, scenario: str
 ) -> None:
-    calls = trainers("crash", tmp_path, scenario)
-    check_crash(lambda name: FileStore(tmp_path / name), calls, scenario, every_place(calls))
+    told = trainers("crash", tmp_path, scenario)
+    assert len(told["killed"]) == 2 * len(told["calls"])
+    check_crash(lambda name: FileStore(tmp_path / name), told, scenario)
 
 
 def test_a_trainer_that_never_waits_is_not_overtaken_by_itself(tmp_path: Path) -> None:

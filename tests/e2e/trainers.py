@@ -2,8 +2,9 @@
 
 race ROOT PUSHES     two trainers push to one run at the same moments, each until PUSHES of its own are acknowledged;
                      prints what each was told, as JSON
-crash ROOT SCENARIO  kills a push before and after each of its store calls, each time on a run of its own; prints the
-                     calls
+crash ROOT SCENARIO [STRIDE]
+                     kills a push before and after each of its store calls (or each stride-th), each time on a run of
+                     its own; prints the calls, at which it was killed, and the name of the run that came to its end
 overtake ROOT PUSHES one trainer pushes without waiting, again and again, while its uploads are under way
 """
 
@@ -116,19 +117,22 @@ class DyingStore(WrapperStore):
         return self._dying("list", prefix, lambda: super(DyingStore, self).list(prefix, after))
 
 
-def crash(root: str, scenario: str) -> None:
-    """Kill a push at each of its store calls; the runs lie in ``ROOT/<call>-before`` and ``-after``."""
+def crash(root: str, scenario: str, stride: int = 1) -> None:
+    """Kill a push at its store calls, each stride-th; the runs lie in ``ROOT/<call>-before`` and ``-after``."""
     before, keyframe_every = SCENARIOS[scenario]
     calls: list[str] = []
+    killed, whole = [], ""
     for after in (False, True):
-        nth = 0
+        nth = 1
         while True:
-            nth += 1
-            folder = f"{root}/{nth}-{'after' if after else 'before'}"
-            finished, calls = _one_crash(folder, scenario, before, keyframe_every, nth, after)
+            name = f"{nth}-{'after' if after else 'before'}"
+            finished, calls = _one_crash(f"{root}/{name}", scenario, before, keyframe_every, nth, after)
             if finished:
+                whole = name
                 break
-    print(json.dumps(calls))
+            killed.append([nth, after])
+            nth += stride
+    print(json.dumps({"calls": calls, "killed": killed, "whole": whole}))
 
 
 def _one_crash(
@@ -188,6 +192,8 @@ def main(arguments: Sequence[str]) -> None:
             race(root, int(pushes))
         case ["crash", root, scenario]:
             crash(root, scenario)
+        case ["crash", root, scenario, stride]:
+            crash(root, scenario, int(stride))
         case ["overtake", root, pushes]:
             overtake(root, int(pushes))
         case _:

@@ -14,6 +14,7 @@ import pulse_registry
 from pulse_registry import errors
 
 NAMES = [
+    "AccessDenied",
     "AlreadyExists",
     "BaseMismatch",
     "Conflict",
@@ -37,7 +38,8 @@ NAMES = [
     "open",
 ]
 SIGNATURES = {
-    "open": "(url: 'str', *, run: 'str', create: 'bool' = True, coder: \"Literal['auto', 'gap', 'class']\" = 'auto', "
+    "open": "(url: 'str', *, run: 'str', token: 'str | None' = None, worker: 'str | None' = None, "
+    "create: 'bool' = True, coder: \"Literal['auto', 'gap', 'class']\" = 'auto', "
     "publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = 0.5, "
     "keyframe_every: 'int | None' = None, backend: 'BackendName' = 'auto') -> 'Registry'",
     "Registry.push": "(self, step: 'int', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "

@@ -1,0 +1,163 @@
+"""The link to a server: how long to wait for it, when it counts as stalled, and what its failures are called."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+from tenacity import RetryCallState, wait_random_exponential
+
+from pulse_registry.errors import PulseError, StoreUnavailable
+
+CHUNK_BYTES: Final = 256 << 10
+"""Bodies are sent in pieces of this size: the transport copies what the system did not take at once."""
+_LONGEST_PAUSE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a request may take.
+
+    Attributes:
+        connect_s: to connect.
+        silence_s: without a single byte in or out.
+        slow_s, slow_bytes: a body of which fewer than ``slow_bytes`` pass in ``slow_s`` seconds has stalled.
+    """
+
+    connect_s: float = 5.0
+    silence_s: float = 20.0
+    slow_s: float = 10.0
+    slow_bytes: int = 640 << 10
+
+    def timeout(self, wait_s: float = 0.0) -> httpx.Timeout:
+        """Return the limits of one request, which the server may answer ``wait_s`` seconds later than usual."""
+        return httpx.Timeout(self.silence_s, connect=self.connect_s, read=self.silence_s + wait_s)
+
+
+def new_client(patience: Patience, headers: dict[str, str] | None = None) -> httpx.Client:
+    """Return a client with a pool of connections, for any number of threads. It follows no redirects.
+
+    Bodies come as they are: their digests, lengths and ranges are those of the object.
+    """
+    logger = logging.getLogger("httpx")
+    if not any(isinstance(one, _WithoutQueries) for one in logger.filters):
+        logger.addFilter(_WithoutQueries())
+    return httpx.Client(
+        verify=_trusted(),
+        headers={"Accept-Encoding": "identity", "User-Agent": "pulse-registry", **(headers or {})},
+        timeout=patience.timeout(),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+        follow_redirects=False,
+    )
+
+
+class Pace:
+    """Watches that a body moves: a link that trickles holds a worker as surely as one that is silent."""
+
+    def __init__(self, patience: Patience, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._patience = patience
+        self._what = what
+        self._clock = clock
+        self._since = clock()
+        self._moved = 0
+
+    def add(self, nbytes: int) -> None:
+        """Count bytes that have moved.
+
+        Raises:
+            StoreUnavailable: too few have, for too long.
+        """
+        self._moved += nbytes
+        seconds = self._clock() - self._since
+        if seconds < self._patience.slow_s:
+            return
+        if self._moved < self._patience.slow_bytes:
+            raise StoreUnavailable(
+                f"{self._what}: the transfer has stalled: {self._moved} bytes in {seconds:.1f} s, "
+                f"fewer than {self._patience.slow_bytes} in {self._patience.slow_s:g} s"
+            )
+        self._since += seconds
+        self._moved = 0
+
+    def received(self, response: httpx.Response) -> Iterator[bytes]:
+        """Yield a body's bytes as they come."""
+        for chunk in response.iter_raw():
+            self.add(len(chunk))
+            yield chunk
+
+    def sent(self, views: Iterable[memoryview]) -> Iterator[bytes]:
+        """Yield a body's bytes as they are to be sent, in pieces."""
+        for view in views:
+            for at in range(0, view.nbytes, CHUNK_BYTES):
+                piece = view[at : at + CHUNK_BYTES]
+                yield bytes(piece)
+                self.add(piece.nbytes)
+
+
+def pause(multiplier: float, longest_s: float) -> Callable[[RetryCallState], float]:
+    """Return what says how long to pause before the next try: at random, after what the server asked for."""
+    random = wait_random_exponential(multiplier=multiplier, max=longest_s)
+
+    def seconds(state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after_s if isinstance(error, StoreUnavailable) else None
+        return random(state) + (asked or 0.0)
+
+    return seconds
+
+
+def told_to_wait(error: PulseError, headers: Mapping[str, str]) -> PulseError:
+    """Return the error of an answer, with the time that its ``Retry-After`` asks for."""
+    text = headers.get("retry-after", "")
+    if isinstance(error, StoreUnavailable) and text.isascii() and text.isdigit():
+        error.retry_after_s = min(float(text), _LONGEST_PAUSE_S)
+    return error
+
+
+@contextmanager
+def failures(what: str) -> Iterator[None]:
+    """Turn the transport's failures into StoreUnavailable; no message holds a URL, a header or a token."""
+    try:
+        yield
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise StoreUnavailable(f"{what}: {_reason(error)}") from None
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """Return whom to trust: one for all clients, since it takes longer to make than most requests."""
+    return httpx.create_ssl_context()
+
+
+def origin_of(url: str) -> str:
+    """Return a URL's scheme and host, which is all of it that may be told."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout):
+        return "no connection in time"
+    if isinstance(error, httpx.TimeoutException):
+        return "no answer in time"
+    if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError | httpx.ProxyError):
+        return f"{error}" or type(error).__name__
+    return type(error).__name__  # its text may quote what was sent
+
+
+class _WithoutQueries(logging.Filter):
+    """Takes the queries off URLs in httpx's own log: that of a signed URL is a credential."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass, without queries."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(arg.copy_with(query=None) if isinstance(arg, httpx.URL) else arg for arg in record.args)
+        return True

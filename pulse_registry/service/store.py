@@ -1,0 +1,257 @@
+"""The service as a store: what a bucket would hold, reached through ``https://`` with a token and no bucket keys.
+
+Reads of a run's log go to the service, reads and writes of its objects to the bucket by signed requests, and the
+create-if-absent of the next record becomes a request that the service checks before it appends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+
+from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound
+from pulse_registry.log import keys
+from pulse_registry.service.api import ServiceApi
+from pulse_registry.service.bucket import Bucket, SignatureRefused
+from pulse_registry.service.link import Pace, Patience
+from pulse_registry.service.links import Link, Links, own_path
+from pulse_registry.service.places import Place, checked_worker, place_of, run_path, snapshots_of
+from pulse_registry.service.records import Records
+from pulse_registry.service.uploads import Uploads
+from pulse_registry.service.wire import range_header, read_range, read_size
+from pulse_registry.store.base import Body, Buffer, ByteRange, body_size, body_views, check_buffer, check_range
+from pulse_schemas.api import SnapshotList, WorkerReport
+
+_COMPARED_BYTES = 8 << 20
+
+
+class ServiceStore:
+    """A Store and a Gateway: the runs of a service. Thread-safe.
+
+    It holds logs, layouts and objects of runs and nothing else, and deletes nothing. An object, once there, is never
+    replaced: to put the same bytes again is no error, to put others is AlreadyExists.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, patience: Patience | None = None) -> None:
+        """Prepare to ask a service; no I/O yet.
+
+        Args:
+            url: ``https://host[:port][/prefix]``.
+            token: of the caller; it is sent to this URL alone.
+            patience: limits of each request.
+
+        Raises:
+            InvalidArgument: the URL or the token is not valid.
+        """
+        patience = patience or Patience()
+        self._api = ServiceApi(url, token, patience)
+        self._bucket = Bucket(patience)
+        self._links = Links(self._api)
+        self._records = Records(self._api)
+        self._uploads = Uploads(self._api, self._bucket)
+        self._closed = threading.Event()
+        # Whoever forgets to close it leaves no open connections behind.
+        self._finalizer = weakref.finalize(self, _close, self._api, self._bucket)
+
+    @property
+    def url(self) -> str:
+        """The service's URL."""
+        return self._api.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def close(self) -> None:
+        """Close the connections; the store can't be used any more. Idempotent."""
+        self._closed.set()
+        self._finalizer()
+
+    # -- Store -----------------------------------------------------------------------------------------------------
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        """Return an object's bytes, or those of a range: see Store.get."""
+        place = self._place(key)
+        if byte_range is not None:
+            check_range(key, byte_range)
+        if place.kind == "object":
+            if byte_range is not None and byte_range[0] == byte_range[1]:
+                return _cut(b"", key, byte_range, self._object_size(place))
+            return self._object(place, byte_range)
+        data = self._document(place)
+        return data if byte_range is None else _cut(data, key, byte_range, len(data))
+
+    def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+        """Read a range of an object into a buffer of its size: see ReadsInto.get_into."""
+        place, view = self._place(key), check_buffer(key, byte_range, buffer)
+        link = self._links.of(place.run, place.key) if place.kind == "object" and view.nbytes else None
+        if link is None or link.own:
+            view[:] = self.get(key, byte_range)
+            return
+        try:
+            self._bucket.get_into(link.url, place.key, byte_range, view)
+        except SignatureRefused:
+            self._bucket.get_into(self._new_link(place, link).url, place.key, byte_range, view)
+
+    def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        """Append a record, or store a layout or an object: see Store.put.
+
+        A layout that is there already is no error, also with ``if_absent``: its name is the hash of its bytes.
+
+        Raises:
+            AlreadyExists: an object with other bytes is there; or as Store.put.
+            Fenced, Conflict, InvalidArgument: the service does not append this record.
+            InvalidArgument: it is neither of the three; the service keeps the rest itself.
+        """
+        place = self._place(key)
+        match place.kind:
+            case "record" if if_absent:
+                body = b"".join(body_views(data))
+                self._api.ask("POST", f"{run_path(place.run)}/log", body=body)
+            case "layout":
+                self._api.ask("PUT", place.path, body=b"".join(body_views(data)))
+            case "object":
+                self._put_object(place, data, if_absent=if_absent)
+            case "record":
+                raise InvalidArgument(f"{key!r} is a record, which is only created, with if_absent")
+            case _:
+                raise InvalidArgument(f"{key!r}: the service at {self.url} keeps this itself")
+
+    def exists(self, key: str) -> bool:
+        """Tell whether the object is there: see Store.exists."""
+        try:
+            self.size(key)
+        except NotFound:
+            return False
+        return True
+
+    def size(self, key: str) -> int:
+        """Return the object's size in bytes: see Store.size."""
+        place = self._place(key)
+        return self._object_size(place) if place.kind == "object" else len(self._document(place))
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the snapshots of a run's log, which is all that a service lists: see Store.list."""
+        run = snapshots_of(prefix)
+        self._check_open()
+        try:
+            found = self._api.json(SnapshotList, "GET", f"{run_path(run)}/snapshots").snapshots
+        except NotFound:
+            found = ()
+        names = sorted(f"{run}/{keys.snapshot_key(seq)}" for seq in found)
+        return (name for name in names if after is None or name > after)
+
+    def delete(self, key: str) -> None:
+        """Refuse: a service deletes nothing.
+
+        Raises:
+            InvalidArgument: always.
+        """
+        raise InvalidArgument(f"{key!r}: a service deletes nothing for its clients; delete it in the bucket")
+
+    # -- Gateway ---------------------------------------------------------------------------------------------------
+
+    def wait_for_record(self, run: str, seq: int, timeout_s: float) -> bool:
+        """Wait until a record is there, and keep it for the next `get`: see Gateway.wait_for_record."""
+        self._check_open()
+        return self._records.wait(run, seq, timeout_s)
+
+    def expect(self, run: str, keys: Sequence[str]) -> None:
+        """Ask for the URLs of all these objects in one request: see Gateway.expect."""
+        self._check_open()
+        self._links.expect(run, keys)
+
+    def report(self, run: str, worker: str, report: WorkerReport) -> None:
+        """Tell the service which version a worker serves, and how its last pull went.
+
+        Raises:
+            AccessDenied: the token does not allow it.
+            InvalidArgument: the worker's name is not valid.
+            StoreUnavailable: the service did not take it.
+        """
+        self._check_open()
+        path = f"{run_path(run)}/workers/{checked_worker(worker)}"
+        self._api.ask("PUT", path, body=report.model_dump_json().encode())
+
+    # -- objects ---------------------------------------------------------------------------------------------------
+
+    def _object(self, place: Place, byte_range: ByteRange | None) -> bytes:
+        link = self._links.of(place.run, place.key)
+        if link.own:
+            return self._own_object(place, link, byte_range)
+        try:
+            return self._bucket.get(link.url, place.key, byte_range)
+        except SignatureRefused:
+            return self._bucket.get(self._new_link(place, link).url, place.key, byte_range)
+
+    def _object_size(self, place: Place) -> int:
+        link = self._links.of(place.run, place.key)
+        if link.own:
+            return self._own_size(place, link)
+        try:
+            return self._bucket.size(link.url, place.key)
+        except SignatureRefused:
+            return self._bucket.size(self._new_link(place, link).url, place.key)
+
+    def _new_link(self, place: Place, refused: Link) -> Link:
+        """Ask again for a URL that the bucket refused: it may have expired."""
+        self._links.forget(place.run, place.key, refused)
+        return self._links.of(place.run, place.key)
+
+    def _own_object(self, place: Place, link: Link, byte_range: ByteRange | None) -> bytes:
+        also = () if byte_range is None else (416,)
+        path, headers = own_path(link.url) or place.path, range_header(byte_range)
+        with self._api.stream("GET", path, headers=headers, also=also) as response:
+            return read_range(response, place.key, byte_range, Pace(self._api.patience, f"{self.url}: {place.key}"))
+
+    def _own_size(self, place: Place, link: Link) -> int:
+        path, headers = own_path(link.url) or place.path, range_header((0, 1))
+        with self._api.stream("GET", path, headers=headers, also=(416,)) as response:
+            return read_size(response, place.key, Pace(self._api.patience, f"{self.url}: {place.key}"))
+
+    def _put_object(self, place: Place, data: Body, *, if_absent: bool) -> None:
+        try:
+            self._uploads.put(place.run, place.key, data)
+        except AlreadyExists:
+            if if_absent or not self._holds(place, data):
+                raise
+
+    def _holds(self, place: Place, data: Body) -> bool:
+        """Tell whether an object that is there is this one: then an earlier try, whose answer was lost, stored it."""
+        size = body_size(data)
+        if self._object_size(place) != size:
+            return False
+        given, stored = hashlib.sha256(), hashlib.sha256()
+        for view in body_views(data):
+            given.update(view)
+        for at in range(0, size, _COMPARED_BYTES):
+            stored.update(self._object(place, (at, min(at + _COMPARED_BYTES, size))))
+        return given.digest() == stored.digest()
+
+    # -- documents -------------------------------------------------------------------------------------------------
+
+    def _document(self, place: Place) -> bytes:
+        if place.kind == "record":
+            return self._records.get(place.run, place.seq)
+        return self._api.ask("GET", place.path).body
+
+    def _place(self, key: str) -> Place:
+        self._check_open()
+        return place_of(key)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise InvalidArgument(f"the connection to {self.url} was closed; open it again")
+
+
+def _close(api: ServiceApi, bucket: Bucket) -> None:
+    api.close()
+    bucket.close()
+
+
+def _cut(data: bytes, key: str, byte_range: ByteRange, size: int) -> bytes:
+    start, stop = byte_range
+    if stop > size:
+        raise CorruptObject(f"{key}: bytes {start} to {stop} were asked for, and it is {size} bytes long")
+    return data[start:stop]

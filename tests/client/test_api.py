@@ -1,0 +1,207 @@
+"""Requests to the service: what is checked, what an answer means, where the token goes."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+
+import pytest
+
+from pulse_registry.errors import (
+    AccessDenied,
+    InvalidArgument,
+    NotFound,
+    PulseError,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
+from pulse_registry.service.api import ServiceApi
+from pulse_registry.service.link import Patience
+from pulse_registry.service.problems import OTHER, STATUS
+from pulse_schemas.api import SnapshotList
+from tests.client.scripted import BRIEF, Asked, Reply, digest, document, problem, serving
+
+TOKEN = "pulse_abc_secret-of-the-caller"
+
+
+def api(url: str, token: str | None = TOKEN, patience: Patience = BRIEF) -> ServiceApi:
+    return ServiceApi(url, token, patience)
+
+
+@pytest.mark.parametrize("kind", STATUS, ids=lambda kind: kind.__name__)
+def test_every_error_comes_back_as_itself(kind: type[PulseError]) -> None:
+    with serving(lambda _: problem(kind.__name__, STATUS[kind].value, "because")) as server:
+        client = api(server.url)
+        with pytest.raises(kind, match="because") as caught:
+            client.ask("GET", "/v1/runs")
+        client.close()
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(("name", "kind"), OTHER.items(), ids=OTHER)
+def test_problems_of_the_request_come_back_as_what_a_caller_does_about_them(name: str, kind: type[PulseError]) -> None:
+    with serving(lambda _: problem(name, 400)) as server:
+        client = api(server.url)
+        with pytest.raises(kind) as caught:
+            client.ask("GET", "/v1/runs")
+        client.close()
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, AccessDenied), (403, AccessDenied), (404, NotFound), (413, InvalidArgument), (502, StoreUnavailable)],
+)
+def test_an_answer_that_is_no_problem_document_goes_by_its_status(status: int, kind: type[PulseError]) -> None:
+    with serving(lambda _: Reply(status, body=b"<html>a proxy's page</html>")) as server:
+        client = api(server.url)
+        with pytest.raises(kind, match=f"HTTP {status}"):
+            client.ask("GET", "/v1/runs")
+        client.close()
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_a_damaged_answer_is_not_believed(status: int) -> None:
+    good = document({"snapshots": [1]}) if status == 200 else problem("NotFound", 404)
+    damaged = Reply(status, good.headers, good.body.replace(b"s", b"t", 1))
+    with serving(lambda _: damaged) as server:
+        client = api(server.url)
+        with pytest.raises(StoreUnavailable, match="Content-Digest"):
+            client.ask("GET", "/v1/runs")
+        client.close()
+
+
+def test_an_answer_without_a_digest_is_not_the_services() -> None:
+    with serving(lambda _: Reply(body=b"<html>log in to this network</html>")) as server:
+        client = api(server.url)
+        with pytest.raises(StoreUnavailable, match="not a service's"):
+            client.ask("GET", "/v1/runs")
+        client.close()
+
+
+def test_an_answer_of_another_api_asks_for_an_upgrade() -> None:
+    with serving(lambda _: document({"snaps": [1]})) as server:
+        client = api(server.url)
+        with pytest.raises(UnsupportedFormat, match="upgrade"):
+            client.json(SnapshotList, "GET", "/v1/runs/r/snapshots")
+        client.close()
+
+
+def test_fields_that_a_newer_service_added_are_no_matter() -> None:
+    with serving(lambda _: document({"snapshots": [63], "newer": True})) as server:
+        client = api(server.url)
+        assert client.json(SnapshotList, "GET", "/v1/runs/r/snapshots").snapshots == (63,)
+        client.close()
+
+
+def test_a_request_carries_token_and_digest_to_the_path_below_the_urls_prefix() -> None:
+    with serving(lambda _: document({})) as server:
+        client = api(f"{server.url}/below/")
+        client.ask("POST", "/v1/runs/r/log", body=b"{}")
+        client.close()
+    (asked,) = server.asked
+    assert asked.path == "/below/v1/runs/r/log"
+    assert asked.headers["Authorization"] == f"Bearer {TOKEN}"
+    assert asked.headers["Content-Digest"] == digest(b"{}")
+
+
+def test_no_redirect_is_followed_with_the_token() -> None:
+    with serving(lambda _: document({})) as other:
+        with serving(lambda _: Reply(307, {"Location": f"{other.url}/v1/runs"})) as server:
+            client = api(server.url)
+            with pytest.raises(InvalidArgument, match="redirects"):
+                client.ask("GET", "/v1/runs")
+            client.close()
+        assert other.asked == []
+
+
+@pytest.mark.parametrize(("said", "seconds"), [("3", 3.0), ("3600", 10.0), ("soon", None), ("", None)])
+def test_an_error_says_how_long_the_service_asks_to_be_left_alone(said: str, seconds: float | None) -> None:
+    with serving(lambda _: problem("TooManyRequests", 429, **{"Retry-After": said})) as server:
+        client = api(server.url)
+        with pytest.raises(StoreUnavailable) as caught:
+            client.ask("GET", "/v1/runs")
+        client.close()
+    assert caught.value.retry_after_s == seconds
+
+
+def test_a_service_that_is_gone_is_told_in_time() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening
+        client = api(f"http://127.0.0.1:{taken.getsockname()[1]}")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="refused"):
+            client.ask("GET", "/v1/runs")
+        assert time.monotonic() - began < 5
+        client.close()
+
+
+def test_a_silent_service_is_given_up() -> None:
+    with serving(lambda _: Reply(pieces=[b"too late"], pause_s=30.0)) as server:
+        client = api(server.url)
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            client.ask("GET", "/v1/runs")
+        client.close()
+
+
+def test_an_answer_that_trickles_is_given_up() -> None:
+    with serving(lambda _: Reply(pieces=[b"x"] * 1000, pause_s=0.05)) as server:
+        client = api(server.url)
+        with pytest.raises(StoreUnavailable, match="stalled"):
+            client.ask("GET", "/v1/runs")
+        client.close()
+
+
+def test_an_answer_that_is_cut_off_can_be_asked_for_again() -> None:
+    with serving(lambda _: Reply(body=b"half", length=8)) as server:
+        client = api(server.url)
+        with pytest.raises(StoreUnavailable):
+            client.ask("GET", "/v1/runs")
+        client.close()
+
+
+def script_of_all_sorts(asked: Asked) -> Reply:
+    return problem("Unauthenticated", 401, "no such token") if asked.path.endswith("bad") else document({})
+
+
+def test_the_token_is_in_no_message_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with serving(script_of_all_sorts) as server:
+        client = api(server.url)
+        client.ask("GET", "/v1/runs")
+        with pytest.raises(AccessDenied) as caught:
+            client.ask("GET", "/v1/bad")
+        told = [repr(client), str(caught.value), repr(caught.value), caplog.text]
+        client.close()
+    assert "GET" in caplog.text
+    assert not any(TOKEN in text or "secret" in text for text in told)
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\nb", "ключ", "a" * 1025])
+def test_what_can_be_no_token_is_refused_and_not_repeated(token: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        api("https://host", token)
+    assert not token.strip() or token not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://host",
+        "https://",
+        "https://user:password@host",
+        "https://host?token=secret",
+        "https://host/#secret",
+        "https://host:port",
+        "https://host:99999",
+        "https://ho st",
+        "https://host/\\a",
+        "https://hóst",
+    ],
+)
+def test_what_is_no_url_of_a_service_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        api(url)
+    assert "secret" not in str(caught.value)
+    assert "password" not in str(caught.value)
