@@ -1,4 +1,4 @@
-"""The command line ``pulse``: push, pull, log, route, verify, inspect and demo, for people and for scripts."""
+"""The command line ``pulse``: from push and pull to doctor and serve, for people and for scripts."""
 
 from pulse_registry.cli.app import main
 

@@ -11,6 +11,7 @@ import typer
 from typer.main import get_command
 
 from pulse_registry.cli.demo import demo
+from pulse_registry.cli.doctor import doctor
 from pulse_registry.cli.exits import MEANINGS, UNEXPECTED, USAGE, exit_code
 from pulse_registry.cli.inspect import inspect
 from pulse_registry.cli.log import log
@@ -18,6 +19,8 @@ from pulse_registry.cli.output import print_error
 from pulse_registry.cli.pull import pull
 from pulse_registry.cli.push import push
 from pulse_registry.cli.route import route
+from pulse_registry.cli.serve import serve
+from pulse_registry.cli.token import token
 from pulse_registry.cli.verify import verify
 from pulse_registry.errors import PulseError
 
@@ -33,8 +36,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (push, pull, log, route, verify, inspect, demo):
+for command in (push, pull, log, route, verify, inspect, demo, doctor, serve):
     app.command()(command)
+app.add_typer(token, name="token")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,12 @@ def demo(
         str | None, typer.Option(metavar="PATH_OR_PACKAGE", help="The model: a folder, a file or a package.")
     ] = None,
     root: Annotated[
-        str | None, typer.Option("--root", metavar="URL", help="Where the registry is kept; else in the demo's folder.")
+        str | None,
+        typer.Option(
+            "--root",
+            metavar="URL",
+            help="Where the registry is kept, else in the demo's folder; of a service, with PULSE_TOKEN set.",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where the report goes.")] = None,
     json_output: Json = False,

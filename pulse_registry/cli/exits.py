@@ -22,6 +22,7 @@ from pulse_registry.errors import (
 
 UNEXPECTED: Final = 1
 USAGE: Final = 2
+UNSAFE: Final = 9  # what pulse doctor says of a store; no error stands behind it
 EXIT_CODES: Final[dict[type[PulseError], int]] = {
     InvalidArgument: USAGE,
     NotFound: 3,
@@ -46,6 +47,7 @@ MEANINGS: Final[dict[int, str]] = {
     6: "corrupt, or written by another release",
     7: "unavailable: the store or the disk did not do it; try again",
     8: "access denied: credentials or a token are missing, wrong or too narrow",
+    UNSAFE: "unsafe: the store does not keep the contract for several writers (pulse doctor)",
 }
 
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pulse_registry.cli.described import Source, describe_object
-from pulse_registry.cli.options import AnyRoot, AnyRun, Json
+from pulse_registry.cli.options import AnyRoot, AnyRun, Json, Token
 from pulse_registry.cli.output import print_fields, print_json, print_table
+from pulse_registry.cli.session import opened_store
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.registry import Registry
-from pulse_registry.store import PrefixStore, open_store
+from pulse_registry.store import PrefixStore
 
 
 def inspect(
     name: Annotated[str, typer.Argument(metavar="OBJECT", help="A file, or a key of the run.")],
     root: AnyRoot = None,
     run: AnyRun = None,
+    token: Token = None,
     json_output: Json = False,
 ) -> None:
     """Say what an object is, and its fields: a patch, a keyframe's file, a record, a snapshot, a layout."""
-    document = describe_object(_source(name, root, run))
+    with ExitStack() as stack:
+        document = describe_object(_source(stack, name, root, run, token))
     if json_output:
         print_json(document)
         return
@@ -35,14 +39,15 @@ def inspect(
             print_table((key,), [[_short(row)] for row in rows])
 
 
-def _source(name: str, root: str | None, run: str | None) -> Source:
+def _source(stack: ExitStack, name: str, root: str | None, run: str | None, token: str | None) -> Source:
     path = Path(name)
     if path.is_file():
         return Source.of_file(path)
     if root is None or run is None:
         raise InvalidArgument(f"there is no file {name}; give --root and --run to inspect a key of a run")
-    Registry(open_store(root), run)  # refuses a run name that is not valid
-    return Source.of_key(PrefixStore(open_store(root), run), name)
+    store = stack.enter_context(opened_store(root, token))
+    Registry(store, run)  # refuses a run name that is not valid
+    return Source.of_key(PrefixStore(store, run), name)
 
 
 def _short(value: Any) -> Any:

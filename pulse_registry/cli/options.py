@@ -16,6 +16,12 @@ AnyRoot = Annotated[
     str | None, typer.Option("--root", envvar="PULSE_ROOT", metavar="URL", help="The registry: a folder, or a URL.")
 ]
 AnyRun = Annotated[str | None, typer.Option("--run", envvar="PULSE_RUN", metavar="NAME", help="The run.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token", metavar="TOKEN", help="For a service. Better in PULSE_TOKEN: others can see a command's options."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, of errors too.")]
 VersionOption = Annotated[str, typer.Option("--version", metavar="V", help="A version's number, or latest.")]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.checkpoint import pull_checkpoint
-from pulse_registry.cli.options import Json, Root, Run, VersionOption, parse_version
+from pulse_registry.cli.options import Json, Root, Run, Token, VersionOption, parse_version
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.progress import MeteredFiles
 from pulse_registry.cli.session import open_session
@@ -22,6 +22,7 @@ def pull(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Replace the shards in DIR whole, whatever they hold.")
     ] = False,
+    token: Token = None,
     json_output: Json = False,
 ) -> None:
     """Make DIR the Hugging Face checkpoint of a version; from another version of the run it gets there by patches.
@@ -29,7 +30,7 @@ def pull(
     Crash-safe: at every moment DIR's index names a whole version, the old or the new one.
     """
     wanted = parse_version(version)
-    with open_session(root, run, title=f"pull to {out}", quiet=json_output, spool=out) as session:
+    with open_session(root, run, title=f"pull to {out}", quiet=json_output, token=token, spool=out) as session:
         files = MeteredFiles(session.meter)
         result = pull_checkpoint(session.registry, out, wanted, fresh=fresh, files=files)
     if json_output:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.checkpoint.source import read_checkpoint
-from pulse_registry.cli.options import Json, Root, Run
+from pulse_registry.cli.options import Json, Root, Run, Token
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.publish import PublishOptions
@@ -37,12 +37,13 @@ def push(
     run: Run,
     coder: Annotated[Coder, typer.Option(help="Of the patch: class is smaller and slower.")] = Coder.auto,
     dtype: Annotated[PublishAs, typer.Option(help="float32 rounded to BF16, or all as it is.")] = PublishAs.bf16,
+    token: Token = None,
     json_output: Json = False,
 ) -> None:
     """Publish a checkpoint as the next version: the cells that changed, or all of the first one."""
     model = read_checkpoint(source)
     options = PublishOptions(coder.value, dtype.value)
-    with open_session(root, run, title=f"push {source}", quiet=json_output, options=options) as session:
+    with open_session(root, run, title=f"push {source}", quiet=json_output, token=token, options=options) as session:
         result = session.registry.push(step, model)
     if json_output:
         print_json(

@@ -11,7 +11,8 @@ from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.errors import NotFound
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import open_store
+from pulse_registry.service.connect import HasConnections, connect
+from pulse_registry.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +30,34 @@ def open_session(
     *,
     title: str,
     quiet: bool,
+    token: str | None = None,
     options: PublishOptions | None = None,
     spool: Path | None = None,
 ) -> Iterator[Session]:
-    """Open a run; with ``options``, to push to it, so that it may be new.
+    """Open a run; with ``options``, to push to it, so that it may be new. ``token``: see ``pulse_registry.open``.
 
     Raises:
         NotFound: there is no such run, and nothing will be pushed.
-        InvalidArgument: the URL or the name is not valid.
+        InvalidArgument: the URL, the name or the token is not valid.
+        AccessDenied: the credentials or the token do not allow it.
         StoreUnavailable: the store can't be reached.
     """
-    with Meter(title, quiet=quiet) as meter:
-        store = MeteredStore(open_store(root), meter)
-        with Registry(store, run, options=options, spool=spool) as registry:
-            if options is None and registry.state().seq < 0:
-                raise NotFound(f"there is no run {run!r} in {root}")
-            yield Session(registry, meter)
+    with (
+        Meter(title, quiet=quiet) as meter,
+        opened_store(root, token) as store,
+        Registry(MeteredStore(store, meter), run, options=options, spool=spool) as registry,
+    ):
+        if options is None and registry.state().seq < 0:
+            raise NotFound(f"there is no run {run!r} in {root}")
+        yield Session(registry, meter)
+
+
+@contextmanager
+def opened_store(root: str, token: str | None) -> Iterator[Store]:
+    """Open a registry's store, and close its connections at the end."""
+    store = connect(root, token)
+    try:
+        yield store
+    finally:
+        if isinstance(store, HasConnections):
+            store.close()

@@ -1,0 +1,102 @@
+"""``pulse doctor``: does a store keep the contract that the registry is built on?"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from pulse_registry.cli.exits import UNSAFE
+from pulse_registry.cli.options import Json, Root, Token
+from pulse_registry.cli.output import print_json, print_table
+from pulse_registry.cli.session import opened_store
+from pulse_registry.doctor import Examination, Finding, Plan, Report, remove_leftovers
+
+
+def doctor(
+    root: Root,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often writers race for a key.")] = 20,
+    racers: Annotated[int, typer.Option(min=2, max=512, help="How many writers race.")] = 32,
+    clean: Annotated[bool, typer.Option("--clean", help="Only remove what killed examinations left behind.")] = False,
+    token: Token = None,
+    json_output: Json = False,
+) -> None:
+    """Examine a store: may several writers share it, do signed URLs hold, how fast is it.
+
+    Writes some 500 MB below a folder of its own, and removes it.
+    """
+    if clean:
+        _clean(root, token, json_output)
+        return
+    plan = Plan(rounds=rounds, racers=racers)
+    with (
+        _terminated_as_interrupted(),
+        opened_store(root, token) as store,
+        opened_store(root, token) as observer,
+        Examination(store, observer=observer, plan=plan) as examination,
+    ):
+        findings = []
+        for finding in examination.findings():
+            findings.append(finding)
+            if sys.stderr.isatty() and not json_output:
+                print(f"{finding.level:<8} {finding.check}", file=sys.stderr)
+        report = examination.report(findings)
+    if json_output:
+        print_json(report.document())
+    else:
+        _show(report)
+    if not report.safe:
+        raise typer.Exit(UNSAFE)
+
+
+def _clean(root: str, token: str | None, json_output: bool) -> None:
+    with opened_store(root, token) as store:
+        folders = remove_leftovers(store)
+    if json_output:
+        print_json({"removed": list(folders)})
+    else:
+        print("\n".join(f"removed {folder}" for folder in folders) or "nothing was left behind")
+
+
+def _show(report: Report) -> None:
+    print_table(
+        ("check", "level", "found", "evidence"),
+        [(finding.check, finding.level.value, finding.verdict, _evidence(finding)) for finding in report.findings],
+        title=report.url,
+    )
+    advice: dict[str, list[str]] = {}
+    for finding in report.findings:
+        if finding.advice:
+            advice.setdefault(finding.advice, []).append(finding.check)
+    print(report.verdict)
+    for text, checks in advice.items():
+        print(f"\n{', '.join(checks)}:\n  {text}")
+
+
+def _evidence(finding: Finding) -> str:
+    return "; ".join(
+        f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}"
+        for name, value in finding.evidence.items()
+    )
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does, so that it clears up; only the main thread can have that."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = None
+    with suppress(ValueError):
+        previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
