@@ -1,0 +1,28 @@
+"""Print what the service's image installs: the requirements of the core and of the extras server and s3, but for numba.
+
+numba and its LLVM are some 200 MB, and compile what pushes and pulls compute. The service computes nothing of that: it
+reads logs, signs URLs and checks records.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+EXTRAS = ("server", "s3")
+LEFT_OUT = ("numba",)
+
+
+def requirements(pyproject: Path) -> list[str]:
+    """Return the requirements of the image, one a line of a requirements file."""
+    project = tomllib.loads(pyproject.read_text())["project"]
+    wanted = [*project["dependencies"]]
+    for extra in EXTRAS:
+        wanted += project["optional-dependencies"][extra]
+    return [line for line in wanted if re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0].lower() not in LEFT_OUT]
+
+
+if __name__ == "__main__":
+    print("\n".join(requirements(Path(sys.argv[1]))))
