@@ -1,0 +1,68 @@
+"""``python -m benchmarks.service``: load; ``python -m benchmarks.service soak``: half the load for half an hour."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from benchmarks.results import RESULTS, rows_of, write_result
+from benchmarks.service.soak import Soak, run_soak
+from benchmarks.service.suite import Size, run_suite
+from tests.servers import seaweedfs
+
+app = typer.Typer(add_completion=False, help="Load on the service.")
+FOLDER = RESULTS / "service"
+
+
+@app.callback(invoke_without_command=True)
+def load(
+    context: typer.Context,
+    connections: Annotated[int, typer.Option(min=1)] = 32,
+    seconds: Annotated[int, typer.Option(min=1, help="Of each GET load.")] = 15,
+    waiters: Annotated[int, typer.Option(min=1)] = 4000,
+    rounds: Annotated[int, typer.Option(min=1, help="Pushes that wake them.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder of result files.")] = FOLDER,
+) -> None:
+    """Measure what one service process answers, over a real S3 server on this machine."""
+    if context.invoked_subcommand is None:
+        with _root() as (root, folder):
+            size = Size(connections, seconds, waiters, rounds)
+            _tell(run_suite(root, folder, size, os.environ), out / "load.json")
+
+
+@app.command()
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.05)] = 30.0,
+    out: Annotated[Path, typer.Option(help="Folder of result files.")] = FOLDER,
+) -> None:
+    """Hold half the load and watch memory and file descriptors."""
+    with _root() as (root, folder):
+        _tell(run_soak(root, folder, Soak(minutes=minutes), os.environ), out / "soak.json")
+
+
+@contextmanager
+def _root() -> Iterator[tuple[str, Path]]:
+    with tempfile.TemporaryDirectory(prefix="pulse-bench-") as folder, seaweedfs() as server:
+        os.environ |= server.environment
+        yield server.new_bucket().url("registry"), Path(folder)
+
+
+def _tell(document: dict[str, Any], path: Path) -> None:
+    console = Console()
+    for row in rows_of(document):
+        value, limit, verdict = row.texts()
+        console.print(f"{row.what:60} {value:>16}  {limit:16} {verdict.strip('*')}")
+    write_result(path, document)
+    console.print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(app())
