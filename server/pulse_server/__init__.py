@@ -1,8 +1,9 @@
-"""The HTTP service over the library: read-only, stateless, all truth in the bucket.
+"""The HTTP service over the library: any number of replicas over one bucket, where all truth is.
 
-uvicorn --factory mymodule:app        # where app() returns create_app("/srv/policies")
+`pulse serve` runs it; ``create_app(Settings.read(root=...))`` is the application by itself.
 """
 
 from pulse_server.app import create_app
+from pulse_server.settings import Settings
 
-__all__ = ["create_app"]
+__all__ = ["Settings", "create_app"]
