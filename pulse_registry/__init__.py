@@ -34,9 +34,10 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
+from pulse_registry.opening import open
 from pulse_registry.publish import PublishOptions
 from pulse_registry.pulling import Staged
-from pulse_registry.registry import Registry, open
+from pulse_registry.registry import Registry
 from pulse_registry.route import Leg, Route
 from pulse_registry.versions import PullResult, PushResult, Version
 
