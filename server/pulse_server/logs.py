@@ -23,7 +23,7 @@ from pulse_server.metrics import route_of
 from pulse_server.settings import Settings
 
 ACCESS: Final = "pulse_server.access"
-_QUIET: Final = ("httpx", "httpcore", "botocore", "aiobotocore", "boto3", "s3fs", "urllib3", "asyncio")
+QUIET: Final = ("httpx", "httpcore", "botocore", "aiobotocore", "boto3", "s3fs", "urllib3", "asyncio")
 _SECRETS: Final = re.compile(
     r"(?P<token>pulse_[0-9a-f]{12}_)[A-Za-z0-9_-]{43}"
     r"|(?P<bearer>bearer\s+)[^\s'\",]{16,}"
@@ -41,7 +41,7 @@ def configure(settings: Settings) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = LogQueue(sys.stderr, JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    for name in _QUIET:  # some of them log whole URLs at INFO
+    for name in QUIET:  # some of them log whole URLs at INFO
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

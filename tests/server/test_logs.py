@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_server.logs import ACCESS, JsonLines, TextLines, configure, flush, redacted
+from pulse_server.logs import ACCESS, QUIET, JsonLines, TextLines, configure, flush, redacted
 from pulse_server.settings import Settings
 from tests.server.edges import bearer, client_of, one_token, small_app
 
@@ -142,11 +142,14 @@ def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(logging, name, getattr(logging, name))
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    quiet = {name: logging.getLogger(name).level for name in QUIET}
     yield
     for handler in set(root.handlers) - set(handlers):
         handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)
+    for name, level in quiet.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.mark.usefixtures("_restored")
