@@ -46,6 +46,8 @@ Model = dict[str, np.ndarray[Any, Any]]
 PEAK_LIMIT_MIB = 512.0
 TENSOR_CELLS = 64 << 20
 SHARES = (0.05, 0.1, 0.2)
+SPEED = "Keyframes over a local SeaweedFS"
+STREAM = "A keyframe's memory on its way, and what a bad network adds"
 app = typer.Typer(add_completion=False)
 
 
@@ -294,7 +296,7 @@ def transfer(
     settings = {"keyframe_mb": mb, "repeats": repeats, "peak_mb": peak, "fault_journeys": faults}
     document = {
         "kind": "store",
-        "title": "Keyframes over a local SeaweedFS, and what a bad network adds",
+        "title": SPEED if mb else STREAM,
         "machine": machine(),
         "versions": versions() | _client_versions(),
         "seed": 7,
