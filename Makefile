@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench bench-server docs-check sweep clean chromium
+.PHONY: help demo test check bench bench-server docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -54,19 +54,21 @@ docs-check: $(READY) ## run the examples of README.md and docs/
 sweep: $(READY) ## run the long sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -n $(WORKERS) -m sweep $(ARGS)
 
-chromium: ## install the browser that the page's tests drive, where there is none (Debian, Ubuntu)
-	@for name in "$$PULSE_CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable; do \
-	  if [ -n "$$name" ] && command -v "$$name" >/dev/null; then exit 0; fi; \
+programs: ## install what the tests drive and is missing: Chromium for the page, wrk for load (Debian, Ubuntu)
+	@missing=chromium; \
+	for name in "$$PULSE_CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable; do \
+	  if [ -n "$$name" ] && command -v "$$name" >/dev/null; then missing=; fi; \
 	done; \
+	command -v wrk >/dev/null || missing="$$missing wrk"; \
+	if [ -z "$$missing" ]; then exit 0; fi; \
 	if ! command -v apt-get >/dev/null; then \
-	  echo "No Chromium here, and no apt-get: install one, or name its program in PULSE_CHROMIUM." >&2; exit 1; \
+	  echo "Not here: $$missing; and no apt-get: install them (or name a Chromium in PULSE_CHROMIUM)." >&2; exit 1; \
 	elif [ "$$(id -u)" -eq 0 ]; then as_root="env"; \
 	elif sudo -n true 2>/dev/null; then as_root="sudo -n env"; \
-	else \
-	  echo "No Chromium here: sudo apt-get install chromium, or name its program in PULSE_CHROMIUM." >&2; exit 1; \
+	else echo "Not here: sudo apt-get install $$missing" >&2; exit 1; \
 	fi; \
 	$$as_root apt-get update -qq; \
-	$$as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium
+	$$as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
 
 clean: ## remove what builds, tests and tools left (not .venv)
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
