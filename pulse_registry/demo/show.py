@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import Any
 
@@ -65,5 +66,7 @@ def _tell(console: Console, board: Board, report: dict[str, Any], verdict: Verdi
         console.print(f"[bold red]NOT EQUAL:[/] {problem}", highlight=False)
     console.print(f"Report, chart and logs: {settings.out}", highlight=False, soft_wrap=True)
     console.print(
-        f"Look around: pulse log --root {settings.root} --run {settings.run}", highlight=False, soft_wrap=True
+        f"Look around: pulse log --root {shlex.quote(settings.root)} --run {settings.run}",
+        highlight=False,
+        soft_wrap=True,
     )
