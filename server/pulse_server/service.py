@@ -57,7 +57,13 @@ class Service:
         """Prepare; nothing is asked of the store yet."""
         self.settings, self.metrics = settings, metrics
         self.store = DocumentStore(
-            RetryStore(MetricsStore(store, metrics), attempts=4, total_s=6.0, first_pause_s=0.05, longest_pause_s=1.0)
+            RetryStore(
+                MetricsStore(store, metrics),
+                attempts=4,
+                total_s=settings.store_answer_s + 1.0,
+                first_pause_s=0.05,
+                longest_pause_s=1.0,
+            )
         )
         self._followers = ThreadPoolExecutor(_FOLLOWERS, "follow")
         self._callers = ThreadPoolExecutor(_CALLERS, "call")
