@@ -12,12 +12,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyte
 
 
 def test_every_client_gets_and_puts_the_same_bytes_and_has_one_winner(
-    seaweedfs_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+    moto_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in seaweedfs_bucket.server.environment.items():
+    for name, value in moto_bucket.server.environment.items():
         monkeypatch.setenv(name, value)
     said: list[str] = []
-    found = measure(seaweedfs_bucket, size=20 << 20, rounds=1, races=1, say=said.append)
+    found = measure(moto_bucket, size=20 << 20, rounds=1, races=1, say=said.append)
     assert set(found["clients"]) == {"S3Store", "boto3", "boto3 transfer", "obstore", "s3fs"}
     for row in found["clients"].values():
         assert set(row) == {f"{verb}_{what}" for verb in ("get", "put") for what in _FIGURES}

@@ -13,7 +13,7 @@ from tests.cli.conftest import Pulse
 from tests.server.serving import serving
 from tests.servers import S3Bucket
 
-SMALL = Plan(rounds=3, racers=8, samples=6, listed=40, large_bytes=17 << 20)
+SMALL = Plan(rounds=2, racers=6, samples=4, listed=20, large_bytes=17 << 20)
 FULL = Plan()
 
 
@@ -73,10 +73,6 @@ def test_seaweedfs_is_safe(seaweedfs_url: str, seaweedfs_bucket: S3Bucket) -> No
     check_seaweedfs(seaweedfs_url, seaweedfs_bucket, SMALL)
 
 
-def test_moto_is_safe_and_known_to_check_no_signatures(moto_url: str) -> None:
-    check_moto(moto_url, SMALL)
-
-
 def test_rclone_is_unsafe_for_more_than_one_writer(rclone_url: str) -> None:
     check_rclone(rclone_url, SMALL)
 
@@ -87,7 +83,7 @@ def test_seaweedfs_is_safe_by_the_whole_examination(seaweedfs_url: str, seaweedf
 
 
 @pytest.mark.sweep
-def test_moto_is_safe_by_the_whole_examination(moto_url: str) -> None:
+def test_moto_is_safe_by_the_whole_examination_and_known_to_check_no_signatures(moto_url: str) -> None:
     check_moto(moto_url, FULL)
 
 
