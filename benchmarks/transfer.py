@@ -48,6 +48,7 @@ TENSOR_CELLS = 64 << 20
 SHARES = (0.05, 0.1, 0.2)
 SPEED = "Keyframes over a local SeaweedFS"
 STREAM = "A keyframe's memory on its way, and what a bad network adds"
+FAULTS = "What a bad network adds to pushes and pulls"
 app = typer.Typer(add_completion=False)
 
 
@@ -296,7 +297,7 @@ def transfer(
     settings = {"keyframe_mb": mb, "repeats": repeats, "peak_mb": peak, "fault_journeys": faults}
     document = {
         "kind": "store",
-        "title": SPEED if mb else STREAM,
+        "title": SPEED if mb else STREAM if peak else FAULTS,
         "machine": machine(),
         "versions": versions() | _client_versions(),
         "seed": 7,
