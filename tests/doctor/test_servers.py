@@ -69,10 +69,6 @@ def check_rclone(url: str, plan: Plan) -> None:
     assert "through the service" in race.advice
 
 
-def test_seaweedfs_is_safe(seaweedfs_url: str, seaweedfs_bucket: S3Bucket) -> None:
-    check_seaweedfs(seaweedfs_url, seaweedfs_bucket, SMALL)
-
-
 def test_rclone_is_unsafe_for_more_than_one_writer(rclone_url: str) -> None:
     check_rclone(rclone_url, SMALL)
 

@@ -374,9 +374,9 @@ class RegistriesOnDisk(Registries):
 
 
 TestRegistries = Registries.TestCase
-TestRegistries.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestRegistries.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 TestRegistriesOnDisk = RegistriesOnDisk.TestCase
-TestRegistriesOnDisk.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
+TestRegistriesOnDisk.settings = settings(max_examples=5, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.sweep
