@@ -47,7 +47,7 @@ PEAK_LIMIT_MIB = 512.0
 TENSOR_CELLS = 64 << 20
 SHARES = (0.05, 0.1, 0.2)
 SPEED = "Keyframes over a local SeaweedFS"
-STREAM = "A keyframe's memory on its way, and what a bad network adds"
+STREAM = "A keyframe's memory on its way"
 FAULTS = "What a bad network adds to pushes and pulls"
 app = typer.Typer(add_completion=False)
 
