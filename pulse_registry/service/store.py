@@ -6,12 +6,11 @@ create-if-absent of the next record becomes a request that the service checks be
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 
-from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound
+from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
 from pulse_registry.log import keys
 from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.bucket import Bucket, SignatureRefused
@@ -21,10 +20,8 @@ from pulse_registry.service.places import Place, checked_worker, place_of, run_p
 from pulse_registry.service.records import Records
 from pulse_registry.service.uploads import Uploads
 from pulse_registry.service.wire import range_header, read_range, read_size
-from pulse_registry.store.base import Body, Buffer, ByteRange, body_size, body_views, check_buffer, check_range
+from pulse_registry.store.base import Body, Buffer, ByteRange, body_views, check_buffer, check_range
 from pulse_schemas.api import SnapshotList, WorkerReport
-
-_COMPARED_BYTES = 8 << 20
 
 
 class ServiceStore:
@@ -97,10 +94,11 @@ class ServiceStore:
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Append a record, or store a layout or an object: see Store.put.
 
-        A layout that is there already is no error, also with ``if_absent``: its name is the hash of its bytes.
+        Objects are only created, with ``if_absent`` or without. A layout that is there already is no error: its name is
+        the hash of its bytes.
 
         Raises:
-            AlreadyExists: an object with other bytes is there; or as Store.put.
+            AlreadyExists: the object, or another record, is there.
             Fenced, Conflict, InvalidArgument: the service does not append this record.
             InvalidArgument: it is neither of the three; the service keeps the rest itself.
         """
@@ -112,7 +110,7 @@ class ServiceStore:
             case "layout":
                 self._api.ask("PUT", place.path, body=b"".join(body_views(data)))
             case "object":
-                self._put_object(place, data, if_absent=if_absent)
+                self._uploads.put(place.run, place.key, data)
             case "record":
                 raise InvalidArgument(f"{key!r} is a record, which is only created, with if_absent")
             case _:
@@ -209,25 +207,6 @@ class ServiceStore:
         path, headers = own_path(link.url) or place.path, range_header((0, 1))
         with self._api.stream("GET", path, headers=headers, also=(416,)) as response:
             return read_size(response, place.key, Pace(self._api.patience, f"{self.url}: {place.key}"))
-
-    def _put_object(self, place: Place, data: Body, *, if_absent: bool) -> None:
-        try:
-            self._uploads.put(place.run, place.key, data)
-        except AlreadyExists:
-            if if_absent or not self._holds(place, data):
-                raise
-
-    def _holds(self, place: Place, data: Body) -> bool:
-        """Tell whether an object that is there is this one: then an earlier try, whose answer was lost, stored it."""
-        size = body_size(data)
-        if self._object_size(place) != size:
-            return False
-        given, stored = hashlib.sha256(), hashlib.sha256()
-        for view in body_views(data):
-            given.update(view)
-        for at in range(0, size, _COMPARED_BYTES):
-            stored.update(self._object(place, (at, min(at + _COMPARED_BYTES, size))))
-        return given.digest() == stored.digest()
 
     # -- documents -------------------------------------------------------------------------------------------------
 
