@@ -13,6 +13,8 @@ from pulse_registry.store.s3_place import S3Place
 
 _CONNECT_S: Final = 5.0
 _CONNECTIONS: Final = 64
+_ASK_FIRST_BYTES: Final = 1 << 20
+"""Smaller bodies are sent at once; before larger ones the store is asked whether it takes them: a round trip more."""
 
 
 def make_client(place: S3Place, answer_s: float) -> Any:
@@ -51,9 +53,19 @@ def make_client(place: S3Place, answer_s: float) -> Any:
     try:
         session = boto3.Session(profile_name=place.profile)
         region = place.region or session.region_name or _default_region(place)
-        return session.client("s3", endpoint_url=place.endpoint_url, region_name=region, config=config)
+        client = session.client("s3", endpoint_url=place.endpoint_url, region_name=region, config=config)
     except (BotoCoreError, ValueError) as error:
         raise InvalidArgument(f"can't set up access to {place.url}: {error}") from error
+    client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
+    return client
+
+
+def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:
+    # botocore asks (``Expect: 100-continue``) before every body that it takes for a file.
+    from botocore.utils import determine_content_length  # type: ignore[import-untyped]
+
+    if (determine_content_length(params["body"]) or 0) < _ASK_FIRST_BYTES:
+        params["headers"].pop("Expect", None)
 
 
 def _default_region(place: S3Place) -> str | None:

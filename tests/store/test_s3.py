@@ -9,6 +9,8 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.store import PrefixStore, RetryStore, S3Place, S3Store, Store, open_store
+from pulse_registry.store.s3_body import Pace, Parcel
+from pulse_registry.store.s3_client import make_client
 from pulse_registry.store.s3_listing import Listing
 from tests.servers import S3Bucket
 from tests.store.conformance import StoreConformance, Subject
@@ -113,3 +115,17 @@ def test_a_folder_that_was_emptied_lists_nothing(seaweedfs_store: Store) -> None
     seaweedfs_store.delete(f"{folder}/a/b")
     for prefix in (folder, f"{folder}/", f"{folder}/a", f"{folder}/a/"):
         assert [*seaweedfs_store.list(prefix)] == []
+
+
+@pytest.mark.parametrize(("nbytes", "asks"), [(0, False), (100_000, False), (2 << 20, True)])
+def test_only_before_a_large_body_the_store_is_asked_whether_it_takes_it(
+    nbytes: int, asks: bool, moto_bucket: S3Bucket, environment: pytest.MonkeyPatch
+) -> None:
+    for name, value in moto_bucket.server.environment.items():
+        environment.setenv(name, value)
+    client = make_client(S3Place(moto_bucket.name, moto_bucket.server.endpoint, moto_bucket.server.region, "path"), 5.0)
+    sent: list[bool] = []
+    client.meta.events.register("before-send.s3", lambda request, **_: sent.append("Expect" in request.headers))
+    body = Parcel([memoryview(bytes(nbytes))] if nbytes else [], Pace(), "a test")
+    client.put_object(Bucket=moto_bucket.name, Key=uuid.uuid4().hex, Body=body)
+    assert sent == [asks]
