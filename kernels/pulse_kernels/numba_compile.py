@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numba
 from numba import types
 
-from pulse_kernels import numba_kernels, numba_streams
+from pulse_kernels import (
+    numba_classes,
+    numba_digest,
+    numba_exponents,
+    numba_kernels,
+    numba_rans,
+    numba_spans,
+    numba_tables,
+    simd,
+)
 
-_U8, _U32, _U64, _INT = types.uint8, types.uint32, types.uint64, types.int64
+_U8, _U16, _U32, _U64, _INT = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 
 
-def _read(cell: Any) -> Any:
+def _read(cell: Any, dimensions: int = 1) -> Any:
     # The widest array type: whatever is aligned and writable converts to it, so one specialization serves all.
-    return types.Array(cell, 1, "C", readonly=True, aligned=False)
+    return types.Array(cell, dimensions, "C", readonly=True, aligned=False)
 
 
-def _write(cell: Any) -> Any:
-    return types.Array(cell, 1, "C", aligned=False)
+def _write(cell: Any, dimensions: int = 1) -> Any:
+    return types.Array(cell, dimensions, "C", aligned=False)
 
 
+_LOOPS = (numba_kernels, numba_digest, numba_classes, numba_exponents, numba_rans, numba_tables, numba_spans)
+"""The modules that hold them, one loop of a name in all."""
 _COMPILING = threading.Lock()
 _done: dict[tuple[str, int], Callable[..., Any]] = {}
 
@@ -41,49 +54,89 @@ def compile_all(width: int) -> None:
     """Compile, or load, every loop that cells of ``width`` bytes need."""
     for name in ("diff", "gather", "scatter", "distance", "move", "merge", "digest", "digest_sparse"):
         compiled(name, width)
-    for name in ("class_ranks", "class_select", "tokens", "raw_bits", "unpack"):
+    for name in ("address", "address_to_write", "class_ranks", "class_select"):
         compiled(name, width)
-    for name in ("gather", "scatter", "union", "locate"):
+    for name in ("class_values", "count_symbols"):
+        compiled(name, width)
+    for name in ("encode", "decode"):
+        compiled(name, 2 if width == 2 else 8)
+    for name in ("address", "address_to_write", "gather", "scatter"):
+        compiled(name, 4)
+    for name in ("union", "locate", "add_up", "make_geometric", "store_tables", "read_tables"):
         compiled(name, 4)
     if width == 2:
         compiled("cast_f32", 2)
-        compiled("diff_f32", 2)
+
+
+def _loop(name: str) -> Callable[..., Any]:
+    """Return the plain function of a loop, under a name that tells versions of what it inlines apart.
+
+    Numba's cache looks at the file of the loop alone, and would go on using what it inlined from other ones.
+    """
+    loop: Callable[..., Any] = next(getattr(module, name) for module in _LOOPS if hasattr(module, name))
+    inlined = "".join(inspect.getsource(module) for module in (simd, numba_spans))
+    loop.__qualname__ = f"{name}-{zlib.crc32(inlined.encode()):08x}"
+    return loop
 
 
 def _compile(name: str, width: int) -> Callable[..., Any]:
     """Compile one loop, or load it from numba's cache on disk."""
     cell = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}[width]
     tables = (_read(_U64), _read(_U32), _read(_U32), _write(_U64))
+    spans = (_read(_U64), _read(_U64))
     signatures: dict[str, tuple[Any, ...]] = {
-        "diff": (_read(cell), _read(cell), _INT, _write(_U32), _write(cell), _write(cell)),
-        "diff_f32": (_read(_U32), _read(cell), _INT, _write(_U32), _write(cell), _write(cell)),
+        "diff": (
+            *(_read(_U64), _read(types.boolean), *spans, _read(_U32 if width == 2 else cell), _write(cell)),
+            *(_INT, _INT, types.boolean, _write(_U32), _write(cell), _write(cell)),
+        ),
+        "address": (_read(cell),),
+        "address_to_write": (_write(cell),),
         "cast_f32": (_read(_U32), _write(cell)),
-        "gather": (_read(cell), _read(_U32), _write(cell)),
-        "scatter": (_write(cell), _read(_U32), _read(cell)),
+        "gather": (*spans, _read(cell), _read(_U32), _write(cell)),
+        "scatter": (*spans, _write(cell), _read(_U32), _read(cell)),
         "distance": (_read(cell), _read(cell), cell, cell, _write(cell)),
         "move": (_read(cell), _read(cell), cell, cell, _write(cell)),
         "merge": (_read(_U32), _read(cell), _read(_U32), _read(cell), _write(_U32), _write(cell)),
         "union": (_read(_U32), _read(_U32), _write(_U32)),
         "locate": (_read(_U32), _read(_U32), _write(_U32)),
-        "digest": (_read(cell), _INT, _INT, *tables),
-        "digest_sparse": (_read(_U32), _read(cell), _INT, _INT, *tables),
+        "digest": (*spans, _read(cell), _INT, _INT, *tables),
+        "digest_sparse": (_read(_U32), _read(cell), _read(cell), _INT, _INT, *tables),
+        "exponents_fit": (_read(cell), _write(_U8), _write(_U8), _write(_U32)),
+        "exponents_split": (_read(cell), _read(_U8), _read(_U32), _write(cell), _write(_U8), _write(_U8)),
+        "exponents_join": (_read(_U8), _read(_U32), _read(cell), _read(_U8), _read(_U8), _write(cell)),
         "class_ranks": (
-            *(_read(cell), _read(_U32), _INT, _INT, cell, cell),
+            *(*spans, _read(cell), _read(_U32), cell, cell, _U8, _U8),
             *(_write(_U32), _write(_U32), _write(_U8)),
         ),
         "class_select": (
-            *(_read(cell), _INT, cell, cell, _write(_U32), _write(_U32), _write(_INT), _read(_INT)),
-            *(_read(_U32), _write(_U32), _write(_U32), _INT),
+            *(*spans, _read(cell), cell, cell, _U8, _U8, _write(_U32), _write(_U32), _write(_INT), _read(_INT)),
+            *(_read(_U32), _write(_U32), _write(_U32), _write(cell)),
         ),
-        "tokens": (_read(_U32), _read(cell), _INT, _read(_U32), _read(_U8), _write(_U8), _write(_U8)),
-        "raw_bits": (_read(_U32), _read(cell), _INT, _read(_U32), _read(_U8), _write(_U8)),
-        "unpack": (
-            *(_read(_U8), _read(_U8), _read(_U8), _read(_U32), _read(_U8), _INT, _INT),
-            *(_write(_U32), _write(cell)),
+        "class_values": (_read(cell), cell, cell, _write(_U32)),
+        "count_symbols": (
+            *(_read(_U32), _read(_U8), _read(cell), _read(cell), _INT, cell, cell, _write(_U32), _write(_U32)),
+            *(_write(_U32), _write(cell if width == 2 else _U64), _write(_U32, 2), _write(_U32, 2)),
+        ),
+        "encode": (
+            *(_read(_U32), _read(_U32), _read(cell), _read(_U8), *(2 * (_read(_U64, 2), _read(_U32, 2)))),
+            *(_write(_U16, 2), _write(_U16), _write(_U16), _INT, _INT),
+        ),
+        "decode": (
+            *(_read(_U16), _read(_U16), _read(_INT), _read(_U8), *(2 * (_read(_U32), _read(_U8)))),
+            *(_INT, _write(_U32), _write(cell)),
+        ),
+        "add_up": (_write(_U32), _read(_INT), _INT),
+        "make_geometric": (_read(_U32, 2), _write(_U64, 2), _write(_U32, 2), _write(_U8, 2)),
+        "store_tables": (
+            *(_read(_U32, 2), _read(_U32), _read(_U32), types.boolean),
+            *(_write(_U8), _write(_U64, 2), _write(_U32, 2)),
+        ),
+        "read_tables": (
+            *(_read(_U8), _read(_U8), _read(_U32), _read(_U32), _write(_U32, 2), _write(_U8, 2), _write(_U8)),
         ),
     }
-    loop = getattr(numba_streams if hasattr(numba_streams, name) else numba_kernels, name)
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    loop = _loop(name)
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     try:
         function: Callable[..., Any] = numba.njit(signatures[name], cache=True, **options)(loop)
     except RuntimeError as error:
@@ -95,10 +148,18 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
 
 
 def _inline(module: Any, *names: str) -> None:
-    """Let the loops of a module call its helpers."""
+    """Let the loops of a module use its helpers, which become a part of them: a call costs more than most do."""
     for name in names:
-        setattr(module, name, numba.njit(nogil=True, error_model="numpy")(getattr(module, name)))
+        setattr(module, name, numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True)(getattr(module, name)))
 
 
-_inline(numba_kernels, "_bf16", "_mix")
-_inline(numba_streams, "_length", "_low", "_magnitude", "_flush", "_fill", "_extra")
+_inline(numba_kernels, "_diff")
+_inline(numba_digest, "_mix", "_digest")
+_inline(numba_classes, "_class_of", "_next_wanted", "_rank_span", "_select_span")
+_inline(numba_tables, "_level", "_share", "_store", "_divide_by", "_find_by_slot")
+_inline(numba_rans, "_extra", "_token", "_first", "_low", "_emit", "_put_symbol", "_put_raw", "_put", "_finish")
+_inline(numba_rans, "_refill", "_take_symbol", "_take", "_next_table")
+_inline(
+    numba_exponents, "_mark", "_encode", "_push", "_pull", "_join", "_push_three", "_pull_three", "_meet", "_outside"
+)
+_inline(numba_exponents, "_count", "_place", "_places", "_find", "_window")

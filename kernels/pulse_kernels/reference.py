@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from pulse_kernels.backend import Advanced, Kinds, Stepped
 from pulse_kernels.cells import Cells, CellType, Index
+from pulse_kernels.coded import Coded
 from pulse_kernels.digest_tables import BLOCK, MASK64, coefficients, multiplier
-from pulse_kernels.errors import CodecError, RankError
-from pulse_kernels.streams import DIRECT, TOKEN_BASE, Streams
+from pulse_kernels.errors import RankError
+from pulse_kernels.reference_coding import decode_changes, encode_changes
+from pulse_kernels.tokens import outward
 
 U64 = npt.NDArray[np.uint64]
 
@@ -33,6 +36,59 @@ class ReferenceBackend:
         rounded = np.empty_like(base)
         self.cast_f32(live, rounded)
         return self.diff(rounded, base)
+
+    def advance(self, live: Cells, base: Cells, start: int) -> Advanced:
+        """See ``Backend.advance``."""
+        return self._take_over(self.diff(live, base), base, start)
+
+    def advance_f32(self, live: Cells, base: Cells, start: int) -> Advanced:
+        """See ``Backend.advance_f32``."""
+        return self._take_over(self.diff_f32(live, base), base, start)
+
+    def _take_over(self, found: tuple[Index, Cells, Cells], base: Cells, start: int) -> Advanced:
+        index, old, new = found
+        base[index] = new
+        return index, old, new, self.digest_sparse(index, old, start), self.digest_sparse(index, new, start)
+
+    def step(self, cells: Cells, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
+        """See ``Backend.step``."""
+        old = self.gather(cells, index)
+        new = self.move(old, distance, cell_type)
+        return old, new, self.digest_sparse(index, old, start), self.digest_sparse(index, new, start)
+
+    def advance_spans(self, live: Sequence[Cells], base: Sequence[Cells], start: int) -> Advanced:
+        """See ``Backend.advance_spans``."""
+        if [len(cells) for cells in live] != [len(cells) for cells in base]:
+            raise ValueError("live cells and base are not of the same sizes")
+        parts, at = [], 0
+        for over, under in zip(live, base, strict=True):
+            run = self.advance if over.dtype == under.dtype else self.advance_f32
+            index, *values = run(over, under, start + at)[:3]
+            parts.append((index + np.uint32(at), *values))
+            at += len(under)
+        index, old, new = map(np.concatenate, zip(*parts, strict=True))
+        return index, old, new, self.digest_sparse(index, old, start), self.digest_sparse(index, new, start)
+
+    def step_spans(
+        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
+    ) -> Stepped:
+        """See ``Backend.step_spans``."""
+        return self.step(np.concatenate(spans), index, distance, cell_type, start)
+
+    def gather_spans(self, spans: Sequence[Cells], index: Index) -> Cells:
+        """See ``Backend.gather_spans``."""
+        return self.gather(np.concatenate(spans), index)
+
+    def scatter_spans(self, spans: Sequence[Cells], index: Index, values: Cells) -> None:
+        """See ``Backend.scatter_spans``."""
+        cells = np.concatenate(spans)
+        self.scatter(cells, index, values)
+        for span, changed in zip(spans, np.split(cells, np.cumsum([len(span) for span in spans])), strict=False):
+            span[:] = changed
+
+    def digest_spans(self, spans: Sequence[Cells], start: int) -> tuple[int, int]:
+        """See ``Backend.digest_spans``."""
+        return self.digest(np.concatenate(spans), start)
 
     def cast_f32(self, live: Cells, out: Cells) -> None:
         """See ``Backend.cast_f32``."""
@@ -96,85 +152,68 @@ class ReferenceBackend:
             lanes.append(total & MASK64)
         return lanes[0], lanes[1]
 
-    def class_ranks(self, spans: list[Cells], index: Index, cell_type: CellType) -> tuple[Index, Cells, Index]:
-        """See ``Backend.class_ranks``."""
-        classes = cell_type.class_of(np.concatenate(spans))
-        population = np.bincount(classes, minlength=256).astype(np.uint32)
-        rank = np.empty(len(classes), dtype=np.uint32)
-        for c in np.flatnonzero(population):
-            rank[classes == c] = np.arange(population[c], dtype=np.uint32)
-        return rank[index], classes[index], population
+    def count_classes(self, cells: Cells, cell_type: CellType) -> Index:
+        """See ``Backend.count_classes``."""
+        return np.bincount(cell_type.class_of(cells), minlength=256).astype(np.uint32)
 
-    def class_select(self, spans: list[Cells], counts: Index, ranks: Index, cell_type: CellType) -> tuple[Index, Index]:
+    def class_ranks(
+        self, spans: Sequence[Cells], index: Index, cell_type: CellType, first: int, classes: int
+    ) -> tuple[Index, Kinds, Index]:
+        """See ``Backend.class_ranks``."""
+        kinds = _kinds(spans, cell_type, first, classes)
+        population = np.bincount(kinds, minlength=classes).astype(np.uint32)
+        rank = np.empty(len(kinds), dtype=np.uint32)
+        for kind in range(classes):
+            rank[kinds == kind] = np.arange(population[kind], dtype=np.uint32)
+        return rank[index], kinds[index], population
+
+    def class_select(
+        self, spans: Sequence[Cells], counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
+    ) -> tuple[Index, Index, Cells]:
         """See ``Backend.class_select``."""
-        classes = cell_type.class_of(np.concatenate(spans))
+        kinds = _kinds(spans, cell_type, first, classes)
         found = []
         ends = np.cumsum(counts)
-        for c in np.flatnonzero(counts):
-            of_class = np.flatnonzero(classes == c)
-            wanted = ranks[ends[c] - counts[c] : ends[c]]
-            if int(wanted.max()) >= len(of_class):
-                raise RankError(f"rank {int(wanted.max())} is past the {len(of_class)} cells of class {c}")
-            found.append(of_class[wanted])
+        for kind in np.flatnonzero(counts):
+            members = np.flatnonzero(kinds == kind)
+            wanted = ranks[ends[kind] - counts[kind] : ends[kind]]
+            if int(wanted.max()) >= len(members):
+                raise RankError(f"rank {int(wanted.max())} is past the {len(members)} cells of class {first + kind}")
+            found.append(members[wanted])
         index = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
         source = np.argsort(index, kind="stable")
-        return index[source].astype(np.uint32), source.astype(np.uint32)
+        index = index[source]
+        return index.astype(np.uint32), source.astype(np.uint32), np.concatenate(spans)[index]
 
-    def pack(self, gaps: Index, distance: Cells, counts: Index, shifts: Cells) -> Streams:
-        """See ``Backend.pack``."""
-        bits = 8 * distance.dtype.itemsize
-        gap_tokens, magnitude_tokens = bytearray(), bytearray()
-        raw, length = 0, 0
-        for gap, step, shift in zip(gaps.tolist(), distance.tolist(), np.repeat(shifts, counts).tolist(), strict=True):
-            negative = step >> (bits - 1)
-            magnitude = (1 << bits) - step if negative else step
-            high, magnitude = gap >> shift, magnitude - 1
-            fields = [
-                (negative, 1),
-                (gap & ((1 << shift) - 1), shift),
-                extra_bits(high),
-                extra_bits(magnitude),
-            ]
-            gap_tokens.append(token(high))
-            magnitude_tokens.append(token(magnitude))
-            for value, width in fields:
-                raw |= value << length
-                length += width
-        packed = raw.to_bytes((length + 7) // 8, "little")
-        return Streams(*(np.frombuffer(s, dtype=np.uint8) for s in (gap_tokens, magnitude_tokens, packed)))
+    def encode_changes(
+        self,
+        cell_type: CellType,
+        places: Index,
+        kinds: Kinds | None,
+        counts: Index,
+        parameters: Kinds | None,
+        old: Cells,
+        new: Cells,
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
+        """See ``Backend.encode_changes``."""
+        steps = self.distance(old, new, cell_type)
+        if kinds is not None:
+            by_kind = np.argsort(kinds, kind="stable")
+            places, steps = places[by_kind], outward(steps, old, cell_type)[by_kind]
+        return encode_changes(places, steps, counts, parameters)
 
-    def unpack(
-        self, streams: Streams, counts: Index, shifts: Cells, cell_type: CellType, limit: int
-    ) -> tuple[Index, Cells]:
-        """See ``Backend.unpack``."""
-        raw, have = int.from_bytes(streams.bits.tobytes(), "little"), 8 * len(streams.bits)
-        used = 0
+    def decode_changes(self, coded: Coded, cell_type: CellType, limit: int) -> tuple[Index, Cells]:
+        """See ``Backend.decode_changes``."""
+        return decode_changes(coded, cell_type, limit)
 
-        def take(width: int) -> int:
-            nonlocal used
-            used += width
-            return (raw >> (used - width)) & ((1 << width) - 1)
+    def inward(self, old: Cells, source: Index, steps: Cells, cell_type: CellType) -> Cells:
+        """See ``Backend.inward``."""
+        return outward(steps[source], old, cell_type)
 
-        positions, distances = [], []
-        gap_tokens, magnitude_tokens = streams.gap_tokens.tolist(), streams.magnitude_tokens.tolist()
-        k = 0
-        for count, shift in zip(counts.tolist(), shifts.tolist(), strict=True):
-            position = -1
-            for _ in range(count):
-                negative, low = take(1), take(shift)
-                high = untoken(gap_tokens[k], take)
-                magnitude = untoken(magnitude_tokens[k], take) + 1
-                position += (high << shift) + low + 1
-                if position >= limit:
-                    raise CodecError(f"position {position} is not below {limit}")
-                if magnitude > (1 << (cell_type.bits - 1)) - 1 + negative:
-                    raise CodecError(f"distance {magnitude} does not fit {cell_type.bits} bits")
-                positions.append(position)
-                distances.append((-magnitude if negative else magnitude) & ((1 << cell_type.bits) - 1))
-                k += 1
-        if (used + 7) // 8 * 8 != have or raw >> used:
-            raise CodecError(f"{used} raw bits were used of {have}, or the padding is not zero")
-        return np.array(positions, dtype=np.uint32), np.array(distances, dtype=cell_type.dtype)
+
+def _kinds(spans: Sequence[Cells], cell_type: CellType, first: int, classes: int) -> Kinds:
+    values = cell_type.class_of(np.concatenate(spans)).astype(np.int64)
+    return (np.clip(values, first, first + classes - 1) - first).astype(np.uint8)
 
 
 def order(cells: Cells, cell_type: CellType) -> Cells:
@@ -191,29 +230,3 @@ def unorder(place: Cells, cell_type: CellType) -> Cells:
         return place
     top = place.dtype.type(1 << (cell_type.bits - 1))
     return np.where(place & top, place ^ top, ~place)
-
-
-def token(value: int) -> int:
-    """Return the token byte of a value below 2**64."""
-    return value if value < DIRECT else TOKEN_BASE + value.bit_length()
-
-
-def extra_bits(value: int) -> tuple[int, int]:
-    """Return the (bits, number of bits) that follow the value's token."""
-    if value < DIRECT:
-        return 0, 0
-    width = value.bit_length() - 1
-    return value - (1 << width), width
-
-
-def untoken(symbol: int, take: Callable[[int], int]) -> int:
-    """Invert ``token`` and ``extra_bits``; ``take(n)`` returns the next n raw bits."""
-    if symbol < DIRECT:
-        return symbol
-    if symbol > TOKEN_BASE + 64:
-        raise CodecError(f"{symbol} is no token")
-    width = symbol - TOKEN_BASE - 1
-    value = (1 << width) + take(width)
-    if value < DIRECT:
-        raise CodecError(f"token {symbol} codes {value}, which is its own token")
-    return value

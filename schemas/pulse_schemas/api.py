@@ -249,13 +249,34 @@ class CompleteRequest(Request):
     parts: Annotated[tuple[PartDone, ...], Field(min_length=1, max_length=10_000)]
 
 
-class WorkerReport(Request):
-    """What a worker tells of itself: the version it serves and how its last pull went (seconds by phase)."""
+class PhaseBody(Request):
+    """A phase of a pull or a push, in seconds from the call's start; ``busy``: of all its threads."""
 
+    phase: PhaseName
+    start: Seconds
+    end: Seconds
+    busy: Seconds
+    nbytes: Count
+
+
+class WorkerReport(Request):
+    """What a worker tells of itself: the version it serves and how its last pull went.
+
+    ``phases``: seconds from each one's start to its end; they overlap. ``timeline``: the same in more detail. Of a
+    trainer that reports a push, the times are counted; it is not listed as a worker.
+    """
+
+    operation: Literal["pull", "push"] = "pull"
     version: Count
     digest: Digest
     phases: dict[PhaseName, Seconds] = Field(default_factory=dict, max_length=16)
+    timeline: Annotated[tuple[PhaseBody, ...], Field(max_length=16)] = ()
     nbytes: Count = 0
+
+    @property
+    def seconds(self) -> float:
+        """Time of the whole, from its start to the end of its last phase."""
+        return max((phase.end for phase in self.timeline), default=sum(self.phases.values()))
 
 
 class WorkerNote(Answer):
@@ -265,6 +286,7 @@ class WorkerNote(Answer):
     version: Count
     digest: Digest
     phases: dict[str, float]
+    seconds: float = 0.0
     nbytes: Count
     reported_at: Timestamp
 
@@ -277,12 +299,13 @@ class ReportFile(Answer):
 
 
 class WorkerBody(Answer):
-    """A worker's last report; ``staleness`` counts the versions that it is behind."""
+    """A worker's last report; ``seconds``: of its last pull; ``staleness`` counts the versions that it is behind."""
 
     worker: WorkerId
     version: Count
     digest: Digest
     phases: dict[str, float]
+    seconds: float = 0.0
     nbytes: Count
     reported_at: Timestamp
     staleness: Count

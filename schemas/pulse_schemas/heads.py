@@ -10,7 +10,7 @@ from pulse_schemas.base import Count, Hash, Schema
 class PatchHead(Schema):
     """Of which layout, from which version to which, and how many cells change in how many groups."""
 
-    format: Literal["pulse-patch/1"] = "pulse-patch/1"
+    format: Literal["pulse-patch/2"] = "pulse-patch/2"
     layout: Hash
     base: Count
     target: Count

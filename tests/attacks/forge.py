@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import zstandard
 from blake3 import blake3
 
 from pulse_kernels import GROUP_BYTES
@@ -130,50 +129,32 @@ class PatchParts:
 
 
 class GroupParts:
-    """A coded group taken apart: run table, token streams and raw bits."""
+    """A coded group of one chunk taken apart: classes, tables, sizes of chunks and words."""
 
     def __init__(self, data: bytes) -> None:
-        runs, self.zero, gaps, magnitudes, bits = struct.unpack_from("<HHIII", data)
-        at = 16
-        self.runs = [list(struct.unpack_from("<BBI", data, at + 6 * n)) for n in range(runs)]
-        at += 6 * runs
-        frames = []
-        for size in (gaps, magnitudes):
-            frames.append(data[at : at + size])
-            at += size
-        self.gap_tokens, self.magnitude_tokens = (zstandard.ZstdDecompressor().decompress(f) for f in frames)
-        self.bits = data[at : at + bits]
-        self.frames: list[bytes | None] = [None, None]
-        self.sizes: list[int | None] = [None, None, None]
-        self.n_runs: int | None = None
+        n_classes, self.first, size = struct.unpack_from("<BBH", data)
+        at = 4 + 5 * n_classes
+        self.classes = [list(fields) for fields in struct.iter_unpack("<IB", data[4:at])]
+        stored, self.tables = data[at : at + size], list[bytes]()
+        while stored:
+            end = 2 + (5 * stored[1] + 7) // 8
+            self.tables.append(stored[:end])
+            stored = stored[end:]
+        at += size
+        self.padding = bytes(at % 2)
+        numbers = [word for (word,) in struct.iter_unpack("<H", data[at + at % 2 :])]
+        self.sizes, self.words = numbers[:1], numbers[1:]
+        self.n_classes: int | None = None
+        self.tables_size: int | None = None
 
     def pack(self) -> bytes:
         """Put the parts together; what is not overridden fits."""
-        frames = [
-            zstandard.ZstdCompressor(level=1).compress(tokens) if frame is None else frame
-            for frame, tokens in zip(self.frames, (self.gap_tokens, self.magnitude_tokens), strict=True)
-        ]
-        given = [len(frames[0]), len(frames[1]), len(self.bits)]
-        sizes = [size if size is not None else real for size, real in zip(self.sizes, given, strict=True)]
-        n_runs = len(self.runs) if self.n_runs is None else self.n_runs
-        head = struct.pack("<HHIII", n_runs, self.zero, *sizes)
-        return b"".join((head, *(struct.pack("<BBI", *run) for run in self.runs), *frames, self.bits))
-
-
-def frame_of(size: int, content: bytes = b"") -> bytes:
-    """Return a zstd frame that declares ``size`` bytes of content and holds others, as one raw last block."""
-    block = (len(content) << 3 | 1).to_bytes(3, "little") + content
-    return b"\x28\xb5\x2f\xfd" + bytes([0xE0]) + size.to_bytes(8, "little") + block
-
-
-def run_length_frame(size: int) -> bytes:
-    """Return a frame of a few bytes that honestly declares and holds ``size`` zeros: a bomb, in blocks of 128 KiB."""
-    out = b"\x28\xb5\x2f\xfd" + bytes([0xE0]) + size.to_bytes(8, "little")
-    while size:
-        part = min(size, 1 << 17)
-        size -= part
-        out += (part << 3 | 1 << 1 | (not size)).to_bytes(3, "little") + b"\0"
-    return out
+        n_classes = len(self.classes) if self.n_classes is None else self.n_classes
+        tables = b"".join(self.tables)
+        head = struct.pack("<BBH", n_classes, self.first, len(tables) if self.tables_size is None else self.tables_size)
+        classes = b"".join(struct.pack("<IB", *entry) for entry in self.classes)
+        numbers = struct.pack(f"<{len(self.sizes) + len(self.words)}H", *self.sizes, *self.words)
+        return b"".join((head, classes, tables, self.padding, numbers))
 
 
 assert GROUP_BYTES >= 2 * CELLS

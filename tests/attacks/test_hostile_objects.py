@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-import zstandard
 from blake3 import blake3
 
 from pulse_kernels import get_backend
@@ -25,10 +24,8 @@ from tests.attacks.forge import (
     GroupParts,
     PatchParts,
     edit_record,
-    frame_of,
     key_of,
     last_commit,
-    run_length_frame,
     victim,
 )
 from tests.faults.harness import bits, copied, garbage, quick
@@ -84,37 +81,37 @@ def claim(changed: int) -> Callable[[GroupParts, PatchParts], None]:
     """Claim so many changed cells wherever there is a place to do so."""
 
     def edit(parts: GroupParts, patch: PatchParts) -> None:
-        parts.runs[0][2] = patch.entries[0][1] = patch.pulse["changed"] = changed
+        patch.entries[0][1] = patch.pulse["changed"] = changed
+        if parts.classes:
+            parts.classes[0][0] += changed - sum(count for count, _ in parts.classes)
 
     return edit
 
 
-def frame(number: int, make: Callable[[bytes], bytes]) -> Forge:
-    """Replace a token frame; ``make`` is given the tokens."""
+def words(make: Callable[[list[int]], list[int]]) -> Forge:
+    """Replace the words of the chunk, and say how many there are."""
 
     def edit(parts: GroupParts, patch: PatchParts) -> None:
-        parts.frames[number] = make((parts.gap_tokens, parts.magnitude_tokens)[number])
+        parts.words = make(parts.words)
+        parts.sizes = [len(parts.words)]
 
     return group(edit)
 
 
-def compressed(tokens: bytes, **options: Any) -> bytes:
-    return zstandard.ZstdCompressor(level=1, **options).compress(tokens)
-
-
-def tokens(number: int, make: Callable[[bytes], bytes]) -> Forge:
-    """Replace the tokens themselves; the frame fits."""
+def table(number: int, data: bytes) -> Forge:
+    """Replace a table; the byte after them all is there where it must be."""
 
     def edit(parts: GroupParts, patch: PatchParts) -> None:
-        name = ("gap_tokens", "magnitude_tokens")[number]
-        setattr(parts, name, make(getattr(parts, name)))
+        parts.tables[number] = data
+        parts.padding = bytes((5 * len(parts.classes) + sum(map(len, parts.tables))) % 2)
 
     return group(edit)
 
 
-def run(number: int, value: int) -> Callable[[GroupParts, PatchParts], None]:
-    """Set one field of the first run: its class (0), its shift (1) or its count (2)."""
-    return lambda parts, patch: parts.runs[0].__setitem__(number, value)
+def levels(first: int, *values: int) -> bytes:
+    """Return the bytes of a table."""
+    packed = sum(level << (5 * k) for k, level in enumerate(values))
+    return bytes((first, len(values))) + packed.to_bytes((5 * len(values) + 7) // 8, "little")
 
 
 def header(make: Callable[[bytes], bytes]) -> Forge:
@@ -129,73 +126,58 @@ def header(make: Callable[[bytes], bytes]) -> Forge:
 
 
 GAP: dict[str, tuple[Forge, type[PulseError] | tuple[type[PulseError], ...]]] = {
-    # the group's head and run table
-    "one changed cell more than there are tokens": (group(claim(201)), CorruptObject),
+    # the group's head
+    "one changed cell more than are coded": (group(claim(201)), CorruptObject),
+    "one changed cell less than are coded": (group(claim(199)), CorruptObject),
     "as many changed cells as the group has": (group(claim(CELLS)), CorruptObject),
     "more changed cells than the group has": (group(claim(CELLS + 1)), CorruptObject),
     "2^32 - 1 changed cells": (group(claim(2**32 - 1)), CorruptObject),
     "no changed cell": (group(claim(0)), CorruptObject),
-    "a run table that adds up to less": (group(run(2, 199)), CorruptObject),
-    "a run table that adds up to 2^32 more": (
-        group(lambda g, p: put(g, runs=[[0, 4, 200], [1, 4, 2**31], [2, 4, 2**31]])),
-        CorruptObject,
-    ),
-    "no run": (group(lambda g, p: put(g, n_runs=0)), CorruptObject),
-    "65,535 runs": (group(lambda g, p: put(g, n_runs=65535)), CorruptObject),
-    "two runs where there is one": (group(lambda g, p: put(g, runs=[[0, 0, 100], [1, 0, 100]])), CorruptObject),
-    "a run of a class that has none": (group(run(0, 7)), CorruptObject),
-    "a shift of 25": (group(run(1, 25)), CorruptObject),
-    "a shift of 255": (group(run(1, 255)), CorruptObject),
-    "something in the field that is zero": (group(lambda g, p: put(g, zero=1)), CorruptObject),
-    "a frame of 2^32 - 1 bytes": (group(lambda g, p: put(g, sizes=[2**32 - 1, None, None])), CorruptObject),
-    "raw bits one byte longer than they are": (group(lambda g, p: put(g, sizes=[None, None, 10**6])), CorruptObject),
+    "a class": (group(lambda g, p: put(g, classes=[[200, 0]])), CorruptObject),
+    "a class that is not there": (group(lambda g, p: put(g, n_classes=1)), CorruptObject),
+    "255 classes": (group(lambda g, p: put(g, n_classes=255)), CorruptObject),
+    "a first class": (group(lambda g, p: put(g, first=1)), CorruptObject),
+    "tables of 65,535 bytes": (group(lambda g, p: put(g, tables_size=65535)), CorruptObject),
+    "tables of no bytes": (group(lambda g, p: put(g, tables_size=0)), CorruptObject),
+    "tables of two bytes less": (group(lambda g, p: put(g, tables_size=len(b"".join(g.tables)) - 2)), CorruptObject),
+    "a byte more after the tables": (group(lambda g, p: put(g, padding=g.padding + b"\1")), CorruptObject),
     "a group of no bytes": (patch(lambda p: put(p, groups=[b""])), CorruptObject),
-    "a group that ends in its head": (patch(lambda p: put(p, groups=[p.groups[0][:15]])), CorruptObject),
-    "a group with junk behind it": (patch(lambda p: put(p, groups=[p.groups[0] + b"\0"])), CorruptObject),
-    # zstd frames
-    "a frame that declares 2^50 gap tokens": (frame(0, lambda t: frame_of(2**50, t)), CorruptObject),
-    "a frame that declares 2^50 magnitudes": (frame(1, lambda t: frame_of(2**50, t)), CorruptObject),
-    "a frame that declares 2^64 - 2 tokens": (frame(0, lambda t: frame_of(2**64 - 2, t)), CorruptObject),
-    "a frame with a token more, declared": (frame(0, lambda t: compressed(t + b"\0")), CorruptObject),
-    "a frame with a token less, declared": (frame(1, lambda t: compressed(t[:-1])), CorruptObject),
-    "a frame with a token more than it declares": (frame(0, lambda t: frame_of(200, t + b"\0")), CorruptObject),
-    "a frame with a token less than it declares": (frame(0, lambda t: frame_of(200, t[:-1])), CorruptObject),
-    "a frame that declares nothing": (frame(0, lambda t: compressed(t, write_content_size=False)), CorruptObject),
-    "a bomb of 1 GiB, declared": (frame(0, lambda t: run_length_frame(2**30)), CorruptObject),
-    "a bomb of 1 GiB that declares 200 tokens": (
-        frame(0, lambda t: b"\x28\xb5\x2f\xfd\xe0" + (200).to_bytes(8, "little") + run_length_frame(2**30)[13:]),
-        CorruptObject,
-    ),
-    "a frame with junk behind it": (frame(0, lambda t: compressed(t) + b"junk"), CorruptObject),
-    "two frames": (frame(0, lambda t: compressed(t) + compressed(b"")), CorruptObject),
-    "two frames of half the tokens": (frame(0, lambda t: compressed(t[:100]) + compressed(t[100:])), CorruptObject),
-    "a frame to be skipped before the frame": (
-        frame(0, lambda t: b"\x50\x2a\x4d\x18" + struct.pack("<I", 4) + b"junk" + compressed(t)),
-        CorruptObject,
-    ),
-    "no frame": (frame(0, lambda t: b""), CorruptObject),
-    "something else than a frame": (frame(1, lambda t: t), CorruptObject),
-    "a frame cut short": (frame(0, lambda t: compressed(t)[:-3]), CorruptObject),
-    "a frame for a dictionary": (
-        frame(
-            0,
-            lambda t: compressed(
-                t, dict_data=zstandard.ZstdCompressionDict(b"dictionary" * 20, zstandard.DICT_TYPE_RAWCONTENT)
-            )[:-2],
-        ),
-        CorruptObject,
-    ),
-    # tokens and raw bits
-    "positions past the end": (tokens(0, lambda t: bytes([191]) * len(t)), CorruptObject),
-    "a gap of 2^63": (tokens(0, lambda t: bytes([248]) + t[1:]), CorruptObject),
-    "a gap token that is none": (tokens(0, lambda t: bytes([255]) + t[1:]), CorruptObject),
-    "a distance of 2^63": (tokens(1, lambda t: bytes([248]) + t[1:]), CorruptObject),
-    "a distance of 2^17": (tokens(1, lambda t: bytes([184 + 18]) + t[1:]), CorruptObject),
-    "a magnitude token that is none": (tokens(1, lambda t: t[:-1] + bytes([255])), CorruptObject),
-    "a byte of raw bits left over": (group(lambda g, p: put(g, bits=g.bits + b"\0")), CorruptObject),
-    "padding that is not zero": (group(lambda g, p: put(g, bits=g.bits + b"\x80")), CorruptObject),
-    "raw bits that end too early": (group(lambda g, p: put(g, bits=g.bits[:-1])), CorruptObject),
-    "no raw bits": (group(lambda g, p: put(g, bits=b"")), CorruptObject),
+    "a group that ends in its head": (patch(lambda p: put(p, groups=[p.groups[0][:3]])), CorruptObject),
+    "a group that ends in its tables": (patch(lambda p: put(p, groups=[p.groups[0][:20]])), CorruptObject),
+    "a group with a byte behind it": (patch(lambda p: put(p, groups=[p.groups[0] + b"\0"])), CorruptObject),
+    "a group with a word behind it": (patch(lambda p: put(p, groups=[p.groups[0] + b"\0\0"])), CorruptObject),
+    "a group twice in one": (patch(lambda p: put(p, groups=[p.groups[0] * 2])), CorruptObject),
+    # tables
+    "a table of no symbols, which is needed": (table(0, bytes(2)), CorruptObject),
+    "values without a table": (table(3, bytes(2)), CorruptObject),
+    "no table of any context": (group(lambda g, p: put(g, tables=[bytes(2)] * 6, padding=b"")), CorruptObject),
+    "a table more": (group(lambda g, p: put(g, tables=[*g.tables, bytes(2)])), CorruptObject),
+    "a table less": (group(lambda g, p: put(g, tables=g.tables[:-1])), CorruptObject),
+    "a gap symbol over 47": (table(0, levels(0, *[1] * 49)), CorruptObject),
+    "gap symbol 255": (table(0, levels(255, 1)), CorruptObject),
+    "a value symbol past 16 bits": (table(3, levels(0, *[1] * 61)), CorruptObject),
+    "value symbol 251": (table(3, levels(251, 1)), CorruptObject),
+    "a table of 255 symbols": (table(3, levels(0, *[1] * 255)), CorruptObject),
+    "a table past symbol 255": (table(3, levels(250, *[1] * 20)), CorruptObject),
+    "an empty table that begins late": (table(3, bytes((9, 0))), CorruptObject),
+    "a first level of zero": (table(3, levels(0, 0, 1)), CorruptObject),
+    "a last level of zero": (table(3, levels(0, 1, 0)), CorruptObject),
+    "padding of a table that is not zero": (table(3, bytes((0, 1, 0x21))), CorruptObject),
+    "gaps that are all as long as can be": (table(0, levels(47, 31)), CorruptObject),
+    "distances that are all as wide as can be": (table(3, levels(58, 31)), CorruptObject),
+    # words
+    "no words": (words(lambda w: []), CorruptObject),
+    "one word": (words(lambda w: w[:1]), CorruptObject),
+    "the state alone": (words(lambda w: w[:2]), CorruptObject),
+    "a word missing": (words(lambda w: w[:-1]), CorruptObject),
+    "a word left over": (words(lambda w: [*w, 0]), CorruptObject),
+    "60,000 words left over": (words(lambda w: w + [0] * 60_000), CorruptObject),
+    "words of zeros": (words(lambda w: [0] * len(w)), CorruptObject),
+    "words of ones": (words(lambda w: [0xFFFF] * len(w)), CorruptObject),
+    "another state": (words(lambda w: [0, 0, *w[2:]]), CorruptObject),
+    "a chunk of 65,535 words": (group(lambda g, p: put(g, sizes=[65535])), CorruptObject),
+    "a chunk of no words": (group(lambda g, p: put(g, sizes=[0])), CorruptObject),
+    "two chunks where there is one": (group(lambda g, p: put(g, sizes=[2, g.sizes[0] - 2])), CorruptObject),
     # the directory
     "a group that the layout does not have": (patch(lambda p: p.entries[0].__setitem__(0, 1)), CorruptObject),
     "group 2^32 - 1": (patch(lambda p: p.entries[0].__setitem__(0, 2**32 - 1)), CorruptObject),
@@ -235,7 +217,7 @@ GAP: dict[str, tuple[Forge, type[PulseError] | tuple[type[PulseError], ...]]] = 
     "another base": (patch(lambda p: p.pulse.update(base=5)), CorruptObject),
     "another target": (patch(lambda p: p.pulse.update(target=5)), CorruptObject),
     "a field too many": (patch(lambda p: p.pulse.update(extra=1)), CorruptObject),
-    "a newer format": (patch(lambda p: p.pulse.update(format="pulse-patch/2")), UnsupportedFormat),
+    "a newer format": (patch(lambda p: p.pulse.update(format="pulse-patch/3")), UnsupportedFormat),
     "another format": (patch(lambda p: p.pulse.update(format="pickle")), CorruptObject),
     "a third tensor": (
         patch(lambda p: p.document.update(x={"dtype": "U8", "shape": [0], "data_offsets": [0, 0]})),
@@ -472,30 +454,46 @@ KEYFRAME: dict[str, tuple[Forge, type[PulseError] | tuple[type[PulseError], ...]
 }
 
 CLASS: dict[str, tuple[Forge, type[PulseError] | tuple[type[PulseError], ...]]] = {
-    "classes out of order": (
-        group(lambda g, p: g.runs.reverse()),
+    "no classes": (group(lambda g, p: put(g, n_classes=0)), CorruptObject),
+    "33 classes": (group(lambda g, p: put(g, classes=g.classes + [[0, 0]] * (33 - len(g.classes)))), CorruptObject),
+    "255 classes that are not there": (group(lambda g, p: put(g, n_classes=255)), CorruptObject),
+    "classes past 255": (
+        group(lambda g, p: put(g, first=255, classes=[*g.classes, [0, 0]], padding=bytes(not g.padding))),
         CorruptObject,
     ),
-    "a class twice": (group(lambda g, p: g.runs[1].__setitem__(0, g.runs[0][0])), CorruptObject),
-    "a class of no cell": (
-        group(lambda g, p: put(g, runs=[*g.runs, [255, 0, 0]])),
+    "counts that add up to less": (group(lambda g, p: g.classes[0].__setitem__(0, g.classes[0][0] - 1)), CorruptObject),
+    "counts that add up to 2^32 more": (
+        group(lambda g, p: put(g, classes=[*g.classes, [2**31, 1], [2**31, 1]], tables=g.tables * 3)),
         CorruptObject,
     ),
-    "257 classes": (
-        group(lambda g, p: put(g, runs=[[n % 256, 0, 1] for n in range(257)])),
+    "a parameter of 128": (group(lambda g, p: g.classes[0].__setitem__(1, 128)), CorruptObject),
+    "a parameter of 255": (group(lambda g, p: g.classes[0].__setitem__(1, 255)), CorruptObject),
+    "a parameter of a class without changed cells": (
+        group(lambda g, p: put(g, classes=[*g.classes, [0, 1]], padding=bytes(not g.padding))),
         CorruptObject,
     ),
-    "a class that no cell has": (group(lambda g, p: g.runs[-1].__setitem__(0, 31)), BaseMismatch),
-    "ranks past the cells of the class": (
-        group(lambda g, p: put(g, runs=[[kind, min(24, shift + 3), n] for kind, shift, n in g.runs])),
+    "a class without a table": (table(0, bytes(2)), CorruptObject),
+    "a class's value symbol past 16 bits": (table(0, levels(0, *[1] * 61)), CorruptObject),
+    "gaps of another class": (
+        group(lambda g, p: g.classes[0].__setitem__(1, (g.classes[0][1] + 9) % 128)),
         (BaseMismatch, CorruptObject),
     ),
-    "another class's ranks": (
-        group(lambda g, p: [r.__setitem__(0, r[0] + 1) for r in reversed(g.runs)]),
+    "gaps as long as can be": (
+        group(lambda g, p: put(g, classes=[[count, 127] for count, _ in g.classes])),
         (BaseMismatch, CorruptObject),
     ),
-    "class tokens taken for gap tokens": (patch(lambda p: p.entries[0].__setitem__(3, 0)), CorruptObject),
-    "more runs than the group holds": (group(lambda g, p: put(g, n_runs=200)), CorruptObject),
+    "a class that no cell has": (
+        group(
+            lambda g, p: put(
+                g,
+                first=100,
+                classes=[[0, 0], *g.classes],
+                padding=bytes(not g.padding),
+            )
+        ),
+        BaseMismatch,
+    ),
+    "class words taken for gap words": (patch(lambda p: p.entries[0].__setitem__(3, 0)), CorruptObject),
 }
 TABLE = (
     [pytest.param("gap", *row, id=name) for name, row in GAP.items()]
@@ -548,7 +546,7 @@ def test_the_forger_can_sign_what_is_accepted(coder: str) -> None:
     for forge in (
         patch(lambda p: None),
         group(lambda g, p: None),
-        frame(0, lambda t: frame_of(len(t), t)),
+        words(lambda w: list(w)),
         commit(lambda r: r.update(step=77)),
     ):
         store = copied(honest)

@@ -26,9 +26,10 @@ PACKAGE = Path(pulse_kernels.__file__).parent
 LOAD = """
 from pulse_kernels.numba_compile import compiled
 import numpy as np
-loops = [compiled("diff", 1), compiled("digest_sparse", 2), compiled("tokens", 1)]
-index, old, new = np.zeros(64, np.uint32), np.zeros(64, np.uint8), np.zeros(64, np.uint8)
-assert loops[0](np.full(3, 7, np.uint8), np.zeros(3, np.uint8), 0, index, old, new) == (3, 3)
+loops = [compiled("diff", 1), compiled("union", 4), compiled("move", 1)]
+old, new = np.zeros(64, np.uint8), np.ones(64, np.uint8)
+loops[2](old, old, 0, 0, new)
+assert not new.any()
 print(sum(sum(f.stats.cache_hits.values()) for f in loops), sum(sum(f.stats.cache_misses.values()) for f in loops))
 print(len(loops[0].signatures))
 """
@@ -80,11 +81,16 @@ def test_after_the_warm_up_nothing_is_left_to_compile(monkeypatch: pytest.Monkey
     live = np.zeros(100, np.uint32)
     index, old, new = backend.diff(u16, ~u16)
     backend.diff_f32(live, u16)
+    backend.cast_f32(live, u16.copy())
+    backend.advance(u16, u16.copy(), 0)
+    backend.advance_f32(live, u16.copy(), 0)
+    backend.advance_spans([u16, live], [u16.copy(), u16.copy()], 0)
     backend.gather(u16, index)
     backend.scatter(u16.copy(), index, new)
     cell_type = CELL_TYPES["BF16"]
     distance = backend.distance(old, new, cell_type)
     backend.move(old, distance, cell_type)
+    backend.step(u16, index, distance, cell_type, 0)
     backend.merge((index, distance), (index, distance))
     backend.locate(backend.union(index, index), index)
     backend.gather(index, index)
@@ -92,7 +98,7 @@ def test_after_the_warm_up_nothing_is_left_to_compile(monkeypatch: pytest.Monkey
     backend.digest(u16, 0)
     backend.digest_sparse(index, new, 0)
     for coder in ("gap", "class"):
-        coded = encode_group(backend, coder, cell_type, 100, index, distance, [old])
+        coded = encode_group(backend, coder, cell_type, 100, index, old, new, [old])
         decode_group(backend, coder, cell_type, 100, 100, coded, [old])
 
 
@@ -119,6 +125,16 @@ def test_a_second_process_loads_what_the_first_compiled(tmp_path: Path):
     assert (hits, misses, signatures) == ("0", "3", "1")
     hits, misses, signatures = python(LOAD, NUMBA_CACHE_DIR=str(tmp_path))
     assert (hits, misses, signatures) == ("3", "0", "1")
+
+
+def test_a_changed_simd_code_is_not_answered_from_the_cache(tmp_path: Path):
+    root = tmp_path / "site"
+    shutil.copytree(PACKAGE, root / "pulse_kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert python(LOAD, root, **cache)[:2] == ["0", "3"]
+    with (root / "pulse_kernels" / "simd.py").open("a") as file:
+        file.write("\n# changed\n")
+    assert python(LOAD, root, **cache)[:2] == ["0", "3"]
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def ref_to(head: bytes, data: bytes, **changes: Any) -> PatchRef:
 
 def forged(states: States, groups: Sequence[bytes], entries: Sequence[tuple[Any, ...]]) -> Forged:
     fields = {
-        "format": "pulse-patch/1",
+        "format": "pulse-patch/2",
         "layout": states.geometry.id,
         "base": 4,
         "target": 5,

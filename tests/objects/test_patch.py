@@ -163,17 +163,18 @@ def test_changes_of_no_cells_are_left_out(states: States):
 def test_the_coder_of_a_patch_is_class_where_any_group_is(states: States, monkeypatch: pytest.MonkeyPatch):
     assert states.encode("gap").coder == "gap"
     assert states.encode("class").coder == "class"
-    monkeypatch.setattr(patch_module, "_class_pays", lambda cells, nbytes: False)
+    monkeypatch.setattr(patch_module, "class_pays", lambda cells, nbytes: False)
     assert states.encode("auto").coder == "gap"
     assert joined(states.encode("auto")) == joined(states.encode("gap"))
 
 
 def exponents_apart() -> tuple[Geometry, Change, np.ndarray]:
-    """Return a group in which only cells of one exponent of sixteen change, half of those."""
-    cells = (np.arange(4096, dtype=np.uint16) % 16) * 0x80 + 0x3000
-    geometry = geometry_of({"w": cells.view(ml_dtypes.bfloat16)}, group_bytes=8192)
-    index = np.flatnonzero(cells == 0x3000).astype(np.uint32)
-    index = index[np.random.default_rng(0).random(len(index)) < 0.5]
+    """Return a group in which half of the cells of one exponent of sixteen change, and one cell of each other."""
+    cells = (np.arange(1 << 16) % 16 * 0x80 + 0x3000).astype(np.uint16)
+    geometry = geometry_of({"w": cells.view(ml_dtypes.bfloat16)}, group_bytes=2 << 16)
+    chosen = (cells == 0x3000) & (np.random.default_rng(0).random(len(cells)) < 0.5)
+    chosen[:16] = True
+    index = np.flatnonzero(chosen).astype(np.uint32)
     return geometry, Change(geometry.groups[0], index, cells[index], cells[index] + np.uint16(1)), cells
 
 
@@ -186,17 +187,20 @@ def test_auto_takes_the_smaller_of_both_where_class_may_pay(monkeypatch: pytest.
         asked.append((cells, nbytes))
         return True
 
-    monkeypatch.setattr(patch_module, "_class_pays", pays)
+    monkeypatch.setattr(patch_module, "class_pays", pays)
     for coder in ("gap", "class", "auto"):
         file = encode_patch(NUMBA, geometry, 0, 1, [change], coder=coder, base_cells=lambda group: [cells])
         sizes[coder] = (len(file.groups[0]), file.coder)
     assert sizes["class"][0] < sizes["gap"][0]
     assert sizes["auto"] == sizes["class"]
-    assert asked == [(4096, sizes["gap"][0])]
-    index = np.arange(16, dtype=np.uint32)  # one cell of each class: the table of runs costs more than it saves
-    few = Change(change.group, index, cells[:16], cells[:16] ^ np.uint16(1))
+    assert asked == [(1 << 16, sizes["gap"][0])]
+    # All go up one: in the order of the dtype the same for all, outward not, where signs are mixed.
+    signs = np.random.default_rng(1).integers(0, 2, len(cells)).astype(np.uint16) << np.uint16(15)
+    mixed, index = cells ^ signs, np.arange(1000, dtype=np.uint32)
+    up = NUMBA.move(mixed[:1000], np.ones(1000, np.uint16), change.group.cell_type)
+    same = Change(change.group, index, mixed[:1000], up)
     sizes = {
-        coder: len(encode_patch(NUMBA, geometry, 0, 1, [few], coder=coder, base_cells=lambda g: [cells]).groups[0])
+        coder: len(encode_patch(NUMBA, geometry, 0, 1, [same], coder=coder, base_cells=lambda g: [mixed]).groups[0])
         for coder in ("gap", "class", "auto")
     }
     assert sizes["gap"] < sizes["class"]
@@ -210,8 +214,8 @@ def test_auto_without_base_cells_is_gap(states: States):
 
 def test_class_is_weighed_by_the_time_that_its_bytes_save():
     # 16 MiB of BF16 cells: a sparse step does not pay the pass over all cells, a dense one does.
-    assert not patch_module._class_pays(1 << 23, 100_000)
-    assert patch_module._class_pays(1 << 23, 16 << 20)
+    assert not patch_module.class_pays(1 << 23, 100_000)
+    assert patch_module.class_pays(1 << 23, 16 << 20)
 
 
 def test_other_base_cells_than_those_coded_against_are_a_base_mismatch():

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 from pulse_kernels import get_backend
-from pulse_registry import fetch
+from pulse_registry import arrival, fetch
+from pulse_registry.arrival import arriving
 from pulse_registry.change import Change
 from pulse_registry.errors import CorruptObject
-from pulse_registry.fetch import fetch_patches
+from pulse_registry.fetch import begin_patches
 from pulse_registry.geometry import Geometry
 from pulse_registry.patch import Patch, PatchFile, encode_patch
 from pulse_registry.store import ByteRange
+from pulse_registry.timeline import Timeline
 from tests.log.builders import DictStore
+from tests.unit.inline import Inline
 from tests.unit.models import geometry_of
 
 KEY = "objects/patch/x.safetensors"
@@ -63,7 +66,8 @@ class Stored:
         self.ref = self.file.ref(KEY)
 
     def fetch(self) -> Patch:
-        (patch,) = fetch_patches(self.store, self.geometry, [self.ref], map)
+        (patch,) = begin_patches(self.store, self.geometry, [self.ref], map)
+        assert list(arriving([patch], list(patch.entries), Inline(), Timeline())) == list(patch.entries)
         return patch
 
     def decode(self, patch: Patch) -> None:
@@ -93,7 +97,8 @@ def test_a_small_patch_is_one_read(stored: Stored):
 def test_a_large_patch_is_read_by_ranges_of_whole_groups_each_byte_once(
     stored: Stored, nbytes: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fetch, "RANGE_BYTES", nbytes)
+    for module in (fetch, arrival):
+        monkeypatch.setattr(module, "RANGE_BYTES", nbytes)
     patch = stored.fetch()
     ranges = list(stored.store.ranges)
     first = min(stored.ref.object.size, max(nbytes, len(stored.file.head)))
@@ -112,15 +117,14 @@ def test_a_large_patch_is_read_by_ranges_of_whole_groups_each_byte_once(
 
 @pytest.mark.parametrize("nbytes", [2500, 10**6])
 def test_a_damaged_group_is_read_again_alone(stored: Stored, nbytes: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fetch, "RANGE_BYTES", nbytes)
+    for module in (fetch, arrival):
+        monkeypatch.setattr(module, "RANGE_BYTES", nbytes)
     damaged = [0, 7, len(stored.file.groups) - 1]
     stored.store.damage = {stored.place(number) + 3: 1 for number in damaged}
     patch = stored.fetch()
     stored.store.ranges.clear()
     stored.decode(patch)
     assert stored.store.ranges == [stored.span(number) for number in damaged]
-    stored.decode(patch)
-    assert len(stored.store.ranges) == len(damaged), "what was read again is kept"
 
 
 def test_a_damaged_head_is_read_again(stored: Stored):
@@ -154,3 +158,13 @@ def test_a_first_read_that_does_not_hold_the_head_is_refused(stored: Stored):
         Patch.parse(stored.geometry, stored.ref, stored.file.head[:-1], read)
     patch = Patch.parse(stored.geometry, stored.ref, stored.file.head, read)
     assert len(patch.entries) == len(stored.file.groups)
+
+
+def test_the_beginnings_of_a_long_chain_take_little_memory_together(stored: Stored, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetch, "_LEAST_BEGINNING", 100)
+    monkeypatch.setattr(fetch, "_BEGINNINGS_BYTES", 30_000)
+    begin_patches(stored.store, stored.geometry, [stored.ref] * 10, map)
+    assert stored.store.ranges == [(0, 3000)] * 10
+    stored.store.ranges.clear()
+    begin_patches(stored.store, stored.geometry, [stored.ref] * 1000, map)
+    assert stored.store.ranges == [(0, max(100, stored.ref.head_size))] * 1000

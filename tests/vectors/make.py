@@ -1,23 +1,23 @@
 """Write the test vectors: ``python -m tests.vectors.make``.
 
-They are for other implementations of docs/spec.md. All bytes are hex, cells little-endian. What is inside zstd frames
-is listed apart from them: another release of zstd may write other frames for the same tokens.
+They are for other implementations of docs/spec.md. All bytes are hex, cells little-endian.
 """
 
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import zstandard
 from blake3 import blake3
 
-from pulse_kernels import CELL_TYPES, Cells, CoderName, encode_group, get_backend
+from pulse_kernels import CELL_TYPES, Cells, CoderName, Index, encode_group, get_backend
+from pulse_kernels.exponents import encode_cells, exponent_loops
+from pulse_kernels.geometric import geometric_table, geometric_tables
+from pulse_kernels.levels import frequencies, levels_of, store_table
 from pulse_registry.change import Change
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import index_document, pulse_metadata, shards_of
@@ -163,72 +163,52 @@ def distances() -> Document:
     return {"distances": made}
 
 
-def streams() -> Document:
-    """Runs of (gap, signed distance) with their shifts, and the three streams, before zstd."""
-    cases = [
-        ("small values", 2, [(0, [[0, 1], [1, -1], [191, 2], [5, -192]])]),
-        ("the first long tokens", 2, [(0, [[192, 193], [255, -193], [256, 256], [257, 257], [511, -258]])]),
-        ("the widest distances of two bytes", 2, [(3, [[8, 32767], [9, -32768], [2047, -32767]])]),
-        ("one byte", 1, [(1, [[3, 127], [2, -128], [0, -1]])]),
-        ("four bytes", 4, [(0, [[65536, 65537], [1, -(2**31)], [0, 2**31 - 1]])]),
-        ("eight bytes", 8, [(24, [[2**24 + 5, 2**63 - 1], [0, -(2**63)], [1, 2**32]])]),
-        ("several runs", 2, [(0, [[3, 1]]), (4, [[17, -1], [300, 1]]), (24, [[2**24 - 1, 3], [0, 1]])]),
-    ]
-    made = []
-    for about, width, runs in cases:
-        flat = [change for _, changes in runs for change in changes]
-        packed = REFERENCE.pack(
-            np.array([gap for gap, _ in flat], np.uint32),
-            np.array([distance % (1 << (8 * width)) for _, distance in flat], f"<u{width}"),
-            np.array([len(changes) for _, changes in runs], np.uint32),
-            np.array([shift for shift, _ in runs], np.uint8),
-        )
-        made.append(
-            {
-                "about": about,
-                "width": width,
-                "runs": [{"shift": shift, "changes": changes} for shift, changes in runs],
-                "gap_tokens": packed.gap_tokens.tobytes().hex(),
-                "magnitude_tokens": packed.magnitude_tokens.tobytes().hex(),
-                "bits": packed.bits.tobytes().hex(),
-            }
-        )
-    return {"streams": made}
-
-
-def groups() -> Document:
-    """One coded group of each coder over the same cells, and what is inside it."""
-    cell_type, cells = CELL_TYPES["BF16"], 300
-    base = (np.arange(cells, dtype=np.uint16) * 37 % 5 * 128 + 0x3C00 + np.arange(cells, dtype=np.uint16) % 7).astype(
-        "<u2"
-    )
-    index = np.array([0, 1, 63, 64, 65, 130, 131, 250, 299], np.uint32)
-    distance = np.array([1, 0xFFFF, 2, 1, 0xFF00, 300, 1, 0x8000, 0x7FFF], "<u2")
-    coders: tuple[CoderName, ...] = ("gap", "class")
+def tables() -> Document:
+    """Counts, their levels, the bytes of the table and its frequencies; and some of the geometric tables."""
+    cases = [[1], [0, 0, 5], [1, 1, 1], [100, 0, 1, 0, 3, 2], [3, 1000, 500, 250, 125, 62, 31, 15, 7], [1] * 252]
+    cases.append([round(10_000 * 0.8**k) for k in range(48)])
     return {
-        "dtype": "BF16",
-        "cells": cells,
-        "base": base.tobytes().hex(),
-        "index": index.tolist(),
-        "distance": distance.tobytes().hex(),
-        "groups": [
-            {"coder": coder, "bytes": data.hex(), **opened_group(data)}
-            for coder in coders
-            for data in [encode_group(REFERENCE, coder, cell_type, cells, index, distance, [base])]
+        "tables": [
+            {"counts": counts, "levels": levels, "bytes": store_table(levels).hex(), "frequencies": frequencies(levels)}
+            for counts in cases
+            for levels in [levels_of(counts)]
         ],
+        "geometric": [{"parameter": j, "frequencies": geometric_table(j)} for j in (0, 1, 31, 32, 33, 60, 90, 127)],
+        "geometric_blake3": blake3(geometric_tables().astype("<u2").tobytes()).hexdigest(),
     }
 
 
-def opened_group(data: bytes) -> Document:
-    """Return the parts of a coded group, without what depends on the release of zstd."""
-    runs, _, gap_size, magnitude_size, _ = struct.unpack_from("<HHIII", data)
-    at = 16 + 6 * runs
-    decompress = zstandard.ZstdDecompressor().decompress
+def groups() -> Document:
+    """Coded groups: old cells, changes, and their bytes with each coder."""
+    few = np.array([0, 1, 63, 64, 65, 130, 131, 250, 299], np.uint32)
+    every = np.arange(2200, dtype=np.uint32)
+    place = np.arange(2200)
+    made = [
+        ("a few changes", "BF16", 300, few, [1, 0xFFFF, 2, 1, 0xFF00, 300, 1, 0x8000, 0x7FFF]),
+        ("the widest distances", "I64", 300, few, [2**63 - 1, 2**63, 1, 2**64 - 1, 2**32, 2**40 + 5, 9, 2**62 + 3, 15]),
+        ("bytes, far apart", "U8", 2**21, np.array([0, 2**21 - 1], np.uint32), [127, 128]),
+        ("two chunks, every cell", "BF16", 2200, every, np.where(place % 3, 1, 0xFFFF - place % 40).tolist()),
+        ("one-byte floats", "F8_E4M3", 2200, every[::2], (place[::2] % 9 * 29 % 255 + 1).tolist()),
+    ]
+    return {"groups": [_group(*case) for case in made]}
+
+
+def _group(about: str, dtype: str, cells: int, index: Index, steps: list[int]) -> Document:
+    cell_type = CELL_TYPES[dtype]
+    base = np.zeros(cells, cell_type.dtype) if cells > 10_000 else _cells(cell_type.width, cells, 0)
+    if dtype == "BF16":
+        base = (base & 0x81FF) | 0x3C00
+    distance = np.array(steps, cell_type.dtype)
+    change = index, base[index], REFERENCE.move(base[index], distance, cell_type)
+    coders: tuple[CoderName, ...] = ("gap", "class")
     return {
-        "runs": [list(struct.unpack_from("<BBI", data, 16 + 6 * k)) for k in range(runs)],
-        "gap_tokens": decompress(data[at : at + gap_size]).hex(),
-        "magnitude_tokens": decompress(data[at + gap_size : at + gap_size + magnitude_size]).hex(),
-        "bits": data[at + gap_size + magnitude_size :].hex(),
+        "about": about,
+        "dtype": dtype,
+        "cells": cells,
+        "base": base.tobytes().hex() if base.any() else "zeros",
+        "index": index.astype("<u4").tobytes().hex(),
+        "distance": distance.tobytes().hex(),
+        **{coder: encode_group(REFERENCE, coder, cell_type, cells, *change, [base]).hex() for coder in coders},
     }
 
 
@@ -300,16 +280,34 @@ def keyframes() -> Document:
     }
 
 
+def exponents() -> Document:
+    """Coded BF16 cells: of few exponents, of any, of one, and none."""
+    loops = exponent_loops("reference")
+    usual = _cells(2, 100, 1) & 0x807F | (112 + (_cells(2, 100, 2) % 9).astype(np.uint16)) << 7
+    cases = {
+        "few exponents": usual,
+        "any": _cells(2, 50, 3),
+        "one": np.full(17, 0x3F80, np.uint16),
+        "none": usual[:0],
+    }
+    made = [
+        {"name": name, "cells": cells.tobytes().hex(), "coded": encode_cells(loops, cells, loops.fit(cells)).hex()}
+        for name, cells in cases.items()
+    ]
+    return {"cases": made}
+
+
 VECTORS: dict[str, Callable[[], Document]] = {
     "casts": casts,
     "digests": digests,
     "distances": distances,
+    "exponents": exponents,
     "groups": groups,
     "keyframes": keyframes,
     "layouts": layouts,
     "patches": patches,
     "records": records,
-    "streams": streams,
+    "tables": tables,
 }
 
 

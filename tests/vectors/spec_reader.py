@@ -5,18 +5,29 @@ It is slow and trusts its input. It shows that the specification says enough, an
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
-from collections.abc import Callable
 from typing import Any
 
-import zstandard
 from blake3 import blake3
 
 WIDTHS = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2}
 FLOATS = {"F64": (55, 255), "F32": (23, 255), "BF16": (7, 255), "F16": (10, 31), "F8_E4M3": (3, 15), "F8_E5M2": (2, 31)}
 MASK, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
 SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344)
+# fmt: off
+WEIGHTS = (
+    8, 10, 13, 16, 20, 25, 32, 40, 51, 64, 81, 102, 128, 161, 203, 256,
+    323, 406, 512, 645, 813, 1024, 1290, 1625, 2048, 2580, 3251, 4096, 5161, 6502, 8192,
+)
+# fmt: on
+ROOTS = (
+    0x1000000000000000000000000,
+    0x1306FE0A31B7152DE8D5A4630,
+    0x16A09E667F3BCC908B2FB1366,
+    0x1AE89F995AD3AD5E8734D1773,
+)
 Changes = list[tuple[int, int]]
 """(index in the group, distance)."""
 
@@ -62,55 +73,120 @@ def moved(cell: int, distance: int, dtype: str) -> int:
     return place ^ sign if place & sign else ~place & (2 * sign - 1)
 
 
-def read_streams(
-    gap_tokens: bytes, magnitude_tokens: bytes, bits: bytes, runs: list[tuple[int, int]]
-) -> list[list[tuple[int, int]]]:
-    """Return each run's (gap, signed distance); ``runs`` are (shift, changed cells)."""
-    number, used = int.from_bytes(bits, "little"), 0
-
-    def take(count: int) -> int:
-        nonlocal used
-        used += count
-        return (number >> (used - count)) & ((1 << count) - 1)
-
-    def value(token: int) -> int:
-        return token if token < 192 else (1 << (token - 185)) + take(token - 185)
-
-    out, k = [], 0
-    for shift, count in runs:
-        changes = []
-        for _ in range(count):
-            negative, low = take(1), take(shift)
-            gap = (value(gap_tokens[k]) << shift) + low
-            magnitude = value(magnitude_tokens[k]) + 1
-            changes.append((gap, -magnitude if negative else magnitude))
-            k += 1
-        out.append(changes)
-    assert (used + 7) // 8 == len(bits)
-    assert number >> used == 0
-    return out
+def frequencies(weights: list[int], occurring: list[bool]) -> list[int]:
+    """Section 5.3: frequencies from weights, 0 for symbols that do not occur."""
+    n, total = sum(occurring), sum(weights)
+    shares = [1 + w * (4096 - n) // total if occurs else 0 for w, occurs in zip(weights, occurring, strict=True)]
+    if n:
+        shares[weights.index(max(weights))] += 4096 - sum(shares)
+    return shares
 
 
-def read_group(data: bytes, coder: str, dtype: str, old: list[int]) -> Changes:
+def read_table(data: bytes) -> tuple[list[int], bytes]:
+    """Section 5.3: return a stored table's frequencies, and what follows it."""
+    first, r = data[:2]
+    size = (5 * r + 7) // 8
+    packed = int.from_bytes(data[2 : 2 + size], "little")
+    levels = [0] * first + [(packed >> (5 * k)) & 31 for k in range(r)]
+    weights = [(0, *WEIGHTS)[level] for level in levels]
+    return frequencies(weights, [level > 0 for level in levels]), data[2 + size :]
+
+
+def geometric(j: int) -> list[int]:
+    """Section 5.3: the frequencies of the gap tokens for parameter j."""
+    a, k = divmod(32 - j, 4)
+    odds = ROOTS[k] * 2**a if a >= 0 else ROOTS[k] >> -a
+    p = {0: 2**96, 1: 2**192 // (2**96 + odds)}
+    p[2] = p[1] * p[1] >> 96
+    p[3] = p[2] * p[1] >> 96
+    edges = [least(token) for token in range(49)]
+    for edge in edges[4:]:
+        p[edge] = p[edge // 2] * p[edge // 2] >> 96
+    return frequencies([p[x] - p[y] for x, y in itertools.pairwise(edges)], [True] * 48)
+
+
+class Chunk:
+    """Section 5.4: a reader of one chunk."""
+
+    def __init__(self, words: list[int]) -> None:
+        self.words = words[2:]
+        self.x = words[0] + 2**16 * words[1]
+
+    def refill(self) -> None:
+        if self.x < 2**16:
+            self.x = self.x * 2**16 + self.words.pop(0)
+
+    def symbol(self, table: list[int]) -> int:
+        slot, symbol, cum = self.x % 4096, 0, 0
+        while slot >= cum + table[symbol]:
+            cum += table[symbol]
+            symbol += 1
+        self.x = table[symbol] * (self.x >> 12) + slot - cum
+        self.refill()
+        return symbol
+
+    def raw(self, width: int) -> int:
+        bits = 0
+        for at in range(0, width, 16):
+            n = min(16, width - at)
+            bits += self.x % 2**n << at
+            self.x >>= n
+            self.refill()
+        return bits
+
+
+def extra(token: int) -> int:
+    """Section 5.2: how many extra bits a token has."""
+    return 0 if token < 4 else token // 2 - 1
+
+
+def least(token: int) -> int:
+    """Section 5.2: the least value of a token."""
+    return token if token < 4 else (2 + token % 2) << extra(token)
+
+
+def read_group(data: bytes, coder: str, dtype: str, old: list[int], changed: int) -> Changes:
     """Section 5.1: return (index, distance) in index order."""
-    count, zero, gap_size, magnitude_size, bit_size = struct.unpack_from("<HHIII", data)
-    runs = [struct.unpack_from("<BBI", data, 16 + 6 * k) for k in range(count)]
-    at = 16 + 6 * count
-    assert (zero, at + gap_size + magnitude_size + bit_size) == (0, len(data))
-    unzip: Callable[[bytes], bytes] = zstandard.ZstdDecompressor().decompress
-    gap_tokens, magnitude_tokens = unzip(data[at : at + gap_size]), unzip(data[at + gap_size :][:magnitude_size])
-    decoded = read_streams(gap_tokens, magnitude_tokens, data[len(data) - bit_size :], [(s, n) for _, s, n in runs])
-    changes: Changes = []
-    for (kind, _, _), run in zip(runs, decoded, strict=True):
+    classes, first, t = struct.unpack_from("<BBH", data)
+    entries = [struct.unpack_from("<IB", data, 4 + 5 * k) for k in range(classes)]
+    stored, at = data[4 + 5 * classes : 4 + 5 * classes + t], 4 + 5 * classes + t
+    at += at % 2
+    numbers = [word for (word,) in struct.iter_unpack("<H", data[at:])]
+    chunks = -(-changed // 2048)
+    sizes, words = numbers[:chunks], numbers[chunks:]
+    assert sum(sizes) == len(words)
+    kinds = [kind for kind, (count, _) in enumerate(entries) for _ in range(count)] if classes else [0] * changed
+    tables = []
+    while stored:
+        table, stored = read_table(stored)
+        tables.append(table)
+    if classes:
+        gap_tables, value_tables = [geometric(j) for _, j in entries], iter(tables)
+        values = [next(value_tables) if count else [] for count, _ in entries]
+    else:
+        gap_tables, values = tables[:3], tables[3:]
+    members = [list(range(len(old)))] if not classes else [[] for _ in entries]
+    if classes:
         shift, mask = FLOATS.get(dtype, (0, 0))
-        if coder == "gap":
-            members = list(range(len(old)))
-        else:
-            members = [index for index, cell in enumerate(old) if (cell >> shift) & mask == kind]
-        at = -1
-        for gap, distance in run:
-            at += gap + 1
-            changes.append((members[at], distance % (1 << bits_of(dtype))))
+        for index, cell in enumerate(old):
+            members[min(max((cell >> shift) & mask, first), first + classes - 1) - first].append(index)
+    changes: Changes = []
+    places = [-1] * max(1, classes)
+    for number, size in enumerate(sizes):
+        chunk, words = Chunk(words[:size]), words[size:]
+        m = 0
+        for kind in kinds[2048 * number : 2048 * (number + 1)]:
+            table = kind if classes else 0 if m == 0 else 1 if m < 15 else 2
+            gap_token, value = chunk.symbol(gap_tables[table]), chunk.symbol(values[table])
+            raw = chunk.raw(extra(gap_token) + extra(value // 2))
+            m = least(value // 2) + (raw >> extra(gap_token))
+            places[kind] += 1 + least(gap_token) + raw % 2 ** extra(gap_token)
+            index = members[kind][places[kind]]
+            distance = -m - 1 if value % 2 else m + 1
+            if classes and dtype in FLOATS and old[index] >> (bits_of(dtype) - 1):
+                distance = -distance
+            changes.append((index, distance % (1 << bits_of(dtype))))
+        assert (chunk.x, chunk.words) == (2**16, [])
     return sorted(changes)
 
 
@@ -149,7 +225,7 @@ def apply_patch(
         group = coded[at : at + size]
         assert blake3(group).digest() == hashed
         dtype, start, cells = groups[number]
-        changes = read_group(group, ("gap", "class")[coder], dtype, cells)
+        changes = read_group(group, ("gap", "class")[coder], dtype, cells, changed)
         assert len(changes) == changed
         new = {index: moved(cells[index], distance, dtype) for index, distance in changes}
         for lane in (0, 1):

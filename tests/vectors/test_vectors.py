@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from blake3 import blake3
 
 from pulse_kernels import CELL_TYPES, Backend, decode_group, encode_group, get_backend
-from pulse_kernels.streams import Streams
+from pulse_kernels.geometric import geometric_table
+from pulse_kernels.levels import frequencies, levels_of, read_table
 from pulse_registry.digest import Digest
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe_cells import KeyframeCells
@@ -31,25 +33,6 @@ def stored(name: str) -> dict[str, Any]:
     return json.loads((make.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def without_frames(name: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document without the bytes that another release of zstd may write otherwise."""
-    document = json.loads(json.dumps(document))
-    if name == "groups":
-        for group in document["groups"]:
-            assert make.opened_group(bytes.fromhex(group.pop("bytes"))).items() <= group.items()
-    if name == "patches":
-        for patch in document["patches"]:
-            data = bytes.fromhex(patch.pop("bytes"))
-            ref = PatchRef.model_validate_json(json.dumps(patch.pop("ref")))
-            parsed = Patch.parse(Geometry(Layout.model_validate_json(json.dumps(document["layout"]))), ref, data)
-            at = ref.head_size
-            for entry in parsed.entries.values():
-                described = [entry.group, entry.changed, entry.coder, entry.old_sum.hex(), entry.new_sum.hex()]
-                patch[str(entry.group)] = described, make.opened_group(data[at : at + entry.size])
-                at += entry.size
-    return document
-
-
 def layout_in(document: dict[str, Any]) -> Geometry:
     return Geometry(Layout.model_validate_json(json.dumps(document["layout"])))
 
@@ -63,9 +46,7 @@ def weights_in(geometry: Geometry, tensors: dict[str, str]) -> Weights:
 
 @pytest.mark.parametrize("name", make.VECTORS)
 def test_the_vectors_are_current(name: str):
-    assert without_frames(name, make.VECTORS[name]()) == without_frames(name, stored(name)), (
-        "run: python -m tests.vectors.make"
-    )
+    assert json.loads(json.dumps(make.VECTORS[name]())) == stored(name), "run: python -m tests.vectors.make"
 
 
 def test_every_file_is_made_by_the_script():
@@ -126,44 +107,40 @@ def test_distances_are_as_listed(backend: Backend, dtype: str):
     assert len(cases) == 8
 
 
-@pytest.mark.parametrize("case", stored("streams")["streams"], ids=lambda case: case["about"])
-def test_streams_hold_the_listed_changes(backend: Backend, case: dict[str, Any]):
-    width, runs = case["width"], case["runs"]
-    expected = [change for run in runs for change in run["changes"]]
-    raw = [bytes.fromhex(case[key]) for key in ("gap_tokens", "magnitude_tokens", "bits")]
-    shape = [(run["shift"], len(run["changes"])) for run in runs]
-    decoded = spec_reader.read_streams(*raw, shape)
-    assert [list(change) for run in decoded for change in run] == expected
-    gaps = np.array([gap for gap, _ in expected], np.uint32)
-    distance = np.array([d % (1 << (8 * width)) for _, d in expected], f"<u{width}")
-    counts, shifts = np.array([n for _, n in shape], np.uint32), np.array([s for s, _ in shape], np.uint8)
-    packed = backend.pack(gaps, distance, counts, shifts)
-    assert [s.tobytes() for s in (packed.gap_tokens, packed.magnitude_tokens, packed.bits)] == raw
-    streams = Streams(*(np.frombuffer(stream, np.uint8) for stream in raw))
-    where, found = backend.unpack(streams, counts, shifts, CELL_TYPES[f"U{8 * width}"], 1 << 32)
-    assert found.tolist() == distance.tolist()
-    positions = []
-    for run in runs:
-        at = -1
-        for gap, _ in run["changes"]:
-            at += gap + 1
-            positions.append(at)
-    assert where.tolist() == positions
+@pytest.mark.parametrize("case", stored("tables")["tables"], ids=lambda case: str(case["counts"][:6]))
+def test_tables_are_as_listed(case: dict[str, Any]):
+    data = bytes.fromhex(case["bytes"])
+    levels, end = read_table(data, 0, len(case["levels"]))
+    assert (levels_of(case["counts"]), levels, end) == (case["levels"], case["levels"], len(data))
+    assert frequencies(levels) == case["frequencies"]
+    found, rest = spec_reader.read_table(data)
+    assert (found, rest) == (case["frequencies"][: len(found)], b"")
+
+
+def test_geometric_tables_are_as_listed():
+    document = stored("tables")
+    for case in document["geometric"]:
+        assert spec_reader.geometric(case["parameter"]) == case["frequencies"]
+        assert geometric_table(case["parameter"]) == case["frequencies"]
+    every = b"".join(struct.pack("<48H", *spec_reader.geometric(j)) for j in range(128))
+    assert blake3(every).hexdigest() == document["geometric_blake3"]
+    assert document["geometric_blake3"] in (make.FOLDER.parents[1] / "docs" / "spec.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("coder", ["gap", "class"])
-def test_groups_hold_the_listed_changes(backend: Backend, coder: Any):
-    document = stored("groups")
-    (group,) = (g for g in document["groups"] if g["coder"] == coder)
-    data, base = bytes.fromhex(group["bytes"]), np.frombuffer(bytes.fromhex(document["base"]), "<u2")
-    distance = np.frombuffer(bytes.fromhex(document["distance"]), "<u2")
-    args = (coder, CELL_TYPES[document["dtype"]], document["cells"])
-    index, found = decode_group(backend, *args, len(distance), data, [base])
-    assert (index.tolist(), found.tolist()) == (document["index"], distance.tolist())
-    changes = spec_reader.read_group(data, coder, document["dtype"], base.tolist())
-    assert changes == list(zip(document["index"], distance.tolist(), strict=True))
-    coded = encode_group(backend, *args, index, distance, [base])
-    assert make.opened_group(coded).items() <= group.items()
+@pytest.mark.parametrize("case", stored("groups")["groups"], ids=lambda case: case["about"])
+def test_groups_hold_the_listed_changes(backend: Backend, case: dict[str, Any], coder: Any):
+    data, cell_type, cells = bytes.fromhex(case[coder]), CELL_TYPES[case["dtype"]], case["cells"]
+    zeros = case["base"] == "zeros"
+    base = np.zeros(cells, cell_type.dtype) if zeros else np.frombuffer(bytes.fromhex(case["base"]), cell_type.dtype)
+    distance = np.frombuffer(bytes.fromhex(case["distance"]), cell_type.dtype)
+    listed = np.frombuffer(bytes.fromhex(case["index"]), "<u4")
+    index, found = decode_group(backend, coder, cell_type, cells, len(distance), data, [base])
+    assert (index.tolist(), found.tolist()) == (listed.tolist(), distance.tolist())
+    changes = spec_reader.read_group(data, coder, case["dtype"], base.tolist(), len(distance))
+    assert changes == list(zip(index.tolist(), distance.tolist(), strict=True))
+    new = backend.move(base[index], distance, cell_type)
+    assert encode_group(backend, coder, cell_type, cells, index, base[index], new, [base]) == data
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["gap", "class"])

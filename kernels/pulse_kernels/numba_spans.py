@@ -1,0 +1,70 @@
+"""Spans for the numba loops: arrays that lie end to end, as a table of addresses.
+
+A group's cells lie in many tensors. A call a span would cost more time in Python, and in threads that hand the
+interpreter's lock to each other, than the loops need for their work; so a loop gets all spans of a group at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+from numba.extending import intrinsic
+
+from pulse_kernels.cells import Cells
+
+Address = Callable[[Cells], int]
+U64 = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where spans lie. Holds no reference to them: their owner does while a loop works.
+
+    Attributes:
+        at: the address of each span.
+        ends: 0, then the cells up to the end of each span.
+    """
+
+    at: U64
+    ends: U64
+
+
+def table(spans: Sequence[Cells], address: Address) -> Table:
+    """Return the table of spans; ``address`` refuses arrays that the loops can't work on."""
+    ends = np.array([0, *itertools.accumulate(map(len, spans))], np.uint64)
+    return Table(np.array([address(span) for span in spans], np.uint64), ends)
+
+
+def address(cells: Any) -> Any:
+    """Return where an array begins; compiled for one type of array, so that any other is refused."""
+    return cells.ctypes.data
+
+
+def address_to_write(cells: Any) -> Any:
+    """``address`` of an array that can be written."""
+    return cells.ctypes.data
+
+
+def _array_at(_context: Any, like: Any, address: Any, size: Any) -> tuple[Any, Callable[..., Any]]:
+    """array_at(like, address, n): the n cells at an address, as an array of the type of ``like``."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(like)(context, builder)
+        nothing = context.get_constant_null(types.voidptr)
+        width = context.get_constant(types.intp, like.dtype.bitwidth // 8)
+        array.meminfo, array.parent = nothing, nothing
+        array.data = builder.inttoptr(args[1], context.get_data_type(like.dtype).as_pointer())
+        array.nitems, array.itemsize = args[2], width
+        array.shape, array.strides = ((builder.insert_value(array.shape, n, 0)) for n in (args[2], width))
+        return array._getvalue()
+
+    return like(like, types.uint64, types.uint64), code
+
+
+array_at: Callable[..., Any] = intrinsic(_array_at)

@@ -1,0 +1,253 @@
+"""SIMD for the numba loops: what Python can't say, as LLVM code that every processor's backend makes the best of.
+
+A *block* is 64 consecutive cells of any width, at any address; a *stretch* is eight blocks. Comparing a block gives a
+*mask*: a uint64 whose bit k speaks of cell k. So a loop looks at a block in a few instructions, and then only at the
+cells that matter:
+
+    while mask != 0:
+        k = lowest(mask)
+        mask &= mask - 1
+
+The functions are for code that numba compiles; nothing is checked: the caller keeps blocks within the arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]  # numba's own LLVM layer; it has no type hints
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+BLOCK = 64
+"""Cells a block."""
+BLOCKS = 8
+"""Blocks a stretch."""
+STEP = 16
+"""Cells that ``add_products`` takes at a time."""
+LANES = 32
+"""Counters that ``count_classes`` and ``reached`` work on."""
+Loop = Callable[..., Any]
+Typed = tuple[Any, Callable[..., Any]]
+_I1, _I8, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
+    return builder.gep(context.make_array(array_type)(context, builder, array).data, [at])
+
+
+def _load(context: Any, builder: Any, array_type: Any, array: Any, at: Any, count: int = BLOCK) -> Any:
+    """Load consecutive cells from any address."""
+    vector = ir.VectorType(context.get_data_type(array_type.dtype), count)
+    pointer = _pointer(context, builder, array_type, array, at)
+    return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
+
+
+def _splat(builder: Any, value: Any, count: int = BLOCK) -> Any:
+    """Repeat a scalar."""
+    vector = ir.VectorType(value.type, count)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0))
+    zeros = ir.Constant(ir.VectorType(_I32, count), [0] * count)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
+
+
+def _same(value: Any, number: int) -> Any:
+    """Return a constant of the type of ``value``, be it a vector or a scalar."""
+    count = getattr(value.type, "count", None)
+    return ir.Constant(value.type, number if count is None else [number] * count)
+
+
+def _round(builder: Any, v: Any) -> Any:
+    """Round float32 patterns to BF16: to nearest, ties to even; a NaN keeps sign and top payload, made quiet."""
+    high = builder.lshr(v, _same(v, 16))
+    odd = builder.and_(high, _same(v, 1))
+    rounded = builder.lshr(builder.add(builder.add(v, odd), _same(v, 0x7FFF)), _same(v, 16))
+    nan = builder.icmp_unsigned(">", builder.and_(v, _same(v, 0x7FFFFFFF)), _same(v, 0x7F800000))
+    wide = builder.select(nan, builder.or_(high, _same(v, 0x40)), rounded)
+    narrow = ir.IntType(16) if v.type == _I32 else ir.VectorType(ir.IntType(16), v.type.count)
+    return builder.trunc(wide, narrow)
+
+
+def _rounds(live: Any, base: Any) -> bool:
+    """Tell whether live cells are float32 patterns to be rounded to the base's BF16."""
+    return bool(live.dtype.bitwidth == 32 and base.dtype.bitwidth == 16)
+
+
+def _cell(_context: Any, live: Any, base: Any, at: Any) -> Typed:
+    """cell(live, base, i): live cell i as a pattern of the base's type."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[2])
+        value = builder.load(pointer, align=1)
+        return _round(builder, value) if _rounds(live, base) else value
+
+    return base.dtype(live, base, types.uint64), code
+
+
+def _differing(_context: Any, live: Any, base: Any, at: Any) -> Typed:
+    """differing(live, base, i): the mask of the cells i to i + 63 that differ, live ones as ``cell`` gives them."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        a = _load(context, builder, signature.args[0], args[0], args[2])
+        b = _load(context, builder, signature.args[1], args[1], args[2])
+        a = _round(builder, a) if _rounds(live, base) else a
+        return builder.bitcast(builder.icmp_unsigned("!=", a, b), _I64)
+
+    return types.uint64(live, base, types.uint64), code
+
+
+def _lowest(_context: Any, mask: Any) -> Typed:
+    """lowest(mask): the number of the lowest bit that is set; one must be."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(_I1, 1))
+
+    return types.uint64(types.uint64), code
+
+
+def _ones(_context: Any, mask: Any) -> Typed:
+    """ones(mask): how many bits are set."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), code
+
+
+def _classes_at(context: Any, builder: Any, array_type: Any, args: Any) -> Any:
+    """Load a block's classes as bytes, from (cells, at, shift, mask, first, last)."""
+    v = _load(context, builder, array_type, args[0], args[1])
+    shift, mask = (_splat(builder, arg) for arg in args[2:4])
+    wide = builder.and_(builder.lshr(v, shift), mask)
+    e = wide if wide.type.element == _I8 else builder.trunc(wide, ir.VectorType(_I8, BLOCK))
+    first, last = (_splat(builder, arg) for arg in args[4:6])
+    e = builder.select(builder.icmp_unsigned("<", e, first), first, e)
+    e = builder.select(builder.icmp_unsigned(">", e, last), last, e)
+    return builder.sub(e, first)
+
+
+def _stretch(context: Any, builder: Any, array_type: Any, args: Any) -> list[Any]:
+    """Load the classes of a stretch, a vector a block."""
+    starts = [builder.add(args[1], ir.Constant(_I64, BLOCK * number)) for number in range(BLOCKS)]
+    return [_classes_at(context, builder, array_type, [args[0], start, *args[2:]]) for start in starts]
+
+
+def _members(builder: Any, classes: Any, kind: Any) -> Any:
+    return builder.bitcast(builder.icmp_unsigned("==", classes, kind), _I64)
+
+
+def _count_classes(
+    _context: Any, cells: Any, at: Any, shift: Any, mask: Any, first: Any, last: Any, counters: Any
+) -> Typed:
+    """count_classes(cells, i, shift, mask, first, last, counters): add a stretch's cells to a uint32 a class.
+
+    Eight blocks at a time, because much of the time goes to what is done once a class.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        blocks = _stretch(context, builder, signature.args[0], args)
+        classes = builder.add(builder.zext(builder.sub(args[5], args[4]), _I64), ir.Constant(_I64, 1))
+        with cgutils.for_range(builder, classes) as loop:
+            kind = _splat(builder, builder.trunc(loop.index, _I8))
+            counter = _pointer(context, builder, signature.args[6], args[6], loop.index)
+            count = builder.load(counter, align=1)
+            for block in blocks:
+                here = builder.ctpop(_members(builder, block, kind))
+                count = builder.add(count, builder.trunc(here, _I32))
+            builder.store(count, counter, align=1)
+        return context.get_dummy_value()
+
+    cell = cells.dtype
+    return types.void(cells, types.uint64, cell, cell, types.uint8, types.uint8, counters), code
+
+
+def _find_class(
+    _context: Any, cells: Any, at: Any, shift: Any, mask: Any, first: Any, last: Any, kind: Any, masks: Any
+) -> Typed:
+    """find_class(cells, i, shift, mask, first, last, c, masks): store the masks of class c in a stretch."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wanted = _splat(builder, args[6])
+        for number, block in enumerate(_stretch(context, builder, signature.args[0], args)):
+            place = _pointer(context, builder, signature.args[7], args[7], ir.Constant(_I64, number))
+            builder.store(_members(builder, block, wanted), place, align=1)
+        return context.get_dummy_value()
+
+    cell, u8 = cells.dtype, types.uint8
+    return types.void(cells, types.uint64, cell, cell, u8, u8, u8, masks), code
+
+
+def _reached(_context: Any, wanted: Any, counters: Any) -> Typed:
+    """reached(wanted, counters): the mask of the 32 classes whose counter is past the rank that is wanted."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = ir.Constant(_I64, 0)
+        a, b = (_load(context, builder, kind, arg, zero, LANES) for kind, arg in zip(signature.args, args, strict=True))
+        return builder.zext(builder.bitcast(builder.icmp_unsigned("<", a, b), _I32), _I64)
+
+    return types.uint64(wanted, counters), code
+
+
+def _add_products(
+    _context: Any, cells: Any, at: Any, steps: Any, shift: Any, table_0: Any, table_1: Any, row: Any, sums: Any
+) -> Typed:
+    """add_products(cells, i, n, shift, table_0, table_1, row, sums): add up 16 n 16-bit limbs times two tables.
+
+    Limbs are those above bit ``shift`` of the cells from i on; the entries of the uint32 tables, from ``row`` on, go
+    with them. The uint64 ``sums`` are of one table each. Neighbours are multiplied as the halves of a 64-bit lane, so
+    that nothing is spread out to 64 bits.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def halves(v: Any) -> tuple[Any, Any]:
+            pairs = builder.bitcast(v, ir.VectorType(_I64, STEP // 2))
+            return builder.and_(pairs, _same(pairs, 0xFFFFFFFF)), builder.lshr(pairs, _same(pairs, 32))
+
+        lanes = ir.VectorType(_I64, STEP // 2)
+        with builder.goto_entry_block():
+            totals = [builder.alloca(lanes) for _ in range(4)]
+        for total in totals:
+            builder.store(ir.Constant(lanes, [0] * (STEP // 2)), total)
+        with cgutils.for_range(builder, args[2]) as loop:
+            offset = builder.mul(loop.index, ir.Constant(_I64, STEP))
+            v = _load(context, builder, signature.args[0], args[0], builder.add(args[1], offset), STEP)
+            v = builder.lshr(v, _splat(builder, args[3], STEP))
+            limbs = ir.VectorType(ir.IntType(16), STEP)
+            v = (
+                v
+                if v.type == limbs
+                else builder.zext(v, limbs)
+                if cells.dtype.bitwidth < 16
+                else builder.trunc(v, limbs)
+            )
+            values = halves(builder.zext(v, ir.VectorType(_I32, STEP)))
+            for number in (4, 5):
+                place = builder.add(args[6], offset)
+                entries = halves(_load(context, builder, signature.args[number], args[number], place, STEP))
+                for half in (0, 1):
+                    total = totals[2 * (number - 4) + half]
+                    product = builder.mul(values[half], entries[half])
+                    builder.store(builder.add(builder.load(total), product), total)
+        for lane in (0, 1):
+            both = builder.add(builder.load(totals[2 * lane]), builder.load(totals[2 * lane + 1]))
+            place = _pointer(context, builder, signature.args[7], args[7], ir.Constant(_I64, lane))
+            whole = builder.load(place, align=1)
+            for k in range(STEP // 2):
+                whole = builder.add(whole, builder.extract_element(both, ir.Constant(_I32, k)))
+            builder.store(whole, place, align=1)
+        return context.get_dummy_value()
+
+    u64 = types.uint64
+    return types.void(cells, u64, u64, cells.dtype, table_0, table_1, u64, sums), code
+
+
+cell: Loop = intrinsic(_cell)
+differing: Loop = intrinsic(_differing)
+lowest: Loop = intrinsic(_lowest)
+ones: Loop = intrinsic(_ones)
+count_classes: Loop = intrinsic(_count_classes)
+find_class: Loop = intrinsic(_find_class)
+add_products: Loop = intrinsic(_add_products)
+reached: Loop = intrinsic(_reached)
