@@ -48,8 +48,10 @@ def follow(backend: Backend, group: Group, base: Weights, links: Sequence[Link])
         return _through_all_cells(backend, group, base, links)
     deltas = [link.decode(base.spans(group) if link.needs_base else None) for link in links]
     if len(links) == 1:
-        old = base.gather(backend, group, deltas[0].index)
-        return Change(group, deltas[0].index, old, _moved(backend, group, links[0], deltas[0], old))
+        index = deltas[0].index
+        old, new, *sums = base.step(backend, group, index, deltas[0].distance)
+        _check(links[0], *sums)
+        return Change(group, index, old, new, [(links[0].before, links[0].after)])
     index = _union(backend, [delta.index for delta in deltas])
     old = base.gather(backend, group, index)
     cells = old.copy()
@@ -63,21 +65,22 @@ def _through_all_cells(backend: Backend, group: Group, base: Weights, links: Seq
     cells = base.copy_of(group)
     for link in links:
         delta = link.decode([cells] if link.needs_base else None)
-        _advance(backend, group, link, delta, cells, delta.index)
+        _, moved, *sums = backend.step(cells, delta.index, delta.distance, group.cell_type, group.start)
+        _check(link, *(Digest(*lanes) for lanes in sums))
+        backend.scatter(cells, delta.index, moved)
     return Change(group, *backend.diff(cells, base.copy_of(group)))
 
 
 def _advance(backend: Backend, group: Group, link: Link, delta: Delta, cells: Cells, places: Index) -> None:
     found = backend.gather(cells, places)
-    backend.scatter(cells, places, _moved(backend, group, link, delta, found))
-
-
-def _moved(backend: Backend, group: Group, link: Link, delta: Delta, found: Cells) -> Cells:
     moved = backend.move(found, delta.distance, group.cell_type)
-    for cells, expected in ((found, link.before), (moved, link.after)):
-        if Digest(*backend.digest_sparse(delta.index, cells, group.start)) != expected:
-            raise WrongBase
-    return moved
+    _check(link, *(Digest(*backend.digest_sparse(delta.index, values, group.start)) for values in (found, moved)))
+    backend.scatter(cells, places, moved)
+
+
+def _check(link: Link, before: Digest, after: Digest) -> None:
+    if (before, after) != (link.before, link.after):
+        raise WrongBase
 
 
 def _union(backend: Backend, lists: list[Index]) -> Index:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -63,9 +64,44 @@ class Change:
         """Store the new cells in a copy of the group's cells."""
         backend.scatter(cells, self.index, self.new)
 
+    def undo_in(self, backend: Backend, cells: Cells) -> None:
+        """Store the old cells in a copy of the group's cells."""
+        backend.scatter(cells, self.index, self.old)
+
     def undo(self, backend: Backend, weights: Weights) -> None:
         """Store the old cells."""
         weights.scatter(backend, self.group, self.index, self.old)
+
+
+class Changes(Protocol):
+    """What a pull changes of some weights, or took back of them: in the memory of their device, and without them."""
+
+    @property
+    def changed(self) -> int:
+        """Cells that differ."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostChanges:
+    """Changes in host memory: one a changed group, in group order."""
+
+    groups: tuple[Change, ...] = ()
+
+    @property
+    def changed(self) -> int:
+        """Cells that differ."""
+        return sum(len(change.index) for change in self.groups)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(change.nbytes for change in self.groups)
 
 
 def join(backend: Backend, deltas: Iterable[Delta], group: Group) -> Delta:

@@ -13,7 +13,9 @@ from typing import Any
 
 from blake3 import blake3
 
+from pulse_kernels.exponents import exponent_loops
 from pulse_registry.checked import Data, checked
+from pulse_registry.coded_shard import CodedShard, coded_shards
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.geometry import Geometry
 from pulse_registry.log.keys import layout_key
@@ -26,6 +28,8 @@ from pulse_schemas import Fault, KeyframeRef, Layout, ObjectRef, PatchRef, Schem
 
 RANGE_BYTES = 16 << 20
 """A longer patch is fetched by ranges of this size."""
+_BEGINNINGS_BYTES, _LEAST_BEGINNING = 64 << 20, 1 << 20
+"""The first reads of all patches of a chain take no more together, and each of them no less."""
 FETCH_THREADS = 8
 """Ranges on their way at a time: enough for 10 Gbit/s at 50 ms, and few enough for 256 MiB at twice 16 MiB each."""
 WINDOW = 512
@@ -56,10 +60,10 @@ def fetch_layout(store: Store, layout_id: str) -> Layout:
     return layout
 
 
-def fetch_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], map_: Map) -> list[Patch]:
-    """Fetch patches and check their heads; their groups are checked when they are decoded.
+def begin_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], map_: Map) -> list[Patch]:
+    """Fetch the beginnings of patches and check their heads: all of a small one, the first range of a large one.
 
-    No more than the committed size is read, whatever lies under the key.
+    What is missing is for ``arriving``; no more than the committed size is read, whatever lies under the key.
 
     Args:
         store: scoped to the run; read again where a group is found damaged.
@@ -67,15 +71,14 @@ def fetch_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], ma
         refs: what the records say.
         map_: ``map``, or an executor's.
     """
-    patches: list[Patch] = list(map_(lambda ref: _begin_patch(store, geometry, ref), refs))
-    for patch in patches:
-        _in_windows(map_, patch.fetch, patch.missing(RANGE_BYTES))
-    return patches
+    # The beginnings of a long chain are in memory together.
+    nbytes = min(RANGE_BYTES, max(_LEAST_BEGINNING, _BEGINNINGS_BYTES // max(1, len(refs))))
+    return list(map_(lambda ref: _begin_patch(store, geometry, ref, nbytes), refs))
 
 
-def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef) -> Patch:
+def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int) -> Patch:
     key = ref.object.key
-    first = min(ref.object.size, max(RANGE_BYTES, ref.head_size))
+    first = min(ref.object.size, max(nbytes, ref.head_size))
     return checked(
         lambda: store.get(key, (0, first)),
         lambda data: Patch.parse(geometry, ref, data, lambda start, stop: store.get(key, (start, stop))),
@@ -83,12 +86,13 @@ def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef) -> Patch:
 
 
 def fetch_shards(
-    store: Store, ref: KeyframeRef, map_: Map, spool: Path | None, *, in_memory: bool = False
+    store: Store, geometry: Geometry, ref: KeyframeRef, map_: Map, spool: Path | None, *, in_memory: bool = False
 ) -> list[ShardBytes]:
-    """Fetch all bytes of a keyframe, checked; a local store's files are read where they are.
+    """Fetch the plain shards of a keyframe, checked; those of a local store that are not coded are read where they are.
 
     Args:
         store: scoped to the run.
+        geometry: of the keyframe's layout, which bounds what coded shards can be.
         ref: what the record says.
         map_: ``map``, or an executor's: memory stays within a piece for each of its threads.
         spool: folder for files on their way; a pull after one that died goes on with what it left there. None:
@@ -97,16 +101,23 @@ def fetch_shards(
 
     Raises:
         CorruptObject: a file is not what was committed.
+        UnsupportedFormat: the shards have a coding that this release does not know.
         NotFound, StoreUnavailable: as the store.
     """
     index = checked(lambda: store.get(ref.index.key, (0, ref.index.size)), lambda data: _check(ref.index, data))
-    pieces = read_pieces(ref, index)
+    pieces, coding = read_pieces(ref, index)
+    coded = coded_shards(geometry, ref, pieces, coding, exponent_loops()) if pieces and coding else []
     shards: list[ShardBytes] = []
     scratch = _Scratch()
     if spool is not None:
         remove_stale(spool)
     try:
-        for shard in ref.shards:
+        for part in coded:
+            taken = part.ref.model_copy(update={"size": part.nbytes})
+            place: Landing = MemoryShard(taken) if in_memory and spool is None else SpoolFile(taken, spool)
+            shards.append(place)
+            _land_coded(store, part, place, map_, scratch)
+        for shard in ref.shards if not coded else ():
             local = _local(store, shard)
             if local is not None:
                 shards.append(local)
@@ -159,6 +170,29 @@ def _land(
         landing.write(start, checked(lambda: _read(store, shard, start, stop, landing, scratch), check))
 
     _in_windows(map_, take, range(len(hashes)))
+
+
+def _land_coded(store: Store, shard: CodedShard, landing: Landing, map_: Map, scratch: _Scratch) -> None:
+    """Bring the plain bytes of a coded shard to their place, each piece checked before it is decoded."""
+    key, decoded = shard.ref.key, _Scratch()
+
+    def take(number: int) -> None:
+        part, place = shard.parts[number], shard.stored(number)
+        if landing.resumed and shard.holds(number, memoryview(landing.read(part.start, part.stop))):
+            return
+
+        def read() -> memoryview:
+            data = scratch.of(place[1] - place[0])
+            read_into(store, key, place, data)
+            return data
+
+        data = checked(read, lambda data: shard.check(number, data))
+        plain = landing.room(part.start, part.stop)
+        plain = plain if plain is not None else decoded.of(part.nbytes)
+        shard.decode(number, data, plain)
+        landing.write(part.start, plain)
+
+    _in_windows(map_, take, range(len(shard.parts)))
 
 
 def _read(store: Store, shard: ObjectRef, start: int, stop: int, landing: Landing, scratch: _Scratch) -> memoryview:

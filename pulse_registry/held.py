@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pulse_registry.change import Change
+from pulse_registry.change import Changes
 from pulse_registry.model import View
 
 
@@ -18,12 +18,12 @@ class Step:
 
     base: int
     target: int
-    changes: Sequence[Change]
+    changes: Changes
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return sum(change.nbytes for change in self.changes)
+        return self.changes.nbytes
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Held:
 
     version: int | None = None
     undo: list[Step] = field(default_factory=list)
-    torn: Sequence[Change] | None = None
+    torn: Changes | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def forget(self) -> None:
@@ -71,7 +71,7 @@ class HeldVersions:
     def of(self, views: Mapping[str, View]) -> Held:
         """Return what these weights are known to hold; new ones hold nothing known."""
         # Tensors without cells have no memory, and no address that stays the same.
-        stored = [views[name] for name in sorted(views) if views[name].cells.size]
+        stored = [views[name] for name in sorted(views) if views[name].size]
         key = tuple(view.identity for view in stored)
         with self._lock:
             known = self._held.get(key)

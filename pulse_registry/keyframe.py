@@ -2,6 +2,7 @@
 
 Tensors lie in layout order in ``model-0000k-of-0000n.safetensors``; ``model.safetensors.index.json`` maps names to
 shards, and holds the BLAKE3 of their pieces. Tied names are left out, as ``save_pretrained`` does; the layout has them.
+The shards of a coded keyframe are smaller files of the same names, which only this library reads (see ``coding``).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import Cells
+from pulse_kernels.exponents import exponent_loops
+from pulse_registry.coding import CodedStream, KeyframeCoding, parts_of
 from pulse_registry.errors import CorruptObject
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.log.keys import keyframe_key
-from pulse_registry.pieces import PIECE_BYTES, PieceHasher, Pieces
+from pulse_registry.pieces import PIECE_BYTES, Coding, PieceHasher, Pieces, ShardCoding
 from pulse_registry.safetensors_header import header_bytes, split_header, tensor_entry
 from pulse_registry.store import Store, Stream, create
 from pulse_schemas import KeyframeRef, ObjectRef, canonical_json
@@ -54,10 +57,11 @@ def shards_of(geometry: Geometry, shard_bytes: int = SHARD_BYTES, suffix: str = 
         held += size
     cuts.append(len(geometry.sizes))
     names = [f"model-{k:05d}-of-{len(cuts) - 1:05d}{suffix}.safetensors" for k in range(1, len(cuts))]
-    return [_shard(geometry, *parts) for parts in zip(names, cuts[:-1], cuts[1:], strict=True)]
+    return [shard_of(geometry, *parts) for parts in zip(names, cuts[:-1], cuts[1:], strict=True)]
 
 
-def _shard(geometry: Geometry, name: str, first: int, last: int) -> Shard:
+def shard_of(geometry: Geometry, name: str, first: int, last: int) -> Shard:
+    """Return the file that holds the layout's tensors ``first`` to ``last``."""
     document: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for number in range(first, last):
@@ -77,9 +81,12 @@ def index_document(geometry: Geometry, shards: list[Shard], metadata: dict[str, 
     return canonical_json({"metadata": {"total_size": geometry.nbytes, **metadata}, "weight_map": weight_map})
 
 
-def pulse_metadata(geometry: Geometry, version: int, pieces: Pieces) -> dict[str, Any]:
+def pulse_metadata(geometry: Geometry, version: int, pieces: Pieces, coding: Coding | None = None) -> dict[str, Any]:
     """Return what the index of a stored keyframe says beside the names of tensors."""
-    return {"pulse": {"layout": geometry.id, "version": version, "pieces": pieces.model_dump(mode="json")}}
+    about = {"layout": geometry.id, "version": version, "pieces": pieces.model_dump(mode="json")}
+    if coding is not None:
+        about["coding"] = coding.model_dump(mode="json")
+    return {"pulse": about}
 
 
 class _ShardStream(Stream):
@@ -94,12 +101,13 @@ class _ShardStream(Stream):
 
     def __iter__(self) -> Iterator[memoryview]:
         hasher = PieceHasher(self._piece_bytes)
-        for chunk in self._chunks():
+        for chunk in self.chunks():
             hasher.update(chunk)
             yield chunk
         self.blake3, self.pieces = hasher.whole(), hasher.pieces()
 
-    def _chunks(self) -> Iterator[memoryview]:
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the bytes and hash nothing."""
         yield memoryview(self._shard.header)
         for group in self._geometry.groups:
             inside = [s for s in group.spans if self._shard.first <= s.tensor < self._shard.last]
@@ -118,6 +126,9 @@ def write_keyframe(
     write_id: str,
     cells_of: Callable[[Group], Cells],
     *,
+    coding: KeyframeCoding = "raw",
+    backend: str = "auto",
+    map_: Callable[..., Iterator[Any]] = map,
     shard_bytes: int = SHARD_BYTES,
     piece_bytes: int = PIECE_BYTES,
 ) -> KeyframeRef:
@@ -129,18 +140,32 @@ def write_keyframe(
         version: goes into the keys, as does ``write_id``.
         write_id: new for every write.
         cells_of: returns a group's cells as one array, which nothing changes until the next call.
+        coding: ``exponents`` makes smaller shards; it takes the memory of a few pieces and reads the cells twice.
+        backend: its name: what codes.
+        map_: ``map``, or an executor's, to code pieces side by side.
         shard_bytes: limit of a shard; a larger tensor has a shard of its own.
-        piece_bytes: of what a shard's pieces are, which readers fetch and check one by one.
+        piece_bytes: of what a plain shard's pieces are, which readers fetch and check one by one; even.
+
+    Raises:
+        Conflict: the cells changed while they were coded.
+        StoreUnavailable: as the store.
     """
     shards = shards_of(geometry, shard_bytes)
-    refs, hashes = [], {}
+    refs, hashes, coded = [], {}, {}
     for shard in shards:
-        stream = _ShardStream(geometry, shard, cells_of, piece_bytes)
+        plain = _ShardStream(geometry, shard, cells_of, piece_bytes)
+        stream: _ShardStream | CodedStream = plain
+        if coding == "exponents":
+            parts = parts_of(geometry, shard.first, shard.last, len(shard.header), piece_bytes)
+            stream = CodedStream(shard.name, parts, plain.chunks, exponent_loops(backend), map_)
+            coded[shard.name] = ShardCoding(tensors=shard.last - shard.first, sizes=stream.sizes)
         key = keyframe_key(version, write_id, shard.name)
         create(store, key, stream)
-        refs.append(ObjectRef(key=key, size=shard.nbytes, blake3=stream.blake3))
+        refs.append(ObjectRef(key=key, size=stream.nbytes, blake3=stream.blake3))
         hashes[shard.name] = stream.pieces
-    index = index_document(geometry, shards, pulse_metadata(geometry, version, Pieces(size=piece_bytes, blake3=hashes)))
+    about = Coding(shards=coded) if coding == "exponents" else None
+    pieces = Pieces(size=piece_bytes, blake3=hashes)
+    index = index_document(geometry, shards, pulse_metadata(geometry, version, pieces, about))
     key = keyframe_key(version, write_id, INDEX_NAME)
     create(store, key, index)
     index_ref = ObjectRef(key=key, size=len(index), blake3=blake3(index).hexdigest())
@@ -164,7 +189,7 @@ def check_shards(geometry: Geometry, ref: KeyframeRef, headers: list[bytes]) -> 
             raise CorruptObject(f"{stored.key}: {error}") from error
         if not first <= last <= len(geometry.sizes):
             raise CorruptObject(f"{stored.key}: it holds tensors that the layout does not have")
-        shard = _shard(geometry, stored.key.rpartition("/")[2], first, last)
+        shard = shard_of(geometry, stored.key.rpartition("/")[2], first, last)
         if not header.startswith(shard.header) or shard.nbytes != stored.size:
             raise CorruptObject(f"{stored.key}: it does not hold the layout's tensors {first} to {last - 1}")
         shards.append(shard)

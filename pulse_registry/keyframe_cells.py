@@ -33,6 +33,9 @@ class KeyframeCells:
         self._files = list(files)
         self._maps = [file.map() for file in files]
         self.in_memory = all(isinstance(file, MemoryShard) for file in files)
+        # What was coded lies here as plain shards, of other sizes than the stored ones.
+        plain = [part.model_copy(update={"size": len(m)}) for part, m in zip(ref.shards, self._maps, strict=True)]
+        ref = ref.model_copy(update={"shards": tuple(plain)})
         shards = check_shards(geometry, ref, [_header(mapped) for mapped in self._maps])
         arrays = []
         self._places: list[tuple[mmap.mmap, int]] = []
@@ -63,7 +66,7 @@ class KeyframeCells:
             CorruptObject: a file is not what was committed.
             NotFound, StoreUnavailable: as the store.
         """
-        files = fetch_shards(store, ref, map_, spool, in_memory=in_memory)
+        files = fetch_shards(store, geometry, ref, map_, spool, in_memory=in_memory)
         try:
             return cls(geometry, ref, files)
         except BaseException:

@@ -5,8 +5,10 @@ Works on torch tensors and NumPy arrays without importing torch: a torch tensor 
 
 from __future__ import annotations
 
+import functools
+import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -37,30 +39,44 @@ _NUMPY_DTYPES: dict[str, Dtype] = {
     "uint8": "U8",
     "bool": "BOOL",
 }
+_UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
 NUMPY_NAMES: dict[Dtype, str] = {dtype: name for name, dtype in _NUMPY_DTYPES.items()}
 """NumPy (with ml_dtypes) and torch name of each stored dtype; torch differs only in that it has the same names."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
-    """One tensor of a model: ``cells`` is an unsigned view of its memory, of the tensor's shape and any strides.
+    """One tensor of a model.
 
-    ``owner`` lives as long as the memory does and takes weak references; ``copied`` says that the memory is a copy made
-    for reading (a tensor of another device), so that writing into it would change nothing.
+    Attributes:
+        name, dtype, shape: of the tensor.
+        copied: ``cells`` are a copy made for reading, so that writing into them would change nothing.
+        owner: lives as long as the memory does, and takes weak references.
+        identity: equal for two names of the same memory, seen in the same way.
+        tensor: the torch tensor, detached; None for a NumPy array.
     """
 
     name: str
     dtype: Dtype
     shape: tuple[int, ...]
-    cells: np.ndarray[Any, Any]
     copied: bool
     owner: Any
+    identity: tuple[Any, ...]
+    tensor: Any
+    read: Callable[[], np.ndarray[Any, Any]]
+
+    @functools.cached_property
+    def cells(self) -> np.ndarray[Any, Any]:
+        """An unsigned view of the memory, of the tensor's shape and any strides; of another device's, a copy.
+
+        It is made when it is first asked for: what works where the tensor is never does.
+        """
+        return self.read()
 
     @property
-    def identity(self) -> tuple[Any, ...]:
-        """Equal for two names of the same memory, seen in the same way."""
-        interface = self.cells.__array_interface__
-        return interface["data"][0], self.dtype, self.shape, self.cells.strides
+    def size(self) -> int:
+        """How many cells."""
+        return math.prod(self.shape)
 
 
 def read_model(model: Model) -> dict[str, View]:
@@ -97,7 +113,7 @@ def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
     tied: dict[str, str] = {}
     tensors = []
     for name, view in views.items():
-        if view.cells.size:
+        if view.size:
             first = stored.setdefault(view.identity, name)
             if first != name:
                 tied[name] = first
@@ -136,17 +152,18 @@ def _view(name: str, value: Any) -> View:
         return _torch_view(torch, name, value)
     if not isinstance(value, np.ndarray):
         raise InvalidModel(f"tensor {name!r} is a {type(value).__name__}; torch tensors and NumPy arrays are taken")
-    dtype = _NUMPY_DTYPES.get(value.dtype.name)
+    dtype = _numpy_dtype(value.dtype)
     if dtype is None or not value.dtype.isnative:
         raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
     owner = value
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    return View(name, dtype, tuple(value.shape), _unsigned(value), False, owner)
+    cells = _unsigned(value)
+    return View(name, dtype, value.shape, False, owner, _identity(cells, dtype), None, lambda: cells)
 
 
 def _torch_view(torch: Any, name: str, value: Any) -> View:
-    dtype = _NUMPY_DTYPES.get(str(value.dtype).removeprefix("torch."))
+    dtype = _torch_dtype(value.dtype)
     if dtype is None:
         raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
     if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
@@ -156,15 +173,33 @@ def _torch_view(torch: Any, name: str, value: Any) -> View:
     tensor = value.detach()
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_neg().resolve_conj()
-    host = tensor.cpu()
-    signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[host.element_size()]
-    cells = _unsigned(host.view(signed).numpy())
-    copied = host.data_ptr() != value.data_ptr()
-    return View(name, dtype, tuple(value.shape), cells, copied, value.untyped_storage())
+    signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    shape, owner = tuple(value.shape), value.untyped_storage()
+    if tensor.device.type == "cpu":
+        cells = _unsigned(tensor.view(signed).numpy())
+        copied = tensor.data_ptr() != value.data_ptr()
+        return View(name, dtype, shape, copied, owner, _identity(cells, dtype), tensor, lambda: cells)
+    identity = (tensor.data_ptr(), str(tensor.device), dtype, shape, tensor.stride())
+    return View(name, dtype, shape, True, owner, identity, tensor, lambda: _unsigned(tensor.cpu().view(signed).numpy()))
+
+
+def _identity(cells: np.ndarray[Any, Any], dtype: Dtype) -> tuple[Any, ...]:
+    return cells.__array_interface__["data"][0], dtype, cells.shape, cells.strides
+
+
+# To make a dtype's name takes longer than all else that is done for a tensor.
+@functools.cache
+def _numpy_dtype(dtype: np.dtype[Any]) -> Dtype | None:
+    return _NUMPY_DTYPES.get(dtype.name)
+
+
+@functools.cache
+def _torch_dtype(dtype: Any) -> Dtype | None:
+    return _NUMPY_DTYPES.get(str(dtype).removeprefix("torch."))
 
 
 def _unsigned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a view of the same memory, shape and strides, as unsigned integers."""
     if array.ndim:
-        return array.view(f"u{array.itemsize}")
-    return array.reshape(1).view(f"u{array.itemsize}").reshape(())
+        return array.view(_UNSIGNED[array.itemsize])
+    return array.reshape(1).view(_UNSIGNED[array.itemsize]).reshape(())

@@ -1,10 +1,12 @@
-"""A map over threads that leaves nothing running behind: when it returns or raises, every call has ended."""
+"""Work over threads that leaves nothing running: when a call here returns or raises, all of its work has ended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, Executor, wait
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 class ParallelMap:
@@ -22,12 +24,19 @@ class ParallelMap:
         rows = list(zip(*columns, strict=True))
         if len(rows) < 2:
             return iter([function(*row) for row in rows])
-        futures = [self._pool.submit(function, *row) for row in rows]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            for future in futures:
-                future.cancel()
-            wait(futures)
-        failed = [f for f in futures if not f.cancelled() and f.exception() is not None]
-        return iter([f.result() for f in failed[:1] or futures])
+        return iter(results([self._pool.submit(function, *row) for row in rows]))
+
+
+def results(futures: Sequence[Future[Result]]) -> list[Result]:
+    """Wait for all futures and return what they gave; the first error, by order, is raised once all have ended."""
+    try:
+        wait(futures, return_when=FIRST_EXCEPTION)
+    finally:
+        end(futures)
+    failed = [f for f in futures if not f.cancelled() and f.exception() is not None]
+    return [f.result() for f in failed[:1] or futures]
+
+
+def end(futures: Sequence[Future[Any]]) -> None:
+    """Cancel what has not begun and wait for the rest; says nothing of how it went."""
+    wait([future for future in futures if not future.cancel()])

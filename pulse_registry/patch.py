@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -21,6 +22,7 @@ from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.safetensors_header import header_bytes, split_header, tensor_entry
+from pulse_registry.timeline import Timeline
 from pulse_schemas import Fault, ObjectRef, PatchHead, PatchRef, SchemaError
 
 CoderChoice = Literal["auto", "gap", "class"]
@@ -29,10 +31,10 @@ ReadRange = Callable[[int, int], bytes]
 _ENTRY = struct.Struct("<IIII32sQQQQ")
 _CODERS: tuple[CoderName, ...] = ("gap", "class")
 
-_CLASS_NS_PER_CELL = 2.1
+_CLASS_NS_PER_CELL = 0.8
 """Time of class coding and decoding beyond gap's, a cell of the group, one core, BF16 (benchmarks/codec.py)."""
-_CLASS_SAVES = 0.39
-"""Share of gap's bytes that class saves (recorded steps: 13.9 against 8.4 bits a changed cell)."""
+_CLASS_SAVES = 0.41
+"""Share of gap's bytes that class saves (recorded steps: 13.5 against 7.9 bits a changed cell)."""
 _LINK_BYTES_PER_NS = 0.125
 """1 Gbit/s, the link that ``auto`` weighs time against."""
 
@@ -51,6 +53,14 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Coded:
+    """One coded group, and what the directory will say of it."""
+
+    entry: Entry
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class PatchFile:
     """A coded patch, ready to be stored: ``head`` and ``groups`` end to end are the object."""
 
@@ -61,6 +71,18 @@ class PatchFile:
     coder: CoderName
     changed: int
     delta: Digest
+
+    @classmethod
+    def of(cls, geometry: Geometry, base: int, target: int, coded: Iterable[Coded]) -> Self:
+        """Put coded groups, which come in group order, together to the patch from ``base`` to ``target``."""
+        groups = list(coded)
+        entries = [group.entry for group in groups]
+        changed = sum(entry.changed for entry in entries)
+        head = PatchHead(layout=geometry.id, base=base, target=target, changed=changed, groups=len(entries))
+        delta = sum((entry.new_sum - entry.old_sum for entry in entries), Digest())
+        coder: CoderName = "class" if any(entry.coder == "class" for entry in entries) else "gap"
+        data = tuple(group.data for group in groups)
+        return cls(_head_bytes(head, entries), data, base, target, coder, changed, delta)
 
     @property
     def nbytes(self) -> int:
@@ -107,33 +129,57 @@ def encode_patch(
         map_: ``map``, or an executor's: groups are coded side by side.
     """
 
-    def code(change: Change) -> tuple[Entry, bytes]:
-        group, delta = change.group, change.delta(backend)
-        sums = change.sums(backend)
+    def code(change: Change) -> Coded:
+        base_of = None if base_cells is None else lambda: nullcontext(base_cells(change.group))
+        return code_change(backend, change, coder, base_of)
 
-        def as_(name: CoderName) -> tuple[CoderName, bytes]:
-            base = base_cells(group) if name == "class" and base_cells else None
-            args = (group.cell_type, group.cells, delta.index, delta.distance, base)
-            return name, encode_group(backend, name, *args)
-
-        name, data = as_("gap" if coder == "auto" else coder)
-        if coder == "auto" and base_cells and _class_pays(group.cells, len(data)):
-            name, data = min((name, data), as_("class"), key=lambda coded: len(coded[1]))
-        entry = Entry(group.number, len(delta.index), len(data), name, blake3(data).digest(), *sums)
-        return entry, data
-
-    coded = list(map_(code, [change for change in changes if len(change.index)]))
-    entries = [entry for entry, _ in coded]
-    groups = tuple(data for _, data in coded)
-    changed = sum(entry.changed for entry in entries)
-    head = PatchHead(layout=geometry.id, base=base, target=target, changed=changed, groups=len(entries))
-    delta = sum((entry.new_sum - entry.old_sum for entry in entries), Digest())
-    whole: CoderName = "class" if any(entry.coder == "class" for entry in entries) else "gap"
-    return PatchFile(_head_bytes(head, entries), groups, base, target, whole, changed, delta)
+    return PatchFile.of(geometry, base, target, map_(code, [change for change in changes if len(change.index)]))
 
 
-def _class_pays(cells: int, gap_bytes: int) -> bool:
-    # ADR 0004: bytes that class would save, in time on the link, against its time at both ends.
+def code_change(
+    backend: Backend,
+    change: Change,
+    coder: CoderChoice,
+    base_of: Callable[[], AbstractContextManager[list[Cells]]] | None,
+    timeline: Timeline | None = None,
+) -> Coded:
+    """Code what changes in one group, which is not nothing.
+
+    Args:
+        backend: computes.
+        change: from the base to the target.
+        coder: ``auto`` takes the smaller one where the difference is worth the time.
+        base_of: lends the group's cells at the base for as long as its block runs; without it only ``gap`` is possible.
+        timeline: notes the phases ``code`` and ``hash``.
+    """
+    group, clock = change.group, timeline or Timeline()
+    began = clock.clock()
+
+    def as_(name: CoderName, base: list[Cells] | None = None) -> bytes:
+        cells = change.old, change.new
+        return encode_group(backend, name, group.cell_type, group.cells, change.index, *cells, base)
+
+    def as_class() -> bytes:
+        with nullcontext() if base_of is None else base_of() as base:
+            return as_("class", base)
+
+    name: CoderName = "gap" if coder == "auto" else coder
+    data = as_("gap") if name == "gap" else as_class()
+    if coder == "auto" and base_of is not None and class_pays(group.cells, len(data)):
+        name, data = min((name, data), ("class", as_class()), key=lambda found: len(found[1]))
+    coded = clock.clock()
+    clock.note("code", began, coded, nbytes=len(data))
+    digest = blake3(data).digest()
+    entry = Entry(group.number, len(change.index), len(data), name, digest, *change.sums(backend))
+    clock.note("hash", coded, nbytes=len(data))
+    return Coded(entry, data)
+
+
+def class_pays(cells: int, gap_bytes: int) -> bool:
+    """Tell whether ``auto`` tries ``class`` on a group of so many cells that takes so many bytes with ``gap``.
+
+    ADR 0004: the bytes that class would save, in time on the link, against its time at both ends.
+    """
     return gap_bytes * _CLASS_SAVES / _LINK_BYTES_PER_NS > cells * _CLASS_NS_PER_CELL
 
 
@@ -143,6 +189,7 @@ class Patch:
     Attributes:
         ref: what the record says of it.
         entries: the directory by group number.
+        begun: bytes that it began with; the rest is ``missing``.
     """
 
     def __init__(
@@ -150,6 +197,7 @@ class Patch:
     ) -> None:
         self.ref = ref
         self.entries = entries
+        self.begun = len(data)
         self._places = places
         self._read = read
         self._groups: dict[int, memoryview] = {}
@@ -210,8 +258,8 @@ class Patch:
                 runs.append([number])
         return runs
 
-    def fetch(self, run: list[int]) -> None:
-        """Read a run of ``missing``; its groups are checked as they are decoded.
+    def fetch(self, run: list[int]) -> int:
+        """Read a run of ``missing`` and return its bytes; its groups are checked as they are decoded.
 
         Raises:
             CorruptObject: the object ends before them.
@@ -219,6 +267,7 @@ class Patch:
         """
         start, stop = self._places[run[0]].start, self._places[run[-1]].stop
         self._take(run, start, self._read(start, stop))
+        return stop - start
 
     def _take(self, numbers: Iterable[int], start: int, data: bytes) -> None:
         view = memoryview(data)
@@ -229,15 +278,14 @@ class Patch:
     def decode(self, backend: Backend, group: Group, base: list[Cells] | None = None) -> Delta:
         """Check and decode one group that the directory names; ``class`` groups need the ``base`` cells.
 
-        A damaged group is read again, alone.
+        Its bytes are let go of.
 
         Raises:
             CorruptObject: the group's bytes are not those that were committed, or break the format.
             BaseMismatch: (``class``) the base cells are not those that it was coded against.
             StoreUnavailable: it was to be read again, and the store failed.
         """
-        entry, key = self.entries[group.number], self.ref.object.key
-        data = checked(lambda: self._bytes_of(group.number), lambda data: self._check(group.number, data))
+        entry, key, data = self.entries[group.number], self.ref.object.key, self.coded(group.number)
         try:
             return Delta(*decode_group(backend, entry.coder, group.cell_type, group.cells, entry.changed, data, base))
         except RankError as error:
@@ -246,6 +294,15 @@ class Patch:
             ) from error
         except CodecError as error:
             raise CorruptObject(f"{key}: group {group.number}: {error}") from error
+
+    def coded(self, number: int) -> memoryview:
+        """Return a group's checked bytes, which are kept no longer; damaged or missing ones are read, alone.
+
+        Raises:
+            CorruptObject: they are not those that were committed.
+            NotFound, StoreUnavailable: as the store.
+        """
+        return checked(lambda: self._bytes_of(number), lambda data: self._check(number, data))
 
     def _bytes_of(self, number: int) -> memoryview:
         """Return what was taken of a group, the first time, or read it."""
@@ -256,7 +313,6 @@ class Patch:
     def _check(self, number: int, data: memoryview) -> memoryview:
         if blake3(data).digest() != self.entries[number].blake3:
             raise CorruptObject(f"{self.ref.object.key}: the BLAKE3 of group {number} differs from the one committed")
-        self._groups[number] = data
         return data
 
 

@@ -6,14 +6,15 @@ byte of the shards through it.
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any, Final, Literal
 
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pulse_registry.errors import CorruptObject
+from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_schemas import KeyframeRef, Schema
-from pulse_schemas.base import Hash
+from pulse_schemas.base import Count, Hash
 
 PIECE_BYTES = 8 << 20
 """What is written: long enough that a request costs little beside it, short enough that a lost one does too."""
@@ -26,6 +27,23 @@ class Pieces(Schema):
 
     size: Annotated[int, Field(ge=MIN_PIECE_BYTES, le=MAX_PIECE_BYTES)]
     blake3: dict[str, tuple[Hash, ...]]
+
+
+CODING_FORMAT: Final = "pulse-exponents/1"
+
+
+class ShardCoding(Schema):
+    """``tensors``: how many of the layout's next ones the shard holds; ``sizes``: bytes of each of its coded pieces."""
+
+    tensors: Count
+    sizes: tuple[Count, ...]
+
+
+class Coding(Schema):
+    """How the pieces of a keyframe are coded: what they are, by file name. A keyframe without one is not coded."""
+
+    format: Literal["pulse-exponents/1"] = CODING_FORMAT
+    shards: dict[str, ShardCoding]
 
 
 class PieceHasher:
@@ -61,6 +79,7 @@ class PieceHasher:
 class _Pulse(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
     pieces: Pieces | None = None
+    coding: dict[str, Any] | None = None
 
 
 class _Metadata(BaseModel):
@@ -73,27 +92,41 @@ class _Index(BaseModel):
     metadata: _Metadata = _Metadata()
 
 
-def read_pieces(ref: KeyframeRef, index: bytes) -> Pieces | None:
-    """Return the pieces of a keyframe's shards, one hash for each stretch of each; None if its index has none.
+def read_pieces(ref: KeyframeRef, index: bytes) -> tuple[Pieces | None, Coding | None]:
+    """Return the pieces of a keyframe's shards, if its index lists them, and their coding, if they are coded.
 
     Args:
         ref: what the record says of the keyframe.
         index: bytes of the index, checked against it.
 
     Raises:
-        CorruptObject: it is no index, or its pieces are not those of shards of these sizes.
+        CorruptObject: it is no index, or its pieces are not those of plain shards of these sizes.
+        UnsupportedFormat: they have a coding that this release does not know.
     """
     try:
-        pieces = _Index.model_validate_json(index).metadata.pulse.pieces
+        pulse = _Index.model_validate_json(index).metadata.pulse
+        coding = None if pulse.coding is None else _read_coding(ref, pulse.coding)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"])) or "document"
         raise CorruptObject(f"{ref.index.key}: it is no keyframe's index: {where}: {first['msg']}") from error
-    if pieces is None:
-        return None
+    pieces = pulse.pieces
+    if coding is not None and (pieces is None or pieces.size % 2):
+        raise CorruptObject(f"{ref.index.key}: a coded keyframe has pieces, of an even number of bytes")
+    if pieces is None or coding is not None:
+        return pieces, coding
     for shard in ref.shards:
         name = shard.key.rpartition("/")[2]
         listed, expected = len(pieces.blake3.get(name, ())), -(-shard.size // pieces.size)
         if listed != expected:
             raise CorruptObject(f"{ref.index.key}: it lists {listed} pieces of {name}, which has {expected}")
-    return pieces
+    return pieces, None
+
+
+def _read_coding(ref: KeyframeRef, document: dict[str, Any]) -> Coding:
+    name = document.get("format")
+    if name != CODING_FORMAT:
+        raise UnsupportedFormat(
+            f"{ref.index.key}: its shards are coded as {name!r}; this release reads {CODING_FORMAT!r}: upgrade"
+        )
+    return Coding.model_validate_json(json.dumps(document))

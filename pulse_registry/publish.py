@@ -1,35 +1,37 @@
 """Publishing: diff -> code -> upload -> commit.
 
-The diff runs in the caller's thread; the rest in one background thread, in order. The log says what exists: objects
-are stored first and the record last, so a push that dies at any point leaves orphans and never half a version.
+Groups go through diff and coding one by one, side by side; the caller waits for the last diff, and one background
+thread stores and commits, in order. The log says what exists: objects are stored first and the record last, so a push
+that dies at any point leaves orphans and never half a version.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from pulse_kernels import Cells
-from pulse_registry.change import Change
+from pulse_registry.coding import KeyframeCoding
 from pulse_registry.digest import Digest
 from pulse_registry.errors import Conflict, InvalidArgument, PulseError
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import write_keyframe
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId, RunState
 from pulse_registry.log.keys import layout_key, patch_key
-from pulse_registry.model import Model, PublishDtype, layout_of, read_model
-from pulse_registry.patch import CoderChoice, PatchFile, encode_patch
+from pulse_registry.model import Model, PublishDtype, View, layout_of, read_model
+from pulse_registry.patch import CoderChoice, PatchFile
+from pulse_registry.placement import ShadowPlace
 from pulse_registry.route import plan
-from pulse_registry.shadow import Shadow, first_shadow
+from pulse_registry.shadow import Advance, Shadow
 from pulse_registry.stage import Staging, stage_cells
 from pulse_registry.store import create
+from pulse_registry.timeline import Timeline, extents
 from pulse_registry.versions import PushResult
-from pulse_registry.weights import Weights
+from pulse_schemas import KeyframeRef, PatchRef
 
 _logger = logging.getLogger(__name__)
 
@@ -43,26 +45,30 @@ class PublishOptions:
         dtype: ``bf16`` publishes float32 tensors rounded to BF16; ``keep`` publishes every tensor as it is.
         keyframe_share: a keyframe follows when the patches since the last one exceed this share of its bytes.
         keyframe_every: a keyframe at least every so many versions; None: by share alone.
+        keyframe_coding: ``raw`` stores ordinary checkpoints; ``exponents`` smaller ones, which only this library reads.
+        shadow: of a model on a GPU, what was published last stays in its memory, or in pinned ``host`` memory.
     """
 
     coder: CoderChoice = "auto"
     dtype: PublishDtype = "bf16"
     keyframe_share: float = 0.5
     keyframe_every: int | None = None
+    keyframe_coding: KeyframeCoding = "raw"
+    shadow: ShadowPlace = "device"
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One push on its way; ``changes`` is None for a version that is held by a keyframe alone."""
+    """One push on its way; ``advance`` is None for a version that is held by a keyframe alone."""
 
     version: int
     step: int
     shadow: Shadow
-    changes: Sequence[Change] | None
+    advance: Advance | None
     digest: Digest
     metadata: Mapping[str, Any]
     generation: int
-    diff_seconds: float
+    timeline: Timeline
 
 
 class Publisher:
@@ -86,57 +92,60 @@ class Publisher:
 
     def push(self, step: int, model: Model, metadata: Mapping[str, Any] | None) -> Future[PushResult]:
         """Diff the model and queue the rest. See ``Registry.push``."""
+        timeline = Timeline()
         views = read_model(model)
         layout = layout_of(views, self._options.dtype)
         with self._lock:
-            began = time.perf_counter()
-            shadow, version = self._newest(layout.id)
-            changes: list[Change] | None = None
+            shadow, version = self._newest(layout.id, views)
+            advance: Advance | None = None
             if shadow is None:
                 geometry = Geometry(layout)
-                shadow = first_shadow(geometry, views, self._staging.backend, self._staging.map_, version)
-                digest = shadow.digest
+                with timeline.during("diff", geometry.nbytes):
+                    shadow = self._staging.first_shadow(geometry, views, version, self._options.shadow)
             else:
-                self._shadow = None  # cut off in the middle, it would hold no version
-                version, changes, digest = shadow.advance(views, self._staging.map_)
+                self._shadow = None  # cut off in the middle, it may hold no version
+                advance = shadow.advance(views, self._options.coder, timeline)
             self._shadow, self._trusted = shadow, True
-            seconds = time.perf_counter() - began
-            job = _Job(version, step, shadow, changes, digest, metadata or {}, self._generation, seconds)
+            job = _Job(shadow.version, step, shadow, advance, shadow.digest, metadata or {}, self._generation, timeline)
             return self._queue.submit(self._run, job)
 
     def close(self) -> None:
         """Wait for everything that was queued."""
         self._queue.shutdown(wait=True)
 
-    def _newest(self, layout_id: str) -> tuple[Shadow | None, int]:
+    def _newest(self, layout_id: str, views: Mapping[str, View]) -> tuple[Shadow | None, int]:
         """Return the shadow to diff against, None where this layout begins anew, and the number after the newest."""
         if self._shadow is None or not self._trusted:
             self._writer.begin()
-            self._shadow = self._caught_up(self._reader.refresh(), layout_id)
-        if self._shadow is not None and self._shadow.version is not None:
+            self._shadow = self._caught_up(self._reader.refresh(), layout_id, views)
+        if self._shadow is not None:
             after = self._shadow.version + 1
             return (self._shadow, after) if self._shadow.geometry.id == layout_id else (None, after)
         return None, len(self._reader.state.versions)
 
-    def _caught_up(self, state: RunState, layout_id: str) -> Shadow | None:
+    def _caught_up(self, state: RunState, layout_id: str, views: Mapping[str, View]) -> Shadow | None:
         """Bring the shadow (or a new one) to the newest version, as a worker would."""
         latest = state.latest
         if latest is None or latest.layout != layout_id:
             return None
         known = self._shadow if self._shadow is not None and self._shadow.geometry.id == layout_id else None
         have = known.version if known is not None else None
-        weights = known.weights if known is not None else Weights.empty(self._staging.geometry(layout_id))
+        shadow = known or self._staging.empty_shadow(self._staging.geometry(layout_id), views, self._options.shadow)
+        target = shadow.target()
         staged = stage_cells(
             self._staging,
-            weights,
+            target,
             plan(state, latest.version, have=have),
             base_digest=known.digest if known is not None else None,
             target_digest=Digest.parse(latest.digest),
+            timeline=Timeline(),
         )
         self._shadow = None  # until all cells are written, there is nothing to go on from
-        staged.store_into(self._staging, weights)
+        staged.store_into(self._staging, target)
+        digest = staged.digest
         staged.close()
-        return Shadow(weights, self._staging.backend, latest.version, staged.digest)
+        shadow.resume(latest.version, digest)
+        return shadow
 
     def _run(self, job: _Job) -> PushResult:
         try:
@@ -154,76 +163,89 @@ class Publisher:
         return result
 
     def _take_back(self, job: _Job, error: BaseException) -> None:
+        if job.advance is not None:
+            job.advance.stop()
         with self._lock:
             if job.generation != self._generation:
                 return  # what failed before it has taken it back already, and the shadow may have gone on since
             self._generation += 1
             self._failure = error
-            if job.changes is None or self._shadow is not job.shadow:
+            if job.advance is None or self._shadow is not job.shadow:
                 self._shadow = None
             else:
                 job.shadow.revert(job.version)
             self._trusted = False
 
     def _publish(self, job: _Job) -> PushResult:
-        geometry, store = job.shadow.geometry, self._staging.store
-        phases = {"diff": job.diff_seconds}
-        began = time.perf_counter()
+        geometry, timeline = job.shadow.geometry, job.timeline
         write_id = self._new_id()
-        patch = self._code(job) if job.changes is not None else None
-        phases["code"] = time.perf_counter() - began
-        patch_ref = keyframe = None
-        if patch is not None:
-            key = patch_key(patch.base, patch.target, write_id)
-            create(store, key, [patch.head, *patch.groups])
-            patch_ref = patch.ref(key)
+        patch = keyframe = None
+        if job.advance is not None:
+            file = self._joined(job, job.advance)
+            with timeline.during("upload", file.nbytes):
+                patch = self._store_patch(file, write_id)
         else:
-            if geometry.id not in self._stored_layouts:
-                create(store, layout_key(geometry.id), geometry.layout.canonical())
-                self._stored_layouts.add(geometry.id)
-            keyframe = write_keyframe(store, geometry, job.version, write_id, self._cells_of(job.shadow, job.version))
-        phases["upload"] = time.perf_counter() - began - phases["code"]
+            with timeline.during("upload", geometry.nbytes):
+                keyframe = self._store_keyframe(job, write_id)
         changed = patch.changed if patch is not None else geometry.cells
-        record = self._writer.commit(
-            CommitDraft(
-                version=job.version,
-                step=job.step,
-                layout=geometry.id,
-                digest=job.digest.hex(),
-                changed=changed,
-                cells=geometry.cells,
-                write_id=write_id,
-                patch=patch_ref,
-                keyframe=keyframe,
-                metadata=dict(job.metadata),
+        with timeline.during("commit"):
+            record = self._writer.commit(
+                CommitDraft(
+                    version=job.version,
+                    step=job.step,
+                    layout=geometry.id,
+                    digest=job.digest.hex(),
+                    changed=changed,
+                    cells=geometry.cells,
+                    write_id=write_id,
+                    patch=patch,
+                    keyframe=keyframe,
+                    metadata=dict(job.metadata),
+                )
             )
-        )
-        job.shadow.settle(job.version)
-        phases["commit"] = time.perf_counter() - began - phases["code"] - phases["upload"]
+            job.shadow.settle(job.version)
+        phases = timeline.phases()
         return PushResult(
             version=record.version,
             step=record.step,
             kind="keyframe" if keyframe is not None else "patch",
             changed=changed,
             cells=geometry.cells,
-            nbytes=(patch_ref or keyframe).size,  # type: ignore[union-attr]
+            nbytes=(patch or keyframe).size,  # type: ignore[union-attr]
             full_nbytes=geometry.nbytes,
             digest=record.digest,
-            phases=phases,
+            phases=extents(phases),
+            timeline=phases,
         )
 
-    def _code(self, job: _Job) -> PatchFile:
-        def base_cells(group: Group) -> list[Cells]:
-            return [job.shadow.cells_at(job.version - 1, group)]
+    def _joined(self, job: _Job, advance: Advance) -> PatchFile:
+        file = PatchFile.of(job.shadow.geometry, job.version - 1, job.version, advance.coded())
+        job.timeline.note("code", job.timeline.clock(), nbytes=len(file.head))
+        return file
 
-        return encode_patch(
-            self._staging.backend,
-            job.shadow.geometry,
-            job.version - 1,
-            job.version,
-            job.changes or (),
-            coder=self._options.coder,
-            base_cells=base_cells,
+    def _store_patch(self, file: PatchFile, write_id: str) -> PatchRef:
+        key = patch_key(file.base, file.target, write_id)
+        create(self._staging.store, key, [file.head, *file.groups])
+        return file.ref(key)
+
+    def _store_keyframe(self, job: _Job, write_id: str) -> KeyframeRef:
+        geometry, store = job.shadow.geometry, self._staging.store
+        if geometry.id not in self._stored_layouts:
+            create(store, layout_key(geometry.id), geometry.layout.canonical())
+            self._stored_layouts.add(geometry.id)
+        return self._write_keyframe(geometry, job.version, write_id, self._cells_of(job.shadow, job.version))
+
+    def _write_keyframe(
+        self, geometry: Geometry, version: int, write_id: str, cells_of: Callable[[Group], Cells]
+    ) -> KeyframeRef:
+        return write_keyframe(
+            self._staging.store,
+            geometry,
+            version,
+            write_id,
+            cells_of,
+            coding=self._options.keyframe_coding,
+            backend=self._staging.backend.name,
             map_=self._staging.map_,
         )
 
@@ -260,7 +282,7 @@ class Publisher:
             return cells
 
         try:
-            keyframe = write_keyframe(self._staging.store, shadow.geometry, version, write_id, cells_of)
+            keyframe = self._write_keyframe(shadow.geometry, version, write_id, cells_of)
             if sum(sums.values(), Digest()).hex() != state.latest.digest:
                 raise Conflict("its cells were changed while they were read")
             self._writer.attach(keyframes=[keyframe], write_id=write_id)
@@ -290,11 +312,15 @@ def check_options(options: PublishOptions) -> None:
     """Raise InvalidArgument where an option is out of range."""
     if options.coder not in ("auto", "gap", "class"):
         raise InvalidArgument(f"coder is {options.coder!r}; it is one of auto, gap, class")
+    if options.shadow not in ("device", "host"):
+        raise InvalidArgument(f"shadow is {options.shadow!r}; it is one of device, host")
     if options.dtype not in ("bf16", "keep"):
         raise InvalidArgument(f"publish_dtype is {options.dtype!r}; it is one of bf16, keep")
     if not options.keyframe_share > 0:
         raise InvalidArgument(
             f"keyframe_share is {options.keyframe_share}; it is a share of a keyframe's bytes, over 0"
         )
+    if options.keyframe_coding not in ("raw", "exponents"):
+        raise InvalidArgument(f"keyframe_coding is {options.keyframe_coding!r}; it is one of raw, exponents")
     if options.keyframe_every is not None and options.keyframe_every < 1:
         raise InvalidArgument(f"keyframe_every is {options.keyframe_every}; it counts versions, from 1 on")

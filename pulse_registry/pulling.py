@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -15,8 +14,9 @@ from pulse_registry.log import RunState
 from pulse_registry.route import Route, plan
 from pulse_registry.stage import StagedCells, Staging, stage_cells
 from pulse_registry.store import Store, gateway_of
+from pulse_registry.target import Target
+from pulse_registry.timeline import Timeline, extents
 from pulse_registry.versions import PullResult
-from pulse_registry.weights import Weights
 from pulse_schemas import VersionEntry
 
 __all__ = ["Staged", "Staging", "stage_into"]
@@ -26,22 +26,23 @@ def stage_into(
     staging: Staging,
     state: RunState,
     entry: VersionEntry,
-    weights: Weights,
+    target: Target,
     held: Held | None,
     *,
     fresh: bool,
     undo_limit: int,
-    began: float,
+    timeline: Timeline,
     applied: Callable[[PullResult], None] | None = None,
 ) -> Staged:
-    """Stage a version into weights; ``held`` is what they are known to hold (None: they are new).
+    """Stage a version into a target; ``held`` is what its weights are known to hold (None: they are new).
 
-    ``applied`` is told of the result once the weights have changed; it neither waits nor fails.
+    ``timeline`` began with the call. ``applied`` is told of the result once the weights have changed; it neither waits
+    nor fails.
     """
     new = held is None
     held = held if held is not None else Held()
     with held.lock:
-        mend(staging, weights, held)
+        mend(target, held)
         base = state.version(held.version) if held.version is not None and not fresh else None
         if base is not None and base.layout != entry.layout:
             base = None
@@ -50,18 +51,18 @@ def stage_into(
             state, entry.version, have=base.version if base is not None else None, undo=[step.base for step in undo]
         )
         _announce(staging.store, state.run, route)
-        routed = time.perf_counter()
+        timeline.note("route", timeline.began)
         cells = stage_cells(
             staging,
-            weights,
+            target,
             route,
             base_digest=Digest.parse(base.digest) if base is not None else None,
             target_digest=Digest.parse(entry.digest),
+            timeline=timeline,
             undo=undo,
             new=new,
         )
-        cells.phases = {"route": routed - began, **cells.phases}
-        return Staged(staging, weights, held, entry, route, cells, undo_limit, applied)
+        return Staged(staging, target, held, entry, route, cells, undo_limit, timeline, applied)
 
 
 def _announce(store: Store, run: str, route: Route) -> None:
@@ -72,11 +73,10 @@ def _announce(store: Store, run: str, route: Route) -> None:
             gateway.expect(run, [ref.key for ref in route.refs])
 
 
-def mend(staging: Staging, weights: Weights, held: Held) -> None:
+def mend(target: Target, held: Held) -> None:
     """Undo an application that was cut off: the weights are again the version that is remembered."""
     if held.torn is not None:
-        for change in held.torn:
-            change.undo(staging.backend, weights)
+        target.undo(held.torn)
         held.torn = None
 
 
@@ -93,20 +93,22 @@ class Staged:
     def __init__(
         self,
         staging: Staging,
-        weights: Weights,
+        target: Target,
         held: Held,
         entry: VersionEntry,
         route: Route,
         cells: StagedCells,
         undo_limit: int,
+        timeline: Timeline,
         applied: Callable[[PullResult], None] | None = None,
     ) -> None:
         self.version = entry.version
         self.step = entry.step
         self.route = route
         self.nbytes = route.nbytes
-        self.weights = weights
-        self.changed = weights.geometry.cells if cells.whole else sum(len(c.index) for c in cells.changes)
+        self.changed = target.geometry.cells if cells.whole else cells.changes.changed
+        self._target = target
+        self._timeline = timeline
         self._staging = staging
         self._held = held
         self._entry = entry
@@ -123,7 +125,8 @@ class Staged:
             BaseMismatch: another version was applied to the weights since this one was staged; nothing was changed.
             InvalidArgument: it was discarded.
         """
-        began = time.perf_counter()
+        timeline = self._timeline.copy()
+        began = timeline.clock()
         with self._held.lock:
             cells = self._staged()
             if self._held.version != (self.version if self._applied else self._base) or self._held.torn is not None:
@@ -133,7 +136,8 @@ class Staged:
                 )
             if not self._applied:
                 self._write(cells)
-            seconds = time.perf_counter() - began
+        timeline.note("apply", began)
+        phases = timeline.phases()
         result = PullResult(
             version=self.version,
             step=self.step,
@@ -141,7 +145,8 @@ class Staged:
             nbytes=self.nbytes,
             objects=self.route.objects,
             changed=self.changed,
-            phases={**cells.phases, "apply": seconds},
+            phases=extents(phases),
+            timeline=phases,
         )
         if self._tell is not None:
             self._tell(result)
@@ -167,7 +172,7 @@ class Staged:
             self._held.version, self._held.torn = self._base, cells.changes
             self._held.undo = [step for step in self._held.undo if step.target != self.version]
             self._applied = False
-            mend(self._staging, self.weights, self._held)
+            mend(self._target, self._held)
 
     def discard(self) -> None:
         """Give back files and memory; the weights stay as they are. Idempotent."""
@@ -194,7 +199,7 @@ class Staged:
         held.torn = changes if sparse else None
         if not sparse:
             held.forget()  # until all cells are written, the weights hold nothing known
-        cells.store_into(self._staging, self.weights)
+        cells.store_into(self._staging, self._target)
         held.torn = None
         held.version = self.version
         self._applied = True

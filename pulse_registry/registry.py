@@ -20,7 +20,7 @@ from pulse_registry.held import HeldVersions
 from pulse_registry.log import LogReader, LogWriter, RunState, random_id, utc_now
 from pulse_registry.model import Model, read_model
 from pulse_registry.news import await_news
-from pulse_registry.parallel import ParallelMap
+from pulse_registry.placement import DeviceName, Placement, placement
 from pulse_registry.publish import Publisher, PublishOptions, check_options
 from pulse_registry.pulling import Staged, Staging, stage_into
 from pulse_registry.route import Route, plan
@@ -28,7 +28,9 @@ from pulse_registry.service.connect import HasConnections
 from pulse_registry.service.places import RUN_NAME, checked_worker
 from pulse_registry.service.reports import Reporter, TakesReports, report_of
 from pulse_registry.store import PrefixStore, RetryStore, Store, gateway_of
+from pulse_registry.target import Target
 from pulse_registry.tensors import new_tensors
+from pulse_registry.timeline import Timeline
 from pulse_registry.versions import PullResult, PushResult, Version, describe
 from pulse_registry.weights import Weights, check_layout
 from pulse_schemas import Layout, VersionEntry
@@ -51,6 +53,7 @@ class Registry:
         undo_share: float = 0.05,
         worker: str | None = None,
         owns_store: bool = False,
+        device: DeviceName | Placement = "auto",
     ) -> None:
         """Open a run in a store; ``open`` does it by URL.
 
@@ -62,8 +65,9 @@ class Registry:
             spool: folder for keyframes on their way, where a pull after one that died finds what it had fetched; None
                 for the system's temporary folder.
             undo_share: what a worker keeps to go back in memory, at most, as a share of the weights' bytes.
-            worker: its name, in reports to a service.
+            worker: its name, in reports to a service: of a worker's pulls, or of a trainer's pushes.
             owns_store: close the store's connections with the registry.
+            device: where models are worked on, by name or by a rule.
         """
         if not RUN_NAME.fullmatch(run):
             raise InvalidArgument(
@@ -79,6 +83,7 @@ class Registry:
             self._reporter = Reporter(self._gateway, run, checked_worker(worker))
         self._owned = store if owns_store and isinstance(store, HasConnections) else None
         self._backend_name = backend
+        self._placement = device if callable(device) else placement(device)
         self._options = options or PublishOptions()
         self._spool, self._undo_share = spool, undo_share
         self._reader = LogReader(self._store, run)
@@ -191,6 +196,8 @@ class Registry:
         if not isinstance(step, int) or isinstance(step, bool):
             raise InvalidArgument(f"step is {step!r}; it is an integer")
         future = self._publishing().push(step, model, metadata)
+        if self._reporter is not None:
+            future.add_done_callback(self._report_push)
         return future.result() if wait else future
 
     # -- worker ----------------------------------------------------------------------------------------------------
@@ -200,8 +207,8 @@ class Registry:
 
         Args:
             version: a number or ``"latest"``.
-            into: the worker's weights, a module or a mapping of writable tensors in host memory; they are only read
-                here, and may be serving. None: new weights are made.
+            into: the worker's weights, a module or a mapping of writable tensors, in host memory or on a GPU; they are
+                only read here, and may be serving. None: new weights are made, in host memory.
             fresh: take ``into`` as holding nothing known.
 
         Raises:
@@ -210,28 +217,7 @@ class Registry:
             BaseMismatch: ``into`` was changed since it was pulled.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
-        began = time.perf_counter()
-        state = self.state()
-        entry = self._entry(state, version)
-        staging = self._working()
-        geometry = staging.geometry(entry.layout)
-        if into is None:
-            weights, held = Weights.empty(geometry), None
-        else:
-            views = read_model(into)
-            weights, held = Weights.into(geometry, views), self._held.of(views)
-        undo_limit = int(self._undo_share * geometry.nbytes)
-        return stage_into(
-            staging,
-            state,
-            entry,
-            weights,
-            held,
-            fresh=fresh,
-            undo_limit=undo_limit,
-            began=began,
-            applied=None if self._reporter is None else self._reporter.tell,
-        )
+        return self._stage(version, into, fresh)[0]
 
     @overload
     def pull(self, version: VersionName = "latest", into: None = None) -> dict[str, Any]: ...
@@ -247,11 +233,12 @@ class Registry:
         Raises:
             As ``stage``; the weights are then as they were.
         """
-        with self.stage(version, into, fresh=fresh) as staged:
+        staged, made = self._stage(version, into, fresh)
+        with staged:
             result = staged.apply()
-            if into is not None:
+            if made is None:
                 return result
-            tensors = new_tensors(staged.weights, "auto")
+            tensors = new_tensors(made, "auto")
             self._held.of(read_model(tensors)).now_at(result.version)
             return tensors
 
@@ -286,14 +273,16 @@ class Registry:
         geometry = staging.geometry(entry.layout)
         if model is None:
             weights, held = Weights.empty(geometry), None
-            with stage_into(staging, state, entry, weights, held, fresh=True, undo_limit=0, began=0.0) as staged:
+            target = staging.target(weights)
+            with stage_into(
+                staging, state, entry, target, None, fresh=True, undo_limit=0, timeline=Timeline()
+            ) as staged:
                 staged.apply()
+            digest = weights.digest(staging.backend, staging.map_)
         else:
             views = read_model(model)
             check_layout(geometry.layout, views)
-            weights = Weights(geometry, [views[tensor.name].cells for tensor in geometry.layout.tensors])
-            held = self._held.of(views)
-        digest = weights.digest(staging.backend, staging.map_)
+            held, digest = self._held.of(views), staging.digest(geometry, views)
         if digest != Digest.parse(entry.digest):
             raise (CorruptObject if model is None else BaseMismatch)(
                 f"the cells are not those of version {entry.version}: their state digest is {digest.hex()}, "
@@ -335,6 +324,33 @@ class Registry:
     ) -> None:
         self.close()
 
+    def _stage(self, version: VersionName, into: Model | None, fresh: bool) -> tuple[Staged, Weights | None]:
+        """Stage a version; also return the weights that were made for it, None where they were given."""
+        timeline = Timeline()
+        state = self.state()
+        entry = self._entry(state, version)
+        staging = self._working()
+        geometry = staging.geometry(entry.layout)
+        views = None if into is None else read_model(into)
+        made: Weights | None = None
+        if views is None:
+            made = Weights.empty(geometry)
+            target: Target = staging.target(made)
+        else:
+            target = staging.into(geometry, views)
+        staged = stage_into(
+            staging,
+            state,
+            entry,
+            target,
+            None if views is None else self._held.of(views),
+            fresh=fresh,
+            undo_limit=int(self._undo_share * geometry.nbytes),
+            timeline=timeline,
+            applied=None if self._reporter is None else self._reporter.tell,
+        )
+        return staged, made
+
     def _entry(self, state: RunState, version: VersionName) -> VersionEntry:
         if version == "latest":
             if state.latest is None:
@@ -344,6 +360,10 @@ class Registry:
             raise InvalidArgument(f"version is {version!r}; it is a number or 'latest'")
         return state.version(version)
 
+    def _report_push(self, future: Future[PushResult]) -> None:
+        if self._reporter is not None and not future.cancelled() and future.exception() is None:
+            self._reporter.tell(future.result())
+
     def _working(self) -> Staging:
         with self._lock:
             if self._closed:
@@ -352,8 +372,8 @@ class Registry:
                 self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="pulse")
                 backend = get_backend(self._backend_name)
                 self._fetchers = ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="pulse-fetch")
-                maps = ParallelMap(self._pool), ParallelMap(self._fetchers)
-                self._staging = Staging(self._store, backend, *maps, self._spool)
+                places = (self._pool, self._fetchers, self._spool, self._placement)
+                self._staging = Staging(self._store, backend, *places)
             return self._staging
 
     def _publishing(self) -> Publisher:

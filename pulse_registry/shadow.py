@@ -7,120 +7,263 @@ committed, so that a failure takes them back, the newest first, and the next pus
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from pulse_kernels import Backend, Cells
 from pulse_registry.change import Change
 from pulse_registry.digest import Digest
-from pulse_registry.fetch import Map
+from pulse_registry.errors import Conflict
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.model import View
+from pulse_registry.parallel import ParallelMap, results
+from pulse_registry.patch import Coded, CoderChoice, code_change
+from pulse_registry.target import HostTarget, Target
+from pulse_registry.timeline import Timeline
 from pulse_registry.weights import Weights
 
 
-class Shadow:
-    """One layout's published cells.
+class Advance(Protocol):
+    """A version that a shadow was moved to, and its patch from the version before, which is being coded."""
+
+    version: int
+    digest: Digest
+
+    def coded(self) -> Iterator[Coded]:
+        """Yield each group that changed, in group order, as soon as it is coded; may be called once."""
+        ...
+
+    def stop(self) -> None:
+        """Give up the coding that has not begun: nobody wants it any more."""
+        ...
+
+
+class Shadow(Protocol):
+    """What a trainer last published, in the memory that suits its weights.
 
     Attributes:
         geometry: of the layout.
-        version: the newest version that the cells hold, committed or on its way; None before the first.
+        version: the newest version that it holds, committed or on its way.
         digest: of these cells.
     """
 
-    def __init__(self, weights: Weights, backend: Backend, version: int | None, digest: Digest) -> None:
+    geometry: Geometry
+    version: int
+    digest: Digest
+
+    def advance(self, views: Mapping[str, View], coder: CoderChoice, timeline: Timeline) -> Advance:
+        """Move to the live tensors' cells as the next version; when this returns, they may change again.
+
+        Not to be called beside itself or ``revert``. If it raises, the shadow is at the version before.
+        """
+        ...
+
+    def settle(self, version: int) -> None:
+        """Forget the way back from a version: it is committed."""
+        ...
+
+    def revert(self, version: int) -> None:
+        """Take back ``version`` and all after it."""
+        ...
+
+    def target(self) -> Target:
+        """Return the cells as what a pull changes; nothing may be on its way, nor the shadow used until ``resume``."""
+        ...
+
+    def resume(self, version: int, digest: Digest) -> None:
+        """Stand for the version that ``target`` was brought to."""
+        ...
+
+    def cells_at(self, version: int, group: Group) -> Cells:
+        """Return a copy of a group's cells as they are in ``version``, which is the newest committed or later."""
+        ...
+
+    def digest_at(self, version: int) -> Digest:
+        """Return the digest of the cells that ``cells_at`` gives."""
+        ...
+
+
+@dataclass(slots=True)
+class HostAdvance:
+    """An advance whose groups are coded by a pool's threads."""
+
+    version: int
+    digest: Digest
+    _coding: list[Future[Coded]]
+
+    def coded(self) -> Iterator[Coded]:
+        """Yield each group that changed, in group order, as soon as it is coded; what was yielded is let go of."""
+        self._coding.reverse()
+        while self._coding:
+            yield self._coding.pop().result()
+
+    def stop(self) -> None:
+        """Give up the coding that has not begun."""
+        for future in self._coding:
+            future.cancel()
+
+
+@dataclass(slots=True)
+class _Front:
+    """How far one group has come: the changes of the pushes on their way, oldest first."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    changes: list[tuple[int, Change]] = field(default_factory=list)
+    torn: bool = False
+
+
+class HostShadow:
+    """A shadow in host memory.
+
+    Groups go ahead one by one, from many threads. What is true of each group whenever its lock is free: its cells are
+    those of the last change of its *front*, and storing the old cells of the front's changes, the newest first, makes
+    them those of any version back to the newest committed one. Cells and front are changed under that lock alone, so
+    that ``lent`` and ``cells_at`` give a version's cells at any moment of an advance. The version and the digest of the
+    whole are set when all groups have arrived.
+    """
+
+    def __init__(self, weights: Weights, backend: Backend, pool: Executor, version: int, digest: Digest) -> None:
+        """Take cells that are those of a committed version, or of one that is about to be."""
         self.geometry: Geometry = weights.geometry
         self.version = version
         self.digest = digest
         self._weights = weights
         self._backend = backend
-        self._lock = threading.RLock()
-        self._pending: list[tuple[int, Sequence[Change], Digest]] = []
+        self._pool = pool
+        self._fronts = [_Front() for _ in self.geometry.groups]
+        self._lock = threading.Lock()
+        self._pending: list[tuple[int, Digest]] = []  # versions on their way, each with the digest before it
 
-    @property
-    def weights(self) -> Weights:
-        """The cells; nothing may be pending when they are changed from outside."""
-        return self._weights
+    def target(self) -> HostTarget:
+        """Return the cells as what a pull changes; see ``Shadow.target``."""
+        return HostTarget(self._weights, self._backend, self._pool)
 
-    def advance(self, views: Mapping[str, View], map_: Map) -> tuple[int, list[Change], Digest]:
-        """Diff live tensors against the shadow and take them over; return (version, changes, its digest).
+    def resume(self, version: int, digest: Digest) -> None:
+        """Stand for the version that ``target`` was brought to."""
+        self.version, self.digest = version, digest
 
-        Only the changes are written: O(model) reads, O(changed) writes. Not to be called beside itself or ``revert``.
+    def advance(self, views: Mapping[str, View], coder: CoderChoice, timeline: Timeline) -> HostAdvance:
+        """Diff live tensors against the shadow and take them over, group by group: O(model) reads, O(changed) writes.
+
+        A group's coding is queued as soon as it is diffed, behind the diffs of all groups: the trainer waits for those
+        alone, and no thread waits for the last of them.
         """
-        # The lock is not held while threads work for us: those that code a push under way wait for it in ``cells_at``.
-        changes = [c for c in map_(lambda g: self._diff(views, g), self.geometry.groups) if len(c.index)]
-        delta = sum(map_(self._delta, changes), Digest())
+        version, began = self.version + 1, timeline.clock()
+
+        def take(group: Group) -> tuple[Digest, Future[Coded] | None]:
+            start = timeline.clock()
+            change = self._take(views, version, group)
+            busy.append(timeline.clock() - start)
+            if change is None:
+                return Digest(), None
+            old, new = change.sums(self._backend)
+            return new - old, self._pool.submit(self._code, version, change, coder, timeline)
+
+        busy: list[float] = []
+        groups = self.geometry.groups
+        try:
+            # One group is not worth the way to another thread.
+            taken = [take(groups[0])] if len(groups) == 1 else results([self._pool.submit(take, g) for g in groups])
+        except BaseException:
+            self._take_back(version)
+            raise
+        digest = self.digest + sum((delta for delta, _ in taken), Digest())
         with self._lock:
-            version, digest = 0 if self.version is None else self.version + 1, self.digest + delta
-            self._pending.append((version, changes, self.digest))
+            self._pending.append((version, self.digest))
             self.version, self.digest = version, digest
-        # From here on ``cells_at`` of an older version stores the old cells, whether these are written yet or not.
-        list(map_(lambda change: change.apply(self._backend, self._weights), changes))
-        return version, changes, digest
+        timeline.note("diff", began, busy=sum(busy), nbytes=self.geometry.nbytes)
+        return HostAdvance(version, digest, [future for _, future in taken if future is not None])
 
     def settle(self, version: int) -> None:
         """Forget the way back from a version: it is committed."""
         with self._lock:
             self._pending = [entry for entry in self._pending if entry[0] > version]
+        for front in self._fronts:
+            if front.changes:
+                with front.lock:
+                    front.changes = [entry for entry in front.changes if entry[0] > version]
 
     def revert(self, version: int) -> None:
         """Take back ``version`` and all after it."""
+        self._take_back(version)
         with self._lock:
             while self._pending and self._pending[-1][0] >= version:
-                number, changes, digest = self._pending.pop()
-                for change in changes:
-                    change.undo(self._backend, self._weights)
-                self.version, self.digest = number - 1, digest
+                number, self.digest = self._pending.pop()
+                self.version = number - 1
+
+    @contextmanager
+    def lent(self, version: int, group: Group) -> Iterator[list[Cells]]:
+        """Lend a group's cells in place as they are in ``version``, only to be read; others wait for them meanwhile.
+
+        O(changed) writes, where a copy would take the group's size: what came later is taken back, and stored again.
+        """
+        front = self._fronts[group.number]
+        with front.lock:
+            later = self._later(front, version, group)
+            for change in reversed(later):
+                change.undo(self._backend, self._weights)
+            try:
+                yield self._weights.spans(group)
+            finally:
+                for change in later:
+                    change.apply(self._backend, self._weights)
 
     def cells_at(self, version: int, group: Group) -> Cells:
         """Return a copy of a group's cells as they are in ``version``, which is the newest committed or later."""
-        with self._lock:
+        front = self._fronts[group.number]
+        with front.lock:
+            later = self._later(front, version, group)
             cells = self._weights.copy_of(group)
-            for number, changes, _ in reversed(self._pending):
-                if number <= version:
-                    break
-                for change in changes:
-                    if change.group.number == group.number:
-                        self._backend.scatter(cells, change.index, change.old)
-            return cells
+        for change in reversed(later):
+            change.undo_in(self._backend, cells)
+        return cells
 
     def digest_at(self, version: int) -> Digest:
         """Return the digest of the cells that ``cells_at`` gives."""
         with self._lock:
-            digest = self.digest
-            for number, _, before in reversed(self._pending):
-                if number <= version:
-                    break
-                digest = before
-            return digest
+            return next((before for number, before in self._pending if number > version), self.digest)
 
-    def _delta(self, change: Change) -> Digest:
-        old, new = change.sums(self._backend)
-        return new - old
+    def _later(self, front: _Front, version: int, group: Group) -> list[Change]:
+        if front.torn:
+            raise Conflict(f"the diff of group {group.number} was cut off; its cells in version {version} are lost")
+        return [change for number, change in front.changes if number > version]
 
-    def _diff(self, views: Mapping[str, View], group: Group) -> Change:
-        parts = []
-        base = 0
-        for span, cells in zip(group.spans, self._weights.spans(group), strict=True):
-            tensor = self.geometry.layout.tensors[span.tensor]
-            view = views[tensor.name]
-            live = _span(view, span.start, span.stop)
-            run = self._backend.diff if view.dtype == tensor.dtype else self._backend.diff_f32
-            index, old, new = run(live, cells)
-            if len(index):
-                parts.append((index + np.uint32(base), old, new))
-            base += len(cells)
-        if not parts:
-            none = np.empty(0, group.cell_type.dtype)
-            return Change(group, np.empty(0, np.uint32), none, none)
-        if len(parts) == 1:
-            return Change(group, *parts[0])
-        index, old, new = map(np.concatenate, zip(*parts, strict=True))
-        return Change(group, index, old, new)
+    def _take_back(self, version: int) -> None:
+        for front in self._fronts:
+            with front.lock:
+                while front.changes and front.changes[-1][0] >= version:
+                    front.changes.pop()[1].undo(self._backend, self._weights)
+
+    def _code(self, version: int, change: Change, coder: CoderChoice, timeline: Timeline) -> Coded:
+        return code_change(self._backend, change, coder, lambda: self.lent(version - 1, change.group), timeline)
+
+    def _take(self, views: Mapping[str, View], version: int, group: Group) -> Change | None:
+        front = self._fronts[group.number]
+        with front.lock:
+            front.torn = True  # unless all spans arrive
+            change = self._diff(views, group)
+            if change is not None:
+                front.changes.append((version, change))
+            front.torn = False
+        return change
+
+    def _diff(self, views: Mapping[str, View], group: Group) -> Change | None:
+        tensors = self.geometry.layout.tensors
+        live = [_span(views[tensors[span.tensor].name], span.start, span.stop) for span in group.spans]
+        index, old, new, *sums = self._backend.advance_spans(live, self._weights.spans(group), group.start)
+        if not len(index):
+            return None
+        return Change(group, index, old, new, [(Digest(*sums[0]), Digest(*sums[1]))])
 
 
-def first_shadow(geometry: Geometry, views: Mapping[str, View], backend: Backend, map_: Map, version: int) -> Shadow:
+def first_shadow(
+    geometry: Geometry, views: Mapping[str, View], backend: Backend, pool: Executor, version: int
+) -> HostShadow:
     """Copy live tensors, rounded where the layout says so, into a shadow that stands for ``version``."""
     weights = Weights.empty(geometry)
 
@@ -135,8 +278,8 @@ def first_shadow(geometry: Geometry, views: Mapping[str, View], backend: Backend
                 backend.cast_f32(live, cells)
         return weights.digest_of(backend, group)
 
-    digest = sum(map_(take, geometry.groups), Digest())
-    return Shadow(weights, backend, version, digest)
+    digest = sum(ParallelMap(pool)(take, geometry.groups), Digest())
+    return HostShadow(weights, backend, pool, version, digest)
 
 
 def _span(view: View, start: int, stop: int) -> Cells:

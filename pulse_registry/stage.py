@@ -1,31 +1,35 @@
 """Staging: everything about a pull but the change of the live weights.
 
-The legs of a route are fetched in parallel, checked, decoded and joined, group by group, into one change that is
-verified against the base at hand and against the target's state digest. The live weights are only read: they may be
-serving. ``Staged.apply`` then changes them in one pass of idempotent stores.
+The legs of a route are fetched, checked, decoded and joined, group by group, each as soon as it is there, into one
+change that is verified against the base at hand and against the version's state digest. The live weights are only
+read: they may be serving. ``Staged.apply`` then changes them in one pass of idempotent stores.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pulse_kernels import Backend
-from pulse_registry.chain import Link, WrongBase, follow
-from pulse_registry.change import Change
+from pulse_registry.change import Change, Changes, HostChanges
 from pulse_registry.digest import Digest
-from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument
-from pulse_registry.fetch import Map, fetch_layout, fetch_patches
+from pulse_registry.errors import CorruptObject, InvalidArgument
+from pulse_registry.fetch import Map, begin_patches, fetch_layout
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.held import Step
 from pulse_registry.keyframe_cells import KeyframeCells
-from pulse_registry.patch import Patch
+from pulse_registry.model import View
+from pulse_registry.parallel import ParallelMap
+from pulse_registry.placement import Placement, ShadowPlace, on_host
 from pulse_registry.route import Leg, Route
+from pulse_registry.shadow import HostShadow, Shadow, first_shadow
 from pulse_registry.store import Store
-from pulse_registry.weights import Weights
+from pulse_registry.target import HostTarget, Source, Target
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights import Weights, check_layout
 
 _DENSE_SHARE = 0.25
 """Of a keyframe, a change of more cells than this share is applied as a copy: its list would take too much memory."""
@@ -38,17 +42,79 @@ class Staging:
     Attributes:
         store: scoped to the run.
         backend: computes.
-        map_: an executor's map, with a thread for each core.
-        fetch_map: another's, for what waits for the store.
+        pool: with a thread for each core.
+        fetchers: for what waits for the store.
         spool: folder for keyframes on their way; None for the system's temporary folder.
+        placement: where a model is worked on.
     """
 
     store: Store
     backend: Backend
-    map_: Map
-    fetch_map: Map
+    pool: Executor
+    fetchers: Executor
     spool: Path | None
+    placement: Placement = on_host
     _geometries: dict[str, Geometry] = field(default_factory=dict)
+
+    @property
+    def map_(self) -> Map:
+        """The pool's map."""
+        return ParallelMap(self.pool)
+
+    @property
+    def fetch_map(self) -> Map:
+        """The fetchers' map."""
+        return ParallelMap(self.fetchers)
+
+    def target(self, weights: Weights) -> HostTarget:
+        """Return weights in host memory as what a pull changes."""
+        return HostTarget(weights, self.backend, self.pool)
+
+    def into(self, geometry: Geometry, views: Mapping[str, View]) -> Target:
+        """Return a worker's tensors as what a pull changes, where they are.
+
+        Raises:
+            LayoutMismatch: names, dtypes or shapes differ from the layout.
+            InvalidModel: a tensor can't be written in place.
+        """
+        device = self.placement(views)
+        if device is None:
+            return self.target(Weights.into(geometry, views))
+        from pulse_registry.device.target import DeviceTarget
+
+        check_layout(geometry.layout, views)
+        return DeviceTarget.into(geometry, views, device)
+
+    def first_shadow(
+        self, geometry: Geometry, views: Mapping[str, View], version: int, place: ShadowPlace = "device"
+    ) -> Shadow:
+        """Copy live tensors into a shadow that stands for ``version``; ``place`` counts for tensors on a device."""
+        device = self.placement(views)
+        if device is None:
+            return first_shadow(geometry, views, self.backend, self.pool, version)
+        from pulse_registry.device.shadow import empty_device_shadow, first_device_shadow
+
+        empty = empty_device_shadow(geometry, device, self.pool, self.target, place)
+        return first_device_shadow(empty, views, version)
+
+    def empty_shadow(self, geometry: Geometry, views: Mapping[str, View], place: ShadowPlace = "device") -> Shadow:
+        """Allocate a shadow whose ``target`` is to be filled before anything else; otherwise as ``first_shadow``."""
+        device = self.placement(views)
+        if device is None:
+            return HostShadow(Weights.empty(geometry), self.backend, self.pool, -1, Digest())
+        from pulse_registry.device.shadow import empty_device_shadow
+
+        return empty_device_shadow(geometry, device, self.pool, self.target, place)
+
+    def digest(self, geometry: Geometry, views: Mapping[str, View]) -> Digest:
+        """Return the state digest of tensors, which are those of the layout, by a full pass where they are."""
+        device = self.placement(views)
+        if device is None:
+            weights = Weights(geometry, [views[tensor.name].cells for tensor in geometry.layout.tensors])
+            return weights.digest(self.backend, self.map_)
+        from pulse_registry.device.target import DeviceTarget
+
+        return DeviceTarget.into(geometry, views, device).digest()
 
     def geometry(self, layout_id: str) -> Geometry:
         """Return a stored layout's geometry; fetched once."""
@@ -59,62 +125,63 @@ class Staging:
 
 @dataclass(slots=True)
 class StagedCells:
-    """A verified way from what the weights hold to the target.
+    """A verified way from what the target's weights hold to a version.
 
     Attributes:
-        changes: one a changed group, in group order, relative to the weights, or to ``keyframe`` where that is set.
-        keyframe: all cells are copied from here first; None: ``changes`` alone lead to the target.
-        digest: the target's.
+        changes: relative to the weights, or to ``keyframe`` where that is set.
+        keyframe: all cells are copied from here first; None: ``changes`` alone lead to the version.
+        digest: the version's.
         whole: whether all cells are replaced.
-        phases: seconds of ``fetch``, ``decode`` and ``verify``.
     """
 
-    changes: Sequence[Change]
+    changes: Changes
     keyframe: KeyframeCells | None
     digest: Digest
     whole: bool = False
-    phases: dict[str, float] = field(default_factory=dict)
 
-    def store_into(self, staging: Staging, weights: Weights) -> None:
-        """Write the target's cells; safe to do again after it was cut off."""
+    def store_into(self, staging: Staging, target: Target) -> None:
+        """Write the version's cells; safe to do again after it was cut off."""
         if self.keyframe is None:
-            list(staging.map_(lambda change: change.apply(staging.backend, weights), self.changes))
+            target.apply(self.changes)
             return
-        source, changes = self.keyframe, {change.group.number: change for change in self.changes}
+        source, on_top = self.keyframe, _by_group(self.changes)
 
         def copy(group: Group) -> None:
-            weights.fill(group, source.weights.copy_of(group))
+            cells = source.weights.copy_of(group)
             source.release(group)
-            if group.number in changes:
-                changes[group.number].apply(staging.backend, weights)
+            if group.number in on_top:
+                on_top[group.number].apply_to(staging.backend, cells)
+            target.fill(group, cells)
 
-        list(staging.map_(copy, weights.geometry.groups))
+        list(staging.map_(copy, target.geometry.groups))
 
     def close(self) -> None:
         """Give back files and memory."""
         if self.keyframe is not None:
             self.keyframe.close()
-        self.changes = ()
+        self.changes = HostChanges()
 
 
 def stage_cells(
     staging: Staging,
-    weights: Weights,
+    target: Target,
     route: Route,
     *,
     base_digest: Digest | None,
     target_digest: Digest,
+    timeline: Timeline,
     undo: Sequence[Step] = (),
     new: bool = False,
 ) -> StagedCells:
-    """Prepare the way along ``route``; the weights are not changed, whatever happens.
+    """Prepare the way along ``route``; the target's weights are not changed, whatever happens.
 
     Args:
         staging: store, backend, threads.
-        weights: the live weights, holding version ``route.base`` if that is one.
+        target: the live weights, holding version ``route.base`` if that is one.
         route: from ``plan``.
         base_digest: of the version that the weights hold; None where that is not known.
         target_digest: of version ``route.target``, as committed.
+        timeline: notes ``fetch``, ``decode`` and ``verify``.
         undo: the steps that the route's undo legs take back, newest first.
         new: the weights hold nothing and nobody has seen them: they may be given other memory.
 
@@ -123,96 +190,54 @@ def stage_cells(
         CorruptObject: stored bytes are not what was committed.
         NotFound, UnsupportedFormat, StoreUnavailable: as the store and the formats.
     """
-    phases: dict[str, float] = {}
-    began = time.perf_counter()
-    geometry = weights.geometry
+    geometry, legs = target.geometry, route.legs
     keyframe: KeyframeCells | None = None
-    legs = route.legs
-    if legs and legs[0].keyframe is not None:
-        keyframe = KeyframeCells.fetch(
-            staging.store, geometry, legs[0].keyframe, staging.fetch_map, staging.spool, in_memory=new
-        )
-        legs = legs[1:]
+    with timeline.during("fetch"):
+        if legs and legs[0].keyframe is not None:
+            in_memory = new and isinstance(target, HostTarget)
+            keyframe = KeyframeCells.fetch(
+                staging.store, geometry, legs[0].keyframe, staging.fetch_map, staging.spool, in_memory=in_memory
+            )
+            timeline.note("fetch", timeline.clock(), nbytes=legs[0].nbytes)
+            legs = legs[1:]
     try:
-        refs = [leg.patch for leg in legs if leg.patch is not None]
-        fetched = fetch_patches(staging.store, geometry, refs, staging.fetch_map)
-        patches = {patch.ref.object.key: patch for patch in fetched}
-        phases["fetch"] = time.perf_counter() - began
-        base = keyframe.weights if keyframe is not None else weights
-        joined = _join_legs(staging, geometry, base, legs, patches, undo)
-        phases["decode"] = time.perf_counter() - began - phases["fetch"]
-        staged = _verify(staging, weights, keyframe, joined, base_digest, target_digest, route)
-        phases["verify"] = time.perf_counter() - began - phases["fetch"] - phases["decode"]
-        staged.phases = phases
+        sources = _sources(staging, geometry, legs, undo, timeline)
+        base = target if keyframe is None else staging.target(keyframe.weights)
+        timeline.note("decode", timeline.clock())  # a phase of every pull, even of one that has nothing to decode
+        changes, delta = base.join(sources, staging.fetchers, timeline)
+        with timeline.during("verify"):
+            return _verify(staging, target, keyframe, changes, delta, base_digest, target_digest, route)
     except BaseException:
         if keyframe is not None:
             keyframe.close()
         raise
-    return staged
 
 
-def _join_legs(
-    staging: Staging,
-    geometry: Geometry,
-    base: Weights,
-    legs: Sequence[Leg],
-    patches: dict[str, Patch],
-    undo: Sequence[Step],
-) -> list[tuple[Change, Digest]]:
-    """Return, for each changed group, its change against ``base`` and what that adds to the state digest."""
+def _sources(
+    staging: Staging, geometry: Geometry, legs: Sequence[Leg], undo: Sequence[Step], timeline: Timeline
+) -> list[Source]:
+    """Return what the legs after a keyframe change, patches with no more than their beginnings."""
+    refs = [leg.patch for leg in legs if leg.patch is not None]
+    began = timeline.clock()
+    found = begin_patches(staging.store, geometry, refs, staging.fetch_map)
+    timeline.note("fetch", began, nbytes=sum(patch.begun for patch in found))
+    patches = iter(found)
     steps = iter(undo)
-    sources: list[tuple[Leg, Patch | dict[int, Change]]] = []
-    for leg in legs:
-        if leg.patch is not None:
-            sources.append((leg, patches[leg.patch.object.key]))
-        else:
-            sources.append((leg, {change.group.number: change for change in next(steps).changes}))
-    touched = sorted({n for _, s in sources for n in (s.entries if isinstance(s, Patch) else s)})
-    return list(staging.map_(lambda n: _join_group(staging.backend, geometry.groups[n], base, sources), touched))
-
-
-def _join_group(
-    backend: Backend, group: Group, base: Weights, sources: Sequence[tuple[Leg, Patch | dict[int, Change]]]
-) -> tuple[Change, Digest]:
-    links = [link for leg, source in sources if (link := _link(backend, group, leg, source)) is not None]
-    try:
-        change = follow(backend, group, base, links)
-    except WrongBase:
-        names = ", ".join(repr(base.geometry.layout.tensors[span.tensor].name) for span in group.spans[:3])
-        raise BaseMismatch(
-            f"the weights are not version {sources[0][0].base}: cells of group {group.number} ({names}"
-            f"{', ...' if len(group.spans) > 3 else ''}) differ from what the patches start from. Nothing was "
-            "changed; pull into them with fresh=True to replace them whole"
-        ) from None
-    return change, sum((link.after - link.before for link in links), Digest())
-
-
-def _link(backend: Backend, group: Group, leg: Leg, source: Patch | dict[int, Change]) -> Link | None:
-    """Return what a leg changes of a group; None where that is nothing."""
-    if not isinstance(source, Patch):
-        if (change := source.get(group.number)) is None:
-            return None
-        old, new = change.sums(backend)
-        return Link(lambda _: -change.delta(backend), False, new, old)
-    if (entry := source.entries.get(group.number)) is None:
-        return None
-    needs_base = entry.coder == "class"
-    if leg.kind == "inverse":
-        return Link(lambda base: -source.decode(backend, group, base), needs_base, entry.new_sum, entry.old_sum)
-    return Link(lambda base: source.decode(backend, group, base), needs_base, entry.old_sum, entry.new_sum)
+    return [Source(leg, step=next(steps).changes) if leg.patch is None else Source(leg, next(patches)) for leg in legs]
 
 
 def _verify(
     staging: Staging,
-    weights: Weights,
+    target: Target,
     keyframe: KeyframeCells | None,
-    joined: Sequence[tuple[Change, Digest]],
+    changes: Changes,
+    delta: Digest,
     base_digest: Digest | None,
     target_digest: Digest,
     route: Route,
 ) -> StagedCells:
-    changes = [change for change, _ in joined]
-    digest = sum((delta for _, delta in joined), Digest())
+    """Compare the state digest that the way leads to with the committed one."""
+    digest = delta
     if keyframe is None:
         if base_digest is None:
             raise InvalidArgument("a route without a keyframe needs the base's digest")
@@ -222,7 +247,7 @@ def _verify(
         digest += keyframe.weights.digest(staging.backend, staging.map_)
         staged = StagedCells(changes, None, digest, whole=True)
     else:
-        whole, sparse = _against_keyframe(staging, weights, keyframe, changes, known=base_digest is not None)
+        whole, sparse = _against_keyframe(staging, target, keyframe, changes, known=base_digest is not None)
         digest += whole
         staged = StagedCells(changes, keyframe, digest, whole=True)
         if sparse is not None:
@@ -232,24 +257,22 @@ def _verify(
             f"version {route.target}: the route leads to state digest {digest.hex()}, "
             f"{target_digest.hex()} was committed; nothing was changed"
         )
-    if keyframe is not None and keyframe.in_memory:
-        weights.adopt(keyframe.weights)
+    if keyframe is not None and keyframe.in_memory and isinstance(target, HostTarget):
+        target.weights.adopt(keyframe.weights)
     if keyframe is not None and staged.keyframe is None:
         keyframe.close()
     return staged
 
 
 def _against_keyframe(
-    staging: Staging, weights: Weights, keyframe: KeyframeCells, changes: Sequence[Change], *, known: bool
-) -> tuple[Digest, list[Change] | None]:
-    """Return the keyframe's digest and, where little differs, the change from the live weights to the target.
+    staging: Staging, target: Target, keyframe: KeyframeCells, changes: Changes, *, known: bool
+) -> tuple[Digest, HostChanges | None]:
+    """Return the keyframe's digest and, where little differs, the change from the live weights to the version.
 
     Such a change makes a short pause and can be undone; it needs no belief in what the weights hold.
     """
-    geometry, backend = weights.geometry, staging.backend
-    on_top = {change.group.number: change for change in changes}
-    budget = int(_DENSE_SHARE * geometry.cells) if known else 0
-    left = _Budget(budget)
+    geometry, backend, on_top = target.geometry, staging.backend, _by_group(changes)
+    left = _Budget(int(_DENSE_SHARE * geometry.cells) if known and isinstance(target, HostTarget) else 0)
 
     def look(group: Group) -> tuple[Digest, Change | None]:
         digest = keyframe.weights.digest_of(backend, group)
@@ -258,14 +281,20 @@ def _against_keyframe(
             cells = keyframe.weights.copy_of(group)
             if group.number in on_top:
                 on_top[group.number].apply_to(backend, cells)
-            index, old, new = backend.diff(cells, weights.copy_of(group))
+            index, old, new = backend.diff(cells, target.read(group))
             change = Change(group, index, old, new) if left.take(len(index)) else None
         keyframe.release(group)
         return digest, change
 
     looked = list(staging.map_(look, geometry.groups))
     total = sum((digest for digest, _ in looked), Digest())
-    return total, [change for _, change in looked if change is not None and len(change.index)] if left.any else None
+    sparse = tuple(change for _, change in looked if change is not None and len(change.index))
+    return total, HostChanges(sparse) if left.any else None
+
+
+def _by_group(changes: Changes) -> dict[int, Change]:
+    """Return the changes on top of a keyframe, which is in host memory, and so are they."""
+    return {change.group.number: change for change in changes.groups} if isinstance(changes, HostChanges) else {}
 
 
 class _Budget:

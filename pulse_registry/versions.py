@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pulse_registry.log import RunState
+from pulse_registry.timeline import Phase
 from pulse_schemas import VersionEntry
 
 Kind = Literal["patch", "keyframe"]
@@ -44,7 +45,8 @@ class Version:
 class PushResult:
     """What a push did. ``nbytes`` were stored for it, of ``full_nbytes`` that all cells take.
 
-    ``phases``: seconds of ``diff`` (in the caller's thread), ``code``, ``upload`` and ``commit``.
+    ``timeline``: the phases ``diff`` (which the caller waits for), ``code``, ``hash``, ``upload`` and ``commit``.
+    ``phases``: seconds from each one's start to its end; they overlap, so that they don't add up to the whole.
     """
 
     version: int
@@ -56,13 +58,16 @@ class PushResult:
     full_nbytes: int
     digest: str
     phases: Mapping[str, float]
+    timeline: tuple[Phase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
     """What a pull did: ``nbytes`` in ``objects`` objects were fetched.
 
-    ``phases``: seconds of ``route``, ``fetch``, ``decode``, ``verify`` and ``apply``; only ``apply`` changes weights.
+    ``timeline``: the phases ``route``, ``fetch``, ``decode``, ``verify`` and ``apply``, in seconds from the call of
+    ``pull`` or ``stage``; only ``apply`` changes weights. ``phases``: seconds from each one's start to its end; they
+    overlap, so that they don't add up to the whole.
     """
 
     version: int
@@ -72,6 +77,7 @@ class PullResult:
     objects: int
     changed: int
     phases: Mapping[str, float]
+    timeline: tuple[Phase, ...] = ()
 
 
 def describe(state: RunState, entry: VersionEntry) -> Version:

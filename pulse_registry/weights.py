@@ -69,30 +69,35 @@ class Weights:
 
     def gather(self, backend: Backend, group: Group, index: Index) -> Cells:
         """Return the cells at group-local ``index`` (strictly increasing)."""
-        parts = []
-        for number, start, base, part in _parts(group, index):
-            flat = self._flat[number]
-            if flat is None:
-                parts.append(self.arrays[number].flat[part.astype(np.int64) + start - base])
-            else:
-                local = part - np.uint32(base) if base else part
-                parts.append(backend.gather(flat[start:], local))
-        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, group.cell_type.dtype)])
+        spans = self._views(group)
+        if spans is not None:
+            return backend.gather_spans(spans, index)
+        parts = [self.arrays[number].flat[places] for number, places, _ in _parts(group, index)]
+        return np.concatenate([*parts, np.empty(0, group.cell_type.dtype)])
+
+    def step(
+        self, backend: Backend, group: Group, index: Index, distance: Cells
+    ) -> tuple[Cells, Cells, Digest, Digest]:
+        """Return the cells at group-local ``index``, the same moved by ``distance``, and both sums of h; only reads."""
+        spans = self._views(group)
+        if spans is not None:
+            old, new, *sums = backend.step_spans(spans, index, distance, group.cell_type, group.start)
+        else:
+            old = self.gather(backend, group, index)
+            new = backend.move(old, distance, group.cell_type)
+            sums = [backend.digest_sparse(index, cells, group.start) for cells in (old, new)]
+        return old, new, Digest(*sums[0]), Digest(*sums[1])
 
     def scatter(self, backend: Backend, group: Group, index: Index, values: Cells) -> None:
         """Store ``values`` at group-local ``index`` (strictly increasing, below the group's cells). Idempotent."""
         if len(index) and int(index[-1]) >= group.cells:
             raise IndexError(f"index {int(index[-1])} is past the {group.cells} cells of group {group.number}")
-        done = 0
-        for number, start, base, part in _parts(group, index):
-            flat = self._flat[number]
-            some = values[done : done + len(part)]
-            if flat is None:
-                self.arrays[number].flat[part.astype(np.int64) + start - base] = some
-            else:
-                local = part - np.uint32(base) if base else part
-                backend.scatter(flat[start:], local, some)
-            done += len(part)
+        spans = self._views(group)
+        if spans is not None:
+            backend.scatter_spans(spans, index, values)
+            return
+        for number, places, chosen in _parts(group, index):
+            self.arrays[number].flat[places] = values[chosen]
 
     def fill(self, group: Group, cells: Cells) -> None:
         """Store all cells of the group."""
@@ -116,11 +121,13 @@ class Weights:
 
     def digest_of(self, backend: Backend, group: Group) -> Digest:
         """Return one group's share of the state digest."""
-        total, flat = Digest(), group.start
-        for cells in self.spans(group):
-            total += Digest(*backend.digest(cells, flat))
-            flat += len(cells)
-        return total
+        return Digest(*backend.digest_spans(self.spans(group), group.start))
+
+    def _views(self, group: Group) -> list[Cells] | None:
+        """Return the group's cells where they are; None if a tensor of theirs is not contiguous."""
+        flats = [(self._flat[span.tensor], span) for span in group.spans]
+        spans = [flat[span.start : span.stop] for flat, span in flats if flat is not None]
+        return spans if len(spans) == len(flats) else None
 
     def _take(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
         self.arrays = list(arrays)
@@ -151,15 +158,17 @@ def check_layout(layout: Layout, views: Mapping[str, View]) -> None:
         stored = layout.tied.get(name)
         if stored is None:
             raise LayoutMismatch(f"tensor {name!r} of the model is not in the version")
-        if view.cells.size and view.identity != views[stored].identity:
+        if view.size and view.identity != views[stored].identity:
             raise LayoutMismatch(f"tensor {name!r} is tied to {stored!r} in the version, not in the model")
     seen: dict[tuple[Any, ...], str] = {}
     for name in wanted:
-        if views[name].cells.size and (first := seen.setdefault(views[name].identity, name)) != name:
+        if views[name].size and (first := seen.setdefault(views[name].identity, name)) != name:
             raise LayoutMismatch(f"tensor {name!r} is tied to {first!r} in the model, not in the version")
 
 
 def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
+    if array.flags.c_contiguous:
+        return False
     # From the smallest stride up, each must step over all that the smaller ones reach.
     reach = array.itemsize - 1
     for stride, length in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
@@ -169,16 +178,12 @@ def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
     return False
 
 
-def _parts(group: Group, index: Index) -> Iterator[tuple[int, int, int, Index]]:
-    """Split an index by spans: yield (tensor, the span's start in it and in the group, group-local indices)."""
+def _parts(group: Group, index: Index) -> Iterator[tuple[int, npt.NDArray[np.int64], slice]]:
+    """Split an index by spans: yield (tensor, places in it, which part of the index they are)."""
     base = at = 0
-    if len(group.spans) == 1:
-        span = group.spans[0]
-        yield span.tensor, span.start, 0, index
-        return
     for span in group.spans:
         end = base + span.stop - span.start
         to = int(np.searchsorted(index, end))
         if to > at:
-            yield span.tensor, span.start, base, index[at:to]
+            yield span.tensor, index[at:to].astype(np.int64) + (span.start - base), slice(at, to)
         base, at = end, to

@@ -18,6 +18,17 @@ hypothesis.settings.register_profile("sweep", deadline=None, print_blob=True, ma
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="where GPU kernels are tested: cpu (interpreted) or cuda")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Triton reads these when it is first imported, which a test of something else may do.
+    if config.getoption("--device") == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # or 3.9 warns; the kernels have no floating point
+
+
 @pytest.fixture(scope="session")
 def seaweedfs() -> Iterator[S3Server]:
     """SeaweedFS, one for each test process; it takes some three seconds to start."""

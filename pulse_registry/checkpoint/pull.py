@@ -22,6 +22,7 @@ from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, 
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import Shard, shards_of
 from pulse_registry.registry import Registry
+from pulse_registry.timeline import Phase
 from pulse_registry.versions import PullResult, Version
 
 _logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ _logger = logging.getLogger(__name__)
 class CheckpointPull:
     """What a pull into a folder did: ``nbytes`` in ``objects`` objects were fetched; 0 where it held the version.
 
-    ``verified``: all cells in the folder's files have the version's state digest.
+    ``verified``: all cells in the folder's files have the version's state digest. ``timeline``: of the pull into them.
     """
 
     version: int
@@ -39,6 +40,7 @@ class CheckpointPull:
     nbytes: int
     objects: int
     verified: bool
+    timeline: tuple[Phase, ...] = ()
 
 
 def pull_checkpoint(
@@ -88,7 +90,7 @@ def pull_checkpoint(
             _tidy(out, keep=out.shards)
             raise
         _tidy(out, spool=True)
-        return CheckpointPull(target.version, target.digest, result.nbytes, result.objects, True)
+        return CheckpointPull(target.version, target.digest, result.nbytes, result.objects, True, result.timeline)
 
 
 def _held(registry: Registry, out: CheckpointFolder, *, fresh: bool) -> Version | None:

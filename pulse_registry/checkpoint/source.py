@@ -53,7 +53,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         document, start = split_header(mapped[: 8 + min(length, size, _HEADER_LIMIT)])
     except ValueError as error:
         raise InvalidModel(f"{path} is no whole safetensors file: {error}") from error
-    document.pop("__metadata__", None)
+    metadata = document.pop("__metadata__", None)
+    if isinstance(metadata, dict) and "coding" in metadata:
+        raise InvalidModel(f"{path} is a coded shard of a keyframe: pull its version into a folder, and push that")
     return {name: _tensor(path, mapped, start, name, entry) for name, entry in document.items()}
 
 

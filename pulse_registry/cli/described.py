@@ -12,6 +12,7 @@ from blake3 import blake3
 from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import CorruptObject, InvalidArgument, UnsupportedFormat
 from pulse_registry.patch import read_head
+from pulse_registry.pieces import CODING_FORMAT
 from pulse_registry.safetensors_header import split_header
 from pulse_registry.store import Store
 from pulse_schemas import Fault, Head, Layout, Schema, SchemaError, Snapshot, load_json, unseal_record
@@ -78,6 +79,8 @@ def _safetensors(source: Source, *, sure: bool = True) -> dict[str, Any]:
     try:
         document, start = split_header(source.read(0, min(source.size, 8 + min(length, _HEADER_LIMIT))))
         metadata = document.pop("__metadata__", {})
+        if "coding" in metadata:
+            return _coded_shard(source, str(metadata["coding"]), start, document["pieces"]["data_offsets"])
         if "pulse" in metadata:
             return _patch(source, start + int(document["directory"]["data_offsets"][1]))
         tensors = [_tensor(name, entry) for name, entry in document.items()]
@@ -91,6 +94,14 @@ def _safetensors(source: Source, *, sure: bool = True) -> dict[str, Any]:
     kind = "keyframe shard" if source.name.startswith("objects/keyframe/") else "safetensors"
     cells = sum(tensor["cells"] for tensor in tensors)
     return {"type": kind, "cells": cells, "metadata": metadata, "tensors": tensors}
+
+
+def _coded_shard(source: Source, coding: str, start: int, place: list[int]) -> dict[str, Any]:
+    if coding != CODING_FORMAT:
+        raise UnsupportedFormat(f"{source.name}: it is coded as {coding!r}; this release reads {CODING_FORMAT!r}")
+    if [0, source.size - start] != place:
+        raise CorruptObject(f"{source.name}: {source.size} bytes, its header says {start + place[1]}")
+    return {"type": "coded keyframe shard", "coding": coding, "coded_bytes": place[1]}
 
 
 def _tensor(name: str, entry: dict[str, Any]) -> dict[str, Any]:

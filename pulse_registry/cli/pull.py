@@ -12,6 +12,7 @@ from pulse_registry.cli.options import Json, Root, Run, Token, VersionOption, pa
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.progress import MeteredFiles
 from pulse_registry.cli.session import open_session
+from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
 
 
 def pull(
@@ -23,6 +24,7 @@ def pull(
         bool, typer.Option("--fresh", help="Replace the shards in DIR whole, whatever they hold.")
     ] = False,
     token: Token = None,
+    timeline: TimelineOption = False,
     json_output: Json = False,
 ) -> None:
     """Make DIR the Hugging Face checkpoint of a version; from another version of the run it gets there by patches.
@@ -41,8 +43,11 @@ def pull(
                 "bytes": result.nbytes,
                 "objects": result.objects,
                 "verified": result.verified,
+                **({"timeline": timeline_rows(result.timeline)} if timeline else {}),
             }
         )
         return
     fetched = f"{size(result.nbytes)} in {result.objects} objects" if result.objects else "nothing to fetch"
     print(f"{out} holds version {result.version}, verified: {fetched}, digest {result.digest}")
+    if timeline:
+        print_timeline(result.timeline)

@@ -12,6 +12,7 @@ from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.cli.options import Json, Root, Run, Token
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
+from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
 from pulse_registry.publish import PublishOptions
 
 
@@ -21,6 +22,13 @@ class Coder(StrEnum):
     auto = "auto"
     gap = "gap"
     class_ = "class"
+
+
+class KeyframesAs(StrEnum):
+    """How keyframes are stored."""
+
+    raw = "raw"
+    exponents = "exponents"
 
 
 class PublishAs(StrEnum):
@@ -37,12 +45,16 @@ def push(
     run: Run,
     coder: Annotated[Coder, typer.Option(help="Of the patch: class is smaller and slower.")] = Coder.auto,
     dtype: Annotated[PublishAs, typer.Option(help="float32 rounded to BF16, or all as it is.")] = PublishAs.bf16,
+    keyframe_coding: Annotated[
+        KeyframesAs, typer.Option(help="Of a keyframe: exponents is some 30 % smaller, for pulse alone to read.")
+    ] = KeyframesAs.raw,
     token: Token = None,
+    timeline: TimelineOption = False,
     json_output: Json = False,
 ) -> None:
     """Publish a checkpoint as the next version: the cells that changed, or all of the first one."""
     model = read_checkpoint(source)
-    options = PublishOptions(coder.value, dtype.value)
+    options = PublishOptions(coder.value, dtype.value, keyframe_coding=keyframe_coding.value)
     with open_session(root, run, title=f"push {source}", quiet=json_output, token=token, options=options) as session:
         result = session.registry.push(step, model)
     if json_output:
@@ -55,6 +67,7 @@ def push(
                 "cells": result.cells,
                 "bytes": result.nbytes,
                 "digest": result.digest,
+                **({"timeline": timeline_rows(result.timeline)} if timeline else {}),
             }
         )
         return
@@ -63,3 +76,5 @@ def push(
         f"version {result.version} (step {result.step}): {result.kind} of {size(result.nbytes)}, "
         f"{result.changed:,} of {result.cells:,} cells ({share}), digest {result.digest}"
     )
+    if timeline:
+        print_timeline(result.timeline)

@@ -17,6 +17,7 @@ from pulse_registry.demo.messages import Loaded, Prompt, Published, Rollout, Ste
 from pulse_registry.demo.policy import Policy, load_policy
 from pulse_registry.demo.process import Wires, receive
 from pulse_registry.demo.sums import Sum, is_right, reward, sums
+from pulse_registry.timeline import stacked
 
 
 def train(wires: Wires, name: str) -> None:
@@ -164,7 +165,7 @@ class Pushes:
                 nbytes=done.nbytes,
                 full_nbytes=done.full_nbytes,
                 digest=done.digest,
-                phases=dict(done.phases),
+                phases=stacked(done.timeline),
                 sha256=sha256,
             )
         )

@@ -14,6 +14,7 @@ from pulse_registry.demo.messages import Checked, Generated, Pulled, Role
 from pulse_registry.demo.policy import empty_model, quiet_transformers
 from pulse_registry.demo.process import Wires, wait_until
 from pulse_registry.demo.rollout import answer
+from pulse_registry.timeline import stacked
 
 
 def rollout(wires: Wires, name: str) -> None:
@@ -115,7 +116,7 @@ def _tell_pulled(wires: Wires, name: str, role: Role, before: int | None, result
             nbytes=result.nbytes,
             objects=result.objects,
             changed=result.changed,
-            phases=dict(result.phases),
+            phases=stacked(result.timeline),
             sha256=fingerprint(model),
         )
     )

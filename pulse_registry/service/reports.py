@@ -1,15 +1,18 @@
-"""What workers tell the service of themselves, so that whoever runs the training sees who is behind."""
+"""What workers and trainers tell the service of their pulls and pushes, so that whoever runs the training sees who is
+behind, and where the time goes.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Protocol, runtime_checkable
 
 from pulse_registry.errors import PulseError
-from pulse_registry.versions import PullResult
-from pulse_schemas.api import WorkerReport
+from pulse_registry.versions import PullResult, PushResult
+from pulse_schemas.api import PhaseBody, WorkerReport
 
 _logger = logging.getLogger(__name__)
 
@@ -23,13 +26,20 @@ class TakesReports(Protocol):
         ...
 
 
-def report_of(result: PullResult) -> WorkerReport:
-    """Return what is told of a pull."""
-    return WorkerReport(version=result.version, digest=result.digest, phases=dict(result.phases), nbytes=result.nbytes)
+def report_of(result: PullResult | PushResult) -> WorkerReport:
+    """Return what is told of a pull or a push."""
+    return WorkerReport(
+        operation="pull" if isinstance(result, PullResult) else "push",
+        version=result.version,
+        digest=result.digest,
+        phases=dict(result.phases),
+        timeline=tuple(PhaseBody(**asdict(phase)) for phase in result.timeline),
+        nbytes=result.nbytes,
+    )
 
 
 class Reporter:
-    """Reports one worker's pulls in the background: no pull waits for it, and none fails because of it.
+    """Reports one worker's pulls, or a trainer's pushes, in the background: none waits for it or fails because of it.
 
     While a report is on its way, only the newest of those that follow is kept.
     """
@@ -41,10 +51,10 @@ class Reporter:
         self._worker = worker
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pulse-report")
-        self._newest: PullResult | None = None
+        self._newest: PullResult | PushResult | None = None
 
-    def tell(self, result: PullResult) -> None:
-        """Report a pull soon."""
+    def tell(self, result: PullResult | PushResult) -> None:
+        """Report a pull or a push soon."""
         with self._lock:
             idle = self._newest is None
             self._newest = result

@@ -27,11 +27,15 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pulse_schemas.api import WorkerReport
+
 MAX_RUNS: Final = 500
 """Runs that have figures of their own; the most recently used ones first."""
 
 _REQUEST_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STORE_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_PHASE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_PHASES: Final = frozenset({"diff", "code", "hash", "upload", "commit", "route", "fetch", "decode", "verify", "apply"})
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 
 
@@ -83,6 +87,13 @@ class Metrics:
             "pulse_signed_bytes", "Size of the objects behind them.", ("use",), registry=registry
         )
         self.reports = Counter("pulse_worker_reports", "Reports that workers sent.", registry=registry)
+        self.phase_seconds = Histogram(
+            "pulse_phase_seconds",
+            "From the start of a phase of a reported pull or push to its end; phases overlap.",
+            ("operation", "phase"),
+            buckets=_PHASE_BUCKETS,
+            registry=registry,
+        )
         self._labelled: dict[tuple[str, str, int], Callable[[float | None], None]] = {}
 
     def watch_runs(self, figures: Callable[[], Iterable[RunFigures]]) -> None:
@@ -96,6 +107,13 @@ class Metrics:
         if count is None:
             count = self._labelled[key] = self._counter(*key)
         count(seconds)
+
+    def count_report(self, report: WorkerReport) -> None:
+        """Count what a worker or a trainer reported; phases that no release has count as one."""
+        self.reports.inc()
+        phases = {phase.phase: phase.end - phase.start for phase in report.timeline} or report.phases
+        for name, seconds in phases.items():
+            self.phase_seconds.labels(report.operation, name if name in _PHASES else "other").observe(max(0.0, seconds))
 
     def render(self) -> tuple[bytes, str]:
         """Return all metrics as Prometheus reads them, and their media type."""

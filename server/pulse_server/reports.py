@@ -64,7 +64,9 @@ class Reports:
 
     def take(self, run: str, worker: str, report: WorkerReport) -> None:
         """Remember a worker's report; asks nothing of the store."""
-        note = WorkerNote(**report.model_dump(), worker=worker, reported_at=timestamp(self._now()))
+        note = WorkerNote(
+            **report.model_dump(), seconds=report.seconds, worker=worker, reported_at=timestamp(self._now())
+        )
         with self._lock:
             notes = self._own.setdefault(run, OrderedDict())
             notes.pop(worker, None)
@@ -159,6 +161,7 @@ def _told(state: RunState, note: WorkerNote) -> WorkerBody:
         version=note.version,
         digest=note.digest,
         phases=note.phases,
+        seconds=note.seconds,
         nbytes=note.nbytes,
         reported_at=note.reported_at,
         staleness=max(0, len(state.versions) - 1 - note.version),

@@ -173,9 +173,14 @@ class Service:
         return known if known is not None else await self.call(self.urls.sign, run, wanted)
 
     def take_report(self, feed: RunFeed, worker: str, report: WorkerReport) -> None:
-        """Remember a worker's report, and tell the run's event streams of it, at a rate that they can bear."""
+        """Remember a worker's report, and tell the run's event streams of it, at a rate that they can bear.
+
+        Of a trainer's report of a push, only the times are counted.
+        """
+        self.metrics.count_report(report)
+        if report.operation == "push":
+            return
         self.reports.take(feed.run, worker, report)
-        self.metrics.reports.inc()
         feed.announce(max(_ANNOUNCE_S, self.reports.heard(feed.run) / _LINES_PER_S))
 
     async def gather_reports(self, feed: RunFeed) -> None:

@@ -32,6 +32,18 @@ def test_push_says_what_it_stored(pulse: Pulse, run: Run, tmp_path: Path) -> Non
     assert text.out.startswith("version 6 (step 60): patch of ")
 
 
+def test_a_timeline_is_drawn_where_it_is_asked_for(pulse: Pulse, run: Run, tmp_path: Path) -> None:
+    file = save(tmp_path / "next.safetensors", step_of(run.states[-1], 78))
+    answer = pulse("push", "--step", 50, "--timeline", "--json", file)
+    assert [phase["phase"] for phase in answer.json["timeline"]][:2] == ["diff", "code"]
+    assert {"phase", "start", "end", "busy", "nbytes"} == set(answer.json["timeline"][0])
+    text = pulse("pull", "--out", tmp_path / "out", "--timeline")
+    assert text.code == 0
+    drawn = {line.split()[0]: line for line in text.out.splitlines() if "█" in line}
+    assert list(drawn) == ["route", "fetch", "decode", "verify", "apply"]
+    assert "█" not in pulse("pull", "--out", tmp_path / "other").out
+
+
 @pytest.mark.parametrize("coder", ["gap", "class"])
 def test_push_takes_the_coder_that_is_asked_for(pulse: Pulse, run: Run, tmp_path: Path, coder: str) -> None:
     file = save(tmp_path / "next.safetensors", step_of(run.states[-1], 5))

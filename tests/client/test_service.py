@@ -20,6 +20,7 @@ from pulse_registry.log import keys
 from pulse_registry.publish import PublishOptions
 from pulse_registry.service.store import ServiceStore
 from pulse_registry.store import open_store
+from pulse_schemas.api import WorkerReport
 from tests.client.policies import blank, equal, opened, policy
 from tests.service import Service
 
@@ -294,6 +295,26 @@ def test_a_worker_with_a_name_reports_what_it_applied(file_service: Service, run
     assert told["phases"] == pytest.approx(dict(result.phases))
     staged.apply()  # closed: nobody is told, and nothing fails
     assert workers_of(file_service, run)["host-3:0"]["version"] == 1
+
+
+def test_a_trainer_with_a_name_reports_its_pushes_and_is_no_worker(
+    file_service: Service, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[WorkerReport] = []
+    monkeypatch.setattr(ServiceStore, "report", lambda _, run, worker, report: told.append(report))
+    with pulse_registry.open(
+        file_service.url, run=run, token=file_service.token, worker="trainer", backend="reference"
+    ) as trainer:
+        result = trainer.push(0, policy(0))
+    (report,) = told
+    assert (report.operation, report.version, report.nbytes) == ("push", 0, result.nbytes)
+    assert [(phase.phase, phase.busy) for phase in report.timeline] == [(p.phase, p.busy) for p in result.timeline]
+    monkeypatch.undo()
+    with pulse_registry.open(
+        file_service.url, run=run, token=file_service.token, worker="trainer", backend="reference"
+    ) as trainer:
+        trainer.push(1, policy(1))
+    assert workers_of(file_service, run) == {}
 
 
 def test_a_report_by_hand_says_what_is_wrong_with_it(file_service: Service, run: str) -> None:

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pulse_registry.errors import NotFound
 from pulse_registry.store import MemoryStore
+from pulse_schemas.api import PhaseBody, WorkerReport
 from pulse_server.metrics import MAX_RUNS, Metrics, RunFigures
 from pulse_server.settings import Settings
 from pulse_server.store_metrics import MetricsStore
@@ -122,3 +123,26 @@ def test_store_calls_are_counted_by_verb_and_by_how_they_end() -> None:
     ok = {(verb, "ok"): 1.0 for verb in ("put", "get", "size", "exists", "delete")}
     assert outcomes == ok | {("list", "ok"): 2, ("get", "NotFound"): 1}
     assert value(metrics, "pulse_store_seconds_count", verb="get") == 2
+
+
+def test_phases_of_reported_pulls_and_pushes_are_timed_by_what_they_are() -> None:
+    metrics = Metrics()
+    spans = (PhaseBody(phase="fetch", start=0.5, end=2.0, busy=9.0, nbytes=5),)
+    metrics.count_report(WorkerReport(version=1, digest="f" * 32, phases={"fetch": 7.0}, timeline=spans))
+    metrics.count_report(WorkerReport(version=1, digest="f" * 32, phases={"apply": 0.25}))
+    metrics.count_report(
+        WorkerReport(operation="push", version=1, digest="f" * 32, phases={"diff": 3.0, "made-up": 1.0})
+    )
+    assert value(metrics, "pulse_phase_seconds_sum", operation="pull", phase="fetch") == 1.5
+    assert value(metrics, "pulse_phase_seconds_sum", operation="pull", phase="apply") == 0.25
+    assert value(metrics, "pulse_phase_seconds_count", operation="push", phase="diff") == 1
+    assert value(metrics, "pulse_phase_seconds_sum", operation="push", phase="other") == 1
+    assert value(metrics, "pulse_phase_seconds_sum", operation="push", phase="made-up") is None
+    assert value(metrics, "pulse_worker_reports_total") == 3
+
+
+def test_a_phase_that_ends_before_it_began_counts_as_none() -> None:
+    metrics = Metrics()
+    spans = (PhaseBody(phase="fetch", start=5.0, end=2.0, busy=0.0, nbytes=0),)
+    metrics.count_report(WorkerReport(version=1, digest="f" * 32, timeline=spans))
+    assert value(metrics, "pulse_phase_seconds_sum", operation="pull", phase="fetch") == 0

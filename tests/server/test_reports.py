@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import CountingStore, Store
-from pulse_schemas.api import WorkerReport
+from pulse_schemas.api import PhaseBody, WorkerReport
 from pulse_server.reports import Reports
 from tests.log.builders import RUN, DictStore
 from tests.server.running import app_over, fill, run_of
@@ -63,6 +63,17 @@ def test_a_report_is_told_with_how_far_behind_the_worker_is(time: Time) -> None:
         7,
     )
     assert reports.figures(STATE, 0.5).staleness == 2
+
+
+def test_the_time_of_a_pull_is_that_of_its_timeline_and_without_one_of_its_phases(time: Time) -> None:
+    reports = replica(DictStore(), time)
+    spans = tuple(PhaseBody(phase=name, start=0.5, end=end, busy=9, nbytes=0) for name, end in (("a", 2.0), ("b", 1.0)))
+    reports.take(RUN, "a", WorkerReport(version=0, digest="0" * 32, phases={"a": 1.5, "b": 0.5}, timeline=spans))
+    reports.take(RUN, "b", WorkerReport(version=0, digest="0" * 32, phases={"a": 1.5, "b": 0.5}))
+    reports.take(RUN, "c", WorkerReport(version=0, digest="0" * 32))
+    assert [worker.seconds for worker in reports.listed(STATE).workers] == [2.0, 2.0, 0.0]
+    reports.take(RUN, "b", WorkerReport(version=0, digest="0" * 32, phases={"a": 1.5, "b": 1.0}))
+    assert [worker.seconds for worker in reports.listed(STATE).workers] == [2.0, 2.5, 0.0]
 
 
 def test_replicas_hear_of_each_others_workers_and_the_newest_report_counts(time: Time) -> None:
@@ -165,6 +176,9 @@ def test_workers_report_over_http_to_any_replica() -> None:
         else:
             pytest.fail("the other replica never heard of it")
         assert one.put("/v1/runs/ghost/workers/w", json=body).status_code == 404
+        assert one.put(f"{URL}/workers/trainer", json=body | {"operation": "push"}).status_code == 204
+        assert [told["worker"] for told in one.get(f"{URL}/workers").json()["workers"]] == ["rollout-1:0"]
+        assert 'pulse_phase_seconds_count{operation="push",phase="fetch"} 1.0' in one.get("/metrics").text
 
 
 @pytest.mark.parametrize(
@@ -176,6 +190,9 @@ def test_workers_report_over_http_to_any_replica() -> None:
         {"phases": {"x" * 65: 1.0}},
         {"phases": {"<b>": 1.0}},
         {"phases": {"apply": -1.0}},
+        {"timeline": [{"phase": "fetch", "start": 0.0, "end": 1.0, "busy": -1.0, "nbytes": 0}]},
+        {"timeline": [{"phase": "fetch", "start": 0.0, "end": 1.0, "busy": 1.0, "nbytes": 0}] * 17},
+        {"operation": "peek"},
         {"more": 1},
     ],
     ids=lambda change: next(iter(change)),

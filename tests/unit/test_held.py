@@ -13,7 +13,7 @@ import torch
 
 import pulse_registry
 from pulse_kernels import CELL_TYPES
-from pulse_registry.change import Change
+from pulse_registry.change import Change, HostChanges
 from pulse_registry.geometry import Group
 from pulse_registry.held import Held, HeldVersions, Step
 from pulse_registry.model import read_model
@@ -33,7 +33,7 @@ def of(held: HeldVersions, model: Any) -> Held:
 def step(base: int, target: int, cells: int) -> Step:
     group = Group(0, 0, 1000, CELL_TYPES["BF16"], ())
     change = Change(group, np.zeros(cells, np.uint32), np.zeros(cells, np.uint16), np.zeros(cells, np.uint16))
-    return Step(base, target, [change])
+    return Step(base, target, HostChanges((change,)))
 
 
 @by_framework

@@ -41,7 +41,8 @@ SIGNATURES = {
     "open": "(url: 'str', *, run: 'str', token: 'str | None' = None, worker: 'str | None' = None, "
     "create: 'bool' = True, coder: \"Literal['auto', 'gap', 'class']\" = 'auto', "
     "publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = 0.5, "
-    "keyframe_every: 'int | None' = None, backend: 'BackendName' = 'auto') -> 'Registry'",
+    "keyframe_every: 'int | None' = None, keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', "
+    "backend: 'BackendName' = 'auto', device: 'DeviceName' = 'auto', shadow: 'ShadowPlace' = 'device') -> 'Registry'",
     "Registry.push": "(self, step: 'int', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.pull": "(self, version: 'VersionName' = 'latest', into: 'Model | None' = None, *, fresh: 'bool' = False) "
@@ -62,10 +63,10 @@ SIGNATURES = {
     "Staged.discard": "(self) -> 'None'",
 }
 FIELDS = {
-    "PushResult": "version step kind changed cells nbytes full_nbytes digest phases",
-    "PullResult": "version step digest nbytes objects changed phases",
+    "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline",
+    "PullResult": "version step digest nbytes objects changed phases timeline",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata",
-    "PublishOptions": "coder dtype keyframe_share keyframe_every",
+    "PublishOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow",
 }
 
 

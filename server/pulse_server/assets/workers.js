@@ -70,7 +70,8 @@ export class Workers {
     return this.#reports.map((worker) => ({
       ...worker,
       behind: this.#newest === null ? worker.staleness : Math.max(0, this.#newest - worker.version),
-      seconds: Object.values(worker.phases).reduce((sum, seconds) => sum + seconds, 0),
+      // Phases overlap: the time of the whole is told beside them, but not by older replicas.
+      seconds: worker.seconds || Object.values(worker.phases).reduce((sum, seconds) => sum + seconds, 0),
     }));
   }
 

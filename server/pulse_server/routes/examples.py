@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pulse_registry.log import keys
-from pulse_schemas.api import ObjectBody, VersionBody, WorkerBody
+from pulse_schemas.api import ObjectBody, PhaseBody, VersionBody, WorkerBody
 
 RUN: Final = "math-7b"
 WRITE_ID: Final = "5c8f3f1c2f0e4b7fa64c2b8f7d0a9e31"
@@ -35,10 +35,17 @@ REPORTED: Final = WorkerBody(
     worker=WORKER,
     version=41,
     digest=DIGEST,
-    phases={"fetch": 0.8, "decode": 0.3, "verify": 0.1, "apply": 0.02},
+    phases={"fetch": 0.8, "decode": 0.7, "verify": 0.7, "apply": 0.02},
+    seconds=0.94,
     nbytes=81_000_000,
     reported_at=WHEN,
     staleness=1,
     digest_matches=True,
+)
+TIMELINE: Final = (
+    PhaseBody(phase="fetch", start=0.01, end=0.81, busy=5.6, nbytes=81_000_000),
+    PhaseBody(phase="decode", start=0.2, end=0.9, busy=1.1, nbytes=81_000_000),
+    PhaseBody(phase="verify", start=0.22, end=0.92, busy=0.4, nbytes=0),
+    PhaseBody(phase="apply", start=0.92, end=0.94, busy=0.02, nbytes=0),
 )
 SEALED: Final = '{"blake3":"...","body":{"format":"pulse-record/1","kind":"commit","run":"math-7b","seq":43}}'

@@ -35,7 +35,11 @@ _WORKER: Final = Parameter(
         {204: Says("Taken.")},
         parameters=(RUN, _WORKER),
         body=WorkerReport(
-            version=41, digest=examples.DIGEST, phases=examples.REPORTED.phases, nbytes=examples.REPORTED.nbytes
+            version=41,
+            digest=examples.DIGEST,
+            phases=examples.REPORTED.phases,
+            timeline=examples.TIMELINE,
+            nbytes=examples.REPORTED.nbytes,
         ),
         refuses={404: "There is no such run."},
     )

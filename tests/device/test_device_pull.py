@@ -1,0 +1,162 @@
+"""A pull into a model on the device gives what one into host memory gives, undoes, and refuses what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pulse_registry.device import target as target_module
+from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidModel
+from pulse_registry.model import read_model
+from pulse_registry.registry import Registry
+from pulse_registry.store import FaultStore, MemoryStore
+from pulse_registry.store.fault import Fault
+from tests.device.models import Tensors, blank, changed, holds, made, on_device, on_host
+from tests.faults.harness import small_groups
+
+
+@pytest.fixture(autouse=True)
+def groups() -> Iterator[None]:
+    with small_groups():
+        yield
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> MemoryStore:
+    return MemoryStore(request.node.name)
+
+
+def history(store: MemoryStore, device: str, coders: list[str], *, counts: bool = False) -> list[Tensors]:
+    """Push a keyframe and a patch a coder, in host memory; return the states."""
+    model = made("cpu", counts=counts)
+    states = []
+    for step, coder in enumerate(["gap", *coders]):
+        if step:
+            changed(model, step, 30 + step, 71)
+        with on_host(store, coder=coder) as registry:
+            registry.push(step, model)
+        states.append({name: tensor.clone() for name, tensor in model.items()})
+    return states
+
+
+def at_version(registry: Registry, version: int, model: Tensors, device: str) -> Tensors:
+    """Return a worker's tensors that hold a version, and are known to."""
+    worker = blank(model, device)
+    registry.pull(version, into=worker)
+    return worker
+
+
+def test_a_worker_on_the_device_follows_patches_of_both_coders_in_tensors_that_stay_where_they_are(
+    device: str, store: MemoryStore
+) -> None:
+    states = history(store, device, ["gap", "class"], counts=True)
+    with on_device(store, device) as registry:
+        worker = at_version(registry, 0, states[0], device)
+        assert holds(worker, states[0])
+        addresses = [tensor.data_ptr() for tensor in worker.values()]
+        for version in (1, 2):
+            result = registry.pull(version, into=worker)
+            assert holds(worker, states[version])
+            assert {"fetch", "decode", "verify", "apply"} <= set(result.phases)
+        assert [tensor.data_ptr() for tensor in worker.values()] == addresses
+
+
+@pytest.mark.parametrize("batch", [64, 1 << 20])
+def test_a_worker_that_is_behind_follows_a_chain_in_one_step(
+    device: str, store: MemoryStore, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_module, "BATCH_BYTES", batch)
+    states = history(store, device, ["class", "class"])
+    with on_device(store, device) as registry:
+        worker = at_version(registry, 0, states[0], device)
+        staged = registry.stage(2, into=worker)
+        assert holds(worker, states[0])
+        result = staged.apply()
+        assert holds(worker, states[2])
+        assert result.objects == 2
+        staged.undo()
+        assert holds(worker, states[0])
+
+
+def test_a_worker_on_the_device_goes_back_in_memory(device: str, store: MemoryStore) -> None:
+    states = history(store, device, ["gap", "class"])
+    with on_device(store, device) as registry:
+        worker = at_version(registry, 0, states[0], device)
+        held = registry._held.of(read_model(worker))
+        registry._undo_share = 100.0
+        registry.pull(1, into=worker)
+        registry.pull(2, into=worker)
+        assert len(held.undo) == 2
+        back = registry.pull(1, into=worker)
+        assert holds(worker, states[1])
+        assert back.objects == 0
+        registry.pull(2, into=worker)
+        registry.pull(0, into=worker)
+        assert holds(worker, states[0])
+
+
+def test_a_worker_on_the_device_goes_back_by_inverted_patches(device: str, store: MemoryStore) -> None:
+    states = history(store, device, ["gap"])
+    with on_device(store, device) as registry:
+        registry._undo_share = 0.0
+        worker = at_version(registry, 1, states[1], device)
+        assert registry.pull(0, into=worker).objects == 1
+        assert holds(worker, states[0])
+
+
+@pytest.mark.parametrize("coder", ["gap", "class"])
+def test_weights_that_are_not_the_base_are_refused_before_any_change(
+    device: str, store: MemoryStore, coder: str
+) -> None:
+    states = history(store, device, [coder])
+    with on_device(store, device) as registry:
+        worker = at_version(registry, 0, states[0], device)
+        worker["a.weight"].view(-1)[[1, 2, 3]] += 7
+        found = {name: tensor.clone() for name, tensor in worker.items()}
+        with pytest.raises(BaseMismatch):
+            registry.pull(1, into=worker)
+        assert holds(worker, found)
+        registry.pull(1, into=worker, fresh=True)
+        assert holds(worker, states[1])
+
+
+def test_a_damaged_patch_is_refused_before_any_change(device: str, store: MemoryStore) -> None:
+    states = history(store, device, ["gap"])
+    broken = FaultStore(store, [Fault("flip_bit", "get", lambda verb, key: "/objects/patch/" in key)])
+    with on_device(broken, device) as registry:
+        worker = at_version(registry, 0, states[0], device)
+        with pytest.raises(CorruptObject):
+            registry.pull(1, into=worker)
+        assert holds(worker, states[0])
+
+
+def test_a_pull_that_a_push_on_the_device_made_reads_the_same_in_host_memory(device: str, store: MemoryStore) -> None:
+    model = made(device)
+    with on_device(store, device, coder="class") as registry, on_host(store) as reader:
+        registry.push(0, model)
+        changed(model, 4, 70)
+        registry.push(1, model)
+        worker = at_version(reader, 0, model, "cpu")
+        reader.pull(1, into=worker)
+        assert holds(worker, model)
+
+
+def test_tensors_that_are_not_contiguous_are_refused_by_name(device: str, store: MemoryStore) -> None:
+    states = history(store, device, [])
+    with on_device(store, device) as registry:
+        worker = blank(states[0], device)
+        worker["a.weight"] = torch.zeros(8, 9, dtype=torch.bfloat16, device=device).t()
+        with pytest.raises(InvalidModel, match=r"a\.weight.*not contiguous"):
+            registry.pull(0, into=worker)
+
+
+def test_verify_reads_the_weights_where_they_are(device: str, store: MemoryStore) -> None:
+    states = history(store, device, [])
+    with on_device(store, device) as registry:
+        worker = at_version(registry, 0, states[0], device)
+        assert registry.verify(0, worker).version == 0
+        worker["a.weight"].view(-1)[5] += 1
+        with pytest.raises(BaseMismatch):
+            registry.verify(0, worker)
