@@ -25,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench bench-server docs-check sweep programs clean
+.PHONY: help demo test test-gpu check bench bench-gpu bench-server docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -36,6 +36,15 @@ demo: $(READY) ## run the main job: GRPO on a real model, its weights pushed and
 test: $(READY) ## run the tests
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
+test-gpu: $(READY) ## run the tests of the GPU kernels on a GPU, and again under compute-sanitizer where that is installed
+	$(BIN)/python -m pytest tests/triton tests/device --device cuda $(ARGS)
+	@if command -v compute-sanitizer >/dev/null; then \
+	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 1 \
+	    $(BIN)/python -m pytest tests/triton tests/device --device cuda $(ARGS); \
+	else \
+	  echo "compute-sanitizer is not installed: memory accesses were not checked"; \
+	fi
+
 check: $(READY) ## lint, format, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,6 +53,9 @@ check: $(READY) ## lint, format, types, import rules
 
 bench: $(READY) ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-gpu: $(READY) ## run the benchmarks of the GPU kernels (needs CUDA)
+	$(BIN)/python -m benchmarks gpu $(ARGS)
 
 bench-server: $(READY) ## measure the service under load (needs wrk)
 	$(BIN)/python -m benchmarks.service $(ARGS)

@@ -1,0 +1,240 @@
+"""Ranks of changed cells among the cells of their class, for all groups at once.
+
+A tile's cells are counted by class (one pass over the base), the counts are summed up over the tiles of a group, and
+then only tiles with changes are read again, for the ranks within them. Within a tile, rows of ``ROW`` cells are counted
+first: a changed cell's rank is then what lies before its tile, before its row, and before it in the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pulse_kernels.triton.cells import UNSIGNED, load_tile
+from pulse_kernels.triton.changes import Changes
+from pulse_kernels.triton.language import jit, tl
+from pulse_kernels.triton.sheet import Sheet, Tiles
+
+CLASSES = 32
+"""Room for classes in the tables on the device: the format's most."""
+ROW = 32
+"""Cells of a row: what is looked at for each change. Shorter rows make a tile's table dear, longer ones the look."""
+ITEMS = 128
+"""Changes whose rows a program looks at together."""
+WARPS = 8
+"""Of a program that takes on a tile, or a piece to sort."""
+SCAN = 64
+"""Rows of counts that are summed up at a time."""
+
+
+@jit
+def class_of(cells: tl.tensor, shift: tl.tensor, mask: tl.tensor, first: tl.tensor, last: tl.tensor) -> Any:
+    """Return the class of unsigned patterns, int32 from 0 on."""
+    exponent = ((cells >> shift) & mask).to(tl.int32)
+    return tl.minimum(tl.maximum(exponent, first), last) - first
+
+
+@jit
+def row_counts(kind: tl.tensor, ROWS: tl.constexpr, ROW: tl.constexpr) -> Any:
+    """Count classes by row of ROW cells: int32 [ROWS, 32] of ``kind`` [ROWS * ROW].
+
+    A histogram over (row, class): counters in shared memory, where the 32 classes of a row lie in banks of their own.
+    """
+    cell = tl.arange(0, ROWS * ROW)
+    return tl.reshape(tl.histogram(cell // ROW * 32 + kind, ROWS * 32), (ROWS, 32))
+
+
+@jit
+def count_kinds_of(kind: tl.tensor, unused: tl.tensor) -> Any:
+    """Count classes: int32 [32], but for ``unused`` items, which say 0."""
+    return tl.histogram(kind, 32) - tl.where(tl.arange(0, 32) == 0, unused, 0)
+
+
+@jit
+def tile_kinds(
+    address: tl.tensor,
+    cells: tl.tensor,
+    classing: tl.tensor,
+    TILE: tl.constexpr,
+    CELL: tl.constexpr,
+) -> Any:
+    """Return the class of each cell of a tile, by its group's row of ``classing``; 0 past the tile's end."""
+    shift, mask, low, high = tl.load(classing), tl.load(classing + 1), tl.load(classing + 2), tl.load(classing + 3)
+    found = class_of(load_tile(address, cells, TILE, CELL), shift, mask, low, high)
+    return tl.where(tl.arange(0, TILE) < cells, found, 0)
+
+
+@jit
+def count_classes(
+    address: tl.tensor,
+    count: tl.tensor,
+    group: tl.tensor,
+    classing: tl.tensor,
+    counts: tl.tensor,
+    TILE: tl.constexpr,
+    CELL: tl.constexpr,
+) -> None:
+    """Write a tile's cells by class."""
+    tile = tl.program_id(0).to(tl.int64)
+    owner = tl.load(group + tile)
+    cells = tl.load(count + tile)
+    kind = tile_kinds(tl.load(address + tile), cells, classing + owner * 4, TILE, CELL)
+    tl.store(counts + tile * 32 + tl.arange(0, 32), count_kinds_of(kind, TILE - cells))
+
+
+@jit
+def scan_counts(
+    counts: tl.tensor,
+    offsets: tl.tensor,
+    totals: tl.tensor,
+    starts: tl.tensor,
+    SCAN: tl.constexpr,
+) -> None:
+    """Replace the counts of a group's rows by the sums of those before them; write the totals, and their sums."""
+    group = tl.program_id(0).to(tl.int64)
+    end = tl.load(offsets + group + 1)
+    kind = tl.arange(0, 32)
+    carry = tl.zeros((32,), tl.int32)
+    for begin in range(tl.load(offsets + group), end, SCAN):
+        row = begin + tl.arange(0, SCAN)
+        at = counts + row[:, None] * 32 + kind[None, :]
+        block = tl.load(at, mask=row[:, None] < end, other=0)
+        tl.store(at, tl.cumsum(block, 0) - block + carry[None, :], mask=row[:, None] < end)
+        carry += tl.sum(block, 0)
+    tl.store(totals + group * 32 + kind, carry)
+    tl.store(starts + group * 32 + kind, tl.cumsum(carry, 0) - carry)
+
+
+@jit
+def rank_changes(
+    address: tl.tensor,
+    count: tl.tensor,
+    group: tl.tensor,
+    first: tl.tensor,
+    classing: tl.tensor,
+    counts: tl.tensor,
+    tile_offsets: tl.tensor,
+    index: tl.tensor,
+    ranks: tl.tensor,
+    TILE: tl.constexpr,
+    CELL: tl.constexpr,
+    ROW: tl.constexpr,
+    ITEMS: tl.constexpr,
+) -> None:
+    """Write ``class << 24 | rank`` of a tile's changes; ``counts`` are those of the tiles before it."""
+    ROWS: tl.constexpr = TILE // ROW
+    tile = tl.program_id(0).to(tl.int64)
+    begin = tl.load(tile_offsets + tile)
+    total = tl.load(tile_offsets + tile + 1) - begin
+    if total > 0:
+        start, cells, own = tl.load(address + tile), tl.load(count + tile), classing + tl.load(group + tile) * 4
+        rows = row_counts(tile_kinds(start, cells, own, TILE, CELL), ROWS, ROW)
+        base = tl.load(counts + tile * 32 + tl.arange(0, 32))
+        before = tl.reshape(tl.cumsum(rows, 0) - rows + base[None, :], (ROWS * 32,))
+        shift, mask, low, high = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
+        pointer = start.to(tl.pointer_type(CELL))
+        column = tl.arange(0, ROW)[None, :]
+        for done in range(0, total, ITEMS):
+            k = done + tl.arange(0, ITEMS)
+            some = k < total
+            place = tl.load(index + begin + k, mask=some, other=0) - tl.load(first + tile)
+            place = tl.where(some, place, 0)
+            row = place // ROW
+            near_place = row[:, None] * ROW + column
+            near = tl.load(pointer + near_place, mask=near_place < cells, other=0)
+            kind = class_of(tl.load(pointer + place, mask=some, other=0), shift, mask, low, high)
+            alike = (class_of(near, shift, mask, low, high) == kind[:, None]) & (near_place < place[:, None])
+            rank = tl.gather(before, row * 32 + kind, 0) + tl.sum(alike.to(tl.int32), 1)
+            tl.store(ranks + begin + k, (kind << 24) | rank, mask=some)
+
+
+@dataclass(frozen=True, slots=True)
+class Classing:
+    """How each group's cells are classed: int32 [G, 4] on the device: shift, mask, first and last class."""
+
+    table: torch.Tensor
+
+    @classmethod
+    def of(cls, tiles: Tiles, first: npt.NDArray[Any], classes: npt.NDArray[Any]) -> Classing:
+        """Return it for groups whose classes are ``classes[g]`` from ``first[g]`` on."""
+        table = np.zeros((tiles.groups, 4), np.int32)
+        table[:, :2] = [(t.class_shift, t.class_mask) for t in tiles.types]
+        table[:, 2] = first
+        table[:, 3] = np.asarray(first, np.int32) + np.asarray(classes, np.int32) - 1
+        return cls(torch.from_numpy(table).to(tiles.device))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCounts:
+    """Cells by class.
+
+    Attributes:
+        before, int32 [T, 32]: cells of each class in the tiles of the group before each tile.
+        population, int32 [G, 32]: in the group.
+    """
+
+    before: torch.Tensor
+    population: torch.Tensor
+
+
+def scan(counts: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum [n, 32] counts up within groups, in place, exclusive; return (totals, exclusive sums of totals), [G, 32]."""
+    groups = len(offsets) - 1
+    totals = torch.empty((groups, CLASSES), dtype=torch.int32, device=counts.device)
+    starts = torch.empty_like(totals)
+    if groups:
+        scan_counts[(groups,)](counts, offsets, totals, starts, SCAN=SCAN)
+    return totals, starts
+
+
+def row_of(tiles: Tiles) -> int:
+    """Return the cells of a row of these tiles.
+
+    Raises:
+        ValueError: the tiles are too small.
+    """
+    if tiles.tile < 16:
+        raise ValueError(f"tiles of {tiles.tile} cells are too small to count classes in: 16 at least")
+    return min(ROW, tiles.tile)
+
+
+def class_counts(base: Sheet, classing: Classing) -> ClassCounts:
+    """Count the base's cells by class; one pass over them."""
+    tiles = base.tiles
+    before = torch.empty((len(tiles), CLASSES), dtype=torch.int32, device=tiles.device)
+    if len(tiles):
+        count_classes[(len(tiles),)](
+            *(base.address, tiles.count, tiles.group, classing.table, before),
+            TILE=tiles.tile,
+            CELL=UNSIGNED[tiles.width],
+            num_warps=WARPS,
+        )
+    return ClassCounts(before, scan(before, tiles.offsets)[0])
+
+
+def class_ranks(base: Sheet, changes: Changes, classing: Classing, counts: ClassCounts) -> torch.Tensor:
+    """Return ``class << 24 | rank`` of each change, int32, in the changes' order.
+
+    Args:
+        base: the old cells.
+        changes: over the same tiles.
+        classing: of the groups.
+        counts: ``class_counts`` of the same.
+    """
+    tiles = base.tiles
+    ranks = torch.empty(len(changes), dtype=torch.int32, device=tiles.device)
+    if len(tiles) and len(changes):
+        rank_changes[(len(tiles),)](
+            *(base.address, tiles.count, tiles.group, tiles.first, classing.table, counts.before),
+            *(changes.tile_offsets, changes.index, ranks),
+            TILE=tiles.tile,
+            CELL=UNSIGNED[tiles.width],
+            ROW=row_of(tiles),
+            ITEMS=ITEMS,
+            num_warps=WARPS,
+        )
+    return ranks

@@ -1,0 +1,40 @@
+"""Every kernel compiles for the GPUs that we name, with no GPU at hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TARGETS = ("80", "90", "100", "gfx942")
+
+
+@pytest.fixture
+def compiling(tmp_path: Path) -> dict[str, str]:
+    """Return an environment in which kernels are compiled, not interpreted, and nothing is found compiled."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return environment | {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+
+
+def test_every_kernel_compiles_for_nvidia_and_amd(compiling: dict[str, str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.triton.compiled", *TARGETS],
+        env=compiling,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("compiled ")
+
+
+def test_importing_the_kernels_imports_neither_triton_nor_torch(compiling: dict[str, str]) -> None:
+    code = "import sys, pulse_kernels, pulse_registry; print([m for m in ('torch', 'triton') if m in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=compiling, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "[]"
