@@ -1,4 +1,7 @@
-"""``python -m benchmarks``: measure, print, write; ``python -m benchmarks report``: renew docs/benchmarks.md."""
+"""``python -m benchmarks``: measure, print, write; ``... links``, ``... scale`` and ``... gpu`` measure the rest.
+
+``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
+"""
 
 from __future__ import annotations
 
@@ -6,64 +9,152 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.links import LINKS, links_document
+from benchmarks.push_pull import CODERS
 from benchmarks.report import PAGE, update_page
 from benchmarks.results import RESULTS, rows_of, write_result
-from benchmarks.states import StatesError, load_states
-from benchmarks.suite import MIN_REPEATS, run_suite
+from benchmarks.scale import COPIES, measure_sizes
+from benchmarks.states import States, StatesError, load_states
+from benchmarks.suite import MIN_REPEATS, Parts, run_suite
 from benchmarks.synthetic import DEFAULT_CELLS, synthetic_states
+from pulse_registry.patch import CoderChoice
+from tests import servers
 
 app = typer.Typer(add_completion=False, help="Benchmarks of Pulse Registry.")
+CORES = os.cpu_count() or 1
+StatesOption = Annotated[Path | None, typer.Option(help="Folder of one safetensors file a state, in name order.")]
+TitleOption = Annotated[str | None, typer.Option(help="What the recorded states are, in one line.")]
+CellsOption = Annotated[int, typer.Option(help="Size of synthetic states.", min=10_000)]
+StepsOption = Annotated[int, typer.Option(help="Steps of synthetic states.", min=1)]
+SeedOption = Annotated[int, typer.Option(help="Of synthetic states.")]
+ThreadsOption = Annotated[int, typer.Option(help="Of copies and of others' codecs.", min=1)]
+OutOption = Annotated[Path, typer.Option(help="Folder of result files.")]
 
 
 @app.callback(invoke_without_command=True)
 def bench(
     context: typer.Context,
-    states: Annotated[Path | None, typer.Option(help="Folder of one safetensors file a state, in name order.")] = None,
-    title: Annotated[str | None, typer.Option(help="What the recorded states are, in one line.")] = None,
-    cells: Annotated[int, typer.Option(help="Size of synthetic states.", min=10_000)] = DEFAULT_CELLS,
-    steps: Annotated[int, typer.Option(help="Steps of synthetic states.", min=1)] = 8,
-    seed: Annotated[int, typer.Option(help="Of synthetic states.")] = 0,
+    states: StatesOption = None,
+    title: TitleOption = None,
+    cells: CellsOption = DEFAULT_CELLS,
+    steps: StepsOption = 8,
+    seed: SeedOption = 0,
     repeats: Annotated[int, typer.Option(help="Of each measurement.", min=MIN_REPEATS)] = 9,
-    threads: Annotated[int, typer.Option(help="Of copies and XOR + zstd-1.", min=1)] = os.cpu_count() or 1,
+    threads: ThreadsOption = CORES,
     memory: Annotated[bool, typer.Option(help="Measure memory, in processes of its own.")] = True,
+    peers: Annotated[bool, typer.Option(help="Measure others' codecs on the same states.")] = True,
+    install: Annotated[bool, typer.Option(help="Install the one that is a package, in its own environment.")] = True,
     name: Annotated[str | None, typer.Option(help="Of the result file; default: from the states.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of result files.")] = RESULTS,
+    out: OutOption = RESULTS,
 ) -> None:
     """Measure everything on recorded or synthetic states, print it beside its limits, and write a result file."""
     if context.invoked_subcommand is not None:
         return
     console = Console()
-    if states is None:
-        console.print(f"making synthetic states: {cells:,} cells, {steps} steps, seed {seed}")
-        chosen = synthetic_states(cells, steps, seed)
-    else:
-        try:
-            chosen = load_states(states, title)
-        except StatesError as error:
-            console.print(str(error), style="red")
-            raise typer.Exit(2) from error
-    document = run_suite(chosen, threads, repeats, memory=memory, say=lambda what: console.print(f"... {what}"))
-    _print(console, document)
-    path = out / f"{name or _name(chosen.kind, chosen.title)}.json"
-    write_result(path, document)
-    console.print(f"written to {path}")
+    chosen = _states(console, states, title, cells, steps, seed)
+    parts = Parts(memory=CODERS if memory else (), peers=peers, install=install)
+    document = run_suite(chosen, threads, repeats, parts=parts, say=lambda what: console.print(f"... {what}"))
+    chosen_name = name or _name(chosen.kind, chosen.title)
+    _finish(console, document, f"{chosen.title} ({chosen.kind})", out / f"{chosen_name}.json")
+
+
+@app.command()
+def links(
+    states: StatesOption = None,
+    title: TitleOption = None,
+    cells: CellsOption = DEFAULT_CELLS,
+    steps: StepsOption = 8,
+    seed: SeedOption = 0,
+    repeats: Annotated[int, typer.Option(help="Steps brought to a worker in each way, over each link.", min=1)] = 5,
+    threads: ThreadsOption = CORES,
+    out: OutOption = RESULTS,
+) -> None:
+    """Measure pushes and pulls end to end over slow links to a local SeaweedFS; write a result file."""
+    console = Console()
+    chosen = _states(console, states, title, cells, steps, seed)
+    with servers.seaweedfs() as server:
+        os.environ.update(server.environment)
+        document = links_document(chosen, LINKS, server, threads, repeats, lambda what: console.print(f"... {what}"))
+    _finish(console, document, document["title"], out / "store" / "links.json")
+
+
+@app.command()
+def scale(
+    coder: Annotated[str, typer.Option(help="gap, class or auto.")] = "auto",
+    copies: Annotated[list[int] | None, typer.Option(help="Sizes, in copies of the synthetic policy.", min=1)] = None,
+    cells: CellsOption = DEFAULT_CELLS,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = CORES,
+    folder: Annotated[Path | None, typer.Option(help="Where the registry goes; it needs room for a keyframe.")] = None,
+    out: OutOption = RESULTS,
+) -> None:
+    """Measure pushes and pulls by model size, to what memory allows (Linux); write a result file."""
+    if coder not in get_args(CoderChoice):
+        raise typer.BadParameter(f"--coder is {coder!r}; it is one of {', '.join(get_args(CoderChoice))}")
+    console = Console()
+    document = measure_sizes(
+        cells,
+        copies or COPIES,
+        cast(CoderChoice, coder),
+        threads,
+        folder=folder,
+        seed=seed,
+        say=lambda what: console.print(f"... {what}"),
+    )
+    _finish(console, document, document["title"], out / "scale.json")
+
+
+@app.command()
+def gpu(
+    cells: Annotated[list[int] | None, typer.Option(help="Sizes; default: 8 and 30 billion.", min=1)] = None,
+    share: Annotated[float, typer.Option(help="Of the cells that change.", min=1e-6, max=1.0)] = 0.01,
+    repeats: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 9,
+    seed: Annotated[int, typer.Option(help="Of the cells.")] = 0,
+    out: OutOption = RESULTS,
+) -> None:
+    """Measure the kernels on a CUDA device, beside torch's own ways; write a result file."""
+    console = Console()
+    try:
+        import torch
+
+        from benchmarks.gpu.suite import SIZES, gpu_document
+    except ImportError as error:
+        console.print(f"{error}: pip install 'pulse-registry[gpu]'", style="red")
+        raise typer.Exit(2) from error
+    if not torch.cuda.is_available():
+        console.print("torch finds no CUDA device here: nothing was measured", style="red")
+        raise typer.Exit(2)
+    document = gpu_document("cuda", cells or SIZES, share, repeats, seed, lambda what: console.print(f"... {what}"))
+    _finish(console, document, f"{document['title']}: {document['machine']['gpu']}", out / "gpu.json")
 
 
 @app.command()
 def report() -> None:
-    """Renew the tables of docs/benchmarks.md from the result files."""
+    """Renew the tables and plots of docs/benchmarks.md from the result files."""
     print(f"{PAGE}: {'renewed' if update_page() else 'current'}")
 
 
-def _print(console: Console, document: dict[str, Any]) -> None:
-    states = document["states"]
-    table = Table(title=f"{states['title']} ({states['kind']})")
+def _states(console: Console, folder: Path | None, title: str | None, cells: int, steps: int, seed: int) -> States:
+    """Load recorded states, or make synthetic ones."""
+    if folder is None:
+        console.print(f"making synthetic states: {cells:,} cells, {steps} steps, seed {seed}")
+        return synthetic_states(cells, steps, seed)
+    try:
+        return load_states(folder, title)
+    except StatesError as error:
+        console.print(str(error), style="red")
+        raise typer.Exit(2) from error
+
+
+def _finish(console: Console, document: dict[str, Any], title: str, path: Path) -> None:
+    """Print the rows and write the result file."""
+    table = Table(title=title)
     table.add_column("what")
     table.add_column("measured", justify="right")
     table.add_column("limit")
@@ -72,6 +163,8 @@ def _print(console: Console, document: dict[str, Any]) -> None:
         value, limit, verdict = row.texts()
         table.add_row(row.what, value, limit, verdict.strip("*"), style="bold red" if row.holds is False else None)
     console.print(table)
+    write_result(path, document)
+    console.print(f"written to {path}")
 
 
 def _name(kind: str, title: str) -> str:

@@ -36,7 +36,8 @@ def measure_bandwidth(
 ) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Time copy, read, diff, diff of FP32 masters and digest of one state; return seconds and the bytes each touches.
 
-    Diff and digest go through the library's groups and kernels as a push does, in a pool of threads.
+    Diff and digest go through the library's groups and kernels as a push does, in a pool of threads; the digest and
+    the read that it is held against also in one thread.
     """
     geometry = geometry_of(states)
     old, new = Live(states), Live(states)
@@ -53,12 +54,16 @@ def measure_bandwidth(
             "read": lambda: _run(pool.map, lambda piece: _read(source[piece]), pieces),
             "diff": lambda: _run(pool.map, lambda group: _diff(backend.diff, live, base, group), geometry.groups),
             "digest": lambda: base.digest(backend, pool.map),
+            "read_core": lambda: _run(map, lambda piece: _read(source[piece]), pieces),
+            "digest_core": lambda: base.digest(backend, map),
         }
         touched = {
             "copy": 2 * states.nbytes,
             "read": states.nbytes,
             "diff": 2 * states.nbytes + 8 * changed,
             "digest": states.nbytes,
+            "read_core": states.nbytes,
+            "digest_core": states.nbytes,
         }
         if masters is not None:
             wide = Weights(geometry, masters)

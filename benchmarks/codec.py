@@ -26,7 +26,7 @@ def measure_coders(states: States, backend: Backend, repeats: int, step: int = 0
 
     Returns:
         Nanoseconds a cell of the model (not a changed cell), bytes, and what follows from them: ``class_ns`` is what
-        ``_class_pays`` weighs, ``class_saves`` the share of gap's bytes, ``pays_below_mbit`` the link on which class
+        ``class_pays`` weighs, ``class_saves`` the share of gap's bytes, ``pays_below_mbit`` the link on which class
         and gap take the same time, ``pays_above_bits`` how many bits of gap a cell of the model make it pay at
         1 Gbit/s.
     """
@@ -57,15 +57,15 @@ def measure_coders(states: States, backend: Backend, repeats: int, step: int = 0
 
 def _code(backend: Backend, coder: CoderName, base: Weights, change: Change) -> tuple[int, float, float]:
     """Return the bytes of a coded group, and the seconds that coding and decoding it took."""
-    group, delta = change.group, change.delta(backend)
+    group = change.group
 
     def cells() -> list[Cells] | None:
         return [base.copy_of(group)] if coder == "class" else None
 
     began = time.perf_counter()
-    data = encode_group(backend, coder, group.cell_type, group.cells, delta.index, delta.distance, cells())
+    data = encode_group(backend, coder, group.cell_type, group.cells, change.index, change.old, change.new, cells())
     encoded = time.perf_counter()
-    decode_group(backend, coder, group.cell_type, group.cells, len(delta.index), data, cells())
+    decode_group(backend, coder, group.cell_type, group.cells, len(change.index), data, cells())
     return len(data), encoded - began, time.perf_counter() - encoded
 
 

@@ -31,6 +31,8 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 class XorZstd:
     """Encodes and decodes with ``threads`` threads, each with contexts and buffers of its own that it uses again."""
 
+    name = "XOR + zstd-1"
+
     def __init__(self, threads: int, piece: int = STREAMED) -> None:
         self._piece = piece
         self._pool = ThreadPoolExecutor(threads)

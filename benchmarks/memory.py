@@ -38,8 +38,9 @@ _EVERY_SECONDS = 0.001
 
 @dataclass(slots=True)
 class Extra:
-    """Bytes above what was resident before; ``reset``: the kernel's mark could be reset (else: sampled)."""
+    """Bytes above what was resident ``before``; ``reset``: the kernel's mark could be reset (else: sampled)."""
 
+    before: int = 0
     peak: int = 0
     anonymous: int = 0
     file_backed: int = 0
@@ -54,7 +55,8 @@ def watched() -> Iterator[Extra]:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-    extra, before = Extra(), _status()
+    before = _status()
+    extra = Extra(before["VmRSS"])
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
         extra.reset = True
@@ -78,7 +80,9 @@ def watched() -> Iterator[Extra]:
             extra.peak = max(extra.peak, _status()["VmHWM"] - before["VmRSS"])
 
 
-def measure_memory(states: States, folder: Path, root: Path, coders: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def measure_memory(
+    states: States, folder: Path, root: Path, coders: tuple[CoderChoice, ...]
+) -> dict[str, dict[str, Any]]:
     """Measure each coder's pushes and pulls, each in a process of its own.
 
     Args:

@@ -7,6 +7,7 @@ a run of its own in a folder store: one keyframe, then patches alone.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from pulse_registry import PullResult, PushResult, open
 from pulse_registry.patch import CoderChoice
 
 CODERS: tuple[CoderChoice, ...] = ("gap", "class", "auto")
+PUSH_CORE, PULL_CORE = ("diff", "code", "hash"), ("decode", "verify", "apply")
+"""The phases of a push and a pull that no store takes part in."""
 
 
 @dataclass(slots=True)
@@ -29,6 +32,8 @@ class Times:
 
     push: dict[str, list[float]] = field(default_factory=dict)
     pull: dict[str, list[float]] = field(default_factory=dict)
+    push_core: dict[str, list[float]] = field(default_factory=dict)
+    pull_core: dict[str, list[float]] = field(default_factory=dict)
     apply: dict[str, list[float]] = field(default_factory=dict)
     encode: dict[str, list[float]] = field(default_factory=dict)
     decode: dict[str, list[float]] = field(default_factory=dict)
@@ -54,6 +59,7 @@ class _Coder:
         results: list[PushResult] = []
         taken = seconds(lambda: results.append(self.trainer.push(step, model)))
         self._times.push.setdefault(self.name, []).append(taken)
+        self._times.push_core.setdefault(self.name, []).append(core_seconds(results[0], PUSH_CORE))
         _note(self._times.push_phases.setdefault(self.name, {}), results[0].phases)
         return results[0]
 
@@ -67,6 +73,7 @@ class _Coder:
 
             taken = seconds(work)
         self._times.pull.setdefault(self.name, []).append(taken)
+        self._times.pull_core.setdefault(self.name, []).append(core_seconds(results[0], PULL_CORE))
         self._times.apply.setdefault(self.name, []).append(results[0].phases["apply"])
         _note(self._times.pull_phases.setdefault(self.name, {}), results[0].phases)
 
@@ -104,6 +111,16 @@ def measure_push_pull(states: States, root: Path, threads: int, repeats: int) ->
     for format_ in formats.values():
         format_.close()
     return times, rows
+
+
+def core_seconds(result: PushResult | PullResult, phases: Sequence[str]) -> float:
+    """Return the wall time in which at least one of some phases of a push or a pull was under way."""
+    total = until = 0.0
+    for phase in sorted(result.timeline, key=lambda phase: phase.start):
+        if phase.phase in phases and phase.end > until:
+            total += phase.end - max(phase.start, until)
+            until = phase.end
+    return total
 
 
 def warm_up(root: Path) -> None:

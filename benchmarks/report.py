@@ -1,10 +1,11 @@
-"""The tables of docs/benchmarks.md, made from the result files: ``python -m benchmarks report``."""
+"""The tables and plots of docs/benchmarks.md, made from the result files: ``python -m benchmarks report``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from benchmarks.plots import FOLDER, plots, write_plots
 from benchmarks.results import RESULTS, read_results, rows_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -12,10 +13,13 @@ BEGIN, END = "<!-- results: begin (python -m benchmarks report) -->", "<!-- resu
 
 
 def tables(documents: list[dict[str, Any]]) -> str:
-    """Return the Markdown between the marks: states first, then what was measured over a store or a service."""
+    """Return the Markdown between the marks: plots, then states, then what was measured over a store or a service."""
+    shown = [f"![{plot.title}](plots/{plot.name}.svg)" for plot in plots(documents)]
     coded = [document for document in documents if "states" in document]
     others = [document for document in documents if "states" not in document]
-    return "\n\n".join([*map(_section, coded), *map(_rows_section, others)])
+    sections = {"scale": _sizes_section, "links": _links_section}
+    rest = [sections.get(document.get("kind", ""), _rows_section)(document) for document in others]
+    return "\n\n".join([*shown, *map(_section, coded), *rest])
 
 
 def with_tables(page: str, documents: list[dict[str, Any]]) -> str:
@@ -31,26 +35,57 @@ def with_tables(page: str, documents: list[dict[str, Any]]) -> str:
     return f"{before}{BEGIN}\n\n{tables(documents)}\n\n{END}{after}"
 
 
-def update_page(page: Path = PAGE, folder: Path = RESULTS) -> bool:
-    """Renew the page; tell whether that changed it."""
+def update_page(page: Path = PAGE, folder: Path = RESULTS, into: Path = FOLDER) -> bool:
+    """Renew the page and its plots; tell whether that changed anything."""
+    documents = read_results(folder)
     text = page.read_text()
-    renewed = with_tables(text, read_results(folder))
+    renewed = with_tables(text, documents)
     page.write_text(renewed)
-    return renewed != text
+    return write_plots(documents, into) or renewed != text
 
 
 def _rows_section(document: dict[str, Any]) -> str:
+    return "\n".join([*_heading(document), *_table(document)])
+
+
+def _heading(document: dict[str, Any]) -> list[str]:
     machine, versions = document["machine"], document["versions"]
+    where = machine.get("gpu") or f"{machine['cpu']}, {machine['cores']} cores"
     named = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return "\n".join(
-        [
-            f"### {document['title']}",
-            "",
-            f"{machine['cpu']}, {machine['cores']} cores; {named}.",
-            "",
-            *_table(document),
-        ]
-    )
+    return [f"### {document['title']}", "", f"{where}; {named}.", ""]
+
+
+def _sizes_section(document: dict[str, Any]) -> str:
+    lines = [
+        *_heading(document),
+        "| cells | bytes | diff, of copy bandwidth | push, of XOR + zstd-1 | pull, of XOR + zstd-1 | push | pull "
+        "| trainer, peak RSS | worker, peak RSS |",
+        "|" + " ---: |" * 9,
+    ]
+    for size in document["sizes"]:
+        trainer, worker = size["trainer"], size["worker"]
+        lines.append(
+            f"| {size['cells'] / 1e9:.2f} B | {size['bytes'] / 1e9:.2f} GB | {trainer['diff']:.2f}x "
+            f"| {trainer['core']:.2f}x | {worker['core']:.2f}x | {trainer['whole_ms']:,.0f} ms "
+            f"| {worker['whole_ms']:,.0f} ms | {trainer['peak_gb']:.1f} GB | {worker['peak_gb']:.1f} GB |"
+        )
+    lines += [
+        f"| {int(cells) / 1e9:.2f} B | left out: {why} |" + " |" * 7 for cells, why in document["skipped"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _links_section(document: dict[str, Any]) -> str:
+    links, values = document["links"], {row.key: row for row in rows_of(document)}
+    lines = _heading(document)
+    lines += [
+        "| push to weights changed | " + " | ".join(f"{link['name']} | stored" for link in links) + " |",
+        "| --- |" + " ---: |" * (2 * len(links)),
+    ]
+    for way in links[0]["ways"]:
+        keys = [key for link in links for key in (f"{link['name']}.{way}", f"{link['name']}.{way}.mb")]
+        lines.append(f"| {way} | " + " | ".join(values[key].texts()[0] for key in keys) + " |")
+    return "\n".join(lines)
 
 
 def _table(document: dict[str, Any]) -> list[str]:
@@ -82,7 +117,11 @@ def _section(document: dict[str, Any]) -> str:
         bits = {**row["bits"], "entropy": row["entropy_bits"]}
         figures = " | ".join(f"{bits[name]:.2f}" for name in _FORMATS)
         lines.append(f"| {row['step']} | {100 * row['changed_share']:.2f} % | {figures} |")
-    lines += ["", "| milliseconds, median | " + " | ".join(_CODERS) + " |", "| --- |" + " ---: |" * len(_CODERS)]
+    lines += [
+        "",
+        "| ms from start to end, median; phases overlap | " + " | ".join(_CODERS) + " |",
+        "| --- |" + " ---: |" * len(_CODERS),
+    ]
     for what, key in (("push", "push_phases_ms"), ("pull", "pull_phases_ms")):
         phases = document["times"][key]
         for phase in phases["gap"]:

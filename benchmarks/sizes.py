@@ -8,9 +8,6 @@ import numpy.typing as npt
 from benchmarks.states import Cells, States
 from pulse_kernels import CELL_TYPES
 
-RAW_BITS = 48.0
-"""int32 index and BF16 value a changed cell."""
-
 
 def entropy_bits(before: list[Cells], states: States, step: int) -> float:
     """Return bits a changed cell of an ideal code for a step, given each cell's old exponent.

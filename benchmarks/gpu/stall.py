@@ -1,0 +1,61 @@
+"""What a push stalls the trainer: the advance of the library's shadow, after which the weights may change again.
+
+It returns when the device has read the weights. Coding and the shadow's own step go on behind it and are waited for
+outside of the time.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+
+import torch
+
+from benchmarks.gpu.clock import Spent, measured
+from benchmarks.gpu.policy import Policy
+from pulse_kernels import get_backend
+from pulse_kernels.triton.apply import scatter, undo
+from pulse_kernels.triton.changes import Changes
+from pulse_registry.geometry import Geometry
+from pulse_registry.model import layout_of, read_model
+from pulse_registry.placement import ShadowPlace
+from pulse_registry.shadow import Advance
+from pulse_registry.stage import Staging
+from pulse_registry.store import open_store
+from pulse_registry.timeline import Timeline
+
+
+def measure_stall(policy: Policy, changes: Changes, place: ShadowPlace, repeats: int) -> Spent:
+    """Advance a shadow, forwards and backwards by turns, while the policy's new state changes in place.
+
+    Args:
+        policy: ``old`` is let go of, to make room for the shadow; ``new`` holds the new state before and after.
+        changes: from old to new.
+        place: where the shadow is.
+        repeats: how often.
+    """
+    policy.old.clear()
+    live = policy.tiles.over(policy.new)
+    views = read_model({f"t{number:05d}": cells.view(torch.bfloat16) for number, cells in enumerate(policy.new)})
+    turns = cycle((undo, scatter))
+    advances: list[Advance] = []
+    with ThreadPoolExecutor(2) as pool:
+        store = open_store("memory://benchmark")
+        staging = Staging(store, get_backend(), pool, pool, None, placement=lambda _: policy.device)
+        shadow = staging.first_shadow(Geometry(layout_of(views, "keep")), views, 0, place)
+
+        def change() -> None:
+            for done in advances:
+                if sum(coded.entry.changed for coded in done.coded()) != len(changes):
+                    raise AssertionError("the push does not carry all changes")
+                shadow.settle(done.version)
+            advances.clear()
+            next(turns)(live, changes)
+
+        def advance() -> None:
+            advances.append(shadow.advance(views, "gap", Timeline()))
+
+        change()
+        spent = measured(policy.device, advance, repeats, after=change, returned=True)
+        scatter(live, changes)
+    return spent
