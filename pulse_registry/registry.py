@@ -189,6 +189,7 @@ class Registry:
 
         Raises:
             InvalidModel: a tensor can't be published; nothing was written.
+            InvalidArgument: the registry is to work on a GPU, and the model is not on one.
             Fenced: another writer took over; this registry can't push any more.
             Conflict: another writer committed first; the next push carries these changes.
             StoreUnavailable: the store failed. Nothing is lost: the next push carries these changes.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from pulse_kernels.triton.apply import locate
-from pulse_kernels.triton.changes import Changes
+from pulse_kernels.triton.changes import Changes, no_cells
 from pulse_kernels.triton.digest import as_lanes, digest_sparse
 from pulse_registry.device.parts import Part
 from pulse_registry.digest import Digest
@@ -58,16 +58,37 @@ def cut(changes: Changes, whole: Part, part: Part) -> Changes:
     return Changes(part.tiles, index, old, new, locate(part.tiles, index, group_offsets), group_offsets, host - begin)
 
 
-def joined(whole: Part, parts: list[Changes]) -> Changes:
-    """Put the changes of consecutive groups, which make up a part, end to end."""
-    if len(parts) == 1:
-        return parts[0]
-    index, old, new = (torch.cat([getattr(c, name) for c in parts]) for name in ("index", "old", "new"))
-    host, device_offsets, before = [parts[0].host_offsets[:1]], [parts[0].group_offsets[:1]], 0
-    for changes in parts:
-        host.append(changes.host_offsets[1:] + before)
-        device_offsets.append(changes.group_offsets[1:] + before)
-        before += len(changes)
-    group_offsets = torch.cat(device_offsets)
-    tiles = whole.tiles
-    return Changes(tiles, index, old, new, locate(tiles, index, group_offsets), group_offsets, np.concatenate(host))
+class Collected:
+    """Puts the changes of consecutive groups, which make up a part, end to end.
+
+    With room for all of them from the start nothing is held twice, but one piece at a time.
+    """
+
+    def __init__(self, whole: Part, room: int) -> None:
+        """Allocate room for so many changes."""
+        self._whole = whole
+        self._at = 0
+        self._host = [np.zeros(1, np.int64)]
+        self._index = torch.empty(room, dtype=torch.int32, device=whole.tiles.device)
+        self._old, self._new = no_cells(whole.tiles, room), no_cells(whole.tiles, room)
+
+    def add(self, changes: Changes) -> None:
+        """Copy the changes of the next groups; past the room, it is made."""
+        count = len(changes)
+        if self._at + count > len(self._index):
+            room = max(2 * len(self._index), self._at + count)
+            self._index, self._old, self._new = (
+                torch.cat([kept[: self._at], kept.new_empty(room - self._at)])
+                for kept in (self._index, self._old, self._new)
+            )
+        for kept, found in (self._index, changes.index), (self._old, changes.old), (self._new, changes.new):
+            kept[self._at : self._at + count] = found
+        self._host.append(changes.host_offsets[1:] + self._at)
+        self._at += count
+
+    def changes(self) -> Changes:
+        """Return them all."""
+        tiles, host = self._whole.tiles, np.concatenate(self._host)
+        index, old, new = (kept[: self._at] for kept in (self._index, self._old, self._new))
+        group_offsets = torch.from_numpy(host).to(tiles.device)
+        return Changes(tiles, index, old, new, locate(tiles, index, group_offsets), group_offsets, host)

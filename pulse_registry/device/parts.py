@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ class Part:
 
     groups: tuple[Group, ...]
     tiles: Tiles
+    _batches: dict[int, tuple[Part, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, groups: Sequence[Group], device: torch.device) -> Part:
@@ -36,8 +37,13 @@ class Part:
         starts, types = [group.start for group in groups], [group.cell_type for group in groups]
         return cls(tuple(groups), Tiles.cut(Spans(*columns), starts, types, device))
 
-    def batches(self, nbytes: int) -> Iterator[Part]:
-        """Cut the part into parts of about so many bytes; yields itself if that is all."""
+    def batches(self, nbytes: int) -> tuple[Part, ...]:
+        """Cut the part into parts of at most so many bytes, or of one group; itself if that is all. Made once."""
+        if nbytes not in self._batches:
+            self._batches[nbytes] = tuple(self._cut(nbytes))
+        return self._batches[nbytes]
+
+    def _cut(self, nbytes: int) -> Iterator[Part]:
         width, device = self.tiles.width, self.tiles.device
         if sum(group.cells for group in self.groups) * width <= nbytes:
             yield self
@@ -55,7 +61,7 @@ _made: weakref.WeakKeyDictionary[Geometry, dict[torch.device, tuple[Part, ...]]]
 
 
 def parts_of(geometry: Geometry, device: torch.device) -> tuple[Part, ...]:
-    """Return the parts of a layout, widest cells first; made once a device, as long as the geometry lives."""
+    """Return the parts of a layout, by first group; made once a device, as long as the geometry lives."""
     known = _made.setdefault(geometry, {})
     if device not in known:
         known[device] = _parts_of(geometry, device)
@@ -66,7 +72,7 @@ def _parts_of(geometry: Geometry, device: torch.device) -> tuple[Part, ...]:
     by_width: dict[int, list[Group]] = {}
     for group in geometry.groups:
         by_width.setdefault(group.cell_type.width, []).append(group)
-    return tuple(Part.of(groups, device) for _, groups in sorted(by_width.items(), reverse=True))
+    return tuple(Part.of(groups, device) for groups in by_width.values())
 
 
 def empty_cells(geometry: Geometry, device: torch.device) -> list[torch.Tensor]:

@@ -1,13 +1,15 @@
 """Weights on a device as the target of a pull: coded groups go up, and all else happens there.
 
-One leg is decoded against the live weights, which are only read. A longer chain is walked batch by batch in a copy of
-some groups, which then is compared with the live weights: so it takes no more memory than a batch, however long it is.
+One leg is decoded against the live weights, which are only read, while the rest of it is still coming. A longer chain
+is walked batch by batch in a copy of some groups, which then is compared with the live weights: so it takes no more
+memory than a batch, however long it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import closing
 
 import torch
 
@@ -18,10 +20,10 @@ from pulse_kernels.triton.changes import no_cells
 from pulse_kernels.triton.codes_decode import decode_changes
 from pulse_kernels.triton.diff import diff
 from pulse_kernels.triton.merge import merge
-from pulse_kernels.triton.sheet import CELL_DTYPES, Sheet
-from pulse_registry.arrival import arriving
+from pulse_kernels.triton.sheet import Sheet
 from pulse_registry.change import Changes
-from pulse_registry.device.changes import DeviceChanges, cut, joined, reversed_, sums_of
+from pulse_registry.device.arrival import Arrival, Arrived
+from pulse_registry.device.changes import Collected, DeviceChanges, cut, reversed_, sums_of
 from pulse_registry.device.lane import Lane
 from pulse_registry.device.parts import Part, cells_in_place, parts_of, spans_of, total
 from pulse_registry.digest import Digest
@@ -31,10 +33,10 @@ from pulse_registry.model import View
 from pulse_registry.target import Source, wrong_base
 from pulse_registry.timeline import Timeline
 
-BATCH_BYTES = 256 << 20
+DECODED_BYTES = 1 << 30
+"""Cells whose changes are decoded at a time: what that takes beside the changes is under 1 % of a model of 16 GB."""
+WALKED_BYTES = 256 << 20
 """Cells that a chain of several legs is walked in at a time; the copy takes as much memory."""
-Arrived = Mapping[int, Mapping[int, memoryview]]
-"""By number of the source and of the group: the coded bytes, checked."""
 
 
 class DeviceTarget:
@@ -61,21 +63,12 @@ class DeviceTarget:
         """Decode and join all legs on a lane beside the model; see ``Target.join``."""
         if not sources:
             return DeviceChanges(()), Digest()
-        arrived = self._arrived(sources, fetchers, timeline)
-        began = timeline.clock()
-        with self._lane.work(after_caller=True):
-            if len(sources) == 1:
-                pairs = zip(self._parts, self._sheets, strict=True)
-                steps = [self._step(part, part, sheet, sources[0], arrived.get(0, {})) for part, sheet in pairs]
-                changes = DeviceChanges(tuple(step for step, _ in steps))
-                digest = sum((delta for _, delta in steps), Digest())
-            else:
-                walks = [self._walk(part, sources, arrived) for part in self._parts]
-                changes = DeviceChanges(tuple(walk for walk, _ in walks))
-                digest = sum((delta for _, delta in walks), Digest())
-        timeline.note("decode", began, nbytes=sum(len(data) for groups in arrived.values() for data in groups.values()))
+        arrival = Arrival(sources, fetchers, timeline)
+        follow = self._stepped if len(sources) == 1 else self._walked
+        with closing(arrival), self._lane.work(after_caller=True):
+            found = [follow(part, sources, arrival, timeline) for part in self._parts]
         timeline.note("verify", timeline.clock())
-        return changes, digest
+        return DeviceChanges(tuple(changes for changes, _ in found)), sum((delta for _, delta in found), Digest())
 
     def apply(self, changes: Changes) -> None:
         """Store the new cells: one launch a cell width, on the caller's stream."""
@@ -110,30 +103,42 @@ class DeviceTarget:
             for sheet, part in zip(self._sheets, changes.parts, strict=False):  # no parts where nothing changes
                 store(sheet, part)
 
-    def _arrived(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> Arrived:
-        patches = {number: source.patch for number, source in enumerate(sources) if source.patch is not None}
-        touched = sorted({number for patch in patches.values() for number in patch.entries})
-        arrived: dict[int, dict[int, memoryview]] = {number: {} for number in patches}
-        for group in arriving(list(patches.values()), touched, fetchers, timeline):
-            for number, patch in patches.items():
-                if group in patch.entries:
-                    arrived[number][group] = patch.coded(group)
-        return arrived
+    def _stepped(
+        self, whole: Part, sources: Sequence[Source], arrival: Arrival, timeline: Timeline
+    ) -> tuple[Changed, Digest]:
+        """Decode one leg against the live weights, batch by batch as it comes."""
+        source, digest = sources[0], Digest()
+        batches = whole.batches(DECODED_BYTES)
+        collected = Collected(whole, _most(whole, source) if len(batches) > 1 else 0)
+        for part in batches:
+            coded, began = arrival.of(part), timeline.clock()
+            base = part.tiles.over(self._cells)
+            step, delta = self._step(whole, part, base, source, coded.get(0, {}))
+            digest += delta
+            timeline.note("decode", began, nbytes=_size(coded))
+            if part is whole:
+                return step, digest
+            collected.add(step)
+        return collected.changes(), digest
 
-    def _walk(self, whole: Part, sources: Sequence[Source], arrived: Arrived) -> tuple[Changed, Digest]:
-        """Follow a chain in copies of the cells; return what it changes of a part, and its part of the digest."""
-        found, digest = [], Digest()
-        for part in whole.batches(BATCH_BYTES):
-            size = int(part.tiles.group_cells.sum())
-            copy = part.tiles.packed(torch.empty(size, dtype=CELL_DTYPES[part.tiles.width], device=self._lane.device))
+    def _walked(
+        self, whole: Part, sources: Sequence[Source], arrival: Arrival, timeline: Timeline
+    ) -> tuple[Changed, Digest]:
+        """Follow a chain in copies of the cells, batch by batch; return where it leads away from the live ones."""
+        digest = Digest()
+        collected = Collected(whole, max(_most(whole, source) for source in sources))
+        for part in whole.batches(WALKED_BYTES):
+            coded, began = arrival.of(part), timeline.clock()
+            copy = part.tiles.packed(no_cells(part.tiles, int(part.tiles.group_cells.sum())))
             live = part.tiles.over(self._cells)
             apply.copy(live, copy)
             for number, source in enumerate(sources):
-                step, delta = self._step(whole, part, copy, source, arrived.get(number, {}))
+                step, delta = self._step(whole, part, copy, source, coded.get(number, {}))
                 apply.scatter(copy, step)
                 digest += delta
-            found.append(diff(copy, live))
-        return joined(whole, found), digest
+            collected.add(diff(copy, live))
+            timeline.note("decode", began, nbytes=_size(coded))
+        return collected.changes(), digest
 
     def _step(
         self, whole: Part, part: Part, base: Sheet, source: Source, coded: Mapping[int, memoryview]
@@ -200,6 +205,18 @@ def _coders(part: Part, source: Source) -> tuple[CoderName, ...]:
     entries = {} if source.patch is None else source.patch.entries
     found = {entries[group.number].coder for group in part.groups if group.number in entries}
     return tuple(name for name in ("gap", "class") if name in found) or ("gap",)
+
+
+def _most(part: Part, source: Source) -> int:
+    """Return how many cells of a part a leg changes."""
+    if source.patch is not None:
+        entries = source.patch.entries
+        return sum(entries[group.number].changed for group in part.groups if group.number in entries)
+    return len(_of_part(source.step, part)) if isinstance(source.step, DeviceChanges) else 0
+
+
+def _size(coded: Arrived) -> int:
+    return sum(len(data) for groups in coded.values() for data in groups.values())
 
 
 def _of_part(changes: DeviceChanges, part: Part) -> Changed:

@@ -49,8 +49,9 @@ def at_version(registry: Registry, version: int, model: Tensors, device: str) ->
 
 
 def test_a_worker_on_the_device_follows_patches_of_both_coders_in_tensors_that_stay_where_they_are(
-    device: str, store: MemoryStore
+    device: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(target_module, "DECODED_BYTES", 128)  # two groups of three
     states = history(store, device, ["gap", "class"], counts=True)
     with on_device(store, device) as registry:
         worker = at_version(registry, 0, states[0], device)
@@ -63,11 +64,11 @@ def test_a_worker_on_the_device_follows_patches_of_both_coders_in_tensors_that_s
         assert [tensor.data_ptr() for tensor in worker.values()] == addresses
 
 
-@pytest.mark.parametrize("batch", [64, 1 << 20])
+@pytest.mark.parametrize("batch", [64, 128])
 def test_a_worker_that_is_behind_follows_a_chain_in_one_step(
     device: str, store: MemoryStore, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target_module, "BATCH_BYTES", batch)
+    monkeypatch.setattr(target_module, "WALKED_BYTES", batch)
     states = history(store, device, ["class", "class"])
     with on_device(store, device) as registry:
         worker = at_version(registry, 0, states[0], device)

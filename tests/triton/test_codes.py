@@ -191,9 +191,9 @@ def test_batches_of_groups_are_coded_as_all_at_once(device: str, coder: CoderNam
 
 
 def test_changes_are_sorted_by_class_and_back(device: str) -> None:
-    step = step_of(device, "all", sizes=(900, 500), group=1400)
-    assert step.coded("class", 11)[0][0] == 6
-    check(step, "class", 11)
+    step = step_of(device, "all", sizes=(300, 220), group=520)
+    assert step.coded("class")[0][0] == 3
+    check(step, "class")
 
 
 @pytest.mark.sweep
@@ -201,9 +201,3 @@ def test_as_many_classes_as_are_ever_chosen_are_coded(device: str) -> None:
     step = step_of(device, "all", "F32", (5200,), 5200)
     assert step.coded("class", 41)[0][0] == CLASS_TABLES
     check(step, "class", 41)
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("coder", CODERS)
-def test_more_changes_than_a_chunk_of_the_format_holds_are_coded(device: str, coder: CoderName) -> None:
-    check(step_of(device, "all", sizes=(2 * CHUNK + 3,), group=2 * CHUNK + 1), coder, CHUNK)
