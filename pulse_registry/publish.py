@@ -1,8 +1,8 @@
 """Publishing: diff -> code -> upload -> commit.
 
 Groups go through diff and coding one by one, side by side; the caller waits for the last diff, and one background
-thread stores and commits, in order. The log says what exists: objects are stored first and the record last, so a push
-that dies at any point leaves orphans and never half a version.
+thread stores and commits, in order: a large patch goes up while it is coded. The log says what exists: objects are
+stored first and the record last, so a push that dies at any point leaves orphans and never half a version.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from pulse_registry.errors import Conflict, InvalidArgument, PulseError
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import write_keyframe
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId, RunState
-from pulse_registry.log.keys import layout_key, patch_key
+from pulse_registry.log.keys import layout_key
 from pulse_registry.model import Model, PublishDtype, View, layout_of, read_model
-from pulse_registry.patch import CoderChoice, PatchFile
+from pulse_registry.patch import CoderChoice
+from pulse_registry.patch_upload import store_patch
 from pulse_registry.placement import ShadowPlace
 from pulse_registry.route import plan
 from pulse_registry.shadow import Advance, Shadow
@@ -31,7 +32,7 @@ from pulse_registry.stage import Staging, stage_cells
 from pulse_registry.store import create
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.versions import PushResult
-from pulse_schemas import KeyframeRef, PatchRef
+from pulse_schemas import KeyframeRef
 
 _logger = logging.getLogger(__name__)
 
@@ -181,9 +182,8 @@ class Publisher:
         write_id = self._new_id()
         patch = keyframe = None
         if job.advance is not None:
-            file = self._joined(job, job.advance)
-            with timeline.during("upload", file.nbytes):
-                patch = self._store_patch(file, write_id)
+            coded = job.advance.coded()
+            patch = store_patch(self._staging.store, geometry, job.version, write_id, coded, timeline)
         else:
             with timeline.during("upload", geometry.nbytes):
                 keyframe = self._store_keyframe(job, write_id)
@@ -217,16 +217,6 @@ class Publisher:
             phases=extents(phases),
             timeline=phases,
         )
-
-    def _joined(self, job: _Job, advance: Advance) -> PatchFile:
-        file = PatchFile.of(job.shadow.geometry, job.version - 1, job.version, advance.coded())
-        job.timeline.note("code", job.timeline.clock(), nbytes=len(file.head))
-        return file
-
-    def _store_patch(self, file: PatchFile, write_id: str) -> PatchRef:
-        key = patch_key(file.base, file.target, write_id)
-        create(self._staging.store, key, [file.head, *file.groups])
-        return file.ref(key)
 
     def _store_keyframe(self, job: _Job, write_id: str) -> KeyframeRef:
         geometry, store = job.shadow.geometry, self._staging.store

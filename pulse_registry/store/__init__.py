@@ -25,6 +25,7 @@ from pulse_registry.store.counting import CountingStore
 from pulse_registry.store.create import create
 from pulse_registry.store.fault import Fault, FaultStore
 from pulse_registry.store.file import FileStore
+from pulse_registry.store.growing import Growing
 from pulse_registry.store.keys import check_key, check_prefix
 from pulse_registry.store.latency import LatencyStore
 from pulse_registry.store.memory import MemoryStore
@@ -44,6 +45,7 @@ __all__ = [
     "FaultStore",
     "FileStore",
     "Gateway",
+    "Growing",
     "LatencyStore",
     "LocalFiles",
     "MemoryStore",

@@ -45,8 +45,8 @@ class CountingStore(WrapperStore):
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object and count its bytes."""
         self._note("put", key)
-        size = body_size(data)
         super().put(key, data, if_absent=if_absent)
+        size = body_size(data)  # only now, as what grows does so while it is stored
         with self._lock:
             self.bytes_written += size
 

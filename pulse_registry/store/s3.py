@@ -23,6 +23,7 @@ from pulse_registry.store.base import (
     check_buffer,
     check_range,
 )
+from pulse_registry.store.growing import Growing
 from pulse_registry.store.keys import check_key, check_prefix
 from pulse_registry.store.retry import Retries
 from pulse_registry.store.s3_body import Pace, Parcel, crc32, receive
@@ -31,12 +32,11 @@ from pulse_registry.store.s3_errors import translated
 from pulse_registry.store.s3_listing import Listing
 from pulse_registry.store.s3_place import S3Place
 from pulse_registry.store.s3_presign import S3Signer
-from pulse_registry.store.s3_upload import Upload
+from pulse_registry.store.s3_upload import LEAST_PART_BYTES, Upload
 
 PART_BYTES: Final = 16 << 20
 THREADS: Final = 4
 ANSWER_S: Final = 20.0
-_MIN_PART_BYTES: Final = 5 << 20
 _JOINED_BYTES: Final = 1 << 20
 _JOINED_VIEW_BYTES: Final = 16 << 10
 _MAX_POSITION: Final = 1 << 62
@@ -47,7 +47,8 @@ class S3Store:
 
     Uploads carry a CRC32 that the store checks; downloads are as long as the store and the caller say, and whoever
     reads them checks their BLAKE3. A put above ``part_bytes`` goes up in parts and holds at most ``threads + 1`` of
-    them in memory (80 MiB, unless the object has more than 160 GB).
+    them in memory (80 MiB, unless the object has more than 160 GB). What is Growing goes up while it grows, once it
+    has more than two parts.
     """
 
     def __init__(
@@ -75,17 +76,25 @@ class S3Store:
         Raises:
             InvalidArgument: an argument or the configuration of the environment is not valid, or boto3 is missing.
         """
-        if part_bytes < _MIN_PART_BYTES or threads < 1 or answer_s <= 0 or not 1 <= page_keys <= 1000:
+        if part_bytes < LEAST_PART_BYTES or threads < 1 or answer_s <= 0 or not 1 <= page_keys <= 1000:
             raise InvalidArgument(
-                f"part_bytes is at least {_MIN_PART_BYTES}, threads and answer_s are positive, page_keys is 1 to 1000"
+                f"part_bytes is at least {LEAST_PART_BYTES}, threads and answer_s are positive, page_keys is 1 to 1000"
             )
         self._place = place
         self._part_bytes = part_bytes
-        self._threads = threads
         self._pace = pace or Pace()
-        self._retries = part_retries or Retries()
         self._client = make_client(place, answer_s)
         self._listing = Listing(self._client, place.bucket, place.url, page_keys)
+        self._upload = Upload(
+            client=self._client,
+            bucket=place.bucket,
+            url=place.url,
+            part_bytes=part_bytes,
+            threads=threads,
+            pace=pace or Pace(),
+            retries=part_retries or Retries(),
+        )
+        self._wants_even_parts = False
         self._signer = S3Signer(self._client, place.bucket, place.url)
 
     @property
@@ -152,21 +161,11 @@ class S3Store:
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing: see Store.put."""
         check_key(key)
-        size = body_size(data)
-        if size <= self._part_bytes:
-            self._put_whole(key, data, size, if_absent=if_absent)
-            return
-        if if_absent and self.exists(key):  # so that nothing large goes up in vain
-            raise AlreadyExists(f"object {key!r} is already in {self.url}")
-        Upload(
-            client=self._client,
-            bucket=self._place.bucket,
-            url=self.url,
-            part_bytes=self._part_bytes,
-            threads=self._threads,
-            pace=self._pace,
-            retries=self._retries,
-        ).put(key, data, if_absent=if_absent)
+        two_parts = LEAST_PART_BYTES + self._part_bytes
+        if isinstance(data, Growing) and not self._wants_even_parts and data.reaches(two_parts):
+            self._grow(key, data, if_absent=if_absent)
+        else:
+            self._put(key, data, if_absent=if_absent)
 
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""
@@ -239,6 +238,28 @@ class S3Store:
             body.close()
             raise
         return body, stop - start
+
+    def _put(self, key: str, data: Body, *, if_absent: bool) -> None:
+        size = body_size(data)
+        if size <= self._part_bytes:
+            self._put_whole(key, data, size, if_absent=if_absent)
+        else:
+            self._check_free(key, if_absent)
+            self._upload.put(key, data, if_absent=if_absent)
+
+    def _grow(self, key: str, data: Growing, *, if_absent: bool) -> None:
+        self._check_free(key, if_absent)
+        try:
+            self._upload.grow(key, data, if_absent=if_absent)
+        except InvalidArgument:
+            # R2 wants all parts but the last to be of one size; where something else was wrong, this fails again.
+            self._put(key, data, if_absent=if_absent)
+            self._wants_even_parts = True
+
+    def _check_free(self, key: str, if_absent: bool) -> None:
+        """Raise AlreadyExists for a create of what is there, so that nothing large goes up in vain."""
+        if if_absent and self.exists(key):
+            raise AlreadyExists(f"object {key!r} is already in {self.url}")
 
     def _put_whole(self, key: str, data: Body, size: int, *, if_absent: bool) -> None:
         views: Sequence[memoryview]

@@ -1,6 +1,7 @@
 """Large objects go up in parts: several at a time, each with its checksum and its own retries, all or nothing.
 
 A Stream's parts are buffered as it makes them; no more of them than there are threads, and one, are in memory.
+What is Growing goes up as it grows: its first part, which begins with what is known last, is sent last.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ from typing import Any, Final
 
 from pulse_registry.errors import NotFound, PulseError, StoreUnavailable
 from pulse_registry.store.base import Body, Stream, body_size, body_views
+from pulse_registry.store.growing import Growing
 from pulse_registry.store.retry import Retries
 from pulse_registry.store.s3_body import Pace, Parcel, crc32
 from pulse_registry.store.s3_errors import translated
 
+Part = tuple[int, Sequence[memoryview]]
+"""A part's number, from 1, and its bytes."""
 MAX_PARTS: Final = 10_000
+LEAST_PART_BYTES: Final = 5 << 20
+"""S3's rule for all parts but the last."""
 _MIB: Final = 1 << 20
 
 
@@ -39,10 +45,24 @@ class Upload:
         Raises:
             As Store.put.
         """
+        parts = parts_of(data, part_size(body_size(data), self.part_bytes))
+        self._put(key, data, enumerate(parts, 1), if_absent=if_absent)
+
+    def grow(self, key: str, data: Growing, *, if_absent: bool) -> None:
+        """Upload an object that `reaches` more than a part while it is made; otherwise as `put`.
+
+        Raises:
+            InvalidArgument: the store takes no parts of different sizes, or as `put`.
+            Others as `put`.
+        """
+        data.sending()
+        self._put(key, data, growing_parts(data, LEAST_PART_BYTES, self.part_bytes), if_absent=if_absent)
+
+    def _put(self, key: str, data: Body, parts: Iterable[Part], *, if_absent: bool) -> None:
         upload_id = self.retries(lambda: self._begin(key))
         try:
-            parts = self._send(key, upload_id, data)
-            self._finish(key, upload_id, parts, size=body_size(data), if_absent=if_absent)
+            sent = self._send(key, upload_id, parts)
+            self._finish(key, upload_id, sent, size=body_size(data), if_absent=if_absent)
         except BaseException:
             with contextlib.suppress(PulseError):
                 self._abort(key, upload_id)
@@ -53,8 +73,8 @@ class Upload:
             answer = self.client.create_multipart_upload(Bucket=self.bucket, Key=key, ChecksumAlgorithm="CRC32")
         return str(answer["UploadId"])
 
-    def _send(self, key: str, upload_id: str, data: Body) -> list[dict[str, Any]]:
-        """Send all parts, as many at a time as there are threads; return what the store answered, in order."""
+    def _send(self, key: str, upload_id: str, parts: Iterable[Part]) -> list[dict[str, Any]]:
+        """Send all parts, as many at a time as there are threads; return what the store answered, by number."""
 
         def send(number: int, views: Sequence[memoryview]) -> dict[str, Any]:
             return self.retries(lambda: self._send_part(key, upload_id, number, views))
@@ -63,14 +83,14 @@ class Upload:
         under_way: set[Future[dict[str, Any]]] = set()
         with ThreadPoolExecutor(self.threads, thread_name_prefix="pulse-upload") as pool:
             try:
-                for number, views in enumerate(parts_of(data, part_size(body_size(data), self.part_bytes)), 1):
+                for number, views in parts:
                     sent.append(pool.submit(send, number, views))
                     under_way.add(sent[-1])
                     if len(under_way) == self.threads:
                         done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                         for part in done:
                             part.result()
-                return [part.result() for part in sent]
+                return sorted((part.result() for part in sent), key=lambda part: int(part["PartNumber"]))
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
@@ -129,6 +149,25 @@ def part_size(size: int, part_bytes: int) -> int:
 def parts_of(data: Body, size: int) -> Iterator[Sequence[memoryview]]:
     """Cut a body into parts of a size, the last one shorter. Buffers are not copied, but those of a Stream are."""
     return _stream_parts(data, size) if isinstance(data, Stream) else _view_parts(body_views(data), size)
+
+
+def growing_parts(data: Growing, least: int, size: int) -> Iterator[Part]:
+    """Cut what grows into parts of a size, each given as soon as it is full; the first one, of ``least``, comes last.
+
+    The first part also holds the first buffer, whatever its size.
+    """
+    held: list[memoryview] = []
+
+    def behind() -> Iterator[memoryview]:
+        room = least
+        for view in (view for buffer in data.rest() for view in body_views(buffer)):
+            if room:
+                held.append(view[:room])
+            yield view[room:]
+            room -= min(room, view.nbytes)
+
+    yield from enumerate(_view_parts(behind(), size), 2)
+    yield 1, [*body_views(data.first()), *held]
 
 
 def _view_parts(views: Iterable[memoryview], size: int) -> Iterator[Sequence[memoryview]]:

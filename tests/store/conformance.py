@@ -8,14 +8,14 @@ class TestMyStore(StoreConformance):
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound
-from pulse_registry.store import Store
+from pulse_registry.store import Growing, Store
 
 RACERS = 16
 INVALID_KEYS = [
@@ -149,6 +149,21 @@ class StoreConformance:
         with pytest.raises(InvalidArgument):
             store.put("key", body)
         assert not store.exists("key")
+
+    def test_a_body_that_grows_while_it_is_stored_is_stored_whole_or_not_at_all(self, store: Store) -> None:
+        store.put("key", Growing(iter([b"bcd", b"ef"]), lambda: b"a"), if_absent=True)
+        assert store.get("key") == b"abcdef"
+        with pytest.raises(AlreadyExists):
+            store.put("key", Growing(iter([b"other"]), lambda: b""), if_absent=True)
+        assert store.get("key") == b"abcdef"
+
+        def broken() -> Iterator[bytes]:
+            yield b"bcd"
+            raise CorruptObject("it ends here")
+
+        with pytest.raises(CorruptObject, match="it ends here"):
+            store.put("broken", Growing(broken(), lambda: b"a"))
+        assert not store.exists("broken")
 
     def test_the_caller_may_change_its_buffer_once_put_has_returned(self, store: Store) -> None:
         buffer = bytearray(b"before")
