@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pulse_kernels.numba_spans import array_at
-from pulse_kernels.simd import BLOCK, BLOCKS, count_classes, find_class, lowest, ones, reached
+from pulse_kernels.simd import BLOCK, BLOCKS, count_classes, find_class, lowest, ones
 
 Array = Any
 U64 = np.uint64
@@ -43,16 +43,16 @@ def _rank_span(
     n, size = begin, U64(len(cells))
     whole = size - size % STRETCH
     following = U64(index[n]) - U64(offset) if n < len(index) else size
-    masks = np.empty(BLOCKS, np.uint64)
+    masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
     i = ZERO
     while i < whole:
-        count_classes(cells, i, shift, mask, first, last, counters)
+        count_classes(cells, i, shift, mask, first, last, counters, counters, kinds)
         while following - i < STRETCH:
-            c = np.uint8(_class_of(cells[following], shift, mask, first, last))
-            find_class(cells, i, shift, mask, first, last, c, masks)
+            c = kinds[following - i]
+            find_class(kinds, c, masks)
             own, bit = (following - i) // BLOCK, (following - i) % BLOCK
             not_before = np.uint32(ones(masks[own] >> bit))
-            for b in range(own + ONE, BLOCKS):
+            for b in range(own + ONE, U64(BLOCKS)):
                 not_before += np.uint32(ones(masks[b]))
             rank[n] = counters[c] - not_before
             kind[n] = c
@@ -83,13 +83,21 @@ def class_ranks(
     counters: Array,
     rank: Array,
     kind: Array,
-) -> int:
+) -> Any:
     """Rank the cells of spans that ``index`` names; return how many of them there are."""
-    n = 0
-    for s in range(len(at)):
-        cells = array_at(like, at[s], ends[s + 1] - ends[s])
+    n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
+    for s in range(U64(len(at))):
+        cells = array_at(like, at[s], ends[s + ONE] - ends[s])
         n = _rank_span(cells, index, n, ends[s], shift, mask, first, last, counters, rank, kind)
     return n
+
+
+def _nth(mask: Any, n: Any) -> Any:
+    """Return the number of the bit that is set and has ``n`` such bits below it."""
+    while n != 0:
+        mask &= mask - ONE
+        n -= np.uint32(1)
+    return lowest(mask)
 
 
 def _next_wanted(c: Any, wanted: Array, place: Array, ends: Array, ranks: Array) -> None:
@@ -119,41 +127,48 @@ def _select_span(
     """Find the cells of one span whose rank in their class is wanted; return how many are found so far."""
     n, size = begin, U64(len(cells))
     whole = size - size % STRETCH
-    masks = np.empty(BLOCKS, np.uint64)
+    masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
     found = np.zeros(BLOCKS, np.uint64)
     origin = np.empty(BLOCKS * BLOCK, np.uint32)
     i = ZERO
     while i < whole:
-        count_classes(cells, i, shift, mask, first, last, counters)
-        hits = reached(wanted, counters)
-        if hits != 0:
-            while hits != 0:
-                c = np.uint8(lowest(hits))
-                hits &= hits - ONE
-                find_class(cells, i, shift, mask, first, last, c, masks)
-                seen = counters[c]
-                for b in range(BLOCKS):
-                    seen -= np.uint32(ones(masks[b]))
-                for b in range(BLOCKS):
+        hits = count_classes(cells, i, shift, mask, first, last, counters, wanted, kinds)
+        touched = ZERO
+        while hits != 0:
+            c = np.uint8(lowest(hits))
+            hits &= hits - ONE
+            find_class(kinds, c, masks)
+            after = counters[c]
+            before = ZERO
+            for number in range(U64(BLOCKS)):
+                before += ones(masks[number])
+            seen = after - np.uint32(before)
+            b: Any = ZERO
+            while wanted[c] < after:
+                members = masks[b]
+                here = np.uint32(ones(members))
+                while wanted[c] - seen >= here:
+                    seen += here
+                    b += ONE
                     members = masks[b]
-                    after = seen + np.uint32(ones(members))
-                    while wanted[c] < after:
-                        while seen < wanted[c]:
-                            members &= members - ONE
-                            seen += np.uint32(1)
-                        k = lowest(members)
-                        found[b] |= ONE << k
-                        origin[BLOCK * U64(b) + k] = place[c]
-                        _next_wanted(c, wanted, place, ends, ranks)
-                    seen = after
-            for b in range(BLOCKS):
-                while found[b] != 0:
-                    k = BLOCK * U64(b) + lowest(found[b])
-                    found[b] &= found[b] - ONE
-                    index[n] = U64(offset) + i + k
-                    source[n] = origin[k]
-                    old[n] = cells[i + k]
-                    n += 1
+                    here = np.uint32(ones(members))
+                k = _nth(members, wanted[c] - seen)
+                touched |= ONE << b
+                found[b] |= ONE << k
+                origin[U64(BLOCK) * b + k] = place[c]
+                _next_wanted(c, wanted, place, ends, ranks)
+        while touched != 0:
+            b = lowest(touched)
+            touched &= touched - ONE
+            marks = found[b]
+            found[b] = ZERO
+            while marks != 0:
+                k = U64(BLOCK) * b + lowest(marks)
+                marks &= marks - ONE
+                index[n] = U64(offset) + i + k
+                source[n] = origin[k]
+                old[n] = cells[i + k]
+                n += 1
         i += STRETCH
     while i < size:
         c = np.uint8(_class_of(cells[i], shift, mask, first, last))
@@ -184,11 +199,11 @@ def class_select(
     index: Array,
     source: Array,
     old: Array,
-) -> int:
+) -> Any:
     """Find the cells of spans whose rank in their class is wanted; return how many there are."""
-    n = 0
-    for s in range(len(at)):
-        cells = array_at(like, at[s], ends[s + 1] - ends[s])
+    n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
+    for s in range(U64(len(at))):
+        cells = array_at(like, at[s], ends[s + ONE] - ends[s])
         bounds = (shift, mask, first, last)
         n = _select_span(cells, ends[s], *bounds, counters, wanted, place, member_ends, ranks, index, source, old, n)
     return n

@@ -62,6 +62,7 @@ class _Geometric:
 class _Scratch:
     """A thread's own memory for one group: fresh pages for each would cost more than the coding."""
 
+    frequency: U32 = field(default_factory=lambda: np.empty(SYMBOLS, np.uint32))
     gap_divisors: U64 = field(default_factory=lambda: np.empty((CONTEXTS, SYMBOLS), np.uint64))
     gap_places: U32 = field(default_factory=lambda: np.empty((CONTEXTS, SYMBOLS), np.uint32))
     value_divisors: U64 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint64))
@@ -111,14 +112,14 @@ class NumbaCoding:
             *(places, _NO_KINDS if kinds is None else kinds, old, new, cell_type.bits, *order_masks(cell_type)),
             *(starts, codes, gaps, magnitudes, gap_counts, value_counts),
         )
-        store, size = compiled("store_tables", 4), 0
+        store, size, constants = compiled("store_tables", 4), 0, (_WEIGHTS, _BOUNDS, divisors_by_frequency())
         if parameters is None:
             rows, divisors, gap_places = _CONTEXT_ROWS, scratch.gap_divisors, scratch.gap_places
-            size = store(gap_counts, _WEIGHTS, _BOUNDS, True, scratch.stored, divisors, gap_places)
+            size = store(gap_counts, *constants, True, scratch.frequency, scratch.stored, divisors, gap_places)
         else:
             rows, divisors, gap_places = parameters, _geometric().divisors, _geometric().places
         values = scratch.value_divisors, scratch.value_places
-        size += store(value_counts, _WEIGHTS, _BOUNDS, parameters is None, scratch.stored[size:], *values)
+        size += store(value_counts, *constants, parameters is None, scratch.frequency, scratch.stored[size:], *values)
         sizes = np.empty(-(-changes // CHUNK), np.uint16)
         left, at = len(sizes), len(scratch.words)
         while True:
@@ -144,7 +145,7 @@ class NumbaCoding:
             symbols[:CONTEXTS] = GAP_TOKENS
         empty = np.zeros(len(wanted), np.uint8)
         tables = scratch.places, scratch.slots
-        fault = compiled("read_tables", 4)(coded.tables, wanted, symbols, _WEIGHTS, *tables, empty)
+        fault = compiled("read_tables", 4)(coded.tables, wanted, symbols, _WEIGHTS, scratch.frequency, *tables, empty)
         if fault != numba_tables.OK:
             raise CodecError(_TABLE_FAULTS[fault])
         if coded.parameters is None:
@@ -187,13 +188,23 @@ def _forbid(tables: tuple[npt.NDArray[Any], ...], context: int, symbol: int) -> 
 
 
 @functools.cache
+def divisors_by_frequency() -> U64:
+    """Return the divisor of every frequency (see ``numba_tables``); 0 for 0, which no coded symbol has."""
+    f = np.arange(SLOTS + 1, dtype=np.uint64)
+    m, r = np.divmod(np.uint64(1 << 43), np.maximum(f, 1))
+    divisors: U64 = np.where(2 * r > f, 2 * (m + 1), 2 * m + (r != 0)) * (f != 0)
+    return divisors
+
+
+@functools.cache
 def _geometric() -> _Geometric:
     frequency = np.zeros((PARAMETERS, SYMBOLS), np.uint32)
     frequency[:, :GAP_TOKENS] = geometric_tables()
-    divisors, places = np.empty((PARAMETERS, SYMBOLS), np.uint64), np.empty((PARAMETERS, SYMBOLS), np.uint32)
-    slots = np.empty((PARAMETERS, SLOTS), np.uint8)
-    compiled("make_geometric", 4)(frequency, divisors, places, slots)
-    return _Geometric(divisors, places, slots)
+    below = np.cumsum(frequency, axis=1, dtype=np.uint32) - frequency
+    places: U32 = frequency | below << np.uint32(16)
+    symbols = np.broadcast_to(np.arange(SYMBOLS, dtype=np.uint8), frequency.shape)
+    slots = np.repeat(symbols.ravel(), frequency.ravel()).reshape(PARAMETERS, SLOTS)
+    return _Geometric(divisors_by_frequency()[frequency], places, slots)
 
 
 def _enlarged(words: Words, at: int) -> tuple[Words, int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import inspect
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
@@ -36,6 +38,8 @@ def _write(cell: Any, dimensions: int = 1) -> Any:
 
 _LOOPS = (numba_kernels, numba_digest, numba_classes, numba_exponents, numba_rans, numba_tables, numba_spans)
 """The modules that hold them, one loop of a name in all."""
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}
+"""Of every loop. What none of them needs is left out: it would cost a good part of the time to compile."""
 _COMPILING = threading.Lock()
 _done: dict[tuple[str, int], Callable[..., Any]] = {}
 
@@ -44,10 +48,22 @@ def compiled(name: str, width: int) -> Callable[..., Any]:
     """Return one loop for cells of ``width`` bytes: compiled once, by whichever thread needs it first."""
     function = _done.get((name, width))
     if function is None:
-        with _COMPILING:
+        with _COMPILING, _garbage_kept():
             function = _done.get((name, width)) or _compile(name, width)
             _done[name, width] = function
     return function
+
+
+@contextlib.contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Hold the garbage collector back: the compiler's many small objects live on, and looking through them is slow."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def compile_all(width: int) -> None:
@@ -62,7 +78,7 @@ def compile_all(width: int) -> None:
         compiled(name, 2 if width == 2 else 8)
     for name in ("address", "address_to_write", "gather", "scatter"):
         compiled(name, 4)
-    for name in ("union", "locate", "add_up", "make_geometric", "store_tables", "read_tables"):
+    for name in ("union", "locate", "add_up", "store_tables", "read_tables"):
         compiled(name, 4)
     if width == 2:
         compiled("cast_f32", 2)
@@ -126,37 +142,40 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
             *(_INT, _write(_U32), _write(cell)),
         ),
         "add_up": (_write(_U32), _read(_INT), _INT),
-        "make_geometric": (_read(_U32, 2), _write(_U64, 2), _write(_U32, 2), _write(_U8, 2)),
         "store_tables": (
-            *(_read(_U32, 2), _read(_U32), _read(_U32), types.boolean),
-            *(_write(_U8), _write(_U64, 2), _write(_U32, 2)),
+            *(_read(_U32, 2), _read(_U32), _read(_U32), _read(_U64), types.boolean),
+            *(_write(_U32), _write(_U8), _write(_U64, 2), _write(_U32, 2)),
         ),
         "read_tables": (
-            *(_read(_U8), _read(_U8), _read(_U32), _read(_U32), _write(_U32, 2), _write(_U8, 2), _write(_U8)),
+            *(_read(_U8), _read(_U8), _read(_U32), _read(_U32), _write(_U32)),
+            *(_write(_U32, 2), _write(_U8, 2), _write(_U8)),
         ),
     }
     loop = _loop(name)
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     try:
-        function: Callable[..., Any] = numba.njit(signatures[name], cache=True, **options)(loop)
+        function: Callable[..., Any] = numba.njit(signatures[name], cache=True, **_OPTIONS)(loop)
     except RuntimeError as error:
         if "cannot cache" not in str(error):
             raise
         # No folder can be written, not even the user's: every process compiles for itself.
-        function = numba.njit(signatures[name], **options)(loop)
+        function = numba.njit(signatures[name], **_OPTIONS)(loop)
     return function
 
 
 def _inline(module: Any, *names: str) -> None:
-    """Let the loops of a module use its helpers, which become a part of them: a call costs more than most do."""
+    """Let the loops of a module use its helpers, which become a part of them: a call costs more than most do.
+
+    A helper is compiled once for each combination of types, so its callers take care to pass the same ones.
+    """
+    options = {**_OPTIONS, "no_cpython_wrapper": True, "forceinline": True}
     for name in names:
-        setattr(module, name, numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True)(getattr(module, name)))
+        setattr(module, name, numba.njit(**options)(getattr(module, name)))
 
 
 _inline(numba_kernels, "_diff")
 _inline(numba_digest, "_mix", "_digest")
-_inline(numba_classes, "_class_of", "_next_wanted", "_rank_span", "_select_span")
-_inline(numba_tables, "_level", "_share", "_store", "_divide_by", "_find_by_slot")
+_inline(numba_classes, "_class_of", "_nth", "_next_wanted", "_rank_span", "_select_span")
+_inline(numba_tables, "_level", "_share", "_store", "_find_by_slot")
 _inline(numba_rans, "_extra", "_token", "_first", "_low", "_emit", "_put_symbol", "_put_raw", "_put", "_finish")
 _inline(numba_rans, "_refill", "_take_symbol", "_take", "_next_table")
 _inline(

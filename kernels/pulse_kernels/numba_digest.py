@@ -31,7 +31,7 @@ def _digest(cells: Array, start: Any, limbs: int, seeds: Array, table_0: Array, 
         whole = length - length % U64(STEP)
         for limb in range(limbs):
             shift = 16 * limb
-            sums[:] = 0
+            sums[0] = sums[1] = ZERO
             add_products(cells, i, whole // U64(STEP), shift, table_0, table_1, row, sums)
             for k in range(whole, length):
                 v = (U64(cells[i + k]) >> U64(shift)) & U64(0xFFFF)

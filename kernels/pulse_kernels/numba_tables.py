@@ -19,6 +19,7 @@ import numpy as np
 Array = Any
 U32 = np.uint32
 U64 = np.uint64
+ZERO, ONE, TWO = U64(0), U64(1), U64(2)
 SYMBOLS = 256
 """Entries of a table."""
 SLOTS = 4096
@@ -30,83 +31,74 @@ OK, TOO_SHORT, BAD_SYMBOLS, BAD_PADDING, BAD_EDGES, TOO_LONG = range(6)
 """What ``read_tables`` returns."""
 
 
-def _level(scaled: int, bounds: Array) -> int:
+def _level(scaled: Any, bounds: Array) -> Any:
     """Return the level of a scaled count: one more than the number of bounds below it."""
-    low, high = 0, len(bounds)
+    low, high = ZERO, U64(len(bounds))
     while low < high:
-        middle = (low + high) >> 1
+        middle = (low + high) >> ONE
         if bounds[middle] < scaled:
-            low = middle + 1
+            low = middle + ONE
         else:
             high = middle
-    return low + 1
+    return low + ONE
 
 
-def _share(frequency: Array, room: int) -> None:
-    """Replace the weights of a table by frequencies; ``room`` is 4096 less the symbols present."""
-    total = U64(0)
+def _share(frequency: Array, room: Any) -> None:
+    """Replace the weights of a table by frequencies; ``room`` is 4096 less the symbols present.
+
+    Quotients are below 2**13, and off the next integer by 2**-21 or more: float64 rounds none of them up to it, and
+    divides eight at a time.
+    """
+    total = 0.0
     best = 0
     for k in range(len(frequency)):
-        total += U64(frequency[k])
+        total += frequency[k]
         if frequency[k] > frequency[best]:
             best = k
-    rest = SLOTS
+    rest = U32(SLOTS)
     for k in range(len(frequency)):
-        if frequency[k] != 0:
-            frequency[k] = U32(1) + U32(U64(frequency[k]) * U64(room) // total)
-            rest -= int(frequency[k])
-    if rest != SLOTS:
-        frequency[best] += U32(rest)
+        weight = frequency[k]
+        share = U32(weight * room / total) + U32(weight != U32(0))
+        frequency[k] = share
+        rest -= share
+    frequency[best] += rest
 
 
-def _store(counts: Array, weights: Array, bounds: Array, frequency: Array, out: Array, at: int) -> int:
+def _store(counts: Array, weights: Array, bounds: Array, frequency: Array, out: Array, at: Any) -> Any:
     """Store the table of some counts and leave its frequencies; return where it ends."""
-    most = U64(0)
-    first, last, present = 0, -1, 0
-    for k in range(len(counts)):
+    most = U32(0)
+    first: Any = ZERO
+    last: Any = ZERO
+    present = U32(0)
+    for k in range(U64(len(counts))):
+        count = counts[k]
         frequency[k] = U32(0)
-        if counts[k] != 0:
-            first = k if last < 0 else first
+        if count != 0:
+            first = k if present == 0 else first
             last = k
-            present += 1
-            most = max(most, U64(counts[k]))
-    out[at], out[at + 1] = first if last >= 0 else 0, last + 1 - first if last >= 0 else 0
-    at += 2
-    if last < 0:
+            present += U32(1)
+            most = count if count > most else most
+    out[at], out[at + ONE] = first, last + ONE - first if present != 0 else ZERO
+    at += TWO
+    if present == 0:
         return at
-    held, have = U32(0), 0
-    for k in range(first, last + 1):
+    held, have = U32(0), U32(0)
+    for k in range(first, last + ONE):
         if counts[k] != 0:
-            level = _level(int(U64(counts[k]) * U64(weights[30]) // most), bounds)
-            frequency[k] = weights[level - 1]
-            held |= U32(level) << U32(have)
-        have += 5
+            level = _level(U64(counts[k]) * U64(weights[30]) // U64(most), bounds)
+            frequency[k] = weights[level - ONE]
+            held |= U32(level) << have
+        have += U32(5)
         if have >= 8:
             out[at] = held & U32(0xFF)
             held >>= U32(8)
-            have -= 8
-            at += 1
-    if have > 0:
+            have -= U32(8)
+            at += ONE
+    if have != 0:
         out[at] = held & U32(0xFF)
-        at += 1
+        at += ONE
     _share(frequency, SLOTS - present)
     return at
-
-
-def _divide_by(frequency: Array, divisors: Array, places: Array) -> None:
-    """Write the divisor and the place of each symbol."""
-    below = U32(0)
-    for k in range(len(frequency)):
-        f = U64(frequency[k])
-        if f != U64(0):
-            m = (U64(1) << U64(43)) // f
-            r = (U64(1) << U64(43)) - m * f
-            if U64(2) * r > f:
-                divisors[k] = U64(2) * (m + U64(1))
-            else:
-                divisors[k] = U64(2) * m + U64(r != U64(0))
-            places[k] = U32(f) | (below << U32(16))
-            below += U32(f)
 
 
 def _find_by_slot(frequency: Array, places: Array, slots: Array) -> None:
@@ -121,64 +113,75 @@ def _find_by_slot(frequency: Array, places: Array, slots: Array) -> None:
             at += f
 
 
-def make_geometric(frequency: Array, divisors: Array, places: Array, slots: Array) -> None:
-    """Prepare the geometric tables for both directions."""
-    for j in range(len(frequency)):
-        _divide_by(frequency[j], divisors[j], places[j])
-        _find_by_slot(frequency[j], places[j], slots[j])
-
-
 def store_tables(
-    counts: Array, weights: Array, bounds: Array, keep_empty: bool, out: Array, divisors: Array, places: Array
-) -> int:
+    counts: Array,
+    weights: Array,
+    bounds: Array,
+    by_frequency: Array,
+    keep_empty: bool,
+    frequency: Array,
+    out: Array,
+    divisors: Array,
+    places: Array,
+) -> Any:
     """Store tables end to end, [tables, symbols] each; return the bytes. Empty ones are left out unless kept."""
-    frequency = np.empty(counts.shape[1], np.uint32)
-    at = 0
-    for k in range(len(counts)):
+    at = ZERO
+    for k in range(U64(len(counts))):
         end = _store(counts[k], weights, bounds, frequency, out, at)
-        if keep_empty or end > at + 2:
+        if keep_empty or end > at + TWO:
             at = end
-            _divide_by(frequency, divisors[k], places[k])
+            below = U32(0)
+            for symbol in range(U64(len(frequency))):
+                f = frequency[symbol]
+                divisors[k, symbol] = by_frequency[f]
+                places[k, symbol] = f | (below << U32(16))
+                below += f
     return at
 
 
 def read_tables(
-    data: Array, wanted: Array, symbols: Array, weights: Array, places: Array, slots: Array, empty: Array
+    data: Array,
+    wanted: Array,
+    symbols: Array,
+    weights: Array,
+    frequency: Array,
+    places: Array,
+    slots: Array,
+    empty: Array,
 ) -> int:
     """Read the wanted tables; return OK or what is wrong. ``symbols`` bounds those of each; empty ones are marked."""
-    frequency = np.empty(SYMBOLS, np.uint32)
-    at = 0
-    for k in range(len(wanted)):
-        if not wanted[k]:
+    at, length = ZERO, U64(len(data))
+    for k in range(U64(len(wanted))):
+        if wanted[k] == 0:
             continue
-        if at + 2 > len(data):
+        if at + TWO > length:
             return TOO_SHORT
-        first, size = int(data[at]), int(data[at + 1])
-        at += 2
-        if at + (5 * size + 7) // 8 > len(data):
+        first, size = U64(data[at]), U64(data[at + ONE])
+        at += TWO
+        if at + ((U64(5) * size + U64(7)) >> U64(3)) > length:
             return TOO_SHORT
-        if first + size > int(symbols[k]) or (size == 0 and first != 0):
+        if first + size > symbols[k] or (size == 0 and first != 0):
             return BAD_SYMBOLS
-        for symbol in range(SYMBOLS):
+        for symbol in range(U64(len(frequency))):
             frequency[symbol] = U32(0)
-        held, have, present = U32(0), 0, 0
+        held, have, present = U32(0), U32(0), U32(0)
         for symbol in range(first, first + size):
-            while have < 5:
-                held |= U32(data[at]) << U32(have)
-                have += 8
-                at += 1
-            level = int(held & U32(31))
+            if have < 5:
+                held |= U32(data[at]) << have
+                have += U32(8)
+                at += ONE
+            level = held & U32(31)
             held >>= U32(5)
-            have -= 5
+            have -= U32(5)
             if level != 0:
-                frequency[symbol] = weights[level - 1]
-                present += 1
-            elif symbol == first or symbol == first + size - 1:
+                frequency[symbol] = weights[level - U32(1)]
+                present += U32(1)
+            elif symbol == first or symbol == first + size - ONE:
                 return BAD_EDGES
-        if held != U32(0):
+        if held != 0:
             return BAD_PADDING
         empty[k] = present == 0
-        if present:
+        if present != 0:
             _share(frequency, SLOTS - present)
             _find_by_slot(frequency, places[k], slots[k])
-    return OK if at == len(data) else TOO_LONG
+    return OK if at == length else TOO_LONG

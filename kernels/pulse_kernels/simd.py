@@ -28,7 +28,7 @@ BLOCKS = 8
 STEP = 16
 """Cells that ``add_products`` takes at a time."""
 LANES = 32
-"""Counters that ``count_classes`` and ``reached`` work on."""
+"""Most classes, and counters, of ``count_classes``."""
 Loop = Callable[..., Any]
 Typed = tuple[Any, Callable[..., Any]]
 _I1, _I8, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
@@ -138,56 +138,120 @@ def _members(builder: Any, classes: Any, kind: Any) -> Any:
     return builder.bitcast(builder.icmp_unsigned("==", classes, kind), _I64)
 
 
-def _count_classes(
-    _context: Any, cells: Any, at: Any, shift: Any, mask: Any, first: Any, last: Any, counters: Any
-) -> Typed:
-    """count_classes(cells, i, shift, mask, first, last, counters): add a stretch's cells to a uint32 a class.
+def _planes(builder: Any, blocks: list[Any]) -> list[Any]:
+    """Return a vector for each bit of the classes: its bytes have one bit of the same byte of all eight blocks.
 
-    Eight blocks at a time, because much of the time goes to what is done once a class.
+    The first step of the exchange puts bits 0 to 3 of two blocks in one byte, the next two halve that again.
+    """
+    rows = blocks
+    for distance, low in ((4, 0x0F), (2, 0x33), (1, 0x55)):
+        following = list(rows)
+        for k in range(BLOCKS):
+            if k & distance:
+                continue
+            a, b = rows[k], rows[k | distance]
+            by = _same(a, distance)
+            following[k] = builder.or_(builder.and_(a, _same(a, low)), builder.shl(builder.and_(b, _same(b, low)), by))
+            high = builder.and_(builder.lshr(a, by), _same(a, low))
+            following[k | distance] = builder.or_(high, builder.and_(b, _same(b, 0xFF ^ low)))
+        rows = following
+    return [builder.bitcast(row, ir.VectorType(_I64, BLOCKS)) for row in rows[:5]]
+
+
+def _total(builder: Any, v: Any) -> Any:
+    """Add up the lanes of a vector."""
+    while v.type.count > 1:
+        half = v.type.count // 2
+        parts = []
+        for first in (0, half):
+            lanes = ir.Constant(ir.VectorType(_I32, half), list(range(first, first + half)))
+            parts.append(builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), lanes))
+        v = builder.add(*parts)
+    return builder.extract_element(v, ir.Constant(_I32, 0))
+
+
+def _four_counts(builder: Any, kinds: list[Any]) -> Any:
+    """Count the bits of four vectors: at most 512 each, so that one sum of 64 bits has room for all."""
+    total, kind = None, kinds[0].type
+    # llvmlite's own ``ctpop`` refuses vectors, which LLVM's takes.
+    insert: Loop = cgutils.get_or_insert_function
+    ctpop = insert(builder.module, ir.FunctionType(kind, [kind]), "llvm.ctpop.v8i64")
+    for number, members in enumerate(kinds):
+        ones = builder.call(ctpop, [members])
+        ones = builder.shl(ones, _same(ones, 16 * number))
+        total = ones if total is None else builder.add(total, ones)
+    counts = builder.bitcast(_total(builder, total), ir.VectorType(ir.IntType(16), 4))
+    return builder.zext(counts, ir.VectorType(_I32, 4))
+
+
+def _count_classes(
+    _context: Any,
+    cells: Any,
+    at: Any,
+    shift: Any,
+    mask: Any,
+    first: Any,
+    last: Any,
+    counters: Any,
+    wanted: Any,
+    kinds: Any,
+) -> Typed:
+    """count_classes(cells, i, shift, mask, first, last, counters, wanted, kinds): count a stretch's cells by class.
+
+    Adds to a uint32 a class, stores the class of each cell, and returns the mask of the classes whose counter is now
+    past what is wanted. Eight blocks at a time, because much of the time goes to what is done once a class.
     """
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         blocks = _stretch(context, builder, signature.args[0], args)
+        for number, block in enumerate(blocks):
+            place = _pointer(context, builder, signature.args[8], args[8], ir.Constant(_I64, BLOCK * number))
+            builder.store(block, builder.bitcast(place, block.type.as_pointer()), align=1)
         classes = builder.add(builder.zext(builder.sub(args[5], args[4]), _I64), ir.Constant(_I64, 1))
-        with cgutils.for_range(builder, classes) as loop:
-            kind = _splat(builder, builder.trunc(loop.index, _I8))
-            counter = _pointer(context, builder, signature.args[6], args[6], loop.index)
-            count = builder.load(counter, align=1)
-            for block in blocks:
-                here = builder.ctpop(_members(builder, block, kind))
-                count = builder.add(count, builder.trunc(here, _I32))
-            builder.store(count, counter, align=1)
-        return context.get_dummy_value()
+        planes = _planes(builder, blocks)
+        eight = [ir.Constant(planes[0].type, [-1] * BLOCKS)]
+        for plane in planes[:3]:
+            eight = [builder.and_(v, side) for side in (builder.not_(plane), plane) for v in eight]
+        with builder.goto_entry_block():
+            passed = builder.alloca(_I64)
+        builder.store(ir.Constant(_I64, 0), passed)
+        groups = builder.lshr(builder.add(classes, _same(classes, 7)), _same(classes, 3))
+        with cgutils.for_range(builder, groups) as loop:
+            # The group's number less one is all ones where it is zero: where the bit of a class is, too.
+            sides = builder.and_(loop.index, _same(loop.index, 1)), builder.lshr(loop.index, _same(loop.index, 1))
+            turns = [_splat(builder, builder.sub(side, _same(side, 1)), BLOCKS) for side in sides]
+            rest = builder.and_(*(builder.xor(plane, turn) for plane, turn in zip(planes[3:], turns, strict=True)))
+            for half in (0, 4):
+                found = _four_counts(builder, [builder.and_(v, rest) for v in eight[half : half + 4]])
+                begin = builder.add(builder.shl(loop.index, _same(loop.index, 3)), _same(loop.index, half))
+                counter, limit = (
+                    builder.bitcast(_pointer(context, builder, kind, array, begin), found.type.as_pointer())
+                    for kind, array in zip(signature.args[6:8], args[6:8], strict=True)
+                )
+                counts = builder.add(builder.load(counter, align=1), found)
+                builder.store(counts, counter, align=1)
+                past = builder.icmp_unsigned("<", builder.load(limit, align=1), counts)
+                past = builder.shl(builder.zext(builder.bitcast(past, ir.IntType(4)), _I64), begin)
+                builder.store(builder.or_(builder.load(passed), past), passed)
+        return builder.load(passed)
 
     cell = cells.dtype
-    return types.void(cells, types.uint64, cell, cell, types.uint8, types.uint8, counters), code
+    signature = cells, types.uint64, cell, cell, types.uint8, types.uint8, counters, wanted, kinds
+    return types.uint64(*signature), code
 
 
-def _find_class(
-    _context: Any, cells: Any, at: Any, shift: Any, mask: Any, first: Any, last: Any, kind: Any, masks: Any
-) -> Typed:
-    """find_class(cells, i, shift, mask, first, last, c, masks): store the masks of class c in a stretch."""
+def _find_class(_context: Any, kinds: Any, kind: Any, masks: Any) -> Typed:
+    """find_class(kinds, c, masks): store the masks of class c in a stretch."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wanted = _splat(builder, args[6])
-        for number, block in enumerate(_stretch(context, builder, signature.args[0], args)):
-            place = _pointer(context, builder, signature.args[7], args[7], ir.Constant(_I64, number))
+        wanted = _splat(builder, args[1])
+        for number in range(BLOCKS):
+            block = _load(context, builder, signature.args[0], args[0], ir.Constant(_I64, BLOCK * number))
+            place = _pointer(context, builder, signature.args[2], args[2], ir.Constant(_I64, number))
             builder.store(_members(builder, block, wanted), place, align=1)
         return context.get_dummy_value()
 
-    cell, u8 = cells.dtype, types.uint8
-    return types.void(cells, types.uint64, cell, cell, u8, u8, u8, masks), code
-
-
-def _reached(_context: Any, wanted: Any, counters: Any) -> Typed:
-    """reached(wanted, counters): the mask of the 32 classes whose counter is past the rank that is wanted."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zero = ir.Constant(_I64, 0)
-        a, b = (_load(context, builder, kind, arg, zero, LANES) for kind, arg in zip(signature.args, args, strict=True))
-        return builder.zext(builder.bitcast(builder.icmp_unsigned("<", a, b), _I32), _I64)
-
-    return types.uint64(wanted, counters), code
+    return types.void(kinds, types.uint8, masks), code
 
 
 def _add_products(
@@ -250,4 +314,3 @@ ones: Loop = intrinsic(_ones)
 count_classes: Loop = intrinsic(_count_classes)
 find_class: Loop = intrinsic(_find_class)
 add_products: Loop = intrinsic(_add_products)
-reached: Loop = intrinsic(_reached)

@@ -86,6 +86,7 @@ def test_a_table_that_breaks_a_rule_is_refused(name: str):
 
 @given(st.lists(counts, min_size=1, max_size=6), st.booleans())
 def test_the_compiled_tables_are_the_references_bytes(tables: list[list[int]], keep_empty: bool):
+    from pulse_kernels.numba_coding import divisors_by_frequency
     from pulse_kernels.numba_compile import compiled
     from pulse_kernels.numba_tables import SYMBOLS, TABLE_BYTES
 
@@ -95,26 +96,26 @@ def test_the_compiled_tables_are_the_references_bytes(tables: list[list[int]], k
         row[: len(table)] = table
     out, divisors = np.empty(len(tables) * TABLE_BYTES, np.uint8), np.zeros(shape, np.uint64)
     places = np.zeros(shape, np.uint32)
-    weights, bounds = np.array(WEIGHTS, np.uint32), np.array(BOUNDS, np.uint32)
-    size = compiled("store_tables", 4)(found, weights, bounds, keep_empty, out, divisors, places)
+    constants = np.array(WEIGHTS, np.uint32), np.array(BOUNDS, np.uint32), divisors_by_frequency()
+    scratch = np.empty(SYMBOLS, np.uint32)
+    size = compiled("store_tables", 4)(found, *constants, keep_empty, scratch, out, divisors, places)
     stored = [store_table(levels_of(table)) for table in tables if keep_empty or any(table)]
     assert out[:size].tobytes() == b"".join(stored)
-    for row, table in zip(places, tables, strict=True):
+    for row, found_divisors, table in zip(places, divisors, tables, strict=True):
         expected = frequencies(levels_of(table))
         below = cumulative(expected)
-        assert [p for p in row.tolist() if p] == [f | b << 16 for f, b in zip(expected, below, strict=True) if f]
+        coded = [f | b << 16 for f, b in zip(expected, below, strict=True) if f]
+        assert [p for p in row.tolist() if p & 0xFFFF] == coded
+        if coded:
+            assert found_divisors[: len(table)].tolist() == divisors_by_frequency()[expected].tolist()
 
 
 def test_divisors_divide_exactly_wherever_the_coder_divides():
-    from pulse_kernels.numba_compile import compiled
+    from pulse_kernels.numba_coding import divisors_by_frequency
     from pulse_kernels.numba_tables import SLOTS
 
     f = np.arange(1, SLOTS + 1, dtype=np.uint64)
-    divisors, places = np.zeros((SLOTS, 256), np.uint64), np.zeros((SLOTS, 256), np.uint32)
-    frequency = np.zeros((SLOTS, 256), np.uint32)
-    frequency[:, 0] = f
-    compiled("make_geometric", 4)(frequency, divisors, places, np.zeros((SLOTS, SLOTS), np.uint8))
-    divisor = divisors[:, 0]
+    divisor = divisors_by_frequency()[1:]
     quotients = np.random.default_rng(0).integers(0, 2**20, (60, SLOTS)).astype(np.uint64)
     quotients[:4] = np.array([[0], [1], [2**20 - 1], [2**19]], np.uint64)
     for q in quotients:

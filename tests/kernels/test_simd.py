@@ -28,21 +28,17 @@ def loops() -> dict[str, Callable[..., Any]]:
     def bits(mask: Any) -> Any:
         return simd.lowest(mask), simd.ones(mask)
 
-    def count_classes(cells: Any, at: Any, bounds: Any, counters: Any) -> None:
+    def count_classes(cells: Any, at: Any, bounds: Any, counters: Any, wanted: Any, kinds: Any) -> Any:
         shift, mask, first, last = bounds
-        simd.count_classes(cells, np.uint64(at), shift, mask, first, last, counters)
+        return simd.count_classes(cells, np.uint64(at), shift, mask, first, last, counters, wanted, kinds)
 
-    def find_class(cells: Any, at: Any, bounds: Any, kind: Any, masks: Any) -> None:
-        shift, mask, first, last = bounds
-        simd.find_class(cells, np.uint64(at), shift, mask, first, last, np.uint8(kind), masks)
+    def find_class(kinds: Any, kind: Any, masks: Any) -> None:
+        simd.find_class(kinds, np.uint8(kind), masks)
 
     def add_products(cells: Any, at: Any, steps: Any, shift: Any, tables: Any, row: Any, sums: Any) -> None:
         simd.add_products(cells, np.uint64(at), np.uint64(steps), shift, *tables, np.uint64(row), sums)
 
-    def reached(wanted: Any, counters: Any) -> Any:
-        return simd.reached(wanted, counters)
-
-    every = (differing, cell, bits, count_classes, find_class, add_products, reached)
+    every = (differing, cell, bits, count_classes, find_class, add_products)
     return {function.__name__: numba.njit(function) for function in every}
 
 
@@ -89,23 +85,27 @@ def test_classes_are_counted_and_found_as_one_by_one(loops: dict[str, Any], widt
     kinds = [min(max((v >> shift) & mask, first), last) - first for v in cells[7 : 7 + stretch].tolist()]
     bounds = (cells.dtype.type(shift), cells.dtype.type(mask), np.uint8(first), np.uint8(last))
     counters = np.full(simd.LANES, 1000, np.uint32)
-    loops["count_classes"](cells, 7, bounds, counters)
+    wanted, found = np.full(simd.LANES, 1000, np.uint32), np.empty(stretch, np.uint8)
+    hits = int(loops["count_classes"](cells, 7, bounds, counters, wanted, found))
     classes = last - first + 1
+    assert found.tolist() == kinds
+    assert hits == sum(1 << c for c in set(kinds))
     assert counters.tolist() == [1000 + (kinds.count(c) if c < classes else 0) for c in range(simd.LANES)]
     for c in range(classes):
         masks = np.zeros(simd.BLOCKS, np.uint64)
-        loops["find_class"](cells, 7, bounds, c, masks)
+        loops["find_class"](found, c, masks)
         expected = [sum(1 << k for k in range(64) if kinds[64 * b + k] == c) for b in range(simd.BLOCKS)]
         assert masks.tolist() == expected
 
 
 def test_a_class_is_reached_once_its_counter_is_past_what_is_wanted(loops: dict[str, Any]):
-    rng = np.random.default_rng(3)
-    edges = np.array([0, 1, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1], np.uint32)
-    for _ in range(50):
-        wanted, counters = rng.choice(edges, simd.LANES), rng.choice(edges, simd.LANES)
-        expected = sum(1 << k for k in range(simd.LANES) if wanted[k] < counters[k])
-        assert int(loops["reached"](wanted, counters)) == expected
+    cells = np.repeat(np.arange(32, dtype=np.uint8), 16)  # 16 of each class
+    bounds = (np.uint8(0), np.uint8(31), np.uint8(0), np.uint8(31))
+    before = np.array([0, 1, 2**31 - 9, 2**32 - 17] * 8, np.uint32)
+    for more in (0, 15, 16, 17):
+        wanted, counters, kinds = before + np.uint32(more), before.copy(), np.empty(len(cells), np.uint8)
+        expected = sum(1 << c for c in range(32) if int(wanted[c]) < int(before[c]) + 16)
+        assert int(loops["count_classes"](cells, 0, bounds, counters, wanted, kinds)) == expected
 
 
 @pytest.mark.parametrize("width", WIDTHS)
