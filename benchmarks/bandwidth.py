@@ -36,23 +36,27 @@ def measure_bandwidth(
 ) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Time copy, read, diff, diff of FP32 masters and digest of one state; return seconds and the bytes each touches.
 
-    Diff and digest go through the library's groups and kernels as a push does, in a pool of threads; the digest and
-    the read that it is held against also in one thread.
+    Diff and digest go through the library's groups and kernels as a push does, in a pool of threads: the diff takes the
+    changes over into a shadow and sums them up, forth and back between two states. The digest, and the read that it is
+    held against, also run in one thread.
     """
     geometry = geometry_of(states)
     old, new = Live(states), Live(states)
     new.go(1)
     base, live = (weights_of(geometry, states, side.cells) for side in (old, new))
+    shadow = _Follower(backend, base)
     changed = states.changed(0)
     source, target = np.ones(states.nbytes, np.uint8), np.zeros(states.nbytes, np.uint8)
     pieces = [slice(at, at + _PIECE) for at in range(0, states.nbytes, _PIECE)]
-    masters = [c.astype(np.uint32) << np.uint32(16) for c in live.arrays] if _all_bf16(states) else None
+    masters = None
+    if _all_bf16(states):
+        masters = [Weights(geometry, [_masters(cells) for cells in side.arrays]) for side in (base, live)]
 
     with ThreadPoolExecutor(threads) as pool:
         works = {
             "copy": lambda: _run(pool.map, lambda piece: np.copyto(target[piece], source[piece]), pieces),
             "read": lambda: _run(pool.map, lambda piece: _read(source[piece]), pieces),
-            "diff": lambda: _run(pool.map, lambda group: _diff(backend.diff, live, base, group), geometry.groups),
+            "diff": lambda: shadow.turn(pool.map, [base, live]),
             "digest": lambda: base.digest(backend, pool.map),
             "read_core": lambda: _run(map, lambda piece: _read(source[piece]), pieces),
             "digest_core": lambda: base.digest(backend, map),
@@ -66,14 +70,12 @@ def measure_bandwidth(
             "digest_core": states.nbytes,
         }
         if masters is not None:
-            wide = Weights(geometry, masters)
-            works["diff_f32"] = lambda: _run(
-                pool.map, lambda group: _diff(backend.diff_f32, wide, base, group), geometry.groups
-            )
+            works["diff_f32"] = lambda: shadow.turn(pool.map, masters)
             touched["diff_f32"] = 3 * states.nbytes + 8 * changed
-        found = sum(len(index) for g in geometry.groups for index, _, _ in _diff(backend.diff, live, base, g))
-        if found != changed:
-            raise AssertionError(f"the diff finds {found} changed cells, NumPy {changed}")
+        for _ in range(2):
+            found = shadow.turn(map, [base, live])
+            if found != changed:
+                raise AssertionError(f"the diff finds {found} changed cells, NumPy {changed}")
         return interleaved(works, repeats), touched
 
 
@@ -87,8 +89,30 @@ def _read(part: Cells) -> int:
     return int(np.bitwise_or.reduce(whole))
 
 
-def _diff(diff: Callable[[Cells, Cells], Any], live: Weights, base: Weights, group: Group) -> list[Any]:
-    return [diff(a, b) for a, b in zip(live.spans(group), base.spans(group), strict=True)]
+class _Follower:
+    """A shadow that goes forth and back between two states, so that each pass finds the changes between them."""
+
+    def __init__(self, backend: Backend, start: Weights) -> None:
+        self._backend = backend
+        self._cells = Weights.in_one_piece(start.geometry)
+        self._at = 0
+        for array, cells in zip(self._cells.arrays, start.arrays, strict=True):
+            array[...] = cells
+
+    def turn(self, map_: Map, states: Sequence[Weights]) -> int:
+        """Take over the state that the shadow is not at; return how many cells changed."""
+        self._at = 1 - self._at
+        live = states[self._at]
+
+        def work(group: Group) -> int:
+            index, *_ = self._backend.advance_spans(live.spans(group), self._cells.spans(group), group.start)
+            return len(index)
+
+        return sum(map_(work, live.geometry.groups))
+
+
+def _masters(cells: Cells) -> Cells:
+    return cells.astype(np.uint32) << np.uint32(16)
 
 
 def _all_bf16(states: States) -> bool:

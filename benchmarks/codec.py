@@ -60,7 +60,7 @@ def _code(backend: Backend, coder: CoderName, base: Weights, change: Change) -> 
     group = change.group
 
     def cells() -> list[Cells] | None:
-        return [base.copy_of(group)] if coder == "class" else None
+        return base.spans(group) if coder == "class" else None
 
     began = time.perf_counter()
     data = encode_group(backend, coder, group.cell_type, group.cells, change.index, change.old, change.new, cells())

@@ -265,7 +265,7 @@ def first_shadow(
     geometry: Geometry, views: Mapping[str, View], backend: Backend, pool: Executor, version: int
 ) -> HostShadow:
     """Copy live tensors, rounded where the layout says so, into a shadow that stands for ``version``."""
-    weights = Weights.empty(geometry)
+    weights = Weights.in_one_piece(geometry)
 
     def take(group: Group) -> Digest:
         for span, cells in zip(group.spans, weights.spans(group), strict=True):

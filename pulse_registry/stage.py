@@ -101,7 +101,7 @@ class Staging:
         """Allocate a shadow whose ``target`` is to be filled before anything else; otherwise as ``first_shadow``."""
         device = self.placement(views)
         if device is None:
-            return HostShadow(Weights.empty(geometry), self.backend, self.pool, -1, Digest())
+            return HostShadow(Weights.in_one_piece(geometry), self.backend, self.pool, -1, Digest())
         from pulse_registry.device.shadow import empty_device_shadow
 
         return empty_device_shadow(geometry, device, self.pool, self.target, place)

@@ -39,6 +39,22 @@ class Weights:
         )
 
     @classmethod
+    def in_one_piece(cls, geometry: Geometry) -> Self:
+        """Allocate cells that hold nothing in particular, those of a dtype end to end.
+
+        Small tensors then lie in huge pages as well (NumPy asks for them from 4 MiB on): a pass over them misses less.
+        """
+        sizes: dict[str, int] = {}
+        for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + size
+        left = {dtype: np.empty(size, CELL_TYPES[dtype].dtype) for dtype, size in sizes.items()}
+        arrays = []
+        for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
+            arrays.append(left[tensor.dtype][:size].reshape(tensor.shape))
+            left[tensor.dtype] = left[tensor.dtype][size:]
+        return cls(geometry, arrays)
+
+    @classmethod
     def into(cls, geometry: Geometry, views: Mapping[str, View]) -> Self:
         """Take a worker's tensors as the place to write.
 
