@@ -31,10 +31,10 @@ ReadRange = Callable[[int, int], bytes]
 _ENTRY = struct.Struct("<IIII32sQQQQ")
 _CODERS: tuple[CoderName, ...] = ("gap", "class")
 
-_CLASS_NS_PER_CELL = 0.8
+_CLASS_NS_PER_CELL = 0.66
 """Time of class coding and decoding beyond gap's, a cell of the group, one core, BF16 (benchmarks/codec.py)."""
 _CLASS_SAVES = 0.41
-"""Share of gap's bytes that class saves (recorded steps: 13.5 against 7.9 bits a changed cell)."""
+"""Share of gap's bytes that class saves (recorded steps: 13.5 against 7.8 bits a changed cell)."""
 _LINK_BYTES_PER_NS = 0.125
 """1 Gbit/s, the link that ``auto`` weighs time against."""
 
