@@ -2,6 +2,7 @@
 
 PulseError
 ├── NotFound            no such run, version or object: check the name, or wait for it
+│   └── Gone            the version was retired: take a newer one
 ├── AlreadyExists       create-if-absent lost: somebody else's object is there
 ├── Conflict            another writer won: read what it committed, then decide
 │   └── Fenced          a newer writer began its term: this one must stop
@@ -10,6 +11,7 @@ PulseError
 ├── LayoutMismatch      names, dtypes or shapes differ: the weights belong to another model
 ├── BaseMismatch        the weights are not the version they were taken for: pull afresh
 ├── CorruptObject       stored bytes are not what was committed: restore the object or use another route
+├── Untrusted           what the store says is not signed as it must be, or contradicts what was seen: find out who wrote it
 ├── UnsupportedFormat   written by another release: upgrade
 ├── AccessDenied        credentials or a token are missing, wrong, expired or do not allow it: change them
 └── StoreUnavailable    the store or the service did not do it (unreachable, full, busy): try again
@@ -17,13 +19,25 @@ PulseError
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 
 class PulseError(Exception):
-    """Base of every error that Pulse Registry raises on purpose."""
+    """Base of every error that Pulse Registry raises on purpose.
+
+    Attributes:
+        key: of the stored object that it is about, below the run; None where it is about none, or that is not known.
+    """
+
+    key: str | None = None
 
 
 class NotFound(PulseError):
     """The run, version or object does not exist."""
+
+
+class Gone(NotFound):
+    """The version was retired: it can't be had any more, and others can."""
 
 
 class AlreadyExists(PulseError):
@@ -56,6 +70,29 @@ class BaseMismatch(PulseError):
 
 class CorruptObject(PulseError):
     """Stored bytes differ from what was committed; nothing was changed."""
+
+
+class Distrust(StrEnum):
+    """Why a record is not to be believed. Values are only ever added."""
+
+    UNSIGNED = "unsigned"
+    WRONG_KEY = "wrong_key"
+    BAD_SIGNATURE = "bad_signature"
+    ROLLBACK = "rollback"
+    FORK = "fork"
+    OTHER_RUN = "other_run"
+
+
+class Untrusted(PulseError):
+    """A record is not signed by a key that is trusted, or contradicts what this reader has seen; nothing was changed.
+
+    Attributes:
+        reason: which of the two, precisely; None where only a service's word for it is known.
+    """
+
+    def __init__(self, message: str, reason: Distrust | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class UnsupportedFormat(PulseError):

@@ -2,9 +2,11 @@
 
 from pulse_registry.log.admission import Admission
 from pulse_registry.log.clock import Clock, NewId, random_id, timestamp, utc_now
+from pulse_registry.log.guard import Guard
 from pulse_registry.log.keeper import LogKeeper
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.state import Effect, RunState, fold, sealed_hash
+from pulse_registry.log.store_clock import StoreClock
 from pulse_registry.log.writer import CommitDraft, LogWriter, MakeRecord
 
 __all__ = [
@@ -12,12 +14,14 @@ __all__ = [
     "Clock",
     "CommitDraft",
     "Effect",
+    "Guard",
     "LogKeeper",
     "LogReader",
     "LogWriter",
     "MakeRecord",
     "NewId",
     "RunState",
+    "StoreClock",
     "fold",
     "random_id",
     "sealed_hash",

@@ -6,16 +6,18 @@ A writer that holds no key of the bucket sends its records here, sealed as they 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from pulse_registry.errors import (
+    AccessDenied,
     AlreadyExists,
     Conflict,
     Fenced,
     InvalidArgument,
     NotFound,
     StoreUnavailable,
+    Untrusted,
 )
 from pulse_registry.log import keys
 from pulse_registry.log.keeper import LogKeeper
@@ -62,19 +64,27 @@ class Admission:
         self._each = each
         self._lock = threading.Lock()
 
-    def admit(self, sealed: bytes) -> Record:
+    def admit(self, sealed: bytes, kinds: Container[str] | None = None) -> Record:
         """Append a sealed record to the log, byte for byte; return it. Idempotent: to send it again is no error.
 
+        Args:
+            sealed: the record.
+            kinds: those that this writer may append; None: all.
+
         Raises:
-            InvalidArgument: it is no sealed record of this run, breaks a rule of the log, or names an object or a
-                layout that is not there as it says. Nothing was written.
+            AccessDenied: it is of another kind.
+            InvalidArgument: it is no sealed record of this run, breaks a rule of the log, names an object or a
+                layout that is not there as it says, or is not signed by a key that may, where keys are pinned. Nothing
+                was written.
             AlreadyExists: another record has its number: read that one, and go on.
             Conflict: its number is further on than the next.
             Fenced: a newer writer began its term; this one must stop.
-            CorruptObject, UnsupportedFormat: the log can't be read.
+            CorruptObject, Untrusted, UnsupportedFormat: the log can't be read.
             StoreUnavailable: the store failed; send the same record again. It may have landed, or land yet.
         """
         record = self._read(sealed)
+        if kinds is not None and record.kind not in kinds:
+            raise AccessDenied(f"run {self._run!r}: a {record.kind!r} record needs a token of scope 'admin'")
         with self._lock:
             state = self._reader.refresh()
             if record.seq <= state.seq:
@@ -94,6 +104,11 @@ class Admission:
             raise InvalidArgument(f"run {self._run!r}: this is no sealed record: {error}") from error
         if record.run != self._run:
             raise InvalidArgument(f"run {self._run!r}: the record belongs to run {record.run!r}")
+        if self._reader.guard is not None:
+            try:
+                self._reader.guard.check_signature(record, sealed)
+            except Untrusted as error:
+                raise InvalidArgument(str(error)) from error
         return record
 
     def _check_same(self, record: Record, sealed: bytes) -> None:

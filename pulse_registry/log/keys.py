@@ -5,6 +5,8 @@ Numbers are padded to twelve digits, so that the store's order of keys is the or
 
 from __future__ import annotations
 
+import re
+
 from pulse_registry.errors import InvalidArgument
 
 HEAD = "head"
@@ -12,6 +14,11 @@ LOG = "log/"
 SNAPSHOTS = "log/snapshots/"
 LAYOUTS = "layouts/"
 OBJECTS = "objects/"
+LEASES = "leases/"
+REQUESTS = "requests/"
+CLOCK = "clock"
+_REQUEST = re.compile(r"requests/([0-9]{12})-([0-9]{12})-([0-9a-f]{32})\.json")
+_VERSIONS = re.compile(r"objects/(?:patch/([0-9]{12})-([0-9]{12})|keyframe/([0-9]{12}))-")
 
 
 def record_key(seq: int) -> str:
@@ -42,6 +49,17 @@ def patch_key(base: int, target: int, write_id: str) -> str:
     return f"{OBJECTS}patch/{_number(base)}-{_number(target)}-{write_id}.safetensors"
 
 
+def request_key(base: int, target: int, reader: str) -> str:
+    """Return the key of a reader's wish for the patch ``base -> target``."""
+    return f"{REQUESTS}{_number(base)}-{_number(target)}-{reader}.json"
+
+
+def requested(key: str) -> tuple[int, int, str] | None:
+    """Return base, target and reader of a request's key, or None where ``key`` is none."""
+    found = _REQUEST.fullmatch(key)
+    return None if found is None else (int(found[1]), int(found[2]), found[3])
+
+
 def keyframe_prefix(version: int, write_id: str) -> str:
     """Return the folder, with its slash, of the keyframe that one write made."""
     return f"{OBJECTS}keyframe/{_number(version)}-{write_id}/"
@@ -56,6 +74,17 @@ def keyframe_key(version: int, write_id: str, file_name: str) -> str:
     if not file_name or "/" in file_name or file_name in (".", ".."):
         raise InvalidArgument(f"{file_name!r} is not the plain name of a file")
     return keyframe_prefix(version, write_id) + file_name
+
+
+def lease_key(reader: str) -> str:
+    """Return the key of a reader's lease."""
+    return f"{LEASES}{reader}.json"
+
+
+def versions_of(key: str) -> tuple[int, ...]:
+    """Return the versions that an object's key names: base and target of a patch, the one of a keyframe; else none."""
+    found = _VERSIONS.match(key)
+    return () if found is None else tuple(int(number) for number in found.groups() if number is not None)
 
 
 def is_object_key(key: str) -> bool:

@@ -1,7 +1,8 @@
 """Reads a run's log: opens it at the newest snapshot, then asks for one record after the other.
 
 Order of trust: records are the truth; a snapshot counts only if the record that it names is there with the
-same hash; the head hint only says which snapshot to try first.
+same hash; the head hint only says which snapshot to try first. A guard may ask for more: signatures, and that the log
+goes on from what was seen before.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pulse_registry.checked import checked
-from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
+from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat, Untrusted
 from pulse_registry.log import keys
+from pulse_registry.log.guard import Guard
 from pulse_registry.log.state import RunState, sealed_hash
 from pulse_schemas import Fault, Head, Record, SchemaError, Snapshot, unseal_record
 
@@ -30,17 +32,20 @@ class LogReader:
     The states that it hands out never change: to follow the run, ask again.
     """
 
-    def __init__(self, store: Store, run: str) -> None:
+    def __init__(self, store: Store, run: str, guard: Guard | None = None) -> None:
         """Prepare to read; no I/O yet.
 
         Args:
             store: the store, scoped to the run's prefix.
             run: the run's name, which every record must carry.
+            guard: judges records and snapshots; None believes what the rules of the log allow.
         """
         self._store = store
         self._run = run
+        self._guard = guard
         self._lock = threading.Lock()
         self._state: RunState | None = None
+        self._settled = guard is None  # whether the guard has believed a state
         self._snapshot_seq = -1
 
     @property
@@ -51,7 +56,12 @@ class LogReader:
     @property
     def state(self) -> RunState:
         """The state as last seen: no I/O, but for the first time (then as ``refresh``)."""
-        return self._state or self.refresh()
+        return self._state if self._state is not None and self._settled else self.refresh()
+
+    @property
+    def guard(self) -> Guard | None:
+        """What judges the records, if anything does."""
+        return self._guard
 
     @property
     def snapshot_seq(self) -> int:
@@ -67,14 +77,14 @@ class LogReader:
 
         Raises:
             CorruptObject: a record is damaged or breaks a rule of the log; the message names it.
+            Untrusted: the guard does not believe a record, or misses one.
             UnsupportedFormat: a record was written by a newer release.
             StoreUnavailable: the store failed; call again.
         """
         with self._lock:
-            if self._state is None:
-                self._state = self._open()
+            seen = self._begin()
             self._tail()
-            return self._state
+            return self._settle(seen)
 
     def accept(self, sealed: bytes) -> RunState:
         """Fold a record that the caller has just written or read, and return the state.
@@ -83,19 +93,21 @@ class LogReader:
         those before it.
 
         Raises:
-            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``refresh``.
+            CorruptObject, Untrusted, UnsupportedFormat, StoreUnavailable: as ``refresh``.
         """
         record = _unseal("a record just written", sealed)
         with self._lock:
-            if self._state is None:
-                self._state = self._open()
-            if record.seq > self._state.seq + 1:
+            seen, state = self._begin(), self._state or RunState(self._run)
+            if record.seq > state.seq + 1:
                 self._tail()
-            if record.seq == self._state.seq + 1:
-                state = self._state.copy()
-                state.advance(record, sealed_hash(sealed))
+                state = self._state or state
+            if record.seq == state.seq + 1:
+                state = state.copy()
+                self._fold(state, record, sealed)
                 self._state = state
-            return self._state
+            if seen is not None and state.seq < seen:
+                self._tail()  # others have gone on
+            return self._settle(seen)
 
     def read(self, seq: int) -> tuple[Record, bytes] | None:
         """Fetch record ``seq`` and its sealed bytes, without folding it; None if it is not there.
@@ -109,6 +121,34 @@ class LogReader:
         except NotFound:
             return None
 
+    def _begin(self) -> int | None:
+        """Open the run if it is not; return the number of the newest record that the guard has seen before."""
+        seen = None if self._guard is None else self._guard.begin()
+        if self._state is None:
+            self._state = self._open(seen)
+        return seen
+
+    def _settle(self, seen: int | None) -> RunState:
+        state = self._state or RunState(self._run)
+        if self._guard is not None:
+            if seen is not None and state.seq < seen:
+                self._guard.gone(seen, state.seq)
+            self._guard.settle()
+            self._settled = True
+        return state
+
+    def _fold(self, state: RunState, record: Record, sealed: bytes) -> None:
+        """Fold a record into a state, in place, if the guard believes it."""
+        if self._guard is not None:
+            if record.previous != state.last and state.seq >= 0:
+                before = self.read(state.seq)  # is another record there now than was folded?
+                if before is not None:
+                    self._guard.check(*before)
+            self._guard.check(record, sealed)
+        state.advance(record, sealed_hash(sealed))
+        if self._guard is not None:
+            self._guard.folded(record, sealed)
+
     def _tail(self) -> None:
         old = self._state or RunState(self._run)
         found = self.read(old.seq + 1)
@@ -117,15 +157,14 @@ class LogReader:
         state = old.copy()
         try:
             while found is not None:
-                record, sealed = found
-                state.advance(record, sealed_hash(sealed))
+                self._fold(state, *found)
                 found = self.read(state.seq + 1)
         finally:
             self._state = state
 
-    def _open(self) -> RunState:
+    def _open(self, seen: int | None) -> RunState:
         for key in self._snapshot_keys():
-            state = self._from_snapshot(key)
+            state = self._from_snapshot(key, seen)
             if state is not None:
                 self._snapshot_seq = state.seq
                 return state
@@ -149,22 +188,40 @@ class LogReader:
         found = [key for key in self._store.list(keys.SNAPSHOTS) if keys.snapshot_seq(key) is not None]
         yield from sorted((key for key in found if key != hinted), reverse=True)
 
-    def _from_snapshot(self, key: str) -> RunState | None:
+    def _from_snapshot(self, key: str, seen: int | None) -> RunState | None:
         """Return the state that a snapshot holds, or None, with a warning, where it can't be relied upon."""
         try:
-            snapshot = checked(lambda: self._store.get(key), _unseal_snapshot)
+            snapshot, document = checked(lambda: self._store.get(key), _unseal_snapshot)
+            if self._guard is not None:
+                self._guard.check_snapshot(document)
             if snapshot.run != self._run or keys.snapshot_key(snapshot.seq) != key:
                 raise CorruptObject(f"it is snapshot {snapshot.seq} of run {snapshot.run!r}")
 
-            def check_last(sealed: bytes) -> None:
+            def check_last(sealed: bytes) -> bytes:
                 if sealed_hash(sealed) != snapshot.last:
                     raise CorruptObject(f"record {snapshot.seq} is another one than it folds")
+                return sealed
 
-            checked(lambda: self._store.get(keys.record_key(snapshot.seq)), check_last)
-            return RunState.from_snapshot(snapshot)
-        except (NotFound, SchemaError, CorruptObject, UnsupportedFormat) as error:
+            sealed = checked(lambda: self._store.get(keys.record_key(snapshot.seq)), check_last)
+            state = RunState.from_snapshot(snapshot)
+            if self._guard is not None:
+                record = _unseal(keys.record_key(snapshot.seq), sealed)
+                self._guard.check(record, sealed)
+                if seen is not None and seen < snapshot.seq:
+                    self._check_seen(self._guard, seen, snapshot.seq)
+                self._guard.folded(record, sealed)
+            return state
+        except (NotFound, SchemaError, CorruptObject, Untrusted, UnsupportedFormat) as error:
             _logger.warning("run %s: %s is of no use, trying an older one: %s", self._run, key, error)
             return None
+
+    def _check_seen(self, guard: Guard, seen: int, newest: int) -> None:
+        """Raise Untrusted unless the log still has the record that was seen before, which a snapshot leads past."""
+        found = self.read(seen)
+        if found is None:
+            guard.gone(seen, newest)
+        else:
+            guard.check(*found)
 
 
 def _unseal(key: str, sealed: bytes) -> Record:
@@ -177,9 +234,9 @@ def _unseal_head(sealed: bytes) -> Head:
         return Head.unseal(sealed)
 
 
-def _unseal_snapshot(sealed: bytes) -> Snapshot:
+def _unseal_snapshot(sealed: bytes) -> tuple[Snapshot, bytes]:
     with _typed("the snapshot"):
-        return Snapshot.unseal(sealed)
+        return Snapshot.unseal(sealed), sealed
 
 
 @contextmanager

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pulse_registry.log.keys import is_object_key
+from pulse_registry.log.keys import is_object_key, versions_of
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
+    DeleteRecord,
     EpochRecord,
     KeyframeRef,
     ObjectRef,
     PatchRef,
     Record,
     RetireRecord,
+    TagRecord,
 )
 
 if TYPE_CHECKING:
@@ -44,12 +46,16 @@ def violation(state: RunState, record: Record) -> str | None:
             return (
                 version_violation(state, record)
                 or layout_change_violation(state, record)
-                or objects_violation(state, objects_of(record))
+                or objects_violation(state, record)
             )
         case AttachRecord():
-            return attach_violation(state, record) or objects_violation(state, objects_of(record))
+            return attach_violation(state, record) or objects_violation(state, record)
         case RetireRecord():
             return retire_violation(state, record)
+        case DeleteRecord():
+            return delete_violation(state, record)
+        case TagRecord():
+            return tag_violation(state, record)
 
 
 def chain_violation(state: RunState, record: Record) -> str | None:
@@ -93,40 +99,78 @@ def layout_change_violation(state: RunState, record: CommitRecord) -> str | None
 
 
 def attach_violation(state: RunState, record: AttachRecord) -> str | None:
-    """Objects are attached to versions that exist; a patch joins two versions of one layout."""
-    known = len(state.versions)
+    """Objects are attached to versions that are there and not retired; a patch joins two versions of one layout."""
     for patch in record.patches:
-        if patch.target >= known:
-            return f"it attaches a patch into version {patch.target}, which does not exist"
+        wrong = _missing(state, patch.base) or _missing(state, patch.target)
+        if wrong is not None:
+            return f"it attaches a patch {patch.base} -> {patch.target}, but {wrong}"
         if state.versions[patch.base].layout != state.versions[patch.target].layout:
             return f"it attaches a patch {patch.base} -> {patch.target} between two layouts"
     for keyframe in record.keyframes:
-        if keyframe.version >= known:
-            return f"it attaches a keyframe of version {keyframe.version}, which does not exist"
+        wrong = _missing(state, keyframe.version)
+        if wrong is not None:
+            return f"it attaches a keyframe of version {keyframe.version}, but {wrong}"
     return None
+
+
+def _missing(state: RunState, version: int) -> str | None:
+    if version >= len(state.versions):
+        return f"version {version} does not exist"
+    return f"version {version} was retired" if state.is_retired(version) else None
 
 
 def retire_violation(state: RunState, record: RetireRecord) -> str | None:
-    """Only what exists can be retired; to retire it twice changes nothing."""
+    """The newest version stays, and so do those with a tag. To retire a version twice changes nothing.
+
+    Keys may be any objects': those that no record names can then be named no more.
+    """
+    newest = len(state.versions) - 1
     for version in record.versions:
-        if version >= len(state.versions):
+        if version > newest:
             return f"it retires version {version}, which does not exist"
+        if version == newest:
+            return f"it retires version {version}, which is the newest"
+        if version in state.tags.values():
+            return f"it retires version {version}, which has a tag"
     for key in record.keys:
-        if not state.is_live(key) and key not in state.retired_keys:
-            return f"it retires {key}, which no record names"
+        if not is_object_key(key):
+            return f"it retires {key!r}, which is outside the folder of objects"
     return None
 
 
-def objects_violation(state: RunState, objects: Iterator[ObjectRef]) -> str | None:
-    """Named objects lie in the folder of objects, and each key is named for the first time."""
+def delete_violation(state: RunState, record: DeleteRecord) -> str | None:
+    """What is deleted was retired before."""
+    if record.until > state.seq:
+        return f"it tells of what record {record.until} retired, but record {state.seq} is the newest"
+    return None
+
+
+def tag_violation(state: RunState, record: TagRecord) -> str | None:
+    """A tag stands for a version that is there and not retired."""
+    wrong = None if record.version is None else _missing(state, record.version)
+    return None if wrong is None else f"it gives the name {record.name!r} to a version, but {wrong}"
+
+
+def objects_violation(state: RunState, record: CommitRecord | AttachRecord) -> str | None:
+    """Named objects lie in the folder of objects, under the versions that they are of; each is named once, for ever."""
     seen = set()
-    for item in objects:
+    for item, versions in _named(record):
         if not is_object_key(item.key):
             return f"it names {item.key!r} as an object, which is outside the folder of objects"
-        if item.key in seen or state.is_live(item.key) or item.key in state.retired_keys:
+        if versions_of(item.key) != versions:
+            return f"it names {item.key!r}, which is no key of an object of version {versions[-1]}"
+        if item.key in seen or state.is_live(item.key) or state.is_retired_key(item.key):
             return f"it names object {item.key}, which is named already"
         seen.add(item.key)
     return None
+
+
+def _named(record: CommitRecord | AttachRecord) -> Iterator[tuple[ObjectRef, tuple[int, ...]]]:
+    for patch in patches_of(record):
+        yield patch.object, (patch.base, patch.target)
+    for keyframe in keyframes_of(record):
+        for item in (keyframe.index, *keyframe.shards):
+            yield item, (keyframe.version,)
 
 
 def objects_of(record: CommitRecord | AttachRecord) -> Iterator[ObjectRef]:

@@ -5,24 +5,32 @@ The fold is the only place where a record gets its meaning; a snapshot is this s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
 from blake3 import blake3
 
 from pulse_registry.errors import CorruptObject, NotFound
+from pulse_registry.log.contradiction import contradiction
+from pulse_registry.log.edges import Edges, Ref
+from pulse_registry.log.history import History
+from pulse_registry.log.keys import versions_of
+from pulse_registry.log.layered import Layered
 from pulse_registry.log.rules import is_void, keyframes_of, patches_of, violation
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
+    DeleteRecord,
     EpochRecord,
     KeyframeRef,
     PatchRef,
     Record,
+    RetiredKey,
+    RetiredVersion,
     RetireRecord,
     Snapshot,
+    TagRecord,
     VersionEntry,
 )
 
@@ -44,6 +52,7 @@ class RunState:
         seq: number of the last record folded, or -1.
         last: BLAKE3 (hex) of that record's sealed bytes, None when empty.
         epoch: the newest term that began, 0 before the first.
+        edges: the live objects as numbers, for searches.
     """
 
     def __init__(self, run: str) -> None:
@@ -52,28 +61,31 @@ class RunState:
         self.seq = -1
         self.last: str | None = None
         self.epoch = 0
-        self._versions: list[VersionEntry] = []
-        self._by_step: dict[int, int] = {}
+        self._versions = History(run)
+        self._by_step = Layered[int, int]()
         # Live objects in the order of the log, by key (a keyframe's: that of its index) and by version. The
-        # values are never changed in place, so that shallow copies of the dicts are a copy of the state.
-        self._patches: dict[str, PatchRef] = {}
-        self._into: dict[int, tuple[PatchRef, ...]] = {}
-        self._from: dict[int, tuple[PatchRef, ...]] = {}
-        self._keyframes: dict[str, KeyframeRef] = {}
-        self._keyframes_of: dict[int, tuple[KeyframeRef, ...]] = {}
-        self._keyframe_file: dict[str, str] = {}
-        self._retired_versions: set[int] = set()
-        self._retired_keys: set[str] = set()
+        # values are never changed in place, so that copies of the dicts are a copy of the state.
+        self._patches = Layered[str, PatchRef]()
+        self._into = Layered[int, tuple[PatchRef, ...]]()
+        self._from = Layered[int, tuple[PatchRef, ...]]()
+        self._keyframes = Layered[str, KeyframeRef]()
+        self._keyframes_of = Layered[int, tuple[KeyframeRef, ...]]()
+        self._keyframe_file = Layered[str, str]()
+        self.edges = Edges()
+        # What was retired and is not forgotten, by the record that did.
+        self._retired_versions = Layered[int, int]()
+        self._retired_keys = Layered[str, int]()
+        self._tags: dict[str, int] = {}
 
     @property
     def versions(self) -> Sequence[VersionEntry]:
-        """Every committed version, retired ones too: ``versions[n]`` is version n."""
+        """Every committed version, retired ones too: ``versions[n]`` is version n; those forgotten raise Gone."""
         return self._versions
 
     @property
     def latest(self) -> VersionEntry | None:
         """The newest version, None before the first commit."""
-        return self._versions[-1] if self._versions else None
+        return self._versions[-1] if len(self._versions) else None
 
     @property
     def patches(self) -> Iterable[PatchRef]:
@@ -86,25 +98,35 @@ class RunState:
         return self._keyframes.values()
 
     @property
-    def retired_versions(self) -> AbstractSet[int]:
-        """Versions that readers must no longer ask for."""
+    def retired_versions(self) -> Mapping[int, int]:
+        """Versions that readers must no longer ask for: the record that retired each. Not the forgotten ones."""
         return self._retired_versions
 
     @property
-    def retired_keys(self) -> AbstractSet[str]:
-        """Keys of all objects that were ever retired."""
+    def retired_keys(self) -> Mapping[str, int]:
+        """Keys of objects that must not be named again: the record that retired each. Not the forgotten ones."""
         return self._retired_keys
+
+    @property
+    def tags(self) -> Mapping[str, int]:
+        """Names that stand for versions."""
+        return self._tags
 
     def version(self, number: int) -> VersionEntry:
         """Return one version, retired or not.
 
         Raises:
+            Gone: it is forgotten.
             NotFound: it was never committed.
         """
         if not 0 <= number < len(self._versions):
-            newest = f"the newest is {len(self._versions) - 1}" if self._versions else "it has none yet"
+            newest = f"the newest is {len(self._versions) - 1}" if len(self._versions) else "it has none yet"
             raise NotFound(f"run {self.run!r} has no version {number}; {newest}")
         return self._versions[number]
+
+    def find(self, number: int) -> VersionEntry | None:
+        """Return one version, retired or not; None if it is forgotten or was never committed."""
+        return self._versions[number] if self._versions.knows(number) else None
 
     def by_step(self, step: int) -> VersionEntry | None:
         """Return the newest version that carries the trainer's label ``step``, or None."""
@@ -122,11 +144,22 @@ class RunState:
     def keyframe(self, version: int) -> KeyframeRef | None:
         """Return the newest live keyframe of ``version``, or None; always None for a retired version."""
         found = self._keyframes_of.get(version, ())
-        return found[-1] if found and version not in self._retired_versions else None
+        return found[-1] if found and not self.is_retired(version) else None
+
+    def keyframes_of(self, version: int) -> tuple[KeyframeRef, ...]:
+        """Return the live keyframes of ``version``, in the order of the log."""
+        return self._keyframes_of.get(version, ())
 
     def is_retired(self, version: int) -> bool:
-        """Tell whether readers must no longer ask for ``version``."""
-        return version in self._retired_versions
+        """Tell whether readers must no longer ask for ``version``, which exists."""
+        return version in self._retired_versions or not self._versions.knows(version)
+
+    def is_retired_key(self, key: str) -> bool:
+        """Tell whether the key ``key`` was retired, so that it must not be named again.
+
+        Keys of versions that are forgotten are no longer known one by one; no record can name one of these.
+        """
+        return key in self._retired_keys
 
     def is_live(self, key: str) -> bool:
         """Tell whether a record names the object ``key`` and none has retired it."""
@@ -146,6 +179,8 @@ class RunState:
         other._keyframe_file = self._keyframe_file.copy()
         other._retired_versions = self._retired_versions.copy()
         other._retired_keys = self._retired_keys.copy()
+        other._tags = self._tags.copy()
+        other.edges = self.edges.copy()
         return other
 
     def advance(self, record: Record, sealed_hash: str) -> Effect:
@@ -176,6 +211,10 @@ class RunState:
                     self._add_objects(patches_of(record), keyframes_of(record))
                 case RetireRecord():
                     self._retire(record)
+                case DeleteRecord():
+                    self._forget(record)
+                case TagRecord():
+                    self._tag(record)
         self.seq, self.last = record.seq, sealed_hash
         return Effect.VOID if void else Effect.APPLIED
 
@@ -192,11 +231,13 @@ class RunState:
             seq=self.seq,
             last=self.last,
             epoch=self.epoch,
+            count=len(self._versions),
             versions=tuple(self._versions),
             patches=tuple(self._patches.values()),
             keyframes=tuple(self._keyframes.values()),
-            retired_versions=tuple(sorted(self._retired_versions)),
-            retired_keys=tuple(sorted(self._retired_keys)),
+            retired_versions=tuple(RetiredVersion(version=v, seq=s) for v, s in sorted(self._retired_versions.items())),
+            retired_keys=tuple(RetiredKey(key=key, seq=seq) for key, seq in sorted(self._retired_keys.items())),
+            tags=dict(self._tags),
         )
 
     @classmethod
@@ -206,19 +247,19 @@ class RunState:
         Raises:
             CorruptObject: the snapshot contradicts itself, so that no fold can have made it.
         """
+        wrong = contradiction(snapshot)
+        if wrong is not None:
+            raise CorruptObject(f"snapshot {snapshot.seq}: {wrong}")
         state = cls(snapshot.run)
         state.seq, state.last, state.epoch = snapshot.seq, snapshot.last, snapshot.epoch
-        for number, entry in enumerate(snapshot.versions):
-            if entry.version != number:
-                raise CorruptObject(f"snapshot {snapshot.seq}: version {entry.version} in the place of {number}")
+        for entry in snapshot.versions:
+            state._versions.skip(entry.version)
             state._add_version(entry)
-        known = len(state._versions)
-        highest = [p.target for p in snapshot.patches] + [k.version for k in snapshot.keyframes]
-        if max([*highest, *snapshot.retired_versions], default=-1) >= known:
-            raise CorruptObject(f"snapshot {snapshot.seq}: it names versions over its newest, {known - 1}")
         state._add_objects(snapshot.patches, snapshot.keyframes)
-        state._retired_versions.update(snapshot.retired_versions)
-        state._retired_keys.update(snapshot.retired_keys)
+        state._retired_versions.update((retired.version, retired.seq) for retired in snapshot.retired_versions)
+        state._retired_keys.update((retired.key, retired.seq) for retired in snapshot.retired_keys)
+        state._tags.update(snapshot.tags)
+        state.edges.drop((), tuple(state._retired_versions))
         return state
 
     def _add_version(self, entry: VersionEntry) -> None:
@@ -226,6 +267,8 @@ class RunState:
         self._by_step[entry.step] = entry.version
 
     def _add_objects(self, patches: Iterable[PatchRef], keyframes: Iterable[KeyframeRef]) -> None:
+        patches, keyframes = tuple(patches), tuple(keyframes)
+        self.edges.add(patches, keyframes)
         for patch in patches:
             self._patches[patch.object.key] = patch
             self._into[patch.target] = (*self.patches_into(patch.target), patch)
@@ -237,20 +280,63 @@ class RunState:
                 self._keyframe_file[item.key] = keyframe.index.key
 
     def _retire(self, record: RetireRecord) -> None:
-        self._retired_versions.update(record.versions)
+        gone: list[Ref] = []
+        for version in record.versions:
+            if self._versions.knows(version):
+                self._retired_versions.setdefault(version, record.seq)
         for key in record.keys:
             if key in self._patches:
-                patch = self._patches.pop(key)
-                _drop(self._into, patch.target, patch)
-                _drop(self._from, patch.base, patch)
-                self._retired_keys.add(key)
+                gone.append(self._patches[key])
+                self._drop_patch(self._patches[key])
             elif key in self._keyframe_file:
                 # A keyframe without one of its files is no keyframe: the whole of it goes.
-                keyframe = self._keyframes.pop(self._keyframe_file[key])
-                _drop(self._keyframes_of, keyframe.version, keyframe)
+                keyframe = self._keyframes[self._keyframe_file[key]]
+                gone.append(keyframe)
+                self._drop_keyframe(keyframe)
                 for item in (keyframe.index, *keyframe.shards):
-                    del self._keyframe_file[item.key]
-                    self._retired_keys.add(item.key)
+                    self._retired_keys.setdefault(item.key, record.seq)
+            self._retired_keys.setdefault(key, record.seq)
+        self.edges.drop(gone, record.versions)
+
+    def _drop_patch(self, patch: PatchRef) -> None:
+        del self._patches[patch.object.key]
+        _drop(self._into, patch.target, patch)
+        _drop(self._from, patch.base, patch)
+
+    def _drop_keyframe(self, keyframe: KeyframeRef) -> None:
+        del self._keyframes[keyframe.index.key]
+        _drop(self._keyframes_of, keyframe.version, keyframe)
+        for item in (keyframe.index, *keyframe.shards):
+            del self._keyframe_file[item.key]
+
+    def _tag(self, record: TagRecord) -> None:
+        if record.version is None:
+            self._tags.pop(record.name, None)
+        else:
+            self._tags[record.name] = record.version
+
+    def _forget(self, record: DeleteRecord) -> None:
+        """Forget versions that are deleted, and keys that no record can name again, since they are of such versions.
+
+        Objects of theirs that were never retired lead nowhere any more: they are live no longer.
+        """
+        gone: list[Ref] = []
+        for version in [version for version, seq in self._retired_versions.items() if seq <= record.until]:
+            del self._retired_versions[version]
+            entry = self._versions.forget(version)
+            if self._by_step.get(entry.step) == version:
+                del self._by_step[entry.step]
+            for patch in (*self.patches_into(version), *self.patches_from(version)):
+                gone.append(patch)
+                self._drop_patch(patch)
+            for keyframe in self._keyframes_of.get(version, ()):
+                gone.append(keyframe)
+                self._drop_keyframe(keyframe)
+        self.edges.drop(gone, ())
+        for key in [key for key, seq in self._retired_keys.items() if seq <= record.until]:
+            versions = versions_of(key)
+            if not versions or any(v < len(self._versions) and not self._versions.knows(v) for v in versions):
+                del self._retired_keys[key]
 
 
 def fold(run: str, records: Iterable[Record]) -> RunState:
@@ -284,7 +370,7 @@ def _entry(record: CommitRecord) -> VersionEntry:
     )
 
 
-def _drop(index: dict[int, tuple[T, ...]], version: int, item: T) -> None:
+def _drop(index: MutableMapping[int, tuple[T, ...]], version: int, item: T) -> None:
     rest = tuple(other for other in index[version] if other is not item)
     if rest:
         index[version] = rest

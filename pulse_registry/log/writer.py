@@ -30,11 +30,14 @@ from pulse_registry.log.state import RunState
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
+    DeleteRecord,
     EpochRecord,
     KeyframeRef,
     PatchRef,
     Record,
     RetireRecord,
+    Signer,
+    TagRecord,
 )
 
 if TYPE_CHECKING:
@@ -83,6 +86,7 @@ class LogWriter:
         writer_name: str,
         *,
         snapshot_every: int | None = SNAPSHOT_EVERY,
+        signer: Signer | None = None,
     ) -> None:
         """Prepare to write; no I/O yet.
 
@@ -94,6 +98,7 @@ class LogWriter:
             new_id: gives new write ids.
             writer_name: who writes (host, process), for the epoch record; at most 256 characters.
             snapshot_every: records from one snapshot to the next; None where somebody else keeps snapshots and hint.
+            signer: signs records and snapshots.
 
         Raises:
             InvalidArgument: ``snapshot_every`` is less than 1.
@@ -104,7 +109,10 @@ class LogWriter:
         self._clock = clock
         self._new_id = new_id
         self._name = writer_name
-        self._keeper = None if snapshot_every is None else LogKeeper(store, reader, snapshot_every=snapshot_every)
+        self._signer = signer
+        self._keeper: LogKeeper | None = None
+        if snapshot_every is not None:
+            self._keeper = LogKeeper(store, reader, snapshot_every=snapshot_every, signer=signer)
         self._lock = threading.RLock()
         self._term_id = new_id()
         self._epoch: int | None = None
@@ -177,7 +185,7 @@ class LogWriter:
             )
 
         state = self._reader.state
-        record = self._committed(state, draft.version) if draft.version < len(state.versions) else None
+        record = None if state.find(draft.version) is None else self._committed(state, draft.version)
         if record is None or record.write_id != draft.write_id:
             record = self.append(make, draft.write_id)
         if not isinstance(record, CommitRecord):
@@ -211,12 +219,38 @@ class LogWriter:
         To retire twice is harmless. A keyframe goes as a whole: to retire one of its files retires all.
 
         Raises:
-            InvalidArgument: a version or an object does not exist.
+            InvalidArgument: a version does not exist, is the newest or has a tag; or a key is not of an object.
             CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
         """
 
         def make(state: RunState, shared: dict[str, Any]) -> RetireRecord:
             return RetireRecord(**shared, versions=tuple(versions), keys=tuple(keys))
+
+        return self.append(make, write_id or self._new_id())
+
+    def tag(self, name: str, version: int | None, *, write_id: str | None = None) -> Record:
+        """Give a version a name, which keeps it from being retired; None takes the name away. Needs no term.
+
+        Raises:
+            InvalidArgument: the name is not valid, or the version does not exist or was retired.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
+        """
+
+        def make(state: RunState, shared: dict[str, Any]) -> TagRecord:
+            return TagRecord(**shared, name=name, version=version)
+
+        return self.append(make, write_id or self._new_id())
+
+    def deleted(self, until: int, *, write_id: str | None = None) -> Record:
+        """Tell that all which the records up to ``until`` retired is gone from the store. Needs no term.
+
+        Raises:
+            InvalidArgument: there is no record ``until``.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
+        """
+
+        def make(state: RunState, shared: dict[str, Any]) -> DeleteRecord:
+            return DeleteRecord(**shared, until=until)
 
         return self.append(make, write_id or self._new_id())
 
@@ -249,6 +283,7 @@ class LogWriter:
 
         Raises:
             InvalidArgument: the record breaks a rule of the log; nothing was written.
+            Untrusted: the reader would not believe it: it is not signed, or by a key that may not; nothing was written.
             CorruptObject, UnsupportedFormat: the log can't be read.
             StoreUnavailable: the store failed. If the put's fate is unknown, it may still land, at that one
                 number alone: to append with the same ``write_id`` again finds it there or takes the number.
@@ -266,7 +301,9 @@ class LogWriter:
         """Append at the next number; None if another record is there, which is folded then."""
         state = self._reader.state
         record = self._checked(make_record, state, write_id)
-        sealed = record.seal()
+        sealed = record.seal(self._signer)
+        if self._reader.guard is not None:
+            self._reader.guard.check_signature(record, sealed)
         self._unknown[write_id] = record.seq
         try:
             self._store.put(keys.record_key(record.seq), sealed, if_absent=True)
@@ -321,6 +358,8 @@ class LogWriter:
         newest = len(state.versions) - 1
         if version > newest:
             return f"run {self._run!r}: version {version} can't be committed: the newest is {newest}"
+        if state.find(version) is None:
+            return f"run {self._run!r}: version {version} was committed and deleted long ago; the newest is {newest}"
         record = self._committed(state, version)
         mine = ", an earlier try of this writer" if record.write_id in self._unknown else ""
         return (

@@ -6,25 +6,42 @@
 True
 """
 
-from pulse_schemas.base import Fault, JsonObject, Schema, SchemaError, canonical_json, load_json
+from pulse_schemas.base import (
+    Fault,
+    JsonObject,
+    Schema,
+    SchemaError,
+    Sealed,
+    Signature,
+    Signer,
+    canonical_json,
+    load_json,
+    open_sealed,
+)
 from pulse_schemas.heads import PatchHead
 from pulse_schemas.layout import DTYPE_ORDER, Dtype, Layout, Tensor
+from pulse_schemas.lease import Lease
 from pulse_schemas.objects import Coder, KeyframeRef, ObjectRef, PatchRef
 from pulse_schemas.records import (
     AttachRecord,
     CommitRecord,
+    DeleteRecord,
     EpochRecord,
     Record,
     RetireRecord,
+    TagRecord,
     unseal_record,
 )
-from pulse_schemas.snapshot import Head, Snapshot, VersionEntry
+from pulse_schemas.request import DirectRequest
+from pulse_schemas.snapshot import Head, RetiredKey, RetiredVersion, Snapshot, VersionEntry
 
 __all__ = [
     "DTYPE_ORDER",
     "AttachRecord",
     "Coder",
     "CommitRecord",
+    "DeleteRecord",
+    "DirectRequest",
     "Dtype",
     "EpochRecord",
     "Fault",
@@ -32,17 +49,25 @@ __all__ = [
     "JsonObject",
     "KeyframeRef",
     "Layout",
+    "Lease",
     "ObjectRef",
     "PatchHead",
     "PatchRef",
     "Record",
     "RetireRecord",
+    "RetiredKey",
+    "RetiredVersion",
     "Schema",
     "SchemaError",
+    "Sealed",
+    "Signature",
+    "Signer",
     "Snapshot",
+    "TagRecord",
     "Tensor",
     "VersionEntry",
     "canonical_json",
     "load_json",
+    "open_sealed",
     "unseal_record",
 ]

@@ -259,11 +259,16 @@ class PhaseBody(Request):
     nbytes: Count
 
 
+MAX_AVOIDED = 64
+"""Keys in a report, at most."""
+
+
 class WorkerReport(Request):
     """What a worker tells of itself: the version it serves and how its last pull went.
 
     ``phases``: seconds from each one's start to its end; they overlap. ``timeline``: the same in more detail. Of a
-    trainer that reports a push, the times are counted; it is not listed as a worker.
+    trainer that reports a push, the times are counted; it is not listed as a worker. ``avoided``: keys of the objects
+    that the pull found gone or damaged, the first of them.
     """
 
     operation: Literal["pull", "push"] = "pull"
@@ -272,6 +277,7 @@ class WorkerReport(Request):
     phases: dict[PhaseName, Seconds] = Field(default_factory=dict, max_length=16)
     timeline: Annotated[tuple[PhaseBody, ...], Field(max_length=16)] = ()
     nbytes: Count = 0
+    avoided: Annotated[tuple[Key, ...], Field(max_length=MAX_AVOIDED)] = ()
 
     @property
     def seconds(self) -> float:
@@ -288,6 +294,7 @@ class WorkerNote(Answer):
     phases: dict[str, float]
     seconds: float = 0.0
     nbytes: Count
+    avoided: tuple[Key, ...] = ()
     reported_at: Timestamp
 
 
@@ -299,7 +306,10 @@ class ReportFile(Answer):
 
 
 class WorkerBody(Answer):
-    """A worker's last report; ``seconds``: of its last pull; ``staleness`` counts the versions that it is behind."""
+    """A worker's last report; ``seconds``: of its last pull; ``staleness`` counts the versions that it is behind.
+
+    ``avoided``: keys of the objects that its last pull found gone or damaged.
+    """
 
     worker: WorkerId
     version: Count
@@ -307,6 +317,7 @@ class WorkerBody(Answer):
     phases: dict[str, float]
     seconds: float = 0.0
     nbytes: Count
+    avoided: tuple[Key, ...] = ()
     reported_at: Timestamp
     staleness: Count
     digest_matches: bool

@@ -1,15 +1,17 @@
 """What every stored or sent document shares: strictness, canonical JSON bytes, and the seal.
 
 A *sealed* document carries the BLAKE3 of its own canonical bytes, so that one flipped bit anywhere in it is
-seen by a reader that knows nothing else.
+seen by a reader that knows nothing else. It may be signed as well: the seal covers the signature then.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Protocol, Self
 
 from blake3 import blake3
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -26,7 +28,20 @@ _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$"
 Timestamp = Annotated[str, Field(pattern=_TIME, description="UTC")]
 
 
+def _not_latest(name: str) -> str:
+    if name == "latest":
+        raise ValueError("'latest' is the newest version, whatever a tag says")
+    return name
+
+
+ReaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,159}$")]
+# Begins with a letter: numbers are versions.
+TagName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9._-]{0,63}$"), AfterValidator(_not_latest)]
+
 _SEAL_HASH, _SEAL_BODY, _SEAL_END = b'{"blake3":"', b'","body":', b"}"
+# No body ends like this: the brace that closes it would close this object.
+_SIGNATURE = re.compile(rb',"signature":\{"key":"ed25519:([0-9a-f]{64})","value":"([0-9a-f]{128})"\}\Z')
+_SIGNATURE_LENGTH = 234
 _MAX_DEPTH = 32
 
 
@@ -74,6 +89,38 @@ class SchemaError(ValueError):
         self.fault = fault
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Who signed a document, by the raw 32 bytes of an Ed25519 public key, and the 64 bytes of the signature."""
+
+    key: bytes
+    value: bytes
+
+
+class Signer(Protocol):
+    """What signs documents."""
+
+    def sign(self, body: bytes) -> Signature:
+        """Return the signature of a document's canonical body."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The parts of a sealed document: its canonical body, and its signature if it has one, not verified yet."""
+
+    body: bytes
+    signature: Signature | None = None
+
+    def to_bytes(self) -> bytes:
+        """Return the document's bytes."""
+        content = self.body
+        if self.signature is not None:
+            key, value = self.signature.key.hex(), self.signature.value.hex()
+            content += f',"signature":{{"key":"ed25519:{key}","value":"{value}"}}'.encode()
+        return b"".join((_SEAL_HASH, blake3(content).hexdigest().encode(), _SEAL_BODY, content, _SEAL_END))
+
+
 class Schema(BaseModel):
     """Base of every model: strict types, frozen instances, unknown fields refused."""
 
@@ -118,14 +165,14 @@ class Schema(BaseModel):
                 Fault.UNSUPPORTED,
             )
 
-    def seal(self) -> bytes:
-        """Return ``{"blake3": <hash of canonical()>, "body": <this>}`` as canonical JSON bytes."""
+    def seal(self, signer: Signer | None = None) -> bytes:
+        """Return ``{"blake3": <hash>, "body": <this>}``, signed if a signer is given, as canonical JSON bytes."""
         body = self.canonical()
-        return b"".join((_SEAL_HASH, blake3(body).hexdigest().encode(), _SEAL_BODY, body, _SEAL_END))
+        return Sealed(body, None if signer is None else signer.sign(body)).to_bytes()
 
     @classmethod
     def unseal(cls, data: bytes) -> Self:
-        """Read a sealed document; any changed bit raises.
+        """Read a sealed document; any changed bit raises. A signature is not verified.
 
         Raises:
             SchemaError: as ``parse``, or the seal does not fit.
@@ -133,8 +180,8 @@ class Schema(BaseModel):
         return cls.parse(sealed_body(data))
 
 
-def sealed_body(data: bytes) -> bytes:
-    """Return the canonical body of a sealed document whose seal fits.
+def open_sealed(data: bytes) -> Sealed:
+    """Return the parts of a sealed document whose seal fits.
 
     The seal is looked at before a single field is, so that damage is never taken for another format version.
 
@@ -153,7 +200,16 @@ def sealed_body(data: bytes) -> bytes:
     content = data[body : -len(_SEAL_END)]
     if blake3(content).hexdigest().encode() != found:
         raise SchemaError("the seal does not fit: the document was changed or cut")
-    return content
+    signed = _SIGNATURE.match(content, max(0, len(content) - _SIGNATURE_LENGTH))
+    if signed is None:
+        return Sealed(content)
+    key, value = (bytes.fromhex(part.decode()) for part in signed.groups())
+    return Sealed(content[: signed.start()], Signature(key, value))
+
+
+def sealed_body(data: bytes) -> bytes:
+    """Return the canonical body of a sealed document whose seal fits; see ``open_sealed``."""
+    return open_sealed(data).body
 
 
 def canonical_json(value: Any) -> bytes:

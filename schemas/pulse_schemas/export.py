@@ -13,16 +13,22 @@ from pathlib import Path
 
 from pulse_schemas.base import Schema
 from pulse_schemas.layout import Layout
-from pulse_schemas.records import AttachRecord, CommitRecord, EpochRecord, RetireRecord
+from pulse_schemas.lease import Lease
+from pulse_schemas.records import AttachRecord, CommitRecord, DeleteRecord, EpochRecord, RetireRecord, TagRecord
+from pulse_schemas.request import DirectRequest
 from pulse_schemas.snapshot import Head, Snapshot
 
 DOCUMENTS: Mapping[str, type[Schema]] = {
+    "direct-request": DirectRequest,
     "head": Head,
     "layout": Layout,
+    "lease": Lease,
     "record-attach": AttachRecord,
     "record-commit": CommitRecord,
+    "record-delete": DeleteRecord,
     "record-epoch": EpochRecord,
     "record-retire": RetireRecord,
+    "record-tag": TagRecord,
     "snapshot": Snapshot,
 }
 

@@ -17,6 +17,7 @@ from pulse_schemas.base import (
     Schema,
     SchemaError,
     Step,
+    TagName,
     Timestamp,
     WriteId,
     load_json,
@@ -92,19 +93,39 @@ class AttachRecord(_Common):
 
 
 class RetireRecord(_Common):
-    """Versions and objects (by key) that readers must no longer use."""
+    """Versions and objects (by key) that readers must no longer use; objects that no record names can be named no more.
+
+    That is what makes it safe to delete what a crashed writer left: should it wake, its record is refused.
+    """
 
     kind: Literal["retire"] = "retire"
     versions: tuple[Count, ...] = ()
     keys: tuple[Key, ...] = ()
 
 
-Record = EpochRecord | CommitRecord | AttachRecord | RetireRecord
+class DeleteRecord(_Common):
+    """What the records up to ``until`` retired has been deleted from the store: nobody needs to remember it."""
+
+    kind: Literal["delete"] = "delete"
+    until: Count
+
+
+class TagRecord(_Common):
+    """The name ``name`` stands for ``version`` from here on; for none, if that is null. A tagged version is kept."""
+
+    kind: Literal["tag"] = "tag"
+    name: TagName
+    version: Count | None
+
+
+Record = EpochRecord | CommitRecord | AttachRecord | RetireRecord | DeleteRecord | TagRecord
 _KINDS: dict[str, type[Record]] = {
     "epoch": EpochRecord,
     "commit": CommitRecord,
     "attach": AttachRecord,
     "retire": RetireRecord,
+    "delete": DeleteRecord,
+    "tag": TagRecord,
 }
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, RunName, Schema, Step, Timestamp
+from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, RunName, Schema, Step, TagName, Timestamp
 from pulse_schemas.objects import KeyframeRef, PatchRef
 
 
@@ -24,23 +24,39 @@ class VersionEntry(Schema):
     metadata: JsonObject = Field(default_factory=dict)
 
 
+class RetiredVersion(Schema):
+    """A version that record ``seq`` retired, and that is not forgotten yet."""
+
+    version: Count
+    seq: Count
+
+
+class RetiredKey(Schema):
+    """An object that record ``seq`` retired, and whose key must not be named again."""
+
+    key: Key
+    seq: Count
+
+
 class Snapshot(Schema):
-    """All that the records 0..seq say: objects that are live, in the order of the log.
+    """All that the records 0..seq say: objects that are live, in the order of the log, and what was retired.
 
     ``last`` is the BLAKE3 of the sealed bytes of record ``seq``: it ties the snapshot to its log, and the
-    next record chains to it. ``retired_keys`` holds every object that was ever retired.
+    next record chains to it. ``count`` versions were committed; those that are not in ``versions`` are forgotten.
     """
 
-    format: Literal["pulse-snapshot/1"] = "pulse-snapshot/1"
+    format: Literal["pulse-snapshot/2"] = "pulse-snapshot/2"
     run: RunName
     seq: Count
     last: Hash
     epoch: Count
+    count: Count
     versions: tuple[VersionEntry, ...]
     patches: tuple[PatchRef, ...]
     keyframes: tuple[KeyframeRef, ...]
-    retired_versions: tuple[Count, ...] = ()
-    retired_keys: tuple[Key, ...] = ()
+    retired_versions: tuple[RetiredVersion, ...] = ()
+    retired_keys: tuple[RetiredKey, ...] = ()
+    tags: dict[TagName, Count] = Field(default_factory=dict)
 
 
 class Head(Schema):

@@ -15,12 +15,14 @@ from pulse_schemas import (
     AttachRecord,
     Coder,
     CommitRecord,
+    DeleteRecord,
     EpochRecord,
     KeyframeRef,
     ObjectRef,
     PatchRef,
     Record,
     RetireRecord,
+    TagRecord,
 )
 
 RUN = "math"
@@ -37,8 +39,10 @@ class DictStore:
 
     url = "dict://"
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.objects: dict[str, bytes] = {}
+        self.times: dict[str, datetime] = {}
+        self._now = now
         self._lock = threading.Lock()
 
     def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
@@ -51,6 +55,11 @@ class DictStore:
             if if_absent and key in self.objects:
                 raise AlreadyExists(key)
             self.objects[key] = b"".join(body_views(data))
+            self.times[key] = self._now()
+
+    def modified(self, key: str) -> datetime:
+        self.size(key)
+        return self.times[key]
 
     def exists(self, key: str) -> bool:
         return key in self.objects
@@ -145,6 +154,12 @@ class Script:
     def retire(self, **changes: Any) -> Script:
         return self.add(self.make_retire(**changes))
 
+    def delete(self, **changes: Any) -> Script:
+        return self.add(self.make_delete(**changes))
+
+    def tag(self, name: str, version: int | None) -> Script:
+        return self.add(self.make_tag(name=name, version=version))
+
     def make_epoch(self, **changes: Any) -> EpochRecord:
         return EpochRecord(**(self.shared(epoch=self.state.epoch + 1, writer="test") | changes))
 
@@ -171,6 +186,12 @@ class Script:
 
     def make_retire(self, **changes: Any) -> RetireRecord:
         return RetireRecord(**self.shared(**changes))
+
+    def make_delete(self, **changes: Any) -> DeleteRecord:
+        return DeleteRecord(**(self.shared(until=self.state.seq) | changes))
+
+    def make_tag(self, **changes: Any) -> TagRecord:
+        return TagRecord(**self.shared(**changes))
 
     def store_in(self, store: Store) -> Store:
         for record in self.records:

@@ -66,12 +66,32 @@ BROKEN = {
     "a patch into a version that does not exist": (
         lambda: chain(2).make_attach(patches=(patch(0, 2),)),
         rules.attach_violation,
-        "version 2, which does not exist",
+        "version 2 does not exist",
+    ),
+    "a patch into a version that was retired": (
+        lambda: chain(4).retire(versions=(2,)).make_attach(patches=(patch(0, 2),)),
+        rules.attach_violation,
+        "version 2 was retired",
+    ),
+    "a patch from a version that was retired": (
+        lambda: chain(4).retire(versions=(0,)).make_attach(patches=(patch(0, 2),)),
+        rules.attach_violation,
+        "version 0 was retired",
+    ),
+    "a patch from a version that is forgotten": (
+        lambda: chain(4).retire(versions=(0,)).delete().make_attach(patches=(patch(0, 2),)),
+        rules.attach_violation,
+        "version 0 was retired",
+    ),
+    "a keyframe of a version that was retired": (
+        lambda: chain(4).retire(versions=(1,)).make_attach(keyframes=(keyframe(1),)),
+        rules.attach_violation,
+        "version 1 was retired",
     ),
     "a keyframe of a version that does not exist": (
         lambda: chain(2).make_attach(keyframes=(keyframe(2),)),
         rules.attach_violation,
-        "version 2, which does not exist",
+        "version 2 does not exist",
     ),
     "a merged patch between two layouts": (
         lambda: changed_layout().make_attach(patches=(patch(0, 2),)),
@@ -83,10 +103,35 @@ BROKEN = {
         rules.retire_violation,
         "version 2, which does not exist",
     ),
-    "the end of an object that no record names": (
+    "the end of the newest version": (
+        lambda: chain(2).make_retire(versions=(1,)),
+        rules.retire_violation,
+        "version 1, which is the newest",
+    ),
+    "the end of a version with a tag": (
+        lambda: chain(3).tag("best", 1).make_retire(versions=(0, 1)),
+        rules.retire_violation,
+        "version 1, which has a tag",
+    ),
+    "the end of what is no object": (
         lambda: chain(2).make_retire(keys=("log/000000000000.json",)),
         rules.retire_violation,
-        "no record names",
+        "outside the folder",
+    ),
+    "the deletion of what records to come retire": (
+        lambda: chain(2).make_delete(until=3),
+        rules.delete_violation,
+        "record 2 is the newest",
+    ),
+    "a tag of a version that does not exist": (
+        lambda: chain(2).make_tag(name="best", version=2),
+        rules.tag_violation,
+        "version 2 does not exist",
+    ),
+    "a tag of a version that was retired": (
+        lambda: chain(3).retire(versions=(1,)).make_tag(name="best", version=1),
+        rules.tag_violation,
+        "version 1 was retired",
     ),
     "an object that is named already": (
         lambda: chain(2).make_attach(patches=(patch(0, 1),)),
@@ -98,12 +143,40 @@ BROKEN = {
         rules.objects_violation,
         "named already",
     ),
-    "one object for two patches": (
-        lambda: chain(3).make_attach(
-            patches=(patch(0, 2), moved(patch(1, 2), patch(0, 2).object.key)),
-        ),
+    "an object that was retired before any record named it": (
+        lambda: chain(3).retire(keys=(patch(0, 2).object.key,)).make_attach(patches=(patch(0, 2),)),
         rules.objects_violation,
         "named already",
+    ),
+    "a version whose patch was retired before it": (
+        lambda: chain(2).retire(keys=(patch(1, 2).object.key,)).make_commit(),
+        rules.objects_violation,
+        "named already",
+    ),
+    "an object that was retired and deleted, of versions that are there": (
+        lambda: chain(3).retire(keys=(patch(0, 2).object.key,)).delete().make_attach(patches=(patch(0, 2),)),
+        rules.objects_violation,
+        "named already",
+    ),
+    "one object twice": (
+        lambda: chain(3).make_attach(patches=(patch(0, 2), patch(0, 2))),
+        rules.objects_violation,
+        "named already",
+    ),
+    "one object for two patches": (
+        lambda: chain(3).make_attach(patches=(patch(0, 2), moved(patch(1, 2), patch(0, 2).object.key))),
+        rules.objects_violation,
+        "no key of an object of version 2",
+    ),
+    "a keyframe under the key of another version": (
+        lambda: chain(3).make_attach(keyframes=(keyframe(1).model_copy(update={"version": 2}),)),
+        rules.objects_violation,
+        "no key of an object of version 2",
+    ),
+    "a patch under a key that no writer makes": (
+        lambda: chain(3).make_attach(patches=(moved(patch(0, 2), "objects/p"),)),
+        rules.objects_violation,
+        "no key of an object of version 2",
     ),
     "an object outside the folder of objects": (
         lambda: chain(3).make_attach(patches=(moved(patch(0, 2), "log/000000000001.json"),)),
@@ -139,8 +212,7 @@ def test_a_record_is_refused_for(name, monkeypatch):
     found = rules.violation(state, record)
     assert found is not None
     assert message in found
-    argument = rules.objects_of(record) if rule is rules.objects_violation else record
-    assert rule(state, argument) == found
+    assert rule(state, record) == found
     with pytest.raises(CorruptObject) as caught:
         state.advance(record, HASH)
     assert f"record {record.seq} " in str(caught.value)
@@ -157,5 +229,10 @@ def test_a_valid_record_of_every_kind_breaks_no_rule():
         script.make_commit(keyframe=keyframe(3)),
         script.make_attach(patches=(patch(0, 2),), keyframes=(keyframe(1),)),
         script.make_retire(versions=(0, 1), keys=(key, key)),
+        script.make_retire(keys=(patch(7, 9).object.key, keyframe(1).index.key)),
+        script.make_delete(),
+        script.make_delete(until=0),
+        script.make_tag(name="best", version=2),
+        script.make_tag(name="best", version=None),
     ):
         assert rules.violation(script.state, record) is None

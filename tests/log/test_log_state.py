@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.errors import CorruptObject, NotFound
+from pulse_registry.errors import CorruptObject, Gone, NotFound
 from pulse_registry.log import Effect, RunState, fold, sealed_hash
-from pulse_schemas import Snapshot
+from pulse_schemas import RetiredVersion, Snapshot
 from tests.log.builders import LAYOUT, OTHER_LAYOUT, RUN, Script, chain, keyframe, patch
 
 
@@ -18,6 +18,9 @@ def facts(state: RunState) -> dict[str, object]:
     return {
         "head": (state.run, state.seq, state.last, state.epoch, state.latest),
         "versions": list(state.versions),
+        "count": len(state.versions),
+        "found": [state.find(n) for n in numbers],
+        "tags": dict(state.tags),
         "patches": list(state.patches),
         "keyframes": list(state.keyframes),
         "into": [state.patches_into(n) for n in numbers],
@@ -25,7 +28,7 @@ def facts(state: RunState) -> dict[str, object]:
         "keyframe": [state.keyframe(n) for n in numbers],
         "step": [state.by_step(entry.step) for entry in state.versions],
         "retired": [state.is_retired(n) for n in numbers],
-        "retired_keys": set(state.retired_keys),
+        "retired_by": (dict(state.retired_versions), dict(state.retired_keys)),
         "live": [state.is_live(p.object.key) for p in state.patches],
     }
 
@@ -37,6 +40,15 @@ def rich() -> Script:
     script.epoch().commit(epoch=1).commit(step=10)
     script.retire(versions=(1,), keys=(patch(0, 1).object.key, keyframe(2, shards=3).shards[1].key))
     return script.commit(layout=OTHER_LAYOUT).attach(keyframes=(keyframe(3, tag=9),), epoch=1)
+
+
+def long() -> Script:
+    """A history that goes on where the rich one ends: with tags, and with versions that are deleted and forgotten."""
+    script = rich().tag("best", 3).tag("first", 0).tag("best", 4)
+    script.delete().tag("first", None)
+    script.retire(versions=(0, 2), keys=(patch(0, 3, tag=6).object.key, patch(0, 7).object.key, "objects/strange"))
+    script.commit().delete(until=script.state.seq - 1)
+    return script.retire(versions=(3,)).tag("best", None)
 
 
 def test_the_state_of_a_run_without_records_is_empty():
@@ -132,9 +144,63 @@ def test_a_record_that_breaks_a_rule_leaves_the_state_as_it_was():
     assert facts(script.state) == before
 
 
-@pytest.mark.parametrize("length", range(len(rich().records) + 1))
+def test_versions_that_were_retired_and_deleted_are_forgotten_and_the_rest_keep_their_numbers():
+    state = long().state
+    assert [entry.version for entry in state.versions] == [3, 4, 5, 6]
+    assert len(state.versions) == 7
+    assert [entry.version for entry in state.versions[1:5]] == [3, 4]
+    assert state.latest == state.versions[-1] == state.version(6)
+    assert (state.find(2), state.find(7), state.find(-1)) == (None, None, None)
+    assert [state.is_retired(n) for n in range(7)] == [True, True, True, True, False, False, False]
+    assert (state.by_step(20), state.by_step(0)) == (None, None)
+    for number in (0, 1, 2):
+        with pytest.raises(Gone, match=f"version {number} .* retired and deleted"):
+            state.version(number)
+        with pytest.raises(Gone):
+            state.versions[number]
+    with pytest.raises(NotFound, match="the newest is 6"):
+        state.version(7)
+
+
+def test_of_a_step_that_two_versions_carry_the_one_that_is_left_is_found():
+    script = chain(2).commit(step=0).retire(versions=(0,)).delete()
+    assert script.state.by_step(0).version == 2
+
+
+def test_what_was_retired_after_the_record_that_a_delete_names_is_not_forgotten():
+    script = chain(4).retire(versions=(0,))
+    until = script.state.seq
+    state = script.retire(versions=(1,)).delete(until=until).state
+    assert (state.find(0), state.find(1)) == (None, chain(4).state.versions[1])
+    assert dict(state.retired_versions) == {1: until + 1}
+
+
+def test_objects_of_forgotten_versions_are_live_no_more_even_if_nothing_retired_them():
+    script = chain(4).attach(patches=(patch(0, 2, tag=1), patch(1, 3, tag=1)), keyframes=(keyframe(1), keyframe(2)))
+    state = script.retire(versions=(0, 1)).delete().state
+    assert list(state.patches) == [patch(2, 3)]
+    assert list(state.keyframes) == [keyframe(2)]
+    assert not state.is_live(keyframe(0).shards[0].key)
+    assert state.patches_into(2) == state.patches_from(1) == ()
+    assert RunState.from_snapshot(state.to_snapshot()).to_snapshot() == state.to_snapshot()
+
+
+def test_keys_are_remembered_as_long_as_a_record_could_name_them():
+    keys = [patch(0, 2).object.key, patch(1, 3).object.key, patch(3, 4).object.key, "objects/strange"]
+    state = chain(4).retire(versions=(0,), keys=tuple(keys)).delete().state
+    assert state.retired_keys.keys() == set(keys[1:3])
+
+
+def test_a_tag_stands_for_one_version_and_can_be_moved_and_taken_away():
+    script = chain(3).tag("best", 0).tag("best", 2).tag("other", 1)
+    assert dict(script.state.tags) == {"best": 2, "other": 1}
+    assert dict(script.tag("best", None).tag("never-given", None).state.tags) == {"other": 1}
+    assert script.retire(versions=(0,)).state.is_retired(0)
+
+
+@pytest.mark.parametrize("length", range(len(long().records) + 1))
 def test_a_snapshot_says_all_that_the_records_say(length):
-    state = fold(RUN, rich().records[:length])
+    state = fold(RUN, long().records[:length])
     if length:
         snapshot = state.to_snapshot()
         again = RunState.from_snapshot(Snapshot.unseal(snapshot.seal()))
@@ -144,7 +210,7 @@ def test_a_snapshot_says_all_that_the_records_say(length):
 
 @given(st.data())
 def test_a_fold_that_goes_on_from_a_snapshot_is_the_fold_of_all_records(data):
-    records = rich().records
+    records = long().records
     cut = data.draw(st.integers(1, len(records)))
     state = RunState.from_snapshot(fold(RUN, records[:cut]).to_snapshot())
     for record in records[cut:]:
@@ -153,7 +219,7 @@ def test_a_fold_that_goes_on_from_a_snapshot_is_the_fold_of_all_records(data):
 
 
 def test_to_advance_a_copy_leaves_the_original_as_it_was():
-    records = rich().records
+    records = long().records
     for cut in range(len(records)):
         original = fold(RUN, records[:cut])
         before, other = facts(original), original.copy()
@@ -166,10 +232,22 @@ def test_to_advance_a_copy_leaves_the_original_as_it_was():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: {"versions": s.versions[1:]}, "version 1 in the place of 0"),
+        (lambda s: {"versions": s.versions[::-1]}, "version 1 is out of its place"),
+        (lambda s: {"versions": (s.versions[0], *s.versions)}, "version 0 is out of its place"),
+        (lambda s: {"count": 2}, "version 2 is out of its place"),
+        (lambda s: {"count": 4}, "its newest version is missing"),
+        (lambda s: {"versions": s.versions[:2]}, "its newest version is missing"),
+        (lambda s: {"versions": s.versions[1:]}, "names version 0, which is not in it"),
+        (lambda s: {"versions": s.versions[1:], "keyframes": ()}, "names version 0, which is not in it"),
         (lambda s: {"patches": (*s.patches, patch(0, 9))}, "over its newest"),
         (lambda s: {"keyframes": (keyframe(9),)}, "over its newest"),
-        (lambda s: {"retired_versions": (9,)}, "over its newest"),
+        (lambda s: {"retired_versions": (RetiredVersion(version=9, seq=1),)}, "over its newest"),
+        (lambda s: {"retired_versions": (RetiredVersion(version=2, seq=1),)}, "version 2, its newest, as retired"),
+        (lambda s: {"tags": {"best": 3}}, "over its newest"),
+        (
+            lambda s: {"tags": {"best": 1}, "retired_versions": (RetiredVersion(version=1, seq=1),)},
+            "tag 'best' is that of a version that was retired",
+        ),
     ],
 )
 def test_a_snapshot_that_no_fold_can_have_made_is_refused(change, message):

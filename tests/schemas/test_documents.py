@@ -17,6 +17,7 @@ from pulse_schemas import (
     DTYPE_ORDER,
     AttachRecord,
     CommitRecord,
+    DeleteRecord,
     EpochRecord,
     Fault,
     Head,
@@ -24,10 +25,13 @@ from pulse_schemas import (
     Layout,
     ObjectRef,
     PatchRef,
+    RetiredKey,
+    RetiredVersion,
     RetireRecord,
     Schema,
     SchemaError,
     Snapshot,
+    TagRecord,
     Tensor,
     VersionEntry,
     canonical_json,
@@ -50,6 +54,7 @@ plain = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
+names = st.from_regex(r"[a-z][a-z0-9._-]{0,9}", fullmatch=True).filter(lambda name: name != "latest")
 metadata = st.dictionaries(texts, plain, max_size=3)
 objects = st.builds(ObjectRef, key=texts.filter(bool), size=counts, blake3=hashes)
 keyframes = st.builds(
@@ -144,6 +149,13 @@ records = st.one_of(
         st.lists(counts, max_size=3),
         st.lists(texts.filter(bool), max_size=3),
     ),
+    st.builds(lambda shared, until: DeleteRecord(**shared, until=until), common(), counts),
+    st.builds(
+        lambda shared, name, version: TagRecord(**shared, name=name, version=version),
+        common(),
+        names,
+        st.none() | counts,
+    ),
 )
 snapshots = st.builds(
     Snapshot,
@@ -151,11 +163,13 @@ snapshots = st.builds(
     seq=counts,
     last=hashes,
     epoch=counts,
+    count=counts,
     versions=st.lists(entries, max_size=2).map(tuple),
     patches=st.lists(patches(), max_size=2).map(tuple),
     keyframes=st.lists(keyframes, max_size=2).map(tuple),
-    retired_versions=st.lists(counts, max_size=3).map(tuple),
-    retired_keys=st.lists(texts.filter(bool), max_size=3).map(tuple),
+    retired_versions=st.lists(st.builds(RetiredVersion, version=counts, seq=counts), max_size=3).map(tuple),
+    retired_keys=st.lists(st.builds(RetiredKey, key=texts.filter(bool), seq=counts), max_size=3).map(tuple),
+    tags=st.dictionaries(names, counts, max_size=3),
 )
 heads = st.builds(Head, seq=counts, snapshot=st.none() | counts)
 documents = st.one_of(records, snapshots, heads, layouts())
@@ -218,7 +232,7 @@ def test_every_single_changed_bit_of_a_sealed_record_is_seen():
 
 
 @pytest.mark.parametrize("document", [Head(seq=7, snapshot=3), Snapshot(
-    run="r", seq=0, last="a" * 64, epoch=1, versions=(), patches=(), keyframes=()
+    run="r", seq=0, last="a" * 64, epoch=1, count=0, versions=(), patches=(), keyframes=(), tags={"best": 7}
 )])  # fmt: skip
 def test_every_single_changed_bit_of_a_sealed_hint_or_snapshot_is_seen(document):
     data = document.seal()
@@ -277,11 +291,11 @@ def test_a_document_has_one_form_and_every_other_is_refused(number):
     assert caught.value.fault is Fault.CORRUPT
 
 
-@pytest.mark.parametrize("kind", [Head, Snapshot, Layout, CommitRecord, EpochRecord, AttachRecord, RetireRecord])
+@pytest.mark.parametrize("kind", DOCUMENTS.values(), ids=lambda kind: kind.__name__)
 def test_another_format_version_is_called_so(kind):
-    name = kind.model_fields["format"].default.split("/")[0]
+    name, number = kind.model_fields["format"].default.split("/")
     with pytest.raises(SchemaError, match="upgrade pulse-registry") as caught:
-        kind.parse(canonical_json({"format": f"{name}/2", "new": 1}))
+        kind.parse(canonical_json({"format": f"{name}/{int(number) + 1}", "new": 1}))
     assert caught.value.fault is Fault.UNSUPPORTED
     with pytest.raises(SchemaError) as caught:
         kind.parse(canonical_json({"format": "else/2"}))
@@ -321,6 +335,18 @@ def test_an_unknown_field_is_refused_at_any_depth():
         inner["extra"] = 1
         with pytest.raises(SchemaError, match="extra"):
             unseal_record(sealed(changed))
+
+
+@pytest.mark.parametrize("name", ["", "latest", "Best", "7", "a/b", "a" * 65, "best\n", "-x", None])
+def test_a_name_that_could_be_taken_for_something_else_is_no_tag(name):
+    shared = {
+        field: getattr(commit(), field) for field in ("run", "seq", "epoch", "write_id", "previous", "created_at")
+    }
+    with pytest.raises(ValidationError):
+        TagRecord(**shared, name=name, version=1)
+    tag = TagRecord(**shared, name="best", version=1)
+    with pytest.raises(SchemaError):
+        unseal_record(sealed(tag.model_dump(mode="json") | {"name": name}))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from blake3 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pulse_kernels import CELL_TYPES, Cells, CoderName, Index, encode_group, get_backend
 from pulse_kernels.exponents import encode_cells, exponent_loops
@@ -24,6 +25,7 @@ from pulse_registry.keyframe import index_document, pulse_metadata, shards_of
 from pulse_registry.model import layout_of, read_model
 from pulse_registry.patch import encode_patch
 from pulse_registry.pieces import Pieces
+from pulse_registry.trust import SigningKey
 from pulse_registry.weights import Weights
 from pulse_schemas import DTYPE_ORDER, CommitRecord, EpochRecord, KeyframeRef, Layout, ObjectRef, PatchRef, Tensor
 
@@ -117,6 +119,34 @@ def records() -> Document:
                 "blake3": blake3(record.seal()).hexdigest(),
             }
             for record in (first, second, third)
+        ]
+    }
+
+
+def signatures() -> Document:
+    """A private key, and a record that it signed: the message, the signature, and the sealed bytes."""
+    private = bytes(range(32))
+    key = SigningKey(Ed25519PrivateKey.from_private_bytes(private))
+    record = EpochRecord(
+        run="math",
+        epoch=1,
+        created_at="2026-01-02T03:04:05.678Z",
+        seq=0,
+        write_id="0" * 31 + "1",
+        previous=None,
+        writer="host:1",
+    )
+    body = record.canonical()
+    return {
+        "signatures": [
+            {
+                "private": private.hex(),
+                "key": key.public,
+                "message": (b"pulse-signed/1\n" + body).hex(),
+                "value": key.sign(body).value.hex(),
+                "bytes": record.seal(key).hex(),
+                "blake3": blake3(record.seal(key)).hexdigest(),
+            }
         ]
     }
 
@@ -307,6 +337,7 @@ VECTORS: dict[str, Callable[[], Document]] = {
     "layouts": layouts,
     "patches": patches,
     "records": records,
+    "signatures": signatures,
     "tables": tables,
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blake3 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from pulse_kernels import CELL_TYPES, Backend, decode_group, encode_group, get_backend
 from pulse_kernels.geometric import geometric_table
@@ -76,6 +77,22 @@ def test_records_are_sealed_and_chained():
         record = unseal_record(data)
         assert record.model_dump(mode="json") == case["fields"]
         assert record.seal() == data
+
+
+@pytest.mark.parametrize("case", stored("signatures")["signatures"], ids=lambda case: case["key"][:16])
+def test_signatures_are_of_the_message_that_the_specification_says(case: dict[str, Any]):
+    data, message = bytes.fromhex(case["bytes"]), bytes.fromhex(case["message"])
+    envelope = json.loads(data)
+    body = canonical_json(envelope["body"])
+    assert data == canonical_json(envelope)
+    assert message == b"pulse-signed/1\n" + body
+    assert envelope["signature"] == {"key": case["key"], "value": case["value"]}
+    public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(case["key"].removeprefix("ed25519:")))
+    public.verify(bytes.fromhex(case["value"]), message)  # or it raises
+    content = body + b',"signature":' + canonical_json(envelope["signature"])
+    assert envelope["blake3"] == blake3(content).hexdigest()
+    assert case["blake3"] == blake3(data).hexdigest()
+    assert unseal_record(data).model_dump(mode="json") == envelope["body"]
 
 
 @pytest.mark.parametrize("case", stored("digests")["digests"], ids=lambda c: f"{c['width']} bytes from {c['start']}")

@@ -1,0 +1,154 @@
+"""A run's live objects as the edges of a graph, in columns of numbers: what a search of long routes works on.
+
+Columns only grow, so that all states of a run share them; each knows how many rows are its own, and which are dead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_registry.log.keys import versions_of
+from pulse_schemas import KeyframeRef, PatchRef
+
+Ref = PatchRef | KeyframeRef
+_START, _END, _NBYTES, _OBJECTS = range(4)
+
+
+class _Columns:
+    """Four columns of numbers, and the references that they are about; written past what any reader looks at."""
+
+    def __init__(self, capacity: int) -> None:
+        self.numbers = np.empty((4, capacity), np.int64)
+        self.refs: list[Ref] = []
+        self.lock = threading.Lock()
+
+
+class Edges:
+    """The edges of one state: a keyframe from nothing to its version; a patch onwards and, if its coder allows, back.
+
+    Rows are in the order of the log. Nothing leads into a version that was retired.
+    """
+
+    def __init__(self) -> None:
+        """Begin without edges."""
+        self._columns = _Columns(64)
+        self._count = 0
+        self._dead = np.zeros(0, np.bool_)  # shared by copies, and never changed; rows beyond it are alive
+        self._graph: Any = None
+
+    def copy(self) -> Edges:
+        """Return edges that can go on without these, at no cost."""
+        other = Edges.__new__(Edges)
+        other._columns, other._count, other._dead, other._graph = self._columns, self._count, self._dead, self._graph
+        return other
+
+    def __len__(self) -> int:
+        return self._count
+
+    def refs(self, rows: npt.NDArray[np.int64]) -> list[Any]:
+        """Return the references of rows: a keyframe's where a row leads from nothing, else a patch's."""
+        refs = self._columns.refs
+        return [refs[row] for row in rows.tolist()]
+
+    @property
+    def start(self) -> npt.NDArray[np.int64]:
+        """Version that each row leads from; -1: from nothing."""
+        return self._columns.numbers[_START, : self._count]
+
+    @property
+    def end(self) -> npt.NDArray[np.int64]:
+        """Version that each row leads to."""
+        return self._columns.numbers[_END, : self._count]
+
+    @property
+    def alive(self) -> npt.NDArray[np.bool_]:
+        """Which rows can be used."""
+        alive = np.ones(self._count, np.bool_)
+        alive[: len(self._dead)] = ~self._dead
+        return alive
+
+    def graph(self) -> Any:
+        """Return them as a ``pulse_kernels.paths.Graph``; made once for a state.
+
+        Raises:
+            BackendUnavailable: numba can't be imported here.
+        """
+        if self._graph is None:
+            from pulse_kernels.paths import Graph
+
+            start, end, nbytes, objects = self._columns.numbers[:, : self._count]
+            self._graph = Graph.of(start, end, nbytes, objects, self.alive)
+        return self._graph
+
+    def add(self, patches: Iterable[PatchRef], keyframes: Iterable[KeyframeRef]) -> None:
+        """Add new objects."""
+        rows: list[tuple[int, int, int, int]] = []
+        refs: list[Ref] = []
+        for patch in patches:
+            rows.append((patch.base, patch.target, patch.size, 1))
+            refs.append(patch)
+            if patch.coder == "gap":
+                rows.append((patch.target, patch.base, patch.size, 1))
+                refs.append(patch)
+        for keyframe in keyframes:
+            rows.append((-1, keyframe.version, keyframe.size, len(keyframe.shards) + 1))
+            refs.append(keyframe)
+        if rows:
+            self._append(np.array(rows, np.int64).T, refs)
+
+    def drop(self, refs: Collection[Ref], versions: Sequence[int]) -> None:
+        """Take away objects, and all that leads into versions."""
+        if not refs and not versions:
+            return
+        ends = {version for ref in refs for version in _versions(ref)}
+        end, gone = self.end, {id(ref) for ref in refs}
+        dead = ~self.alive
+        dead |= np.isin(end, list(versions))
+        for row in np.flatnonzero(np.isin(end, list(ends)) & ~dead).tolist():
+            dead[row] = id(self._columns.refs[row]) in gone
+        self._graph = None
+        if 2 * np.count_nonzero(dead) > len(dead):
+            self._keep(np.flatnonzero(~dead))
+        else:
+            self._dead = dead
+
+    def rows_of(self, keys: Iterable[str]) -> list[int]:
+        """Return the rows of the objects with one of these keys."""
+        wanted = set(keys)
+        ends = {version for key in wanted for version in versions_of(key)}
+        found = np.flatnonzero(np.isin(self.end, list(ends))).tolist() if ends else []
+        return [row for row in found if _keys(self._columns.refs[row]) & wanted]
+
+    def _append(self, rows: npt.NDArray[np.int64], refs: list[Ref]) -> None:
+        count, more = self._count, len(refs)
+        with self._columns.lock:
+            columns = self._columns
+            fork = len(columns.refs) != count  # another state of the run has gone on from here
+            if fork or count + more > columns.numbers.shape[1]:
+                columns = _Columns(2 * (count + more))
+                columns.numbers[:, :count] = self._columns.numbers[:, :count]
+                columns.refs = self._columns.refs[:count]
+            columns.numbers[:, count : count + more] = rows
+            columns.refs += refs
+        self._columns, self._count, self._graph = columns, count + more, None
+
+    def _keep(self, rows: npt.NDArray[np.int64]) -> None:
+        columns = _Columns(2 * len(rows) + 64)
+        columns.numbers[:, : len(rows)] = self._columns.numbers[:, rows]
+        columns.refs = self.refs(rows)
+        self._columns, self._count, self._dead = columns, len(rows), np.zeros(0, np.bool_)
+
+
+def _versions(ref: Ref) -> tuple[int, ...]:
+    return (ref.version,) if isinstance(ref, KeyframeRef) else (ref.base, ref.target)
+
+
+def _keys(ref: Ref) -> set[str]:
+    if isinstance(ref, PatchRef):
+        return {ref.object.key}
+    return {ref.index.key, *(shard.key for shard in ref.shards)}

@@ -1,0 +1,44 @@
+"""What stands between the log and a reader who does not believe whatever the store says."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pulse_schemas import Record
+
+
+class Guard(Protocol):
+    """Judges what one reader of a run finds. Called under that reader's lock; ``check_signature`` from anywhere."""
+
+    def begin(self) -> int | None:
+        """Begin a look at the log; return the number of the newest record that is known to have been seen before."""
+        ...
+
+    def check_signature(self, record: Record, sealed: bytes) -> None:
+        """Raise Untrusted unless a record is of the run and signed by a key that may sign it."""
+        ...
+
+    def check(self, record: Record, sealed: bytes) -> None:
+        """Raise Untrusted unless a record may be believed: its signature, and that no other had its number."""
+        ...
+
+    def check_snapshot(self, sealed: bytes) -> None:
+        """Raise Untrusted unless a snapshot may be believed, whose seal fits."""
+        ...
+
+    def gone(self, seq: int, newest: int) -> None:
+        """Raise Untrusted, since record ``seq`` was seen before and the log has none beyond ``newest``."""
+        ...
+
+    def folded(self, record: Record, sealed: bytes) -> None:
+        """Note that a record was checked and follows what was folded before it."""
+        ...
+
+    def settle(self) -> None:
+        """Remember the newest record that was folded.
+
+        Raises:
+            Untrusted: another process has seen another record at its number.
+            CorruptObject, StoreUnavailable: what was seen can't be read or kept.
+        """
+        ...

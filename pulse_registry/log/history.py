@@ -1,0 +1,75 @@
+"""The versions of a run, by number, of which those that were deleted long ago are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from pulse_registry.errors import Gone
+from pulse_registry.log.layered import Layered
+from pulse_schemas import VersionEntry
+
+
+class History(Sequence[VersionEntry]):
+    """Versions 0 to ``len - 1``: ``history[n]`` is version n. Iteration and slices leave out the forgotten ones.
+
+    >>> history = History("math")
+    >>> len(history), list(history)
+    (0, [])
+    """
+
+    def __init__(self, run: str) -> None:
+        """Begin without versions; ``run`` is for messages."""
+        self._run = run
+        self._entries = Layered[int, VersionEntry]()  # by number, rising
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[VersionEntry]:
+        return iter(self._entries.values())
+
+    @overload
+    def __getitem__(self, at: int) -> VersionEntry: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[VersionEntry]: ...
+    def __getitem__(self, at: int | slice) -> VersionEntry | list[VersionEntry]:
+        """Return a version, or those of a slice that are remembered.
+
+        Raises:
+            Gone: the version is forgotten.
+            IndexError: it was never committed.
+        """
+        if isinstance(at, slice):
+            numbers = range(*at.indices(self._count))
+            if len(numbers) < len(self._entries) or numbers.step != 1:
+                return [self._entries[number] for number in numbers if number in self._entries]
+            return [entry for number, entry in self._entries.items() if number in numbers]
+        number = range(self._count)[at]
+        if number not in self._entries:
+            raise Gone(f"version {number} of run {self._run!r} was retired and deleted; pull another version")
+        return self._entries[number]
+
+    def knows(self, number: int) -> bool:
+        """Tell whether a version exists and is not forgotten."""
+        return number in self._entries
+
+    def copy(self) -> History:
+        """Return a history that can go on without this one."""
+        other = History(self._run)
+        other._entries, other._count = self._entries.copy(), self._count
+        return other
+
+    def append(self, entry: VersionEntry) -> None:
+        """Add the next version."""
+        self._entries[self._count] = entry
+        self._count += 1
+
+    def skip(self, number: int) -> None:
+        """Take all versions up to ``number`` that were not added as forgotten."""
+        self._count = max(self._count, number)
+
+    def forget(self, number: int) -> VersionEntry:
+        """Forget a version that is known; return it."""
+        return self._entries.pop(number)
