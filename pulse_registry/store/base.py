@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -257,6 +258,24 @@ class ReadsInto(Protocol):
 
 
 @runtime_checkable
+class Dated(Protocol):
+    """A store that says when an object was written. Call `modified`, which does with any store."""
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, by the store's own clock, whoever wrote it.
+
+        Times of one store can be compared with one another, and with nothing else. They may be rounded down to a
+        second; of an object that went up in parts, the time may be that of the upload's beginning.
+
+        Raises:
+            NotFound: there is no such object.
+            InvalidArgument: the key is not valid.
+            StoreUnavailable: the store could not do it.
+        """
+        ...
+
+
+@runtime_checkable
 class Gateway(Protocol):
     """A store behind a service, which checks what is appended to a log, and keeps its snapshots and its hint itself."""
 
@@ -304,6 +323,17 @@ def gateway_of(store: Store) -> Gateway | None:
     if isinstance(store, HasGateway):
         return store.gateway()
     return None
+
+
+def modified(store: Store, key: str) -> datetime:
+    """Return when an object was last written, by the store's own clock: see Dated.modified.
+
+    Raises:
+        InvalidArgument: this store does not tell.
+    """
+    if isinstance(store, Dated):
+        return store.modified(key)
+    raise InvalidArgument(f"{store.url} does not tell when {key!r} was written: go to the bucket itself")
 
 
 def read_into(store: Store, key: str, byte_range: ByteRange, buffer: Buffer) -> None:

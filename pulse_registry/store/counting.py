@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 
 from pulse_registry.store.base import Body, ByteRange, Store, Verb, body_size
 from pulse_registry.store.wrapper import WrapperStore
@@ -69,6 +70,11 @@ class CountingStore(WrapperStore):
         """Remove an object, and count the call."""
         self._note("delete", key)
         super().delete(key)
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written: see Dated.modified. Counted as `size`, which is the same request."""
+        self._note("size", key)
+        return super().modified(key)
 
     def _note(self, verb: Verb, key: str) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Literal
 
@@ -134,6 +135,13 @@ class FaultStore(WrapperStore):
         fires = self._begin("delete", key)
         self._store.delete(key)
         _end(fires, "delete", key)
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, or fail as `size` does, which is the same request."""
+        fires = self._begin("size", key)
+        written = super().modified(key)
+        _end(fires, "size", key)
+        return written
 
     def _begin(self, verb: Verb, key: str) -> dict[FaultAction, _Trigger]:
         """Return the faults of this call by action, and raise those that come before it."""

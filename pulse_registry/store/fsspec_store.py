@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, PulseError, StoreUnavailable
@@ -42,6 +43,10 @@ class FileSystem(Protocol):
 
     def rm_file(self, path: str) -> None:
         """Remove one file."""
+        ...
+
+    def modified(self, path: str) -> datetime:
+        """Return when a file was last written."""
         ...
 
     def pipe_file(self, path: str, value: bytes) -> None:
@@ -108,6 +113,13 @@ class FsspecStore:
         if info["type"] != "file":
             raise not_found(key, self._url)
         return int(info["size"])
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, by the file system's clock: see Dated.modified."""
+        path = self._path(key)
+        self.size(key)  # a folder has a time, too
+        with translated("size", key, self._url):
+            return self._fs.modified(path).astimezone(UTC)
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string: see Store.list."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store.base import Body, ByteRange, Store, body_size
@@ -80,6 +81,11 @@ class LatencyStore(WrapperStore):
         """Remove an object, after the latency."""
         self._sleep(self._latency_s)
         super().delete(key)
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, after the delay: see Dated.modified."""
+        self._sleep(self._latency_s)
+        return super().modified(key)
 
     def _transfer(self, link: _Link, size: int) -> None:
         """Wait until the link has carried so many bytes."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container, Iterator
+from datetime import datetime
 from typing import Final
 
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
@@ -58,6 +59,11 @@ class MemoryStore(FsspecStore):
         with _LOCK:
             self._find(key)
             return super().size(key)
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, by this process's clock: see Dated.modified."""
+        with _LOCK:
+            return super().modified(key)
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string, as they were at the call: see Store.list."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from pulse_registry.store.base import (
@@ -81,6 +82,10 @@ class PrefixStore(WrapperStore):
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""
         super().delete(self._whole(key))
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, by the store's clock: see Dated.modified."""
+        return super().modified(self._whole(key))
 
     def local_path(self, key: str) -> Path | None:
         """Return the path of the object's file if the wrapped store has files: see LocalFiles.local_path."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.store.base import Body, Buffer, ByteRange, LocalFiles, Store, read_into
+from pulse_registry.store.base import Body, Buffer, ByteRange, LocalFiles, Store, modified, read_into
 from pulse_registry.store.wrapper import WrapperStore
 
 T = TypeVar("T")
@@ -163,6 +164,10 @@ class RetryStore(WrapperStore):
     def delete(self, key: str) -> None:
         """Remove an object, with retries."""
         self._retry(lambda: self._store.delete(key))
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, by the store's clock, with retries: see Dated.modified."""
+        return self._retry(lambda: modified(self._store, key))
 
     def local_path(self, key: str) -> Path | None:
         """Return the path of the object's file if the wrapped store has files: see LocalFiles.local_path."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound, StoreUnavailable
@@ -40,6 +41,8 @@ ANSWER_S: Final = 20.0
 _JOINED_BYTES: Final = 1 << 20
 _JOINED_VIEW_BYTES: Final = 16 << 10
 _MAX_POSITION: Final = 1 << 62
+MOST_WHOLE_BYTES: Final = 1 << 30
+"""Of an object that is read whole: longer than any document. What may be longer is read by ranges."""
 
 
 class S3Store:
@@ -151,6 +154,13 @@ class S3Store:
         with translated("size", key, self.url):
             return int(self._client.head_object(Bucket=self._place.bucket, Key=key)["ContentLength"])
 
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, by the store's clock, to the second: see Dated.modified."""
+        check_key(key)
+        with translated("size", key, self.url):
+            written: datetime = self._client.head_object(Bucket=self._place.bucket, Key=key)["LastModified"]
+        return written.astimezone(UTC)
+
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string, page by page as they are asked for: see Store.list."""
         check_prefix(prefix)
@@ -221,7 +231,11 @@ class S3Store:
             if answer.get("ContentLength") is None:
                 answer["Body"].close()
                 raise StoreUnavailable(f"could not get {key!r} in {self.url}: the store did not say its size")
-            return answer["Body"], int(answer["ContentLength"])
+            size = int(answer["ContentLength"])
+            if not 0 <= size <= MOST_WHOLE_BYTES:
+                answer["Body"].close()
+                raise StoreUnavailable(f"{key!r} in {self.url} is said to have {size} bytes, too many to be read whole")
+            return answer["Body"], size
         start, stop = byte_range
         answer = self._client.get_object(Bucket=self._place.bucket, Key=key, Range=f"bytes={start}-{stop - 1}")
         body, length, part = answer["Body"], answer.get("ContentLength"), answer.get("ContentRange")

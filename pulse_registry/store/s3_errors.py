@@ -44,6 +44,7 @@ def translated(what: str, key: str, url: str) -> Iterator[None]:
         url: in which bucket.
     """
     from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+    from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
     from urllib3.exceptions import HTTPError
 
     try:
@@ -52,6 +53,12 @@ def translated(what: str, key: str, url: str) -> Iterator[None]:
         raise answered(error.response, what, key, url) from error
     except (BotoCoreError, HTTPError, HTTPException, OSError) as error:
         raise _not_answered(error, what, key, url) from error
+    except (ResponseParserError, ValueError, KeyError, RecursionError) as error:
+        # No XML, a time or a length that is none, a header that is missing, redirects without end.
+        raise StoreUnavailable(
+            f"could not {what} {key!r} in {url}: the store's answer is none of S3's ({type(error).__name__}: "
+            f"{_plain(error)}); {_LATER}"
+        ) from error
 
 
 def answered(response: dict[str, Any], what: str, key: str, url: str) -> PulseError:

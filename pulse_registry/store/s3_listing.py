@@ -17,6 +17,10 @@ from pulse_registry.store.keys import key_problem
 from pulse_registry.store.s3_errors import translated
 
 
+_STALLED_PAGES = 100
+"""So many pages in a row without a new name are no listing that ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """How a bucket is listed: by which client, and how many entries at a time."""
@@ -59,12 +63,15 @@ class Listing:
                 if entry == prefix and entry.endswith("/"):
                     continue  # the folder that is listed: some stores have an entry for it
                 if entry > last and entry.startswith(prefix) and _may_hold(entry, after):
+                    if "/" in entry[len(prefix) : -1]:
+                        raise self._refused(prefix, "the store answers with what lies in a folder below")
                     last = entry
                     yield entry
 
     def _pages(self, prefix: str, start: str) -> Iterator[tuple[list[str], str | None]]:
         """Iterate over pages of one level, each with the name after which all further ones come, None for the last."""
         more: dict[str, Any] = {"StartAfter": start} if start else {}
+        before, stalled = "", 0
         while True:
             with translated("list", prefix, self.url):
                 page = self.client.list_objects_v2(
@@ -75,11 +82,16 @@ class Listing:
             if not page.get("IsTruncated"):
                 yield entries, None
                 return
-            token = page.get("NextContinuationToken")
-            if not entries or not token or token == more.get("ContinuationToken"):
-                raise StoreUnavailable(f"could not list {prefix!r} in {self.url}: the store does not go on; try again")
-            yield entries, max(entry.removesuffix("/") for entry in entries)
+            token, bound = page.get("NextContinuationToken"), max((e.removesuffix("/") for e in entries), default="")
+            stalled = stalled + 1 if bound <= before else 0
+            if not token or token == more.get("ContinuationToken") or not bound or stalled > _STALLED_PAGES:
+                raise self._refused(prefix, "the store does not go on")
+            before = max(before, bound)
+            yield entries, bound
             more = {"ContinuationToken": token}
+
+    def _refused(self, prefix: str, why: str) -> StoreUnavailable:
+        return StoreUnavailable(f"could not list {prefix!r} in {self.url}: {why}; try again")
 
     def _has_keys(self, folder: str) -> bool:
         with translated("list", folder, self.url):

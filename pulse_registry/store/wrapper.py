@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
-from pulse_registry.store.base import Body, ByteRange, Gateway, Presigner, Store, gateway_of, presigner_of
+from pulse_registry.store.base import Body, ByteRange, Gateway, Presigner, Store, gateway_of, modified, presigner_of
 
 
 class WrapperStore:
@@ -46,6 +47,10 @@ class WrapperStore:
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""
         self._store.delete(key)
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, by the store's clock, if it tells: see Dated.modified."""
+        return modified(self._store, key)
 
     def presigner(self) -> Presigner | None:
         """Return what signs URLs for this store's keys, or None if the wrapped store can't."""
