@@ -7,12 +7,14 @@ target and, if its coder allows, back; undo entries in the worker's memory lead 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal, NamedTuple, NoReturn, TypeAlias
 
-from pulse_registry.errors import InvalidArgument, NotFound
+from pulse_kernels import BackendUnavailable
+from pulse_registry.errors import Gone, InvalidArgument, NotFound
 from pulse_registry.log.state import RunState
 from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
 
@@ -21,13 +23,17 @@ LegKind = Literal["keyframe", "patch", "inverse", "undo"]
 DEFAULT_OBJECT_COST = 65536
 """Bytes that one more object to fetch is worth: about what a link carries while a request is under way."""
 
+_NEAR = 256
+"""Versions that are looked at one by one, before the compiled search is worth its calls."""
+
 _NOTHING = 2**63
 """The node of a worker that holds no version; above every version, so that a held base wins a tie."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
+class Leg(NamedTuple):
     """One step of a route: from version ``base`` (None: from nothing) to version ``target``.
+
+    A named tuple, of which a hundred thousand are made at once where nobody merges patches.
 
     ``patch`` is set for kinds ``patch`` and ``inverse`` (then its base is this leg's target), ``keyframe``
     for kind ``keyframe``, and neither for ``undo``, which needs no object.
@@ -84,6 +90,10 @@ class Route:
         return tuple(ref for leg in self.legs for ref in leg.refs)
 
 
+Starts: TypeAlias = Mapping[int, tuple[Leg, ...]]
+"""The versions that a worker is at, or gets to in memory, with the undo legs that lead there."""
+
+
 def plan(
     state: RunState,
     target: int,
@@ -91,13 +101,14 @@ def plan(
     have: int | None,
     undo: Sequence[int] = (),
     object_cost: int = DEFAULT_OBJECT_COST,
+    avoid: Collection[str] = (),
 ) -> Route:
     """Find the route to ``target`` with the least bytes, plus ``object_cost`` for every object.
 
     Dijkstra's algorithm, backwards from the target, which visits only versions that are no further from it
-    than the start. Of equally cheap routes it takes the one with the fewest legs; the same state gives
-    the same route. A route fetches nothing that is retired and no way into a retired version, but may start
-    at one; layouts change on keyframe legs only.
+    than the start. Of equally cheap routes it takes the one with the fewest legs, and of equal objects the
+    newest; the same state gives the same route. A route fetches nothing that is retired and no way into a retired
+    version, but may start at one; layouts change on keyframe legs only.
 
     Args:
         state: the run.
@@ -106,9 +117,11 @@ def plan(
         undo: versions that the worker can step back to in memory, newest first: ``undo[0]`` from ``have``,
             ``undo[1]`` from ``undo[0]``, and so on.
         object_cost: bytes that one more object is worth.
+        avoid: keys of objects that can't be had: patches and keyframes with one of them are left out.
 
     Raises:
-        NotFound: ``target`` or ``have`` is no version, ``target`` is retired, or no live objects lead there.
+        Gone: ``target`` is retired, or ``have`` is forgotten.
+        NotFound: ``target`` or ``have`` is no version, or no live objects lead there.
         InvalidArgument: ``object_cost`` is negative.
     """
     if object_cost < 0:
@@ -119,16 +132,36 @@ def plan(
     if have == target:
         return Route(have, target, ())
     if state.is_retired(target):
-        raise NotFound(f"version {target} of run {state.run!r} was retired; pull another version")
-    return _search(state, target, _starts(state, have, undo), object_cost)
+        raise Gone(f"version {target} of run {state.run!r} was retired; pull another version")
+    starts = _starts(state, have, undo)
+    # The last resort, for where nothing is compiled, always finds a route, or says why there is none.
+    return (
+        _near(state, target, starts, object_cost, avoid, _NEAR)
+        or _far(state, target, starts, object_cost, avoid)
+        or _near(state, target, starts, object_cost, avoid)
+        or _refuse(state, target, (), starts)
+    )
 
 
-def _search(state: RunState, target: int, starts: dict[int, tuple[Leg, ...]], object_cost: int) -> Route:
+def _near(
+    state: RunState,
+    target: int,
+    starts: Starts,
+    object_cost: int,
+    avoid: Container[str],
+    limit: float = math.inf,
+) -> Route | None:
+    """Search version by version: the plain search, and the fastest where few versions are looked at.
+
+    Returns:
+        None once more than ``limit`` versions were.
+    """
     # Best way known from a version on to the target: cost, legs, and its first leg.
     best: dict[int, tuple[int, int, Leg | None]] = {target: (0, 0, None)}
     queue = [(0, 0, target)]
     # The best start reached: cost, legs with those in memory, version.
     found = none_yet = (math.inf, math.inf, _NOTHING)
+    looked = 0
     while queue:
         cost, legs, version = heapq.heappop(queue)
         if (cost, legs) >= found[:2]:
@@ -139,7 +172,10 @@ def _search(state: RunState, target: int, starts: dict[int, tuple[Leg, ...]], ob
             found = min(found, (cost, legs + len(starts.get(version, ())), version))
         if version == _NOTHING:
             continue
-        for leg in _legs_into(state, version):
+        looked += 1
+        if looked > limit:
+            return None
+        for leg in _legs_into(state, version, avoid):
             start = _NOTHING if leg.base is None else leg.base
             reached = (cost + leg.nbytes + object_cost * leg.objects, legs + 1)
             if start not in best or reached < best[start][:2]:
@@ -147,10 +183,42 @@ def _search(state: RunState, target: int, starts: dict[int, tuple[Leg, ...]], ob
                 heapq.heappush(queue, (*reached, start))
     if found is none_yet:
         _refuse(state, target, best, starts)
-    return _route(target, starts.get(found[2], ()), found[2], best)
+    way, here = [], found[2]
+    while (first := best[here][2]) is not None:
+        way.append(first)
+        here = first.target
+    return _route(target, starts.get(found[2], ()), way)
 
 
-def _starts(state: RunState, have: int | None, undo: Sequence[int]) -> dict[int, tuple[Leg, ...]]:
+def _far(state: RunState, target: int, starts: Starts, object_cost: int, avoid: Collection[str]) -> Route | None:
+    """Search in the columns of numbers, compiled: where many versions are looked at. Finds what ``_near`` finds.
+
+    Returns:
+        None where that is not possible: without numba, or with sizes that no store can hold.
+    """
+    edges = state.edges
+    try:
+        path = edges.graph().cheapest(
+            target, {version: len(legs) for version, legs in starts.items()}, object_cost, edges.rows_of(avoid)
+        )
+    except BackendUnavailable:
+        return None
+    if path is None:
+        return None
+    if not path.found:
+        _refuse(state, target, path.reached.tolist(), starts)
+    refs = edges.refs(path.rows)
+    bases, targets = edges.start[path.rows].tolist(), edges.end[path.rows].tolist()
+    way: list[Leg] = []
+    if path.start < 0:
+        way.append(Leg("keyframe", None, targets.pop(0), keyframe=refs.pop(0)))
+        del bases[0]
+    kinds = ("patch" if base < end else "inverse" for base, end in zip(bases, targets, strict=True))
+    way.extend(map(Leg._make, zip(kinds, bases, targets, refs, itertools.repeat(None))))
+    return _route(target, starts.get(path.start, ()), way)
+
+
+def _starts(state: RunState, have: int | None, undo: Sequence[int]) -> Starts:
     """Return the versions that the worker is at, or gets to in memory, with the undo legs that lead there."""
     if have is None:
         return {}
@@ -158,7 +226,8 @@ def _starts(state: RunState, have: int | None, undo: Sequence[int]) -> dict[int,
     layout, here = state.version(have).layout, have
     legs: tuple[Leg, ...] = ()
     for version in undo:
-        if not 0 <= version < len(state.versions) or state.versions[version].layout != layout:
+        entry = state.find(version)
+        if entry is None or entry.layout != layout:
             break
         legs = (*legs, Leg("undo", here, version))
         starts.setdefault(version, legs)
@@ -166,39 +235,32 @@ def _starts(state: RunState, have: int | None, undo: Sequence[int]) -> dict[int,
     return starts
 
 
-def _legs_into(state: RunState, version: int) -> Iterator[Leg]:
+def _legs_into(state: RunState, version: int, avoid: Container[str]) -> Iterator[Leg]:
     """Yield every leg with live objects that ends at ``version``."""
     if state.is_retired(version):
         return
-    keyframe = state.keyframe(version)
-    if keyframe is not None:
-        yield Leg("keyframe", None, version, keyframe=keyframe)
-    for patch in state.patches_into(version):
-        yield Leg("patch", patch.base, version, patch=patch)
-    for patch in state.patches_from(version):
-        if patch.coder == "gap":
+    for keyframe in reversed(state.keyframes_of(version)):
+        leg = Leg("keyframe", None, version, keyframe=keyframe)
+        if not any(ref.key in avoid for ref in leg.refs):
+            yield leg
+    for patch in reversed(state.patches_into(version)):
+        if patch.object.key not in avoid:
+            yield Leg("patch", patch.base, version, patch=patch)
+    for patch in reversed(state.patches_from(version)):
+        if patch.coder == "gap" and patch.object.key not in avoid:
             yield Leg("inverse", patch.target, version, patch=patch)
 
 
-def _route(target: int, undo: tuple[Leg, ...], start: int, best: dict[int, tuple[int, int, Leg | None]]) -> Route:
-    legs = list(undo)
-    here = start
-    while (leg := best[here][2]) is not None:
-        legs.append(leg)
-        here = leg.target
-    return Route(legs[0].base, target, tuple(legs))
+def _route(target: int, undo: tuple[Leg, ...], way: list[Leg]) -> Route:
+    legs = (*undo, *way)
+    return Route(legs[0].base, target, legs)
 
 
-def _refuse(
-    state: RunState,
-    target: int,
-    best: dict[int, tuple[int, int, Leg | None]],
-    starts: dict[int, tuple[Leg, ...]],
-) -> NoReturn:
+def _refuse(state: RunState, target: int, reached: Collection[int], starts: Starts) -> NoReturn:
     origin = f"from version {next(iter(starts))} or from nothing" if starts else "from nothing"
-    retired = sorted(version for version in best if state.is_retired(version))
+    retired = sorted(version for version in reached if state.is_retired(version))
     because = f"; version {', '.join(map(str, retired[:8]))} on the way was retired" if retired else ""
     raise NotFound(
         f"run {state.run!r}: no live objects lead {origin} to version {target}: patches lead there from "
-        f"version {min(best)} on, of which none has a live keyframe{because}"
+        f"version {min(reached, default=target)} on, of which none has a live keyframe{because}"
     )

@@ -18,13 +18,15 @@ from pulse_kernels import (
     numba_digest,
     numba_exponents,
     numba_kernels,
+    numba_paths,
     numba_rans,
     numba_spans,
     numba_tables,
     simd,
 )
 
-_U8, _U16, _U32, _U64, _INT = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
+_U8, _U16, _U32, _U64 = types.uint8, types.uint16, types.uint32, types.uint64
+_I32, _INT = types.int32, types.int64
 
 
 def _read(cell: Any, dimensions: int = 1) -> Any:
@@ -36,7 +38,10 @@ def _write(cell: Any, dimensions: int = 1) -> Any:
     return types.Array(cell, dimensions, "C", aligned=False)
 
 
-_LOOPS = (numba_kernels, numba_digest, numba_classes, numba_exponents, numba_rans, numba_tables, numba_spans)
+_LOOPS = (
+    *(numba_kernels, numba_digest, numba_classes, numba_exponents, numba_rans, numba_tables, numba_spans),
+    numba_paths,
+)
 """The modules that hold them, one loop of a name in all."""
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}
 """Of every loop. What none of them needs is left out: it would cost a good part of the time to compile."""
@@ -80,6 +85,8 @@ def compile_all(width: int) -> None:
         compiled(name, 4)
     for name in ("union", "locate", "add_up", "store_tables", "read_tables"):
         compiled(name, 4)
+    for name in ("link_edges", "cheapest_path", "trace_path"):
+        compiled(name, 8)
     if width == 2:
         compiled("cast_f32", 2)
 
@@ -142,6 +149,12 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
             *(_INT, _write(_U32), _write(cell)),
         ),
         "add_up": (_write(_U32), _read(_INT), _INT),
+        "link_edges": (_read(_INT), _read(_INT), _read(types.boolean), _INT, _write(_I32), _write(_I32)),
+        "cheapest_path": (
+            *(_read(_I32), _read(_I32), _read(_INT), _read(_INT), _read(_INT), _INT, _INT, _read(_INT)),
+            *(5 * (_write(_INT),)),
+        ),
+        "trace_path": (_read(_INT), _read(_INT), _INT, _INT, _write(_INT)),
         "store_tables": (
             *(_read(_U32, 2), _read(_U32), _read(_U32), _read(_U64), types.boolean),
             *(_write(_U32), _write(_U8), _write(_U64, 2), _write(_U32, 2)),
@@ -178,6 +191,7 @@ _inline(numba_classes, "_class_of", "_nth", "_next_wanted", "_rank_span", "_sele
 _inline(numba_tables, "_level", "_share", "_store", "_find_by_slot")
 _inline(numba_rans, "_extra", "_token", "_first", "_low", "_emit", "_put_symbol", "_put_raw", "_put", "_finish")
 _inline(numba_rans, "_refill", "_take_symbol", "_take", "_next_table")
+_inline(numba_paths, "_rise", "_sink")
 _inline(
     numba_exponents, "_mark", "_encode", "_push", "_pull", "_join", "_push_three", "_pull_three", "_meet", "_outside"
 )

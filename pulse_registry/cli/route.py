@@ -1,14 +1,18 @@
-"""``pulse route``: what a pull would fetch."""
+"""``pulse route``: what a pull would fetch, and why that."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pulse_registry.cli.options import Json, Root, Run, Token, parse_version
+from pulse_registry.alternatives import Alternative, alternatives, cost
+from pulse_registry.cli.options import Json, Root, Run, Token, Trusted, parse_version
 from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.session import open_session
+from pulse_registry.route import DEFAULT_OBJECT_COST, Route, plan
+
+_WAYS = {"chain": "version by version", "keyframe": "a keyframe and what follows", "direct": "one direct patch"}
 
 
 def route(
@@ -17,21 +21,69 @@ def route(
     from_version: Annotated[
         str | None, typer.Option("--from", metavar="V", help="The version at hand; without it, nothing is.")
     ] = None,
-    to: Annotated[str, typer.Option("--to", metavar="V", help="A version's number, or latest.")] = "latest",
+    to: Annotated[str, typer.Option("--to", metavar="V", help="A version's number, latest, or a tag.")] = "latest",
+    object_cost: Annotated[
+        int, typer.Option("--object-cost", metavar="BYTES", help="What one object more to fetch is worth.")
+    ] = DEFAULT_OBJECT_COST,
     token: Token = None,
+    trust: Trusted = None,
     json_output: Json = False,
 ) -> None:
-    """Show the cheapest way from a version, or from nothing, to another. Nothing is fetched."""
+    """Show the cheapest way from a version, or from nothing, to another, and what others would cost."""
     target, have = parse_version(to), None if from_version is None else parse_version(from_version)
-    with open_session(root, run, title="route", quiet=json_output, token=token) as session:
-        if have == "latest":
-            have = session.registry.version("latest").version
-        found = session.registry.route(have, target)
-    legs = [{"kind": leg.kind, "base": leg.base, "target": leg.target, "bytes": leg.nbytes} for leg in found.legs]
+    with open_session(root, run, title="route", quiet=json_output, token=token, trust=trust) as session:
+        target = session.registry.version(target).version
+        if have is not None:
+            have = session.registry.version(have).version
+        state = session.registry.state()
+        found = plan(state, target, have=have, object_cost=object_cost)
+        others = alternatives(state, found, have, object_cost)
     if json_output:
-        print_json({"version": found.target, "bytes": found.nbytes, "objects": legs})
-        return
+        print_json(_document(found, others, object_cost))
+    else:
+        _print(found, others, object_cost)
+
+
+def _figures(found: Route | None, object_cost: int) -> dict[str, int | None]:
+    if found is None:
+        return {"bytes": None, "objects": None, "cost": None}
+    return {"bytes": found.nbytes, "objects": found.objects, "cost": cost(found, object_cost)}
+
+
+def _document(found: Route, others: tuple[Alternative, ...], object_cost: int) -> dict[str, Any]:
+    return {
+        "version": found.target,
+        "base": found.base,
+        **_figures(found, object_cost),
+        "object_cost": object_cost,
+        "legs": _legs(found),
+        "instead": [{"way": other.way, **_figures(other.route, object_cost)} for other in others],
+    }
+
+
+def _legs(found: Route) -> list[dict[str, Any]]:
+    return [
+        {"kind": leg.kind, "base": leg.base, "target": leg.target, "bytes": leg.nbytes, "objects": leg.objects}
+        for leg in found.legs
+    ]
+
+
+def _print(found: Route, others: tuple[Alternative, ...], object_cost: int) -> None:
     origin = "nothing" if found.base is None else f"version {found.base}"
     print(f"from {origin} to version {found.target}: {size(found.nbytes)} in {found.objects} objects")
-    if legs:
-        print_table(("kind", "base", "target", "bytes"), [tuple(leg.values()) for leg in legs])
+    if not found.legs:
+        return
+    print_table(("kind", "base", "target", "bytes", "objects"), [tuple(leg.values()) for leg in _legs(found)])
+    here = cost(found, object_cost)
+    print(f"cheapest at {size(object_cost)} an object: {size(here)}; instead of")
+    for other in others:
+        print(f"  {_WAYS[other.way]}: {_compared(other.route, found, here, object_cost)}")
+
+
+def _compared(other: Route | None, found: Route, here: int, object_cost: int) -> str:
+    if other is None:
+        return "is not there"
+    if other.legs == found.legs:
+        return "is this one"
+    figures = f"{size(other.nbytes)} in {other.objects} objects, {size(cost(other, object_cost))}"
+    return f"{figures}: {cost(other, object_cost) / max(1, here):.3g} times as much"

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulse_kernels import BackendUnavailable
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import RunState
-from pulse_registry.route import Route, plan
+from pulse_registry.log.edges import Edges
+from pulse_registry.route import Route, _far, _near, _starts, plan
 from tests.log.builders import LAYOUT, OTHER_LAYOUT, Script, chain, keyframe, patch
 
 
@@ -215,11 +217,16 @@ def histories(draw):
     pairs = [(a, b) for a, b in itertools.combinations(range(total), 2) if entries[a].layout == entries[b].layout]
     merged = draw(st.lists(st.sampled_from(pairs), max_size=5)) if pairs else []
     script.attach(patches=tuple(patch(a, b, size=draw(sizes), coder=draw(coders), tag=next(tags)) for a, b in merged))
+    if draw(st.booleans()):
+        newer = keyframe(draw(st.integers(0, total - 1)), size=draw(st.integers(1, 30)), tag=next(tags))
+        script.attach(keyframes=(newer,))
     live = [p.object.key for p in script.state.patches] + [k.index.key for k in script.state.keyframes]
     script.retire(
-        versions=tuple(draw(st.sets(st.integers(0, total - 1), max_size=2))),
+        versions=tuple(draw(st.sets(st.integers(0, total - 2), max_size=2))) if total > 1 else (),
         keys=tuple(draw(st.sets(st.sampled_from(live), max_size=3))),
     )
+    if draw(st.booleans()):
+        script.delete()
     return script.state
 
 
@@ -231,7 +238,8 @@ def cheapest(state: RunState, target: int, have: int | None, undo: list[int], ob
     if have is not None:
         cost[have] = 0
         for number in undo:
-            if state.versions[number].layout != state.versions[have].layout:
+            entry = state.find(number)
+            if entry is None or entry.layout != state.versions[have].layout:
                 break
             cost[number] = 0
     edges: list[tuple[int | None, int, int]] = []
@@ -240,10 +248,8 @@ def cheapest(state: RunState, target: int, have: int | None, undo: list[int], ob
         if ref.coder == "gap":
             edges.append((ref.target, ref.base, ref.size + object_cost))
     for frame in state.keyframes:
-        newest = state.keyframe(frame.version)
-        if newest == frame:
-            edges.append((None, frame.version, frame.size + object_cost * (len(frame.shards) + 1)))
-    for _ in state.versions:
+        edges.append((None, frame.version, frame.size + object_cost * (len(frame.shards) + 1)))
+    for _ in range(len(state.versions)):
         for start, end, price in edges:
             if not state.is_retired(end):
                 cost[end] = min(cost[end], cost[start] + price)
@@ -253,8 +259,8 @@ def cheapest(state: RunState, target: int, have: int | None, undo: list[int], ob
 @given(histories(), st.data())
 def test_a_route_costs_what_an_exhaustive_search_finds_and_each_leg_joins_the_next(state, data):
     numbers = st.integers(0, len(state.versions) - 1)
-    target = data.draw(numbers)
-    have = data.draw(st.none() | numbers)
+    known = st.sampled_from([entry.version for entry in state.versions])
+    target, have = data.draw(known), data.draw(st.none() | known)
     undo = data.draw(st.lists(numbers, max_size=3))
     object_cost = data.draw(st.integers(0, 12))
     expected = cheapest(state, target, have, undo, object_cost)
@@ -275,7 +281,7 @@ def test_a_route_costs_what_an_exhaustive_search_finds_and_each_leg_joins_the_ne
         match leg.kind:
             case "keyframe":
                 assert here is None
-                assert leg.keyframe == state.keyframe(leg.target)
+                assert leg.keyframe in state.keyframes_of(leg.target)
             case "patch":
                 assert leg.patch in state.patches_into(leg.target)
                 assert leg.patch.base == here
@@ -288,3 +294,59 @@ def test_a_route_costs_what_an_exhaustive_search_finds_and_each_leg_joins_the_ne
         assert layout in (None, state.versions[leg.target].layout)
         here = leg.target
     assert here == target
+
+
+@given(histories(), st.data())
+def test_the_compiled_search_finds_the_very_route_of_the_plain_one(state, data):
+    numbers = st.integers(0, len(state.versions) - 1)
+    known = st.sampled_from([entry.version for entry in state.versions])
+    target, have = data.draw(known), data.draw(st.none() | known)
+    if target == have or state.is_retired(target):
+        return
+    starts = _starts(state, have, data.draw(st.lists(numbers, max_size=3)))
+    keys = [p.object.key for p in state.patches] + [ref.key for k in state.keyframes for ref in (k.index, *k.shards)]
+    avoid = data.draw(st.sets(st.sampled_from(keys), max_size=3)) if keys else set()
+    object_cost = data.draw(st.integers(0, 12))
+
+    def found(search) -> Route | str:
+        try:
+            return search(state, target, starts, object_cost, avoid)
+        except NotFound as error:
+            return str(error)
+
+    plain = found(_near)
+    assert found(_far) == plain
+    if isinstance(plain, Route):
+        assert not avoid & {ref.key for ref in plain.refs}
+
+
+@pytest.mark.parametrize("missing", ["numba", "exact sums"])
+def test_where_nothing_compiled_helps_the_plain_search_goes_all_the_way(monkeypatch, missing):
+    def unavailable(_: object) -> None:
+        raise BackendUnavailable("no numba")
+
+    if missing == "numba":
+        monkeypatch.setattr(Edges, "graph", unavailable)
+    script = chain(600)
+    if missing != "numba":
+        script.attach(patches=(patch(0, 1, size=2**62, tag=1),))
+    assert versions(plan(script.state, 599, have=0, object_cost=0)) == [0, *range(1, 600)]
+    with pytest.raises(NotFound, match="no live objects lead from nothing to version 599"):
+        plan(script.retire(keys=(keyframe(0).index.key,)).state, 599, have=None)
+
+
+def test_a_far_route_is_the_plain_search_s_with_a_ladder_retirements_and_memory():
+    script = chain(700)
+    rungs = [
+        patch(a, a + span, size=round(90 * span**0.48), coder="class" if span == 64 else "gap", tag=span)
+        for span in (2, 4, 8, 16, 32, 64, 128, 256)
+        for a in range(0, 700 - span, span)
+    ]
+    script.attach(patches=tuple(rungs)).retire(versions=tuple(range(300, 330)))
+    state = script.state
+    for have, target, undo in ((0, 699, ()), (None, 650, ()), (699, 3, ()), (5, 690, (4, 3)), (310, 699, ())):
+        starts = _starts(state, have, undo)
+        for object_cost in (0, 50, 65536):
+            expected = _near(state, target, starts, object_cost, ())
+            assert plan(state, target, have=have, undo=undo, object_cost=object_cost) == expected
+            assert _far(state, target, starts, object_cost, ()) == expected
