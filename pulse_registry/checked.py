@@ -6,12 +6,13 @@ Every read that is checked goes through ``checked``, so that an error means what
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from blake3 import blake3
 
-from pulse_registry.errors import CorruptObject
+from pulse_registry.errors import CorruptObject, PulseError
 
 TRIES = 5
 """How often bytes are read at most. Of a link that damages one answer in five, 1 read in 3,000 is still refused."""
@@ -19,6 +20,17 @@ TRIES = 5
 Data = TypeVar("Data", bytes, memoryview)
 Result = TypeVar("Result")
 _logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def about(key: str) -> Iterator[None]:
+    """Let errors of a block say which stored object they are about, unless they know better: see ``PulseError.key``."""
+    try:
+        yield
+    except PulseError as error:
+        if error.key is None:
+            error.key = key
+        raise
 
 
 def checked(read: Callable[[], Data], check: Callable[[Data], Result]) -> Result:

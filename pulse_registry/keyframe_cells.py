@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from pulse_kernels import CELL_TYPES
+from pulse_registry.checked import about
 from pulse_registry.fetch import Map, fetch_shards
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import check_shards
@@ -66,13 +67,14 @@ class KeyframeCells:
             CorruptObject: a file is not what was committed.
             NotFound, StoreUnavailable: as the store.
         """
-        files = fetch_shards(store, geometry, ref, map_, spool, in_memory=in_memory)
-        try:
-            return cls(geometry, ref, files)
-        except BaseException:
-            for file in files:
-                file.close()
-            raise
+        with about(ref.index.key):
+            files = fetch_shards(store, geometry, ref, map_, spool, in_memory=in_memory)
+            try:
+                return cls(geometry, ref, files)
+            except BaseException:
+                for file in files:
+                    file.close()
+                raise
 
     def release(self, group: Group) -> None:
         """Let go of the pages of a group that was read."""

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from pulse_kernels import Backend, Cells, CodecError, CoderName, RankError, decode_group, encode_group
 from pulse_registry.change import Change, Delta
-from pulse_registry.checked import checked
+from pulse_registry.checked import about, checked
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
 from pulse_registry.geometry import Geometry, Group
@@ -266,7 +266,8 @@ class Patch:
             NotFound, StoreUnavailable: as the store.
         """
         start, stop = self._places[run[0]].start, self._places[run[-1]].stop
-        self._take(run, start, self._read(start, stop))
+        with about(self.ref.object.key):
+            self._take(run, start, self._read(start, stop))
         return stop - start
 
     def _take(self, numbers: Iterable[int], start: int, data: bytes) -> None:
@@ -286,14 +287,17 @@ class Patch:
             StoreUnavailable: it was to be read again, and the store failed.
         """
         entry, key, data = self.entries[group.number], self.ref.object.key, self.coded(group.number)
-        try:
-            return Delta(*decode_group(backend, entry.coder, group.cell_type, group.cells, entry.changed, data, base))
-        except RankError as error:
-            raise BaseMismatch(
-                f"{key}: group {group.number} was coded against other weights than version {self.ref.base}: {error}"
-            ) from error
-        except CodecError as error:
-            raise CorruptObject(f"{key}: group {group.number}: {error}") from error
+        with about(key):
+            try:
+                return Delta(
+                    *decode_group(backend, entry.coder, group.cell_type, group.cells, entry.changed, data, base)
+                )
+            except RankError as error:
+                raise BaseMismatch(
+                    f"{key}: group {group.number} was coded against other weights than version {self.ref.base}: {error}"
+                ) from error
+            except CodecError as error:
+                raise CorruptObject(f"{key}: group {group.number}: {error}") from error
 
     def coded(self, number: int) -> memoryview:
         """Return a group's checked bytes, which are kept no longer; damaged or missing ones are read, alone.
@@ -302,7 +306,8 @@ class Patch:
             CorruptObject: they are not those that were committed.
             NotFound, StoreUnavailable: as the store.
         """
-        return checked(lambda: self._bytes_of(number), lambda data: self._check(number, data))
+        with about(self.ref.object.key):
+            return checked(lambda: self._bytes_of(number), lambda data: self._check(number, data))
 
     def _bytes_of(self, number: int) -> memoryview:
         """Return what was taken of a group, the first time, or read it."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from pulse_registry.digest import Digest
-from pulse_registry.errors import BaseMismatch, InvalidArgument, StoreUnavailable
+from pulse_registry.detour import Found, stage_version
+from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError
+from pulse_registry.finite import NonFinite, judge
 from pulse_registry.held import Held, Step
 from pulse_registry.log import RunState
-from pulse_registry.route import Route, plan
-from pulse_registry.stage import StagedCells, Staging, stage_cells
-from pulse_registry.store import Store, gateway_of
+from pulse_registry.stage import StagedCells, Staging
 from pulse_registry.target import Target
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.versions import PullResult
@@ -33,49 +31,54 @@ def stage_into(
     undo_limit: int,
     timeline: Timeline,
     applied: Callable[[PullResult], None] | None = None,
+    nonfinite: NonFinite = "allow",
 ) -> Staged:
     """Stage a version into a target; ``held`` is what its weights are known to hold (None: they are new).
 
+    The weights may be changed meanwhile, by another staged version: nobody waits for a staging to end. This one then
+    raises BaseMismatch.
+
     ``timeline`` began with the call. ``applied`` is told of the result once the weights have changed; it neither waits
-    nor fails.
+    nor fails. ``nonfinite`` says what becomes of a version with NaN or infinities among the cells that would change.
     """
     new = held is None
     held = held if held is not None else Held()
     with held.lock:
         mend(target, held)
-        base = state.version(held.version) if held.version is not None and not fresh else None
+        holds, writes = held.version, held.writes
+        base = state.find(holds) if holds is not None and not fresh else None
         if base is not None and base.layout != entry.layout:
             base = None
         undo = list(reversed(held.undo)) if base is not None else []
-        route = plan(
-            state, entry.version, have=base.version if base is not None else None, undo=[step.base for step in undo]
-        )
-        _announce(staging.store, state.run, route)
-        timeline.note("route", timeline.began)
-        cells = stage_cells(
-            staging,
-            target,
-            route,
-            base_digest=Digest.parse(base.digest) if base is not None else None,
-            target_digest=Digest.parse(entry.digest),
-            timeline=timeline,
-            undo=undo,
-            new=new,
-        )
-        return Staged(staging, target, held, entry, route, cells, undo_limit, timeline, applied)
+    found: Found | None = None
+    try:
+        found = stage_version(staging, state, entry, target, base=base, timeline=timeline, undo=undo, new=new)
+        if nonfinite != "allow":
+            flat = found.cells.not_finite(staging, target)
+            judge(nonfinite, target.geometry, flat, f"version {entry.version}", state.run, staging.events)
+        _check_unchanged(held, writes, entry.version)
+        return Staged(staging, target, held, entry, found, undo_limit, timeline, applied, base=holds)
+    except BaseException as error:
+        if found is not None:
+            found.cells.close()
+        if isinstance(error, PulseError):
+            _check_unchanged(held, writes, entry.version)  # what was found amiss may be nothing else
+        raise
 
 
-def _announce(store: Store, run: str, route: Route) -> None:
-    """Let a service know at once what will be read."""
-    gateway = gateway_of(store)
-    if gateway is not None and route.objects:
-        with suppress(StoreUnavailable):  # then each read asks by itself, and tries again
-            gateway.expect(run, [ref.key for ref in route.refs])
+def _check_unchanged(held: Held, writes: int, version: int) -> None:
+    with held.lock:
+        if held.writes != writes:
+            raise BaseMismatch(
+                f"the weights were changed while version {version} was staged for them, and hold {_name(held.version)} "
+                "now. Stage it again"
+            )
 
 
 def mend(target: Target, held: Held) -> None:
     """Undo an application that was cut off: the weights are again the version that is remembered."""
     if held.torn is not None:
+        held.writes += 1
         target.undo(held.torn)
         held.torn = None
 
@@ -86,7 +89,9 @@ class Staged:
     Attributes:
         version: the version's number.
         step: the trainer's label of it.
-        nbytes: bytes that were fetched.
+        route: the objects that lead there.
+        avoided: keys of the objects that are gone or damaged, so that another route was taken.
+        nbytes: bytes of the route.
         changed: cells that ``apply`` will write.
     """
 
@@ -96,16 +101,19 @@ class Staged:
         target: Target,
         held: Held,
         entry: VersionEntry,
-        route: Route,
-        cells: StagedCells,
+        found: Found,
         undo_limit: int,
         timeline: Timeline,
         applied: Callable[[PullResult], None] | None = None,
+        *,
+        base: int | None,
     ) -> None:
         self.version = entry.version
         self.step = entry.step
-        self.route = route
-        self.nbytes = route.nbytes
+        self.route = found.route
+        self.avoided = found.avoided
+        self.nbytes = found.route.nbytes
+        cells = found.cells
         self.changed = target.geometry.cells if cells.whole else cells.changes.changed
         self._target = target
         self._timeline = timeline
@@ -113,10 +121,15 @@ class Staged:
         self._held = held
         self._entry = entry
         self._cells: StagedCells | None = cells
-        self._base = held.version
+        self._base = base
         self._undo_limit = undo_limit
         self._tell = applied
         self._applied = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether the weights hold what it was staged for, so that ``apply`` would change them."""
+        return self._cells is not None and not self._applied and self._held.version == self._base
 
     def apply(self) -> PullResult:
         """Change the weights to the staged version, in place; addresses do not move. Idempotent.
@@ -145,6 +158,7 @@ class Staged:
             nbytes=self.nbytes,
             objects=self.route.objects,
             changed=self.changed,
+            avoided=self.avoided,
             phases=extents(phases),
             timeline=phases,
         )
@@ -195,6 +209,7 @@ class Staged:
 
     def _write(self, cells: StagedCells) -> None:
         held, changes = self._held, cells.changes
+        held.writes += 1
         sparse = cells.keyframe is None
         held.torn = changes if sparse else None
         if not sparse:

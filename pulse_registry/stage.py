@@ -8,23 +8,27 @@ read: they may be serving. ``Staged.apply`` then changes them in one pass of ide
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from pulse_kernels import Backend
+from pulse_kernels import Backend, Cells
 from pulse_registry.change import Change, Changes, HostChanges
 from pulse_registry.digest import Digest
 from pulse_registry.errors import CorruptObject, InvalidArgument
+from pulse_registry.events import Events
 from pulse_registry.fetch import Map, begin_patches, fetch_layout
+from pulse_registry.finite import first_in_groups
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.held import Step
 from pulse_registry.keyframe_cells import KeyframeCells
+from pulse_registry.log import RunState
 from pulse_registry.model import View
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.placement import Placement, ShadowPlace, on_host
-from pulse_registry.route import Leg, Route
+from pulse_registry.route import DEFAULT_OBJECT_COST, Leg, Route
 from pulse_registry.shadow import HostShadow, Shadow, first_shadow
 from pulse_registry.store import Store
 from pulse_registry.target import HostTarget, Source, Target
@@ -33,6 +37,14 @@ from pulse_registry.weights import Weights, check_layout
 
 _DENSE_SHARE = 0.25
 """Of a keyframe, a change of more cells than this share is applied as a copy: its list would take too much memory."""
+
+
+class Copies(Protocol):
+    """What keeps copies of stored objects."""
+
+    def discard(self, key: str) -> bool:
+        """Drop the copy of an object, by its key below the run; tell whether there was one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,10 @@ class Staging:
         fetchers: for what waits for the store.
         spool: folder for keyframes on their way; None for the system's temporary folder.
         placement: where a model is worked on.
+        events: hear of objects that were avoided.
+        refresh: reads what is new in the run's log; None: the state at hand is all there is.
+        copies: a cache of the store; None: there is none.
+        object_cost: returns what one more object is worth, in bytes, when a route is chosen.
     """
 
     store: Store
@@ -54,6 +70,10 @@ class Staging:
     fetchers: Executor
     spool: Path | None
     placement: Placement = on_host
+    events: Events = field(default_factory=Events)
+    refresh: Callable[[], RunState] | None = None
+    copies: Copies | None = None
+    object_cost: Callable[[], int] = lambda: DEFAULT_OBJECT_COST
     _geometries: dict[str, Geometry] = field(default_factory=dict)
 
     @property
@@ -154,6 +174,22 @@ class StagedCells:
             target.fill(group, cells)
 
         list(staging.map_(copy, target.geometry.groups))
+
+    def not_finite(self, staging: Staging, target: Target) -> int | None:
+        """Return the flat index of a cell to be stored that is NaN or infinite, None if there is none."""
+        if not self.whole:
+            return self.changes.not_finite()
+        keyframe, on_top = self.keyframe, _by_group(self.changes)
+
+        def cells_of(group: Group) -> Cells:
+            cells = target.read(group) if keyframe is None else keyframe.weights.copy_of(group)
+            if keyframe is not None:
+                keyframe.release(group)
+            if group.number in on_top:
+                on_top[group.number].apply_to(staging.backend, cells)
+            return cells
+
+        return first_in_groups(target.geometry, cells_of, staging.map_)
 
     def close(self) -> None:
         """Give back files and memory."""

@@ -23,6 +23,7 @@ from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FaultStore, RetryStore, Store
 from pulse_registry.store.fault import Fault, FaultAction
+from pulse_registry.surroundings import Surroundings
 from pulse_schemas import CommitRecord, unseal_record
 from tests.log.builders import DictStore
 
@@ -45,7 +46,7 @@ def without_pauses(attempts: int = 5, snapshot_every: int = 64) -> Iterator[None
     """Let the registries that are made meanwhile retry at once, and write snapshots often."""
     retry = functools.partial(RetryStore, attempts=attempts, sleep=lambda seconds: None)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(registry_module, "RetryStore", retry)
+        patched.setattr(registry_module, "Surroundings", functools.partial(Surroundings, retrying=retry))
         patched.setattr(registry_module, "LogWriter", functools.partial(LogWriter, snapshot_every=snapshot_every))
         yield
 
@@ -169,6 +170,8 @@ _KINDS = tuple(
         r"run/log/[0-9]{12}\.json",
         r"run/log/snapshots/[0-9]{12}\.json",
         r"run/head",
+        r"run/clock",
+        r"run/leases/[0-9A-Za-z._-]+\.json",
         r"run/layouts/[0-9a-f]{64}\.json",
         r"run/objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}\.safetensors",
         r"run/objects/keyframe/[0-9]{12}-[0-9a-f]{32}/model(-[0-9]{5}-of-[0-9]{5}\.safetensors|\.safetensors\.index\.json)",
