@@ -14,7 +14,8 @@ from typing import Any
 from blake3 import blake3
 
 from pulse_kernels.exponents import exponent_loops
-from pulse_registry.checked import Data, checked
+from pulse_registry.cache import expect
+from pulse_registry.checked import Data, about, checked
 from pulse_registry.coded_shard import CodedShard, coded_shards
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.geometry import Geometry
@@ -71,6 +72,7 @@ def begin_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], ma
         refs: what the records say.
         map_: ``map``, or an executor's.
     """
+    expect(store, [ref.object for ref in refs])
     # The beginnings of a long chain are in memory together.
     nbytes = min(RANGE_BYTES, max(_LEAST_BEGINNING, _BEGINNINGS_BYTES // max(1, len(refs))))
     return list(map_(lambda ref: _begin_patch(store, geometry, ref, nbytes), refs))
@@ -79,10 +81,11 @@ def begin_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], ma
 def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int) -> Patch:
     key = ref.object.key
     first = min(ref.object.size, max(nbytes, ref.head_size))
-    return checked(
-        lambda: store.get(key, (0, first)),
-        lambda data: Patch.parse(geometry, ref, data, lambda start, stop: store.get(key, (start, stop))),
-    )
+    with about(key):
+        return checked(
+            lambda: store.get(key, (0, first)),
+            lambda data: Patch.parse(geometry, ref, data, lambda start, stop: store.get(key, (start, stop))),
+        )
 
 
 def fetch_shards(
@@ -104,6 +107,7 @@ def fetch_shards(
         UnsupportedFormat: the shards have a coding that this release does not know.
         NotFound, StoreUnavailable: as the store.
     """
+    expect(store, [ref.index, *ref.shards])
     index = checked(lambda: store.get(ref.index.key, (0, ref.index.size)), lambda data: _check(ref.index, data))
     pieces, coding = read_pieces(ref, index)
     coded = coded_shards(geometry, ref, pieces, coding, exponent_loops()) if pieces and coding else []
@@ -116,17 +120,19 @@ def fetch_shards(
             taken = part.ref.model_copy(update={"size": part.nbytes})
             place: Landing = MemoryShard(taken) if in_memory and spool is None else SpoolFile(taken, spool)
             shards.append(place)
-            _land_coded(store, part, place, map_, scratch)
+            with about(part.ref.key):
+                _land_coded(store, part, place, map_, scratch)
         for shard in ref.shards if not coded else ():
-            local = _local(store, shard)
-            if local is not None:
-                shards.append(local)
-                continue
-            # Before anything is made that is as long as it says; pieces say so too, one hash for each.
-            _check_size(shard, store.size(shard.key) if pieces is None else shard.size)
-            landing: Landing = MemoryShard(shard) if in_memory and spool is None else SpoolFile(shard, spool)
-            shards.append(landing)
-            _land(store, shard, pieces, landing, map_, scratch)
+            with about(shard.key):
+                local = _local(store, shard)
+                if local is not None:
+                    shards.append(local)
+                    continue
+                # Before anything is made that is as long as it says; pieces say so too, one hash for each.
+                _check_size(shard, store.size(shard.key) if pieces is None else shard.size)
+                landing: Landing = MemoryShard(shard) if in_memory and spool is None else SpoolFile(shard, spool)
+                shards.append(landing)
+                _land(store, shard, pieces, landing, map_, scratch)
     except BaseException:
         for begun in shards:
             begun.keep()
@@ -227,7 +233,10 @@ def _local(store: Store, shard: ObjectRef) -> LocalShard | None:
     if path is None:
         return None
     _check_size(shard, store.size(shard.key))
-    local = LocalShard(path)
+    try:
+        local = LocalShard(path)
+    except FileNotFoundError:
+        return None  # a cache has made room meanwhile, or the object was deleted: the store will say
     try:
         hasher, size = blake3(max_threads=blake3.AUTO), 0
         buffer = bytearray(min(PIECE_BYTES, shard.size))

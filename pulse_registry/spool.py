@@ -150,7 +150,7 @@ class SpoolFile:
                     self._descriptor = os.dup(file.fileno())
         try:
             with self._disk():
-                _reserve(self._descriptor, ref.size)
+                reserve(self._descriptor, ref.size)
         except BaseException:
             self.close()
             raise
@@ -228,7 +228,7 @@ def remove_stale(folder: Path, now: float | None = None) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _reserve(descriptor: int, size: int) -> None:
+def reserve(descriptor: int, size: int) -> None:
     """Make a file this long, with all its blocks where the file system can say so: full disks are found at once."""
     os.ftruncate(descriptor, size)
     if hasattr(os, "posix_fallocate"):

@@ -1,0 +1,115 @@
+"""A download: this process brings an object's ranges to its part, many at a time, and others read them as they land."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from pulse_registry.cache.part import Part
+from pulse_registry.errors import StoreUnavailable
+from pulse_registry.store import Store, read_into
+
+
+class Scratch(threading.local):
+    """Memory of each thread for a range, used over and over."""
+
+    def __init__(self) -> None:
+        self._memory = bytearray()
+
+    def of(self, nbytes: int) -> memoryview:
+        """Return as much of this thread's."""
+        if len(self._memory) < nbytes:
+            self._memory = bytearray(nbytes)
+        return memoryview(self._memory)[:nbytes]
+
+
+class Download:
+    """An object on its way to a part that is locked. It goes on whether or not somebody waits for it.
+
+    Attributes:
+        key: of the object.
+        part: where it lands.
+        whole: whether what came is what was committed, once that is known; or the error that it ended with.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        key: str,
+        store: Store,
+        pool: Executor,
+        scratch: Scratch,
+        ended: Callable[[Part, str, bool | BaseException], None],
+    ) -> None:
+        """Begin; ``ended`` is called once the part is closed: with it, the key, and what ``whole`` will be."""
+        self.part = part
+        self.whole: Future[bool] = Future()
+        self.key = key
+        self._store, self._pool, self._scratch, self._ended = store, pool, scratch, ended
+        self._mutex = threading.Lock()
+        self._left = part.count
+        self._failure: BaseException | None = None
+        self._ranges = [pool.submit(self._land, number) for number in range(part.count)]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it comes to nothing; it ends as soon as the ranges under way have."""
+        return self._failure is not None
+
+    def wait(self, start: int, stop: int) -> None:
+        """Wait until these bytes have landed.
+
+        Raises:
+            NotFound, CorruptObject, AccessDenied, StoreUnavailable: as the store.
+            OSError: the disk did not take them.
+        """
+        for number in self.part.numbers(start, stop):
+            self._ranges[number].result()
+
+    def stop(self) -> None:
+        """Fetch no more ranges."""
+        self._failure = self._failure or StoreUnavailable(f"{self.key}: its download was ended, as the registry was")
+
+    def _land(self, number: int) -> None:
+        try:
+            if self._failure is not None:
+                raise self._failure
+            start, stop = self.part.span(number)
+            if not (self.part.resumed and self.part.has(start, stop)):
+                data = self._scratch.of(stop - start)
+                read_into(self._store, self.key, (start, stop), data)
+                self.part.write(number, data)
+        except BaseException as failure:
+            self._failure = self._failure or failure
+            raise
+        finally:
+            with self._mutex:
+                self._left -= 1
+                last = not self._left
+            if last:
+                # The bytes can be read before they have been checked as a whole: readers check what they use.
+                self._pool.submit(self._end)
+
+    def _end(self) -> None:
+        """Name the object if it is whole; what came in vain is removed, what another may go on with stays."""
+        try:
+            if self._failure is not None:
+                if not (isinstance(self._failure, StoreUnavailable) and self.part.progress()):
+                    self.part.remove()
+                raise self._failure
+            whole = self.part.check()
+            if whole:
+                self.part.name()
+            else:
+                self.part.remove()
+        except BaseException as failure:
+            self._close(failure)
+            self.whole.set_exception(failure)
+            raise
+        self._close(whole)
+        self.whole.set_result(whole)
+
+    def _close(self, whole: bool | BaseException) -> None:
+        self.part.close()
+        self._ended(self.part, self.key, whole)

@@ -1,0 +1,33 @@
+"""The cache as users name it: a folder and a bound, given or in the environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pulse_registry.cache.folder import CacheFolder
+from pulse_registry.errors import InvalidArgument
+
+FOLDER_VARIABLE = "PULSE_CACHE"
+BYTES_VARIABLE = "PULSE_CACHE_BYTES"
+
+
+def cache_folder(path: str | os.PathLike[str] | None = None, limit: int | None = None) -> CacheFolder | None:
+    """Return the folder of the node's cache, or None if none is wanted. Nothing is made yet.
+
+    Args:
+        path: of the folder; None takes PULSE_CACHE from the environment, "" is none.
+        limit: on its bytes; None takes PULSE_CACHE_BYTES from the environment, or half of the disk.
+
+    Raises:
+        InvalidArgument: the limit is no number of bytes from 1 on.
+    """
+    found = os.environ.get(FOLDER_VARIABLE, "") if path is None else os.fspath(path)
+    if not found:
+        return None
+    text = os.environ.get(BYTES_VARIABLE, "")
+    if limit is None and text:
+        if not (text.isascii() and text.isdigit()):
+            raise InvalidArgument(f"{BYTES_VARIABLE} is {text!r}; it is a number of bytes, from 1 on")
+        limit = int(text)
+    return CacheFolder(Path(os.path.abspath(os.path.expanduser(found))), limit)

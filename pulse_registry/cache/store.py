@@ -1,0 +1,148 @@
+"""A store whose objects are kept in the node's cache: what a record has named is read through it, the rest past it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+from pulse_registry.cache.folder import CacheFolder
+from pulse_registry.cache.node import NodeCache
+from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.store import Buffer, ByteRange, LocalFiles, Store, WrapperStore, read_into
+from pulse_registry.store.base import check_buffer
+from pulse_schemas import ObjectRef
+
+_EXPECTED = 1 << 17
+"""Objects whose references are remembered: more than the longest route has."""
+
+
+class CachedStore(WrapperStore):
+    """Reads the objects that it was told of through a cache. Writes, and everything else, go to the store below.
+
+    Their bytes are no more to be believed than a store's: who reads them checks them, and may ``discard`` a copy.
+
+    Attributes:
+        below: the store that it wraps.
+    """
+
+    def __init__(
+        self, store: Store, folder: CacheFolder, run: str, events: Events, threads: Callable[[], Executor]
+    ) -> None:
+        """Wrap a run's store; no I/O yet.
+
+        Args:
+            store: scoped to the run.
+            folder: of the cache.
+            run: its name, in events.
+            events: hear why the cache could not be used, each reason once.
+            threads: makes the threads that download.
+        """
+        super().__init__(store)
+        self.below = store
+        self._run, self._events = run, events
+        self._folder = folder
+        self._mutex = threading.Lock()
+        self._expected: dict[str, ObjectRef] = {}
+        self._told: set[str] = set()
+        self._node = NodeCache(folder, store, threads, self._bypassed)
+
+    def expect(self, refs: Sequence[ObjectRef]) -> None:
+        """Take note of what records say of objects, by their keys below the run, that are about to be read."""
+        with self._mutex:
+            for ref in refs:
+                self._expected.pop(ref.key, None)
+                self._expected[ref.key] = ref
+            while len(self._expected) > max(_EXPECTED, len(refs)):
+                del self._expected[next(iter(self._expected))]
+
+    def discard(self, key: str) -> bool:
+        """Drop the copy of an object, which is damaged; tell whether there was one."""
+        ref = self._expected.get(key)
+        return ref is not None and self._node.discard(ref)
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        """Return an object's bytes, or those of a range; only ranges come from the cache."""
+        if byte_range is not None:
+            descriptor = self._open(key, byte_range)
+            if descriptor is not None:
+                try:
+                    data = os.pread(descriptor, byte_range[1] - byte_range[0], byte_range[0])
+                except OSError:
+                    data = b""
+                finally:
+                    os.close(descriptor)
+                if len(data) == byte_range[1] - byte_range[0]:
+                    return data
+                self._unreadable(key)
+        return super().get(key, byte_range)
+
+    def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+        """Read a range into a buffer of its size: see ReadsInto.get_into."""
+        view, at = check_buffer(key, byte_range, buffer), byte_range[0]
+        descriptor = self._open(key, byte_range)
+        if descriptor is not None:
+            try:
+                while at < byte_range[1]:
+                    got = os.preadv(descriptor, [view[at - byte_range[0] :]], at)
+                    if not got:
+                        break
+                    at += got
+            except OSError:
+                at = -1
+            finally:
+                os.close(descriptor)
+            if at == byte_range[1]:
+                return
+            self._unreadable(key)
+        read_into(self._store, key, byte_range, buffer)
+
+    def size(self, key: str) -> int:
+        """Return the object's size in bytes: that of a copy which is there, else as the store says."""
+        ref = self._expected.get(key)
+        return ref.size if ref is not None and self._folder.holds(ref) else super().size(key)
+
+    def local_path(self, key: str) -> Path | None:
+        """Return the path of the object's copy, once it is whole: see LocalFiles.local_path.
+
+        Another process may remove the copy at any time, to make room.
+        """
+        ref = self._expected.get(key)
+        descriptor = self._node.descriptor(key, ref, 0, ref.size, whole=True) if ref is not None and ref.size else None
+        if ref is not None and descriptor is not None:
+            os.close(descriptor)
+            return self._folder.file(ref)
+        return self._store.local_path(key) if isinstance(self._store, LocalFiles) else None
+
+    def close(self) -> None:
+        """End the downloads under way; what has landed stays. Idempotent."""
+        self._node.close()
+
+    def _open(self, key: str, byte_range: ByteRange) -> int | None:
+        """Return a descriptor of the object's copy in which these bytes are; None: go to the store."""
+        start, stop = byte_range
+        ref = self._expected.get(key)
+        if ref is None or not 0 <= start < stop <= ref.size:
+            return None
+        return self._node.descriptor(key, ref, start, stop)
+
+    def _unreadable(self, key: str) -> None:
+        """Drop a copy that does not give its bytes: it was cut off, or the disk has a fault."""
+        self.discard(key)
+        self._bypassed("a copy in it could not be read", key)
+
+    def _bypassed(self, why: str, key: str) -> None:
+        with self._mutex:
+            if why in self._told:
+                return
+            self._told.add(why)
+        message = f"the cache {self._folder.path} is not used, but the store: {why}"
+        self._events.tell(Event(EventKind.CACHE_BYPASSED, self._run, message, key))
+
+
+def expect(store: Store, refs: Sequence[ObjectRef]) -> None:
+    """Let a cache know what is about to be read from a store, if the store has one."""
+    if isinstance(store, CachedStore):
+        store.expect(refs)
