@@ -10,6 +10,7 @@ import torch
 from pulse_kernels.triton.apply import locate
 from pulse_kernels.triton.changes import Changes, no_cells
 from pulse_kernels.triton.digest import as_lanes, digest_sparse
+from pulse_registry.device.finite import first_not_finite
 from pulse_registry.device.parts import Part
 from pulse_registry.digest import Digest
 
@@ -29,6 +30,10 @@ class DeviceChanges:
     def nbytes(self) -> int:
         """Bytes of device memory."""
         return sum(changes.nbytes for changes in self.parts)
+
+    def not_finite(self) -> int | None:
+        """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
+        return min((found for part in self.parts if (found := first_not_finite(part)) is not None), default=None)
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:

@@ -118,6 +118,11 @@ class DeviceShadow:
                 self.version = number - 1
                 self._store(changes.parts, apply.undo)
 
+    def changes_of(self, version: int) -> DeviceChanges:
+        """Return what ``version``, which is on its way, changed of the one before."""
+        with self._lock:
+            return next(changes for number, _, changes in self._pending if number == version)
+
     def cells_at(self, version: int, group: Group) -> Cells:
         """Return a copy of a group's cells as they are in ``version``, which is the newest committed or later."""
         with self._lock:

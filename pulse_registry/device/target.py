@@ -22,6 +22,7 @@ from pulse_kernels.triton.diff import diff
 from pulse_kernels.triton.merge import merge
 from pulse_kernels.triton.sheet import Sheet
 from pulse_registry.change import Changes
+from pulse_registry.checked import about
 from pulse_registry.device.arrival import Arrival, Arrived
 from pulse_registry.device.changes import Collected, DeviceChanges, cut, reversed_, sums_of
 from pulse_registry.device.lane import Lane
@@ -177,12 +178,15 @@ class DeviceTarget:
             else (0, b"")
             for group in part.groups
         ]
-        try:
-            moves = decode_changes(tiles, coder, [n for n, _ in of_coder], [data for _, data in of_coder], base)
-        except RankError as error:
-            raise BaseMismatch(f"{key}: coded against other weights than version {patch.ref.base}: {error}") from error
-        except CodecError as error:
-            raise CorruptObject(f"{key}: {error}") from error
+        with about(key):
+            try:
+                moves = decode_changes(tiles, coder, [n for n, _ in of_coder], [data for _, data in of_coder], base)
+            except RankError as error:
+                raise BaseMismatch(
+                    f"{key}: coded against other weights than version {patch.ref.base}: {error}"
+                ) from error
+            except CodecError as error:
+                raise CorruptObject(f"{key}: {error}") from error
         offsets = apply.locate(tiles, moves.index, moves.group_offsets)
         old = apply.gather(base, offsets, moves.index)
         distance = -moves.distance if source.leg.kind == "inverse" else moves.distance

@@ -1,0 +1,137 @@
+"""The guard of a reader that pins keys: signatures, the run, and what was seen before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from pulse_registry.errors import Distrust, Untrusted
+from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.log.clock import Clock, utc_now
+from pulse_registry.trust.keys import key_text
+from pulse_registry.trust.memory import Memory
+from pulse_registry.trust.pins import SNAPSHOT, Trust
+from pulse_schemas import Record, open_sealed
+
+
+class PinGuard:
+    """Judges one run's records for one reader; see ``Guard``."""
+
+    def __init__(
+        self,
+        trust: Trust,
+        url: str,
+        run: str,
+        folder: Path | None = None,
+        *,
+        events: Events | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        """Prepare to judge; no I/O yet.
+
+        Args:
+            trust: which keys may say what.
+            url: of the registry.
+            run: the run's name.
+            folder: keeps what was seen; None remembers it for as long as the process runs.
+            events: hear of a run that stands still.
+            clock: the time that the newest record's age is measured by.
+        """
+        self._trust, self._url, self._run = trust, url, run
+        self._events, self._clock = events or Events(), clock
+        self._memory = None if folder is None else Memory(folder, url, run)
+        self._seen: dict[int, bytes] = {}  # sealed records: the newest of other processes, and of this one
+        self._newest: Record | None = None
+        self._kept = -1
+        self._told = -1
+
+    def begin(self) -> int | None:
+        """Begin a look at the log; return the number of the newest record that is known to have been seen before."""
+        known = None if self._memory is None else self._memory.newest()
+        if known is not None:
+            self._seen[known.seq] = known.record.encode()
+            self._kept = max(self._kept, known.seq)
+        return max(self._seen, default=None)
+
+    def check_signature(self, record: Record, sealed: bytes) -> None:
+        """Raise Untrusted unless a record is of the run and signed by a key that may sign it."""
+        name = f"record {record.seq} of run {self._run!r}"
+        if record.run != self._run:
+            raise Untrusted(f"{name} in {self._url} is of another run, {record.run!r}", Distrust.OTHER_RUN)
+        self._check_signature(name, record.kind, sealed)
+
+    def check(self, record: Record, sealed: bytes) -> None:
+        """Raise Untrusted unless a record may be believed: its signature, and that no other had its number."""
+        self.check_signature(record, sealed)
+        before = self._seen.get(record.seq)
+        if before is not None and before != sealed:
+            self._fork(record.seq, before, sealed)
+
+    def check_snapshot(self, sealed: bytes) -> None:
+        """Raise Untrusted unless a snapshot may be believed, whose seal fits."""
+        self._check_signature(f"a snapshot of run {self._run!r}", SNAPSHOT, sealed)
+
+    def gone(self, seq: int, newest: int) -> NoReturn:
+        """Raise Untrusted, since record ``seq`` was seen before and the log has none beyond ``newest``."""
+        where = "" if self._memory is None else f" (it is kept in {self._memory.folder})"
+        raise Untrusted(
+            f"run {self._run!r} in {self._url} was rolled back: record {seq} was seen before{where}, and the newest is "
+            f"{newest} now. Find out who wrote to the store",
+            Distrust.ROLLBACK,
+        )
+
+    def folded(self, record: Record, sealed: bytes) -> None:
+        """Note that a record was checked and follows what was folded before it."""
+        self._newest = record
+        self._seen = {seq: kept for seq, kept in self._seen.items() if seq > record.seq} | {record.seq: sealed}
+
+    def settle(self) -> None:
+        """Remember the newest record that was folded; tell if it is old."""
+        record = self._newest
+        if record is None:
+            return
+        if self._memory is not None and record.seq > self._kept:
+            sealed = self._seen[record.seq]
+            other = self._memory.advance(record.seq, sealed)
+            if other is not None:
+                self._fork(record.seq, other.record.encode(), sealed)
+            self._kept = record.seq
+        self._tell_age(record)
+
+    def _check_signature(self, name: str, kind: str, sealed: bytes) -> None:
+        document = open_sealed(sealed)
+        signature = document.signature
+        if signature is None:
+            raise Untrusted(f"{name} in {self._url} is not signed; sign with a key that is trusted", Distrust.UNSIGNED)
+        pin = self._trust.pin(signature.key)
+        if pin is None or kind not in pin.kinds:
+            why = "which is not trusted" if pin is None else f"which may not sign a {kind}"
+            raise Untrusted(f"{name} in {self._url} is signed by {key_text(signature.key)}, {why}", Distrust.WRONG_KEY)
+        if not pin.key.verifies(document.body, signature.value):
+            raise Untrusted(
+                f"{name} in {self._url}: the signature does not fit the key {key_text(signature.key)}",
+                Distrust.BAD_SIGNATURE,
+            )
+
+    def _fork(self, seq: int, before: bytes, now: bytes) -> NoReturn:
+        kept = ""
+        if self._memory is not None:
+            kept = ": " + " and ".join(str(file) for file in self._memory.keep_evidence(seq, before, now))
+        raise Untrusted(
+            f"run {self._run!r} in {self._url} was forked: record {seq} is another one than was seen before. Both are "
+            f"kept as evidence{kept}. Find out who signed them",
+            Distrust.FORK,
+        )
+
+    def _tell_age(self, record: Record) -> None:
+        if self._trust.max_age_s is None or self._told == record.seq:
+            return
+        age_s = (self._clock() - datetime.fromisoformat(record.created_at).astimezone(UTC)).total_seconds()
+        if age_s > self._trust.max_age_s:
+            self._told = record.seq
+            message = (
+                f"its newest record, {record.seq}, is {age_s:.0f} s old, more than {self._trust.max_age_s:g} s: the "
+                "writer has stopped, or somebody keeps newer records back"
+            )
+            self._events.tell(Event(EventKind.FROZEN, self._run, message))

@@ -1,0 +1,77 @@
+"""Signed records through the service: stored as they are, and refused by a service that pins keys itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulse_registry.errors import InvalidArgument, StoreUnavailable, Untrusted
+from pulse_registry.log import Admission, LogKeeper, LogReader, keys
+from pulse_registry.service.store import ServiceStore
+from pulse_registry.store import PrefixStore, open_store
+from pulse_schemas import Snapshot, open_sealed
+from pulse_server import Settings, create_app
+from tests.log.builders import RUN, DictStore, chain
+from tests.server.serving import serving
+from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, claimed, history, reader, record_at, writer
+
+
+def door(store, *pins, signer=None, every=64):
+    believes = reader(store, None, *pins) if pins else LogReader(store, RUN)
+    return Admission(store, RUN, believes, LogKeeper(store, believes, snapshot_every=every, signer=signer))
+
+
+def test_a_signed_record_is_admitted_byte_for_byte_and_again():
+    written, store = history(0), DictStore()
+    admission = door(store, TRAINER.public)
+    for _ in range(2):
+        admission.admit(record_at(written, 0))
+    assert record_at(store, 0) == record_at(written, 0)
+
+
+def test_a_service_without_pins_admits_what_anybody_signed():
+    written, store = history(0, signer=STRANGER), DictStore()
+    door(store).admit(record_at(written, 0))
+    assert record_at(store, 0) == record_at(written, 0)
+
+
+def test_a_service_that_pins_keys_refuses_all_else_and_writes_nothing():
+    record, store = chain(0).records[0], DictStore()
+    for sealed in (record.seal(), record.seal(STRANGER), record.seal(COMPACTOR), claimed(record, STRANGER, TRAINER)):
+        with pytest.raises(InvalidArgument, match="record 0 of run 'math'"):
+            door(store, TRAINER.public, LIMITED).admit(sealed)
+    assert store.objects == {}
+
+
+def test_a_service_with_a_key_signs_its_snapshots():
+    written, store = history(0), DictStore()
+    door(store, TRAINER.public, signer=COMPACTOR, every=1).admit(record_at(written, 0))
+    signature = open_sealed(store.get(keys.snapshot_key(0))).signature
+    assert signature == COMPACTOR.sign(Snapshot.unseal(store.get(keys.snapshot_key(0))).canonical())
+    follower = reader(store, None, TRAINER.public, f"{COMPACTOR.public}=snapshot")
+    assert follower.refresh().seq == follower.snapshot_seq == 0
+
+
+def test_settings_that_name_no_keys_are_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match="is no public key"):
+        create_app(Settings.read(root="memory://none", insecure_open=True, trust="abc"))
+    with pytest.raises(InvalidArgument, match="can't be read"):
+        create_app(Settings.read(root="memory://none", insecure_open=True, signing_key=tmp_path / "none.pem"))
+
+
+def test_a_trainer_and_a_worker_trust_one_another_through_a_service_that_pins_keys(tmp_path):
+    root, environment = tmp_path / "root", {"PULSE_TRUST": TRAINER.public, "PULSE_STATE_DIR": str(tmp_path / "service")}
+    with serving(str(root), tmp_path, "--insecure-open", environment=environment) as service:
+        store = PrefixStore(ServiceStore(service.url, None), RUN)
+        with pytest.raises(InvalidArgument, match="is not signed"):
+            writer(store, None).begin()
+        with pytest.raises(InvalidArgument, match=STRANGER.public):
+            writer(store, STRANGER, number=2).begin()
+        writer(store, TRAINER, number=3).begin()
+        worker = reader(store, tmp_path / "worker")
+        assert worker.refresh().epoch == 1
+        with pytest.raises(Untrusted):
+            reader(store, None, STRANGER.public).refresh()
+        # Somebody writes to the bucket behind the service's back: neither believes it.
+        writer(PrefixStore(open_store(str(root)), RUN), STRANGER, number=4).begin()
+        with pytest.raises((Untrusted, StoreUnavailable)):
+            reader(store, tmp_path / "worker").refresh()
