@@ -9,6 +9,7 @@ far more often than large ones, nearly always to a neighbouring value.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -52,13 +53,28 @@ def shapes(cells: int) -> list[tuple[str, tuple[int, ...]]]:
     return [*found, ("model.norm.weight", (hidden,))]
 
 
-def synthetic_states(cells: int = DEFAULT_CELLS, steps: int = 8, seed: int = 0) -> States:
-    """Make ``steps + 1`` states; the same arguments give the same states, however many threads work."""
-    listed = shapes(cells)
+def few_shapes(cells: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Return four tensors of about ``cells`` cells in all: for so many steps that more would take all memory."""
+    return [(f"model.layers.{layer}.mlp.up_proj.weight", (max(8, cells // 4 // 64), 64)) for layer in range(4)]
+
+
+def synthetic_states(
+    cells: int = DEFAULT_CELLS,
+    steps: int = 8,
+    seed: int = 0,
+    *,
+    shapes_of: Callable[[int], list[tuple[str, tuple[int, ...]]]] = shapes,
+    scale: float = 0.06,
+) -> States:
+    """Make ``steps + 1`` states; the same arguments give the same states, however many threads work.
+
+    ``scale``: of the weights, about which each tensor has its own.
+    """
+    listed = shapes_of(cells)
 
     def make(number: int) -> tuple[Cells, list[Changed]]:
         name, shape = listed[number]
-        return _tensor(np.random.default_rng([seed, number]), math.prod(shape), "norm" in name, steps)
+        return _tensor(np.random.default_rng([seed, number]), math.prod(shape), "norm" in name, steps, scale)
 
     with ThreadPoolExecutor() as pool:
         made = list(pool.map(make, range(len(listed))))
@@ -69,8 +85,10 @@ def synthetic_states(cells: int = DEFAULT_CELLS, steps: int = 8, seed: int = 0) 
     )
 
 
-def _tensor(rng: np.random.Generator, size: int, norm: bool, steps: int) -> tuple[Cells, list[Changed]]:
-    scale, centre = (0.1, 1.0) if norm else (0.06 * math.exp(0.5 * rng.standard_normal()), 0.0)
+def _tensor(
+    rng: np.random.Generator, size: int, norm: bool, steps: int, typical: float
+) -> tuple[Cells, list[Changed]]:
+    scale, centre = (0.1, 1.0) if norm else (typical * math.exp(0.5 * rng.standard_normal()), 0.0)
     first, pieces = np.empty(size, np.uint16), []
     for start in range(0, size, _PIECE):
         part = first[start : start + _PIECE]

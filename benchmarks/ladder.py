@@ -1,0 +1,230 @@
+"""Far behind: objects and bytes of a worker that is any distance behind, with and without a compactor.
+
+A real run is pushed, a real compactor works on it, the real route search plans on what it attached, and the direct
+diffs that it is held against are really coded. States are recorded ones, or synthetic AdamW steps of a policy that is
+small enough for thousands of versions. What an object costs in the route search is scaled with the policy, as if it
+were a large one: for a patch of a few kB the default would always choose the fewest objects.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.results import Row, machine, versions
+from benchmarks.states import Live, States
+from pulse_kernels import get_backend
+from pulse_registry import Registry
+from pulse_registry.change import Change
+from pulse_registry.compact import CompactOptions, Done
+from pulse_registry.geometry import Geometry
+from pulse_registry.log import RunState
+from pulse_registry.model import read_model
+from pulse_registry.patch import encode_patch
+from pulse_registry.publish import PublishOptions
+from pulse_registry.route import DEFAULT_OBJECT_COST, plan
+from pulse_registry.weights import Weights
+from tests.log.builders import DictStore
+
+TITLE = "Far behind"
+LARGE_CELLS = 7_600_000_000
+"""Of the policy whose worker the routes are planned for, in proportion."""
+EDGES = (0, 1, 683, 1365, 2047)
+"""Starts that lie badly for blocks of 2^k versions, beside the random ones."""
+PairSizes = dict[tuple[int, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A worker at ``base`` that is to get to ``target``: its route, and the bytes of the direct diff and the chain."""
+
+    base: int
+    target: int
+    nbytes: int
+    objects: int
+    direct: int
+    chain: int
+
+    @property
+    def distance(self) -> int:
+        """Versions behind."""
+        return self.target - self.base
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of the route, of the direct diff's."""
+        return self.nbytes / self.direct
+
+
+def measure_ladder(
+    states: States,
+    *,
+    starts: int = 16,
+    targets: int = 64,
+    directs: int = 8,
+    coder: str = "auto",
+    seed: int = 0,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Push the states, compact the run, and plan routes over it; return the result document.
+
+    Args:
+        states: of the run.
+        starts: random versions to be behind from, beside ``EDGES``.
+        targets: random versions to get to from each, and as many whose distances are spread over all octaves.
+        directs: how many of the pairs get a direct patch.
+        coder: of the patches.
+        seed: of the choice of pairs.
+        say: told what is being done.
+    """
+    store, newest = DictStore(), len(states.steps)
+    with Registry(store, "ladder", options=PublishOptions(coder=coder, dtype="keep", keyframe_share=1e9)) as registry:  # type: ignore[arg-type]
+        say(f"pushing {newest + 1} versions")
+        live = Live(states)
+        for version in range(newest + 1):
+            live.go(version)
+            registry.push(version, live.model())
+        say("compacting")
+        done = _compact(registry, CompactOptions())
+        say("coding direct diffs")
+        pairs = _pairs(newest, starts, targets, seed)
+        direct = _direct_sizes(states, Geometry(registry.layout(0)), pairs)
+        say("planning routes")
+        state, cost = registry.state(), object_cost(states)
+        behind = [_behind(state, base, target, nbytes, cost) for (base, target), nbytes in direct.items()]
+        joins = [_join(state, target, direct, cost) for base, target in pairs if base == 0]
+        say("making direct patches")
+        shared = _shared(registry, direct, directs, seed, cost)
+    return _document(states, state, behind, joins, shared, done, seed, coder)
+
+
+def object_cost(states: States) -> int:
+    """Return what an object costs in the route search, in bytes, in proportion to the policy."""
+    return max(1, round(DEFAULT_OBJECT_COST * states.cells / LARGE_CELLS))
+
+
+def _compact(registry: Registry, options: CompactOptions) -> list[Done]:
+    compactor, done = registry.compactor(options), []
+    while (piece := compactor.step()) is not None:
+        done.append(piece)
+    compactor.close()
+    return done
+
+
+def _pairs(newest: int, starts: int, targets: int, seed: int) -> list[tuple[int, int]]:
+    """Choose bases and targets: for the mean, uniform over distances; for the worst, spread over octaves too."""
+    rng = random.Random(seed)
+    bases = {base for base in EDGES if base < newest} | {rng.randrange(newest) for _ in range(starts)}
+    found = set()
+    for base in sorted(bases):
+        room = newest - base
+        found |= {(base, base + rng.randint(1, room)) for _ in range(targets)}
+        found |= {(base, base + round(room ** rng.random())) for _ in range(targets)}
+    return sorted(found)
+
+
+def _direct_sizes(states: States, geometry: Geometry, pairs: Sequence[tuple[int, int]]) -> PairSizes:
+    """Code the diff of each pair as a patch of its own, and return its size."""
+    backend, live, other = get_backend(), Live(states), Live(states)
+    old, new = (Weights.into(geometry, read_model(item.model())) for item in (live, other))
+    found = {}
+    for base, target in pairs:
+        live.go(base)
+        other.go(target)
+        changes = [Change(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in geometry.groups]
+        found[base, target] = encode_patch(backend, geometry, base, target, changes).nbytes
+    return found
+
+
+def _behind(state: RunState, base: int, target: int, direct: int, cost: int) -> Behind:
+    route = plan(state, target, have=base, object_cost=cost)
+    chain = sum(_step_size(state, version) for version in range(base + 1, target + 1))
+    return Behind(base, target, route.nbytes, route.objects, direct, chain)
+
+
+def _step_size(state: RunState, version: int) -> int:
+    return next(patch.size for patch in state.patches_into(version) if patch.base == version - 1)
+
+
+def _join(state: RunState, target: int, direct: PairSizes, cost: int) -> Behind:
+    """Return what joining late costs beyond the keyframe, which is of version 0."""
+    route = plan(state, target, have=None, object_cost=cost)
+    first = route.legs[0]
+    return Behind(0, target, route.nbytes - first.nbytes, route.objects - first.objects, direct[0, target], 0)
+
+
+def _shared(registry: Registry, direct: PairSizes, count: int, seed: int, cost: int) -> list[Behind]:
+    """Ask for direct patches of some pairs, have them made, and return what the pairs' routes cost now."""
+    pairs = random.Random(seed).sample(sorted(direct), min(count, len(direct)))
+    for base, target in pairs:
+        registry.request_direct(base, target)
+    _compact(registry, CompactOptions(direct_after=1))
+    state = registry.state()
+    return [_behind(state, base, target, direct[base, target], cost) for base, target in pairs]
+
+
+def _document(
+    states: States,
+    state: RunState,
+    behind: list[Behind],
+    joins: list[Behind],
+    shared: list[Behind],
+    done: list[Done],
+    seed: int,
+    coder: str,
+) -> dict[str, Any]:
+    chain = sum(_step_size(state, version) for version in range(1, len(state.versions)))
+    written = sum(piece.nbytes for piece in done)
+    return {
+        "kind": "ladder",
+        "title": f"{TITLE}: {states.title}",
+        "machine": machine(),
+        "versions": versions(),
+        "seed": seed,
+        "settings": {
+            "coder": coder,
+            "versions": len(state.versions),
+            "cells": states.cells,
+            "object_cost": object_cost(states),
+        },
+        "rows": [row.document() for row in ladder_rows(behind, joins, shared, written / chain)],
+        "blocks": _blocks(done),
+        "full_bytes": next(iter(state.keyframes)).size,
+        "chain_bytes": chain,
+        "written_bytes": written,
+        "pairs": [[b.base, b.target, b.nbytes, b.objects, b.direct, b.chain] for b in behind],
+    }
+
+
+def ladder_rows(
+    behind: Sequence[Behind], joins: Sequence[Behind], shared: Sequence[Behind], writes: float
+) -> list[Row]:
+    """Return the figures and the limits that they are held against."""
+    over = max(b.objects - (2 * math.log2(b.distance) + 2) for b in behind)
+    worst = max(behind, key=lambda b: b.ratio)
+    mean = sum(b.ratio for b in behind) / len(behind)
+    joined, asked = (max((b.ratio for b in found), default=0.0) for found in (joins, shared))
+    return [
+        Row("objects", "objects of a route, beyond 2 log2(distance) + 2, at most", over, "", "at most", 0.0),
+        Row("mean", "bytes of a route, of the direct diff's, mean", mean, "x", "at most", 2.6),
+        Row("worst", f"the same, worst ({worst.base} to {worst.target})", worst.ratio, "x", "at most", 3.5),
+        Row(
+            "join", "joining late: beyond the keyframe, of the direct diff's since, worst", joined, "x", "at most", 3.5
+        ),
+        Row("direct", "where a direct patch was asked for: the same, worst", asked, "x", "at most", 1.05),
+        Row("writes", "bytes that the compactor wrote, of the chain's", writes, "x", "at most", 2.5),
+    ]
+
+
+def _blocks(done: Sequence[Done]) -> dict[str, dict[str, int]]:
+    """Return number and bytes of the merged patches of each span."""
+    found: dict[str, dict[str, int]] = {}
+    for piece in done:
+        if piece.base is not None:
+            block = found.setdefault(str(piece.target - piece.base), {"patches": 0, "bytes": 0})
+            block["patches"] += 1
+            block["bytes"] += piece.nbytes
+    return found

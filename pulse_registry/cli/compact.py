@@ -1,0 +1,101 @@
+"""``pulse compact``: makes merged patches and keyframes, so that being far behind stays cheap."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulse_registry.cli.ending import stops_on_signals
+from pulse_registry.cli.options import Json, Root, Run, SigningKeyFile, Token, Trusted
+from pulse_registry.cli.output import print_json, size
+from pulse_registry.cli.session import open_session
+from pulse_registry.compact import CompactOptions, Compactor, Done
+from pulse_registry.compact.following import follow
+from pulse_registry.errors import InvalidArgument
+
+
+def compact(
+    root: Root,
+    run: Run,
+    follow_: Annotated[bool, typer.Option("--follow", help="Go on as versions are committed, until stopped.")] = False,
+    keyframe_every: Annotated[
+        int | None, typer.Option(metavar="N", help="A keyframe when the last one is N versions old.")
+    ] = None,
+    keyframe_share: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="A keyframe when the patches since exceed this share of its bytes."),
+    ] = None,
+    direct_after: Annotated[
+        int, typer.Option(metavar="N", help="The direct patch of two versions when N readers asked for it.")
+    ] = 2,
+    spool: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="For a copy of the weights and a patch; the system's temporary folder if not given."
+        ),
+    ] = None,
+    poll_seconds: Annotated[
+        float, typer.Option(metavar="S", min=0.01, help="How often to look for new versions.")
+    ] = 5.0,
+    token: Token = None,
+    signing_key: SigningKeyFile = None,
+    trust: Trusted = None,
+    json_output: Json = False,
+) -> None:
+    """Attach the merged patches that a run lacks, and keyframes by policy. Any number may work on one run.
+
+    Without --follow it ends when there is nothing left to do. It may be stopped at any moment.
+    """
+    options = CompactOptions(keyframe_every, keyframe_share, direct_after)
+    options.check()
+    if spool is not None and not spool.is_dir():
+        raise InvalidArgument(f"{spool} is no folder")
+    stop = threading.Event()
+    with (
+        stops_on_signals(stop),
+        open_session(
+            root,
+            run,
+            title=f"compact {run}",
+            quiet=json_output or follow_,
+            token=token,
+            spool=spool,
+            trust=trust,
+            signing_key=signing_key,
+        ) as session,
+    ):
+        compactor = session.registry.compactor(options)
+        try:
+            made = _work(compactor, follow_, stop, poll_seconds, json_output)
+        finally:
+            compactor.close()
+        left = [] if follow_ else [str(work) for work in compactor.pending()]
+    if follow_:
+        return
+    if json_output:
+        print_json({"made": [asdict(done) for done in made], "bytes": sum(done.nbytes for done in made), "left": left})
+        return
+    print(f"{len(made)} objects attached, {size(sum(done.nbytes for done in made))}")
+    for work in left:
+        print(f"not made: {work}")
+
+
+def _work(
+    compactor: Compactor, follow_: bool, stop: threading.Event, poll_seconds: float, json_output: bool
+) -> list[Done]:
+    made = []
+    for done in follow(compactor, stop, poll_seconds if follow_ else None):
+        if not follow_:
+            made.append(done)  # a process that goes on for months keeps no list
+        if follow_ and json_output:
+            print_json(asdict(done))
+            sys.stdout.flush()
+        elif not json_output:
+            what = f"version {done.target}" if done.base is None else f"{done.base} -> {done.target}"
+            print(f"{done.kind} {what}: {size(done.nbytes)}", flush=True)
+    return made

@@ -1,0 +1,225 @@
+"""The compactor: plan -> stand -> merge -> verify -> upload -> attach, one piece of work after the other.
+
+Nothing that it keeps counts: it may stop anywhere and begin anew, and several may work on one run. Before it uploads
+and before it attaches it looks at the log again, so that another's work is seldom done twice; a duplicate does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pulse_registry.compact.aside import PatchAside
+from pulse_registry.compact.ladder import CompactOptions, Merge, Whole, Work, due, patch_of
+from pulse_registry.compact.merge import merge
+from pulse_registry.compact.mirror import Mirror
+from pulse_registry.compact.requests import Requests
+from pulse_registry.digest import Digest
+from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument, NotFound, PulseError
+from pulse_registry.events import Event, EventKind
+from pulse_registry.fetch import begin_patches
+from pulse_registry.keyframe import write_keyframe
+from pulse_registry.log import LogReader, LogWriter, NewId, RunState
+from pulse_registry.log.keys import patch_key
+from pulse_registry.route import Leg, plan
+from pulse_registry.stage import Staging
+
+_logger = logging.getLogger(__name__)
+
+TRIES = 3
+"""How often a piece of work that fails is tried, each time after a new version, before this compactor leaves it."""
+
+
+LOOK_SECONDS = 10.0
+"""How often to look for requests of readers while there is nothing else to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A piece of work that was done: what was attached, and the bytes that were stored for it."""
+
+    kind: Literal["patch", "keyframe"]
+    base: int | None
+    target: int
+    nbytes: int
+
+
+class Compactor:
+    """Makes what a run's ladder lacks. For one thread; ``close`` it to give its file back."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        reader: LogReader,
+        writer: LogWriter,
+        new_id: NewId,
+        options: CompactOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; no I/O yet.
+
+        Args:
+            staging: store, threads and spool folder, where a copy of the weights and one patch at a time lie.
+            reader: of the run.
+            writer: of the run; it needs no term.
+            new_id: gives new write ids.
+            options: what to make beside the ladder.
+            clock: time in seconds, for how often to look for requests.
+        """
+        options.check()
+        self._clock = clock
+        self._requests = Requests(staging.store)
+        self._looked = -math.inf
+        self._staging = staging
+        self._reader = reader
+        self._writer = writer
+        self._new_id = new_id
+        self._options = options
+        self._mirror = Mirror(staging)
+        self._after = -1  # all that ends at or before this version is done, or was left
+        self._failed: dict[Work, tuple[int, int]] = {}  # tries, and versions at the last of them
+
+    def pending(self) -> list[Work]:
+        """Return what the ladder lacks, as the log says now; what this compactor has left is in it too."""
+        return list(due(self._reader.refresh(), self._options))
+
+    def step(self) -> Done | None:
+        """Do the next piece of work, if there is any that can be done.
+
+        What fails costs nothing but an event, and is tried again after the next version.
+
+        Raises:
+            AccessDenied, UnsupportedFormat, StoreUnavailable: the log can't be read.
+        """
+        state = self._reader.refresh()
+        for work in self._next(state):
+            try:
+                done = self._do(state, work)
+            except (InvalidArgument, Gone) as error:
+                # What it was to be attached to was retired meanwhile.
+                _logger.info("run %s: %s is not needed any more: %s", state.run, work, error)
+                self._failed[work] = (TRIES, 0)
+                continue
+            except PulseError as error:
+                self._fail(state, work, error)
+                continue
+            if done is not None:
+                return done
+        return None
+
+    def close(self) -> None:
+        """Give the copy of the weights back. Idempotent."""
+        self._mirror.close()
+
+    def _next(self, state: RunState) -> Iterator[Work]:
+        """Yield what is due and was not left, oldest first; take note of how far all is done."""
+        newest = len(state.versions)
+        for work in due(state, self._options, self._after):
+            tries, at = self._failed.get(work, (0, -1))
+            if tries < TRIES and at < newest:
+                self._done_before(work.target)
+                yield work
+        self._done_before(newest)
+        yield from self._wanted(state)
+
+    def _wanted(self, state: RunState) -> Iterator[Work]:
+        """Yield the direct patches that readers ask for; a LIST, so not too often."""
+        if self._clock() - self._looked < LOOK_SECONDS:
+            return
+        newest = len(state.versions)
+        for work in self._requests.wanted(state, self._options.direct_after):
+            tries, at = self._failed.get(work, (0, -1))
+            if tries < TRIES and at < newest:
+                yield work
+        self._looked = self._clock()
+
+    def _done_before(self, version: int) -> None:
+        waiting = [work.target for work, (tries, _) in self._failed.items() if tries < TRIES]
+        self._after = min([version, *waiting]) - 1
+
+    def _fail(self, state: RunState, work: Work, error: PulseError) -> None:
+        tries = self._failed.get(work, (0, 0))[0] + 1
+        self._failed[work] = (tries, len(state.versions))
+        then = "it is left" if tries == TRIES else "it is tried again after the next version"
+        self._staging.events.tell(
+            Event(EventKind.COMPACTION_FAILED, state.run, f"{work} could not be made: {error}; {then}", error.key)
+        )
+
+    def _do(self, state: RunState, work: Work) -> Done | None:
+        try:
+            return self._make(state, work)
+        except BaseMismatch:
+            # The mirror is not what it should be: from a keyframe it is again.
+            self._mirror.forget()
+            return self._make(state, work)
+
+    def _make(self, state: RunState, work: Work) -> Done | None:
+        return self._merge(state, work) if isinstance(work, Merge) else self._write_keyframe(state, work)
+
+    def _merge(self, state: RunState, work: Merge) -> Done | None:
+        """Join the patches of the cheapest route; None if there is none, or another compactor was faster."""
+        legs = self._legs(state, work)
+        if legs is None:
+            self._failed[work] = (TRIES, 0)
+            return None
+        patches = [leg.patch for leg in legs if leg.patch is not None]
+        backwards = all(patch.coder == "gap" for patch in patches)
+        self._mirror.move_to(state, work.target if backwards else work.base)
+        if not backwards:
+            self._mirror.check()  # ranks count cells that no patch on the way speaks of
+        staging, weights = self._staging, self._mirror.weights
+        begun = begin_patches(staging.store, weights.geometry, patches, staging.fetch_map)
+        coded = merge(staging.backend, staging.pool, staging.fetchers, weights, legs, begun, backwards=backwards)
+        with PatchAside(weights.geometry, work.base, work.target, coded, staging.spool) as aside:
+            self._verify(state, work, aside)
+            if not self._still_due(work):
+                return None
+            write_id = self._new_id()
+            ref = aside.store(staging.store, patch_key(work.base, work.target, write_id))
+        if not self._still_due(work):
+            return None
+        self._writer.attach(patches=[ref], write_id=write_id)
+        return Done("patch", work.base, work.target, ref.size)
+
+    def _legs(self, state: RunState, work: Merge) -> Sequence[Leg] | None:
+        """Return the cheapest way from base to target without keyframes; None if no patches lead there."""
+        keyframes = {ref.key for keyframe in state.keyframes for ref in (keyframe.index, *keyframe.shards)}
+        try:
+            return plan(state, work.target, have=work.base, avoid=keyframes).legs
+        except Gone:
+            raise
+        except NotFound:
+            return None
+
+    def _verify(self, state: RunState, work: Merge, aside: PatchAside) -> None:
+        base, target = (Digest.parse(state.version(version).digest) for version in work.versions)
+        if base + aside.delta != target:
+            raise CorruptObject(
+                f"{work} leads to state digest {(base + aside.delta).hex()}, {target.hex()} was committed; it was not "
+                "attached"
+            )
+
+    def _write_keyframe(self, state: RunState, work: Whole) -> Done | None:
+        self._mirror.move_to(state, work.target)
+        self._mirror.check()
+        if not self._still_due(work):
+            return None
+        staging, weights, write_id = self._staging, self._mirror.weights, self._new_id()
+        ref = write_keyframe(staging.store, weights.geometry, work.target, write_id, weights.copy_of, map_=staging.map_)
+        if not self._still_due(work):
+            return None
+        self._writer.attach(keyframes=[ref], write_id=write_id)
+        return Done("keyframe", None, work.target, ref.size)
+
+    def _still_due(self, work: Work) -> bool:
+        """Tell whether what was just made is not there yet, and may be."""
+        state = self._reader.refresh()
+        if any(state.is_retired(version) for version in work.versions):
+            return False
+        if isinstance(work, Merge):
+            return patch_of(state, work.base, work.target) is None
+        return state.keyframe(work.target) is None

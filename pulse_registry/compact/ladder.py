@@ -1,0 +1,175 @@
+"""The ladder: which merged patches and keyframes a run should have, and which of them are missing. Pure.
+
+A *block* is a merged patch of 4, 16, 32, 64, 96, 192, ... versions that begins at a multiple of its *stride*; long ones
+overlap, where so few bytes buy shorter routes. Blocks of 2 and 8 versions cost about as much to write as they spare,
+unless changes overlap a lot: whether they do is read off the blocks before them. docs/adr/0010 has the figures.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.log import RunState
+from pulse_schemas import PatchRef
+
+_STRIDES = {
+    **{span: span for span in (2, 4, 8, 16, 32, 64)},
+    96: 64,
+    **dict.fromkeys((192, 384), 128),
+    **dict.fromkeys((512, 768, 1024, 1536, 2048, 3072), 256),
+}
+"""Of blocks of less than 4,096 versions."""
+_OVERLAP = {2: 0.43, 8: 0.5}
+"""These blocks are made where four patches of half their span, joined, take at most such a share of their bytes."""
+_SHORT = 16
+_WORTH = 0.8
+"""A block is made if its first part takes at most this share of a keyframe's bytes: past it, keyframes do as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Work: the patch from version ``base`` to version ``target``."""
+
+    base: int
+    target: int
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The versions that it is of."""
+        return self.base, self.target
+
+    def __str__(self) -> str:
+        return f"the patch {self.base} -> {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Work: a keyframe of version ``target``."""
+
+    target: int
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The version that it is of."""
+        return (self.target,)
+
+    def __str__(self) -> str:
+        return f"a keyframe of version {self.target}"
+
+
+Work = Merge | Whole
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    """What a compactor makes beside the ladder.
+
+    Attributes:
+        keyframe_every: a keyframe of the newest version once the last one is so many versions old; None: never by that.
+        keyframe_share: or once the patches since exceed this share of its bytes; None: never by that.
+        direct_after: the direct patch of two versions is made once so many readers asked for it.
+    """
+
+    keyframe_every: int | None = None
+    keyframe_share: float | None = None
+    direct_after: int = 2
+
+    def check(self) -> None:
+        """Raise InvalidArgument where an option is out of range."""
+        if self.keyframe_every is not None and self.keyframe_every < 1:
+            raise InvalidArgument(f"keyframe_every is {self.keyframe_every}; it counts versions, from 1 on")
+        if self.keyframe_share is not None and not self.keyframe_share > 0:
+            raise InvalidArgument(f"keyframe_share is {self.keyframe_share}; it is a share of a keyframe, over 0")
+        if self.direct_after < 1:
+            raise InvalidArgument(f"direct_after is {self.direct_after}; it counts readers, from 1 on")
+
+
+def due(state: RunState, options: CompactOptions, after: int = -1) -> Iterator[Work]:
+    """Yield what is missing and ends after version ``after``: by rising target, small blocks first, so that each block
+    finds its parts. Whether objects lead from a block's base to its target is for the route search to say.
+    """
+    limit = max((keyframe.size for keyframe in state.keyframes), default=None)
+    for entry in state.versions[after + 1 :]:
+        target = entry.version
+        if state.is_retired(target):
+            continue
+        for span in spans_into(target):
+            base = state.find(target - span)
+            if base is None or base.layout != entry.layout or state.is_retired(base.version):
+                continue
+            if patch_of(state, base.version, target) is None and _pays(state, base.version, span, limit):
+                yield Merge(base.version, target)
+    latest = state.latest
+    if latest is not None and latest.version > after and keyframe_wanted(state, options):
+        yield Whole(latest.version)
+
+
+def spans_into(target: int) -> list[int]:
+    """Return the spans of the ladder's blocks that end at a version, in rising order."""
+    spans = itertools.takewhile(lambda span: span <= target, _spans())
+    return [span for span in spans if (target - span) % stride(span) == 0]
+
+
+def stride(span: int) -> int:
+    """Return how many versions after a block of a span the next one begins."""
+    return _STRIDES[span] if span in _STRIDES else 1 << (span.bit_length() - 4)
+
+
+def part_of(span: int) -> int:
+    """Return the span of the next smaller blocks, which is always made: one begins where any of ``span`` does."""
+    return max(other for other in itertools.takewhile(lambda other: other < span, _spans()) if other not in _OVERLAP)
+
+
+def _spans() -> Iterator[int]:
+    yield from _STRIDES
+    for k in itertools.count(12):
+        yield 1 << k
+        yield 3 << (k - 1)
+
+
+def patch_of(state: RunState, base: int, target: int) -> PatchRef | None:
+    """Return the smallest live patch from one version to another, or None."""
+    found = [patch for patch in state.patches_into(target) if patch.base == base]
+    return min(found, key=lambda patch: patch.size) if found else None
+
+
+def keyframe_wanted(state: RunState, options: CompactOptions) -> bool:
+    """Tell whether the newest version is to have a keyframe, by versions and bytes since the last one."""
+    if options.keyframe_every is None and options.keyframe_share is None:
+        return False
+    latest, nbytes = state.latest, 0
+    for version in range(latest.version if latest is not None else -1, -1, -1):
+        keyframe = state.keyframe(version)
+        if keyframe is not None:
+            since = len(state.versions) - 1 - version
+            share = options.keyframe_share
+            return bool(
+                (options.keyframe_every is not None and since >= options.keyframe_every)
+                or (share is not None and nbytes > share * keyframe.size)
+            )
+        step = patch_of(state, version - 1, version)
+        nbytes += 0 if step is None else step.size
+    return False
+
+
+def _pays(state: RunState, base: int, span: int, limit: int | None) -> bool:
+    """Tell whether a block is worth its bytes, from what was written of the versions before."""
+    if span in _OVERLAP:
+        return _overlaps(state, base // (2 * span) * (2 * span), span // 2, _OVERLAP[span])
+    if span <= _SHORT or limit is None:
+        return True
+    part = patch_of(state, base, base + part_of(span))
+    # Without it there is no way through, or it was not worth it either.
+    return part is not None and part.size <= _WORTH * limit
+
+
+def _overlaps(state: RunState, end: int, step: int, share: float) -> bool:
+    """Tell whether the block of four steps that ends at a version is much smaller than the four patches together."""
+    start = end - 4 * step
+    parts = [patch_of(state, version, version + step) for version in range(start, end, step)]
+    joined = patch_of(state, start, end)
+    sizes = [part.size for part in parts if part is not None]
+    return start >= 0 and joined is not None and len(sizes) == 4 and joined.size <= share * sum(sizes)
