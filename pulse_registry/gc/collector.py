@@ -1,0 +1,223 @@
+"""The collector: retires by policy, deletes what was retired long enough ago. The edge around `plan_gc`.
+
+Two phases, never in one run: a `retire` record first, then, once that is older than the grace time by the store's
+clock, deletion and a `delete` record. It may be killed anywhere and started again, and several may run: all that is
+decided is decided on the newest state, by the log's own create-if-absent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pulse_registry.errors import NotFound, PulseError
+from pulse_registry.gc.leases import Leases, read_leases
+from pulse_registry.gc.plan import Needs, Plan, can_be_named, harm, plan_gc
+from pulse_registry.gc.policy import Policy
+from pulse_registry.gc.survey import BATCH, Map, Survey, first_younger, survey
+from pulse_registry.log import LogReader, LogWriter, NewId, RunState, StoreClock, keys
+from pulse_registry.log.keys import versions_of
+from pulse_schemas import DeleteRecord, RetireRecord
+
+if TYPE_CHECKING:
+    from pulse_registry.store import Store
+
+LONGEST: Final = 2000
+"""Versions and keys in one record."""
+_SNAPSHOTS_KEPT: Final = 2
+
+
+class _NothingLeft(Exception):
+    """Somebody else did it: there is no record to append."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a run of the collector did, or would do.
+
+    Attributes:
+        plan: what stays, and what was retired.
+        held: the versions that readers hold, by reader.
+        orphan_bytes: of the plan's orphans.
+        deleted: objects deleted, which were retired before or could not be named.
+        waiting: objects retired for less than the grace time.
+        snapshots: old snapshots of the log deleted.
+        leases: leases deleted that had run out.
+        more: whether there was more than one run takes: run it again.
+        dry_run: whether nothing was done.
+    """
+
+    plan: Plan
+    held: Mapping[str, int]
+    orphan_bytes: int
+    deleted: int
+    waiting: int
+    snapshots: int
+    leases: int
+    more: bool
+    dry_run: bool
+
+
+class Collector:
+    """Collects one run's garbage; for one thread at a time."""
+
+    def __init__(
+        self, store: Store, run: str, reader: LogReader, writer: LogWriter, new_id: NewId, *, each: Map = map
+    ) -> None:
+        """Prepare to collect; no I/O yet.
+
+        Args:
+            store: the store, scoped to the run's prefix: the bucket itself, not a service.
+            run: the run's name.
+            reader: reads its log.
+            writer: appends to its log; it needs no term.
+            new_id: gives write ids.
+            each: how to make many requests: `map`, or a parallel one.
+        """
+        self._store = store
+        self._run = run
+        self._reader = reader
+        self._writer = writer
+        self._new_id = new_id
+        self._each = each
+        self._clock = StoreClock(store)
+
+    def collect(self, policy: Policy, *, dry_run: bool = True) -> Collected:
+        """Retire and delete what the policy, the tags and the readers' leases allow; with ``dry_run``, only look.
+
+        Costs a LIST of the run's objects, snapshots and leases, a PUT, and a HEAD or two for each record that its
+        search for ages meets, each lease and each orphan; then what it writes and deletes.
+
+        Raises:
+            NotFound: there is no such run.
+            InvalidArgument: the store is a service: go to the bucket, or let the service do it.
+            CorruptObject, UnsupportedFormat, Untrusted: the log, or a lease, can't be read.
+            AccessDenied, StoreUnavailable: the store did not do it; what was done stays done: run it again.
+        """
+        now = self._clock.now()
+        state = self._reader.refresh()
+        if state.seq < 0:
+            raise NotFound(f"there is no run {self._run!r} in {self._store.url}")
+        leases = read_leases(self._store, self._run, self._clock, now, policy)
+        until = self._until(state, now, policy)
+        found = survey(
+            self._store,
+            state,
+            self._clock,
+            until=until,
+            orphans_until=now - timedelta(seconds=policy.orphan_seconds),
+            each=self._each,
+        )
+        needs = Needs(leases.held, self._young_from(state, now, policy), tuple(found.orphans))
+        plan = plan_gc(state, policy, needs)
+        snapshots = sorted(key for key in self._store.list(keys.SNAPSHOTS) if keys.snapshot_seq(key) is not None)
+        collected = Collected(
+            plan=plan,
+            held=leases.held,
+            orphan_bytes=found.orphan_bytes,
+            deleted=len(found.deletable),
+            waiting=found.waiting,
+            snapshots=len(snapshots[:-_SNAPSHOTS_KEPT]),
+            leases=len(leases.dead),
+            more=found.more,
+            dry_run=dry_run,
+        )
+        if dry_run:
+            return collected
+        self._retire(policy, needs)
+        deleted = self._delete(found, until)
+        self._tidy(snapshots, leases, now, policy)
+        return dataclasses.replace(collected, deleted=deleted)
+
+    def _until(self, state: RunState, now: datetime, policy: Policy) -> int:
+        """Return the newest record that retired something and is older than the grace time; -1 for none."""
+        seqs = sorted({*state.retired_versions.values(), *state.retired_keys.values()})
+        old = first_younger(seqs, self._clock, now, policy.grace_seconds)
+        return seqs[old - 1] if old else -1
+
+    def _young_from(self, state: RunState, now: datetime, policy: Policy) -> int:
+        entries = list(state.versions)
+        old = first_younger([entry.seq for entry in entries], self._clock, now, policy.keep_seconds)
+        return entries[old].version if old < len(entries) else len(state.versions)
+
+    def _retire(self, policy: Policy, needs: Needs) -> None:
+        """Append what there is to retire, a record at a time, each planned on the state that it follows."""
+
+        def make(state: RunState, shared: dict[str, Any]) -> RetireRecord:
+            plan = plan_gc(state, policy, needs)
+            if plan.empty:
+                raise _NothingLeft
+            # Versions first: while their objects are still there, nobody is told that nothing leads to them.
+            versions = plan.versions[:LONGEST]
+            record = RetireRecord(
+                **shared, versions=versions, keys=(*plan.keys, *plan.orphans)[: LONGEST - len(versions)]
+            )
+            after = state.copy()
+            after.advance(record, "0" * 64)
+            wrong = harm(state, after, plan, needs.held)
+            if wrong is not None:
+                raise PulseError(
+                    f"run {self._run!r}: nothing more is retired, for {wrong}: this is a defect, report it"
+                )
+            return record
+
+        try:
+            while True:
+                self._writer.append(make, self._new_id())
+        except _NothingLeft:
+            return
+
+    def _delete(self, found: Survey, until: int) -> int:
+        """Delete what can be deleted, and tell of it; return how many objects."""
+        deleted = 0
+        for start in range(0, len(found.deletable), BATCH):
+            state = self._reader.refresh()
+            batch = [key for key in found.deletable[start : start + BATCH] if _is_garbage(state, key)]
+            for _ in self._each(self._store.delete, batch):
+                pass
+            deleted += len(batch)
+        if not found.more:
+            self._tell_deleted(until)
+        return deleted
+
+    def _tell_deleted(self, until: int) -> None:
+        def make(state: RunState, shared: dict[str, Any]) -> DeleteRecord:
+            if not _forgets(state, until):
+                raise _NothingLeft
+            return DeleteRecord(**shared, until=until)
+
+        try:
+            self._writer.append(make, self._new_id())
+        except _NothingLeft:
+            return
+
+    def _tidy(self, snapshots: Sequence[str], leases: Leases, now: datetime, policy: Policy) -> None:
+        """Delete snapshots that newer ones replace, and leases that have run out."""
+        again = read_leases(self._store, self._run, self._clock, now, policy).dead if leases.dead else []
+        dead = sorted(set(leases.dead) & set(again))  # a reader may have come back to life meanwhile
+        for _ in self._each(self._store.delete, [*snapshots[:-_SNAPSHOTS_KEPT], *dead]):
+            pass
+
+
+def _is_garbage(state: RunState, key: str) -> bool:
+    """Tell whether an object can be deleted for good: no record names it, and none can any more."""
+    return not state.is_live(key) and (state.is_retired_key(key) or not can_be_named(state, key))
+
+
+def _forgets(state: RunState, until: int) -> bool:
+    """Tell whether a delete record up to ``until`` would make the state smaller."""
+
+    def forgotten(version: int) -> bool:
+        return (
+            version < len(state.versions)
+            and state.retired_versions.get(version, -1) <= until
+            and state.is_retired(version)
+        )
+
+    return any(seq <= until for seq in state.retired_versions.values()) or any(
+        seq <= until and (not versions_of(key) or any(map(forgotten, versions_of(key))))
+        for key, seq in state.retired_keys.items()
+    )

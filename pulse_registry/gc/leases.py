@@ -1,0 +1,64 @@
+"""The leases of a run's readers, as the store has them: which are alive, and which can go."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pulse_registry.errors import NotFound, UnsupportedFormat
+from pulse_registry.gc.policy import Policy
+from pulse_registry.log import StoreClock, keys
+from pulse_schemas import Fault, Lease, SchemaError
+
+if TYPE_CHECKING:
+    from pulse_registry.store import Store
+
+_logger = logging.getLogger(__name__)
+_ROUNDED: Final = timedelta(seconds=1)
+"""What the store's times may be too early by."""
+
+
+@dataclass(slots=True)
+class Leases:
+    """What was found.
+
+    Attributes:
+        held: the version that each reader with a living lease holds.
+        dead: keys of leases that have run out, and of what is no lease and old.
+    """
+
+    held: dict[str, int] = field(default_factory=dict)
+    dead: list[str] = field(default_factory=list)
+
+
+def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy: Policy) -> Leases:
+    """Read the leases of a run: a LIST, and a GET and a HEAD each.
+
+    Raises:
+        UnsupportedFormat: a newer release wrote one of them, so that nobody knows what it asks for.
+        AccessDenied, StoreUnavailable: the store did not do it.
+    """
+    found = Leases()
+    for key in store.list(keys.LEASES):
+        try:
+            # The time first: a lease that is renewed in between counts with its old time, and another look finds it.
+            written = clock.written(key)
+            lease = Lease.unseal(store.get(key))
+            if lease.run != run or keys.lease_key(lease.reader) != key:
+                raise SchemaError(f"it is that of reader {lease.reader} of run {lease.run}")
+        except NotFound:
+            continue  # its reader has closed
+        except SchemaError as error:
+            if error.fault is Fault.UNSUPPORTED:
+                raise UnsupportedFormat(f"{key}: {error}; nothing is retired or deleted before that") from error
+            _logger.warning("run %s: %s is no lease, and keeps nothing: %s", run, key, error)
+            if written + timedelta(seconds=policy.orphan_seconds) < now:
+                found.dead.append(key)
+            continue
+        if written + timedelta(seconds=lease.seconds) + _ROUNDED < now:
+            found.dead.append(key)
+        else:
+            found.held[lease.reader] = lease.version
+    return found
