@@ -4,7 +4,8 @@ Twice, both with tensors side by side in threads, the largest first, and buffers
 container, no store:
 
 - ``STREAMED``: as fast as NumPy and python-zstandard make it: a piece of a tensor at a time, so that the XOR stays in
-  the cache on its way into the compressor and out of the decompressor. This is what limits are held against.
+  the cache on its way into the compressor and out of the decompressor. This is what limits are held against, and what
+  ``pulse export`` and ``pulse import`` work with (``pulse_registry.interop.frames``).
 - ``WHOLE``: a tensor at a time, as the implementations in the field do it.
 """
 
@@ -13,19 +14,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import zstandard
 
 from benchmarks.states import Cells
+from pulse_registry.interop.checksum import Bytes
+from pulse_registry.interop.frames import PIECE, Encoding, Frames
 
-LEVEL = 1
-STREAMED = 1 << 20
+STREAMED = PIECE
 """Bytes a piece."""
 WHOLE = 1 << 62
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class XorZstd:
@@ -55,46 +53,19 @@ class XorZstd:
         futures: dict[int, Future[bytes]] = {number: self._pool.submit(work, *pairs[number]) for number in order}
         return [futures[number].result() for number in range(len(pairs))]
 
-    def _buffer(self, nbytes: int) -> Bytes:
-        needed = min(nbytes, self._piece)
-        if not hasattr(self._local, "buffer") or len(self._local.buffer) < needed:
-            self._local.buffer = np.empty(needed, np.uint8)
-            self._local.compressor = zstandard.ZstdCompressor(level=LEVEL)
-            self._local.decompressor = zstandard.ZstdDecompressor()
-        buffer: Bytes = self._local.buffer
-        return buffer
-
     def _encode(self, old: Bytes, new: Bytes) -> bytes:
-        buffer = self._buffer(len(old))
-        stream = self._local.compressor.compressobj(size=len(old))
-        parts = []
-        for start in range(0, len(old), self._piece):
-            stop = min(start + self._piece, len(old))
-            part = buffer[: stop - start]
-            _xor(old[start:stop], new[start:stop], part)
-            parts.append(stream.compress(part.data))
-        return b"".join((*parts, stream.flush()))
+        return self._frames().write(Encoding.XOR, old, new)
 
     def _decode(self, cells: Bytes, frame: Bytes) -> bytes:
-        buffer = self._buffer(len(cells))
-        with self._local.decompressor.stream_reader(frame.data) as reader:
-            for start in range(0, len(cells), self._piece):
-                stop = min(start + self._piece, len(cells))
-                part = buffer[: stop - start]
-                at = 0
-                while at < len(part):
-                    at += reader.readinto(part[at:].data)
-                _xor(cells[start:stop], part, cells[start:stop])
+        self._frames().read(Encoding.XOR, frame.data, cells)
         return b""
+
+    def _frames(self) -> Frames:
+        if not hasattr(self._local, "frames"):
+            self._local.frames = Frames(self._piece)
+        frames: Frames = self._local.frames
+        return frames
 
 
 def _bytes(cells: Cells) -> Bytes:
     return cells.reshape(-1).view(np.uint8)
-
-
-def _xor(a: Bytes, b: Bytes, out: Bytes) -> None:
-    """XOR eight bytes at a time where that works out."""
-    whole = len(a) // 8 * 8
-    np.bitwise_xor(a[:whole].view(np.uint64), b[:whole].view(np.uint64), out=out[:whole].view(np.uint64))
-    if whole < len(a):
-        np.bitwise_xor(a[whole:], b[whole:], out=out[whole:])

@@ -1,0 +1,103 @@
+"""What a folder holds to import: one version's folder or many, and in which order they follow the run's newest one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulse_registry.errors import BaseMismatch, InvalidArgument
+from pulse_registry.interop.delta_index import DeltaIndex, name_of, number_name, read_index
+
+FIRST = number_name(0)
+"""The name of a checkpoint that has none: the field's readers call what they begin with version 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One version's folder. ``base`` is None for a whole checkpoint, ``index`` where that lies in one file."""
+
+    folder: Path
+    version: str
+    base: str | None
+    index: DeltaIndex | None
+
+
+def find_links(folder: Path) -> list[Link]:
+    """Return the folder itself, if it is a version's, or those in it that are.
+
+    Raises:
+        InvalidArgument: there is none, or the folder can't be read.
+        CorruptObject, UnsupportedFormat: an index can't be read.
+    """
+    if not folder.is_dir():
+        raise InvalidArgument(f"{folder} is not a folder")
+    link = _link(folder)
+    if link is not None:
+        return [link]
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    links = [link for path in inside if (link := _link(path)) is not None]
+    if not links:
+        raise InvalidArgument(f"{folder} holds neither a checkpoint or a delta, nor folders of them")
+    return links
+
+
+def ordered(links: Sequence[Link], newest: str | None, known: Collection[str]) -> list[Link]:
+    """Return what is to be imported, in order: each delta after its base.
+
+    Args:
+        links: what is there.
+        newest: name of the run's newest version; None where it has none.
+        known: names of all its versions: what is one of them is left out.
+
+    Raises:
+        InvalidArgument: two folders are the same version, or build on the same one; or nothing says where to begin.
+        BaseMismatch: a delta builds on a version that is neither there nor in the run.
+    """
+    left = {link.version: link for link in links if link.version not in known}
+    if len(left) < len([link for link in links if link.version not in known]):
+        raise InvalidArgument(f"{links[0].folder.parent} has two folders of the same version")
+    found: list[Link] = []
+    while left:
+        link = _after(left.values(), newest)
+        if link is None:
+            break
+        found.append(left.pop(link.version))
+        newest = link.version
+    if left:
+        link = min(left.values(), key=_rank)
+        if link.base is None:
+            raise InvalidArgument(f"{link.folder} is version {link.version}, and the run is at {newest} already")
+        raise BaseMismatch(
+            f"{link.folder} builds on version {link.base}, which is neither the run's newest ({newest}) nor made by a "
+            "folder beside it; import what lies between first"
+        )
+    return found
+
+
+def _after(left: Collection[Link], newest: str | None) -> Link | None:
+    deltas = [link for link in left if link.base is not None and link.base == newest]
+    if len(deltas) > 1:
+        raise InvalidArgument(f"{deltas[0].folder} and {deltas[1].folder} both build on version {newest}; remove one")
+    if deltas:
+        return deltas[0]
+    whole = [link for link in left if link.base is None and (newest is None or _rank(link) > _rank_of(newest))]
+    return min(whole, key=_rank, default=None)
+
+
+def _link(folder: Path) -> Link | None:
+    index = read_index(folder)
+    if index is None:
+        if not (folder / "model.safetensors").exists():
+            return None
+        return Link(folder, FIRST, None, None)
+    return Link(folder, index.version or FIRST, index.base, index)
+
+
+def _rank(link: Link) -> tuple[int, str]:
+    return _rank_of(link.version)
+
+
+def _rank_of(name: str) -> tuple[int, str]:
+    plain = name_of(name) == name and name.isdigit()
+    return (int(name), "") if plain else (-1, name)
