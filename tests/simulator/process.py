@@ -1,0 +1,90 @@
+"""A process: one life of an actor, with its own way to the store, its own clock, and no threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from pulse_registry.events import Events
+from pulse_registry.lease import ReaderLease
+from pulse_registry.publish import PublishOptions
+from pulse_registry.registry import Registry
+from pulse_registry.store import PrefixStore, RetryStore, Store
+from pulse_registry.surroundings import Surroundings
+from tests.simulator.bucket import Bucket, Link
+from tests.simulator.truth import RUN
+from tests.simulator.weather import Weather
+from tests.unit.inline import Inline
+
+
+class Deferred(Executor):
+    """A thread that works only when it is told to: what is submitted waits until then, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[], None]] = []
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Take a call for later."""
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(function(*args, **kwargs))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._waiting.append(work)
+        return future
+
+    def drain(self) -> None:
+        """Work until nothing waits."""
+        while self._waiting:
+            self._waiting.pop(0)()
+
+
+class Process:
+    """What an actor has between two crashes."""
+
+    def __init__(self, bucket: Bucket, who: str, weather: Weather) -> None:
+        self.world = world = bucket.world
+        self.link = Link(bucket, who, weather)
+        self.skew = world.rng.uniform(-weather.skew, weather.skew)
+        self._patient = world.rng.random() < 0.5
+        self._queues: list[Deferred] = []
+        self.surroundings = Surroundings(
+            clock=lambda: world.moment(self.skew),
+            new_id=lambda: world.rng.randbytes(16).hex(),
+            threads=self._threads,
+            monotonic=lambda: world.now,
+            sleep=world.pause,
+            retrying=self._retrying,
+        )
+
+    def registry(self, **options: Any) -> Registry:
+        """Open the run."""
+        publish = PublishOptions(dtype="keep", **options)
+        return Registry(self.link, RUN, options=publish, backend="numba", surroundings=self.surroundings)
+
+    def lease(self, seconds: float) -> ReaderLease:
+        """Return the lease of a reader, to be renewed by whoever asks for it."""
+        store = PrefixStore(self.surroundings.retrying(self.link), RUN)
+        reader = f"{self.link.who}-{self.surroundings.new_id()[:8]}"
+        return ReaderLease(store, RUN, reader, seconds, events=Events(), monotonic=self.surroundings.monotonic)
+
+    def work(self) -> None:
+        """Let the process' background threads do what waits for them."""
+        for queue in self._queues:
+            queue.drain()
+
+    def _threads(self, count: int, name: str) -> Executor:
+        if count > 1 or name == "pulse":
+            return Inline()
+        self._queues.append(Deferred())
+        return self._queues[-1]
+
+    def _retrying(self, store: Store) -> Store:
+        if not self._patient:
+            return store
+        world = self.world
+        return RetryStore(store, attempts=3, clock=lambda: world.now, sleep=world.pause, rng=world.rng)

@@ -1,0 +1,238 @@
+"""A simulation: actors around one bucket, from one seed; and what must be true when all of them are gone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pulse_kernels import get_backend
+from pulse_registry.errors import PulseError
+from pulse_registry.fetch import begin_patches
+from pulse_registry.geometry import Geometry
+from pulse_registry.keyframe_cells import KeyframeCells
+from pulse_registry.log import LogReader
+from pulse_registry.model import layout_of, read_model
+from pulse_registry.publish import PublishOptions
+from pulse_registry.registry import Registry
+from pulse_registry.route import Leg
+from pulse_registry.store import PrefixStore
+from pulse_registry.target import HostTarget, Source
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights import Weights
+from pulse_schemas import KeyframeRef, PatchRef
+from tests.log.builders import DictStore
+from tests.simulator.bucket import Bucket
+from tests.simulator.collecting import GRACE_S, Collecting
+from tests.simulator.compacting import Compacting
+from tests.simulator.policy import Policy
+from tests.simulator.process import Process
+from tests.simulator.trainer import Trainer
+from tests.simulator.truth import RUN, Json, Truth
+from tests.simulator.weather import Weather
+from tests.simulator.worker import Worker
+from tests.simulator.world import Crash, Violation, World
+from tests.unit.inline import Inline
+
+_CHECKED_COMMITS = 8
+"""The patch of every so manieth commit is decoded as it lands; workers decode nearly all of them anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulation came to.
+
+    Attributes:
+        operations: store operations.
+        seconds: of virtual time.
+        trace: hash of all that happened.
+        counts: records by kind, and other things that happened.
+        violation: what was not true; None if all was.
+    """
+
+    seed: int
+    operations: int
+    seconds: float
+    trace: str
+    counts: dict[str, int]
+    violation: str | None = None
+    tail: tuple[str, ...] = ()
+
+
+class Simulation:
+    """One seed's actors, and their bucket."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.world = world = World(seed)
+        self.truth = Truth(world, GRACE_S)
+        self.bucket = Bucket(world, self.truth)
+        self.weather = Weather.drawn(world.rng)
+        self._geometries: dict[int, Geometry] = {}
+        self._raw = _Raw(self.bucket)
+        self.truth.get = self._stored
+        self.truth.check = self._check_object
+        self.truth.leases = self._leases
+        self._cast("trainer-1", lambda process: Trainer(process, self.truth, eager=True).live())
+        self._cast("trainer-2", lambda process: Trainer(process, self.truth, eager=False).live())
+        for number in range(world.rng.choice((0, 1, 1, 2))):
+            self._cast(f"compactor-{number}", lambda process: Compacting(process).live())
+        for number in range(world.rng.choice((0, 1, 1, 1, 1, 2, 2, 2))):
+            self._cast(f"collector-{number}", lambda process: Collecting(process, self.truth).live())
+        for number in range(3):
+            self._cast(f"worker-{number}", lambda process: Worker(process, self.truth).live())
+
+    def run(self, operations: int) -> Outcome:
+        """Run so many store operations, and look at what is left."""
+        violation = None
+        try:
+            self.world.run(operations)
+            self.world.stop()
+            self._look_at_what_is_left()
+        except Violation as error:
+            violation = str(error)
+        except Exception as error:  # whatever it is, nobody expected it
+            self.world.note(traceback.format_exc())
+            violation = f"after {self.world.operations} store operations, somebody died of {error!r}"
+        self.world.stop()
+        return Outcome(
+            self.seed,
+            self.world.operations,
+            self.world.now,
+            self.world.trace,
+            dict(sorted(self.truth.counts.items())),
+            violation,
+            tuple(self.world.tail),
+        )
+
+    def _cast(self, who: str, live: Callable[[Process], None]) -> None:
+        """Add an actor, who comes back after each crash."""
+
+        def lives() -> None:
+            while not self.world.over:
+                process = Process(self.bucket, who, self.weather)
+                try:
+                    live(process)
+                except Crash:
+                    self.truth.count("crashes")
+                process.link.dead = True
+                with suppress(Crash):  # the end of the world
+                    self.world.pause(self.world.rng.uniform(1.0, 60.0))
+
+        self.world.spawn(lives)
+
+    def _stored(self, key: str) -> bytes | None:
+        found = self.bucket.objects.get(key)
+        return None if found is None else found.data
+
+    def _leases(self) -> Iterator[tuple[Json, float]]:
+        for key, stored in self.bucket.objects.items():
+            if key.startswith(f"{RUN}/leases/"):
+                yield json.loads(stored.data)["body"], stored.modified
+
+    # -- what was written leads where it says ----------------------------------------------------------------------
+
+    def _check_object(self, ref: Json, attached: bool) -> None:
+        """Decode an object that a record is about to name, and compare all cells with what was pushed."""
+        try:
+            if "target" not in ref:
+                self._check_keyframe(ref)
+            elif attached or ref["target"] % _CHECKED_COMMITS == 0:
+                self._check_patch(ref)
+        except PulseError as error:
+            self.world.fail(f"{ref} can't be read: {error!r}")
+
+    def _check_keyframe(self, ref: Json) -> None:
+        state = self.truth.state(ref["version"])
+        policy = Policy(state.kind)
+        geometry = self._geometry(policy)
+        keyframe = KeyframeCells.fetch(self._raw, geometry, KeyframeRef(**_tuples(ref)), map, None, in_memory=True)
+        Weights.into(geometry, read_model(policy.tensors))
+        for name, cells in zip((t.name for t in geometry.layout.tensors), keyframe.weights.arrays, strict=True):
+            policy.tensors[name].reshape(-1).view(cells.dtype)[:] = cells.reshape(-1)
+        keyframe.close()
+        if policy.bits != state.bits:
+            self.world.fail(f"the keyframe {ref['index']['key']} does not hold version {ref['version']}")
+
+    def _check_patch(self, ref: Json) -> None:
+        state = self.truth.state(ref["base"])
+        policy = Policy(state.kind, state.bits)
+        geometry = self._geometry(policy)
+        named = PatchRef(**ref)
+        [patch] = begin_patches(self._raw, geometry, [named], map)
+        target = HostTarget(Weights.into(geometry, read_model(policy.tensors)), get_backend("numba"), Inline())
+        source = Source(Leg("patch", named.base, named.target, named), patch)
+        changes, _ = target.join([source], Inline(), Timeline())
+        target.apply(changes)
+        if policy.bits != self.truth.state(ref["target"]).bits:
+            self.world.fail(f"the patch {ref['object']['key']} does not lead to version {ref['target']}")
+
+    def _geometry(self, policy: Policy) -> Geometry:
+        if policy.kind not in self._geometries:
+            self._geometries[policy.kind] = Geometry(layout_of(read_model(policy.tensors), "keep"))
+        return self._geometries[policy.kind]
+
+    # -- when all are gone -----------------------------------------------------------------------------------------
+
+    def _look_at_what_is_left(self) -> None:
+        """Check what anybody finds who comes later: every live version, and a run that goes on."""
+        store = DictStore()
+        store.objects = {key: stored.data for key, stored in self.bucket.objects.items()}
+        with Registry(store, RUN, options=PublishOptions(dtype="keep"), backend="numba") as registry:
+            state = registry.state()
+            found = {version.version for version in registry.versions()}
+            if found != self.truth.live():
+                self._fail(f"the log says that versions {sorted(found ^ self.truth.live())} are live, or are not")
+            if dict(state.tags) != self.truth.tags:
+                self._fail(f"the log has tags {state.tags}, and {self.truth.tags} were given")
+            for number in sorted(found):
+                pushed = self.truth.state(number)
+                policy = Policy(pushed.kind)
+                registry.pull(number, into=policy.tensors, fresh=True)
+                if policy.bits != pushed.bits:
+                    self._fail(f"version {number} can't be restored")
+            policy = Policy(0)
+            policy.train(self.world.rng)
+            if registry.push(0, policy.tensors).version != len(self.truth.versions):
+                self._fail("a new trainer can't go on")
+        self._replay(store)
+
+    def _replay(self, store: DictStore) -> None:
+        """Compare what the log's records say with what the snapshots say."""
+        opened = LogReader(PrefixStore(store, RUN), RUN).refresh()
+        for key in [key for key in store.objects if "/snapshots/" in key or key.endswith("/head")]:
+            store.delete(key)
+        if LogReader(PrefixStore(store, RUN), RUN).refresh().to_snapshot() != opened.to_snapshot():
+            self._fail("the snapshots tell another story than the records")
+
+    def _fail(self, what: str) -> None:
+        raise Violation(f"after {self.world.operations} store operations, when all were gone: {what}")
+
+
+class _Raw(DictStore):
+    """The bucket as it is now, without turns or trouble, below the run."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__()
+        self._bucket = bucket
+
+    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        return self._bucket.get(f"{RUN}/{key}", byte_range)
+
+
+def _tuples(ref: Json) -> dict[str, Any]:
+    return {**ref, "shards": tuple(ref["shards"])}
+
+
+def run(seed: int, operations: int) -> Outcome:
+    """Run one seed, without the warnings that the library has every reason for."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        return Simulation(seed).run(operations)
+    finally:
+        logging.disable(before)
