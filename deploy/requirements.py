@@ -1,4 +1,4 @@
-"""Print what the service's image installs: the requirements of the core and of the extras server and s3, but for numba.
+"""Print what the service's image installs: what the core and the extras server, s3 and trust require, but for numba.
 
 numba and its LLVM are some 200 MB, and compile what pushes and pulls compute. The service computes nothing of that: it
 reads logs, signs URLs and checks records.
@@ -11,7 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-EXTRAS = ("server", "s3")
+EXTRAS = ("server", "s3", "trust")
 LEFT_OUT = ("numba",)
 
 

@@ -26,6 +26,7 @@ from pulse_registry.errors import (
     Conflict,
     CorruptObject,
     Fenced,
+    Gone,
     InvalidArgument,
     InvalidModel,
     LayoutMismatch,
@@ -33,12 +34,14 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
     UnsupportedFormat,
+    Untrusted,
 )
 from pulse_registry.opening import open
 from pulse_registry.publish import PublishOptions
 from pulse_registry.pulling import Staged
 from pulse_registry.registry import Registry
 from pulse_registry.route import Leg, Route
+from pulse_registry.trust import SigningKey, Trust
 from pulse_registry.versions import PullResult, PushResult, Version
 
 __all__ = [
@@ -48,6 +51,7 @@ __all__ = [
     "Conflict",
     "CorruptObject",
     "Fenced",
+    "Gone",
     "InvalidArgument",
     "InvalidModel",
     "LayoutMismatch",
@@ -59,9 +63,12 @@ __all__ = [
     "PushResult",
     "Registry",
     "Route",
+    "SigningKey",
     "Staged",
     "StoreUnavailable",
+    "Trust",
     "UnsupportedFormat",
+    "Untrusted",
     "Version",
     "open",
 ]

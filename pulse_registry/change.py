@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from pulse_kernels import Backend, Cells, Index
+from pulse_kernels.finite import first_not_finite
 from pulse_registry.digest import Digest
 from pulse_registry.geometry import Group
 from pulse_registry.weights import Weights
@@ -86,6 +87,10 @@ class Changes(Protocol):
         """Bytes of memory."""
         ...
 
+    def not_finite(self) -> int | None:
+        """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class HostChanges:
@@ -102,6 +107,14 @@ class HostChanges:
     def nbytes(self) -> int:
         """Bytes of memory."""
         return sum(change.nbytes for change in self.groups)
+
+    def not_finite(self) -> int | None:
+        """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
+        for change in self.groups:
+            place = first_not_finite(change.new, change.group.cell_type)
+            if place is not None:
+                return change.group.start + int(change.index[place])
+        return None
 
 
 def join(backend: Backend, deltas: Iterable[Delta], group: Group) -> Delta:

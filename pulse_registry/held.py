@@ -34,11 +34,14 @@ class Held:
         version: what is in them; None: not known.
         undo: the last few steps, newest last.
         torn: changes whose application was cut off; to store their old cells mends the weights.
+        writes: how often the weights have been written.
+        lock: is held to look at any of it, and to write the weights.
     """
 
     version: int | None = None
     undo: list[Step] = field(default_factory=list)
     torn: Changes | None = None
+    writes: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def forget(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from pulse_registry.errors import NotFound
 from pulse_registry.log import LogReader, RunState
@@ -10,7 +11,13 @@ from pulse_registry.store import Gateway
 
 
 def await_news(
-    reader: LogReader, gateway: Gateway | None, state: RunState, *, poll_seconds: float, timeout_s: float
+    reader: LogReader,
+    gateway: Gateway | None,
+    state: RunState,
+    *,
+    poll_seconds: float,
+    timeout_s: float,
+    sleep: Callable[[float], object] = time.sleep,
 ) -> RunState:
     """Wait for what follows a state, and return the state after it; or the same one, if there was nothing.
 
@@ -28,5 +35,5 @@ def await_news(
             return state if found is None else reader.accept(found[1])
         except NotFound:
             pass  # the run is yet to be made
-    time.sleep(min(poll_seconds, timeout_s))
+    sleep(min(poll_seconds, timeout_s))
     return reader.refresh()

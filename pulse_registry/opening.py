@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterable
 from typing import Literal
 
 from pulse_kernels import BackendName
+from pulse_registry.cache import cache_folder
 from pulse_registry.errors import NotFound
+from pulse_registry.events import Listener
+from pulse_registry.finite import NonFinite
 from pulse_registry.placement import DeviceName, ShadowPlace
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.service.connect import connect
+from pulse_registry.trust import SigningKey, Trust, signer_of, trust_of
 
 
 def open(
@@ -19,6 +25,7 @@ def open(
     run: str,
     token: str | None = None,
     worker: str | None = None,
+    lease_seconds: float | None = 3600.0,
     create: bool = True,
     coder: Literal["auto", "gap", "class"] = "auto",
     publish_dtype: Literal["bf16", "keep"] = "bf16",
@@ -28,6 +35,15 @@ def open(
     backend: BackendName = "auto",
     device: DeviceName = "auto",
     shadow: ShadowPlace = "device",
+    compact: Literal["off", "inline"] = "off",
+    on_event: Listener | None = None,
+    object_cost: int | None = None,
+    signing_key: SigningKey | str | os.PathLike[str] | None = None,
+    trust: Iterable[str] | Trust | None = None,
+    state_dir: str | os.PathLike[str] | None = None,
+    nonfinite: NonFinite = "allow",
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | None = None,
 ) -> Registry:
     """Open one run of a registry, to push to it and to pull from it. Nothing is written until the first push.
 
@@ -36,8 +52,10 @@ def open(
             ``https://host``, through which a run is the same, and which needs no keys of the bucket.
         run: the run's name: lower-case letters, digits, ``.``, ``_`` and ``-``.
         token: for a service; None takes it from PULSE_TOKEN.
-        worker: this worker's name; a service is told, in the background, of each version that it applies. Of no
-            effect elsewhere: there is nobody to tell.
+        worker: this worker's name: with it, a lease keeps the version that it holds, and what leads from there to the
+            newest, from being deleted; a service is also told, in the background, of each version that it applies.
+        lease_seconds: how long a lease is good after it was written, which is done when a third of that is over; None
+            takes no lease. Without one, a worker that was away for longer than versions are kept takes a keyframe.
         create: whether the run may be new; False raises NotFound where it does not exist.
         coder: of the patches pushed: ``gap``, ``class`` (smaller, slower), or ``auto``.
         publish_dtype: ``bf16`` publishes float32 tensors rounded to BF16; ``keep`` all tensors as they are.
@@ -50,15 +68,48 @@ def open(
             memory; ``gpu`` raises InvalidArgument instead; ``cpu`` always works in host memory.
         shadow: where a trainer on a GPU keeps what it published last: in the GPU's memory, which takes the published
             weights' size there, or in pinned ``host`` memory, from which each push streams it.
+        compact: ``inline`` makes merged patches, so that being far behind stays cheap, in a background thread between
+            pushes; it keeps a copy of the weights on disk. ``off`` leaves them to ``pulse compact``.
+        object_cost: bytes that a pull fetches rather than one more object; None: what the link to the store carries
+            during one request, as the pulls of this process find it.
+        on_event: is told, from any thread, of what happened although nothing failed; it must not raise. All of it is
+            logged as warnings too.
+        signing_key: signs every record that is written: a key, or its file, as ``pulse key new`` makes it; None takes
+            the file from PULSE_SIGNING_KEY, or signs nothing.
+        trust: public keys, ``ed25519:<hex>``, or a `Trust`: a record that none of them has signed, or that contradicts
+            what was seen before, raises Untrusted. None takes them from PULSE_TRUST, with spaces between them, or
+            believes the store.
+        state_dir: where what was seen of the run is kept for the next process, with ``trust``; None takes it from
+            PULSE_STATE_DIR, or the user's folder.
+        nonfinite: what becomes of weights that are NaN or infinite, of those that a push or a pull changes: ``allow``
+            does not look, ``warn`` tells of them as an event, ``refuse`` raises InvalidModel, and nothing is changed.
+        cache: a folder of this host, in which processes of one user share what they fetch, so that each object is
+            downloaded once; None takes it from PULSE_CACHE, or there is none.
+        cache_bytes: what the cache takes at most; None takes it from PULSE_CACHE_BYTES, or is half of its disk.
 
     Raises:
         InvalidArgument: an argument is not valid.
         NotFound: ``create=False``, and there is no such run.
-        AccessDenied, StoreUnavailable: ``create=False``, and the store can't be reached.
+        AccessDenied, StoreUnavailable, Untrusted: ``create=False``, and the log can't be read, or not be believed.
     """
-    options = PublishOptions(coder, publish_dtype, keyframe_share, keyframe_every, keyframe_coding, shadow)
+    options = PublishOptions(coder, publish_dtype, keyframe_share, keyframe_every, keyframe_coding, shadow, compact)
+    signer, pinned = signer_of(signing_key), trust_of(trust, state_dir)
+    copies = cache_folder(cache, cache_bytes)
     registry = Registry(
-        connect(url, token), run, options=options, backend=backend, worker=worker, owns_store=True, device=device
+        connect(url, token),
+        run,
+        options=options,
+        backend=backend,
+        worker=worker,
+        lease_seconds=lease_seconds,
+        owns_store=True,
+        device=device,
+        on_event=on_event,
+        object_cost=object_cost,
+        signer=signer,
+        trust=pinned,
+        nonfinite=nonfinite,
+        cache=copies,
     )
     if not create and registry.state().seq < 0:
         registry.close()

@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pulse_kernels import Cells
 from pulse_registry.coding import KeyframeCoding
+from pulse_registry.detour import stage_version
 from pulse_registry.digest import Digest
-from pulse_registry.errors import Conflict, InvalidArgument, PulseError
+from pulse_registry.errors import Conflict, InvalidArgument, InvalidModel, PulseError
+from pulse_registry.finite import NonFinite, first_in_groups, judge
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import write_keyframe
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId, RunState
@@ -26,9 +28,8 @@ from pulse_registry.model import Model, PublishDtype, View, layout_of, read_mode
 from pulse_registry.patch import CoderChoice
 from pulse_registry.patch_upload import store_patch
 from pulse_registry.placement import ShadowPlace
-from pulse_registry.route import plan
 from pulse_registry.shadow import Advance, Shadow
-from pulse_registry.stage import Staging, stage_cells
+from pulse_registry.stage import Staging
 from pulse_registry.store import create
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.versions import PushResult
@@ -48,6 +49,7 @@ class PublishOptions:
         keyframe_every: a keyframe at least every so many versions; None: by share alone.
         keyframe_coding: ``raw`` stores ordinary checkpoints; ``exponents`` smaller ones, which only this library reads.
         shadow: of a model on a GPU, what was published last stays in its memory, or in pinned ``host`` memory.
+        compact: ``inline`` makes merged patches in a background thread; ``off`` leaves them to a compactor elsewhere.
     """
 
     coder: CoderChoice = "auto"
@@ -56,6 +58,7 @@ class PublishOptions:
     keyframe_every: int | None = None
     keyframe_coding: KeyframeCoding = "raw"
     shadow: ShadowPlace = "device"
+    compact: Literal["off", "inline"] = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +79,24 @@ class Publisher:
     """The trainer's side of one run: pushes are diffed one by one; their uploads follow in the background, in order."""
 
     def __init__(
-        self, staging: Staging, reader: LogReader, writer: LogWriter, new_id: NewId, options: PublishOptions
+        self,
+        staging: Staging,
+        reader: LogReader,
+        writer: LogWriter,
+        new_id: NewId,
+        options: PublishOptions,
+        queue: Executor,
+        nonfinite: NonFinite = "allow",
     ) -> None:
+        """Prepare to publish; no I/O yet. ``queue`` has one thread, and is shut down by ``close``."""
+        self._nonfinite: NonFinite = nonfinite
         self._staging = staging
         self._reader = reader
         self._writer = writer
         self._new_id = new_id
         self._options = options
         self._lock = threading.RLock()
-        self._queue = ThreadPoolExecutor(1, thread_name_prefix="pulse-push")
+        self._queue = queue
         self._shadow: Shadow | None = None
         self._trusted = False  # whether the shadow is known to be the newest version
         self._generation = 0
@@ -103,9 +115,11 @@ class Publisher:
                 geometry = Geometry(layout)
                 with timeline.during("diff", geometry.nbytes):
                     shadow = self._staging.first_shadow(geometry, views, version, self._options.shadow)
+                self._judge(step, shadow, None)
             else:
                 self._shadow = None  # cut off in the middle, it may hold no version
                 advance = shadow.advance(views, self._options.coder, timeline)
+                self._judge(step, shadow, advance)
             self._shadow, self._trusted = shadow, True
             job = _Job(shadow.version, step, shadow, advance, shadow.digest, metadata or {}, self._generation, timeline)
             return self._queue.submit(self._run, job)
@@ -113,6 +127,28 @@ class Publisher:
     def close(self) -> None:
         """Wait for everything that was queued."""
         self._queue.shutdown(wait=True)
+
+    def _judge(self, step: int, shadow: Shadow, advance: Advance | None) -> None:
+        """Do what the policy says about NaN and infinities among the cells that a push changed, or all, if all are new.
+
+        Raises:
+            InvalidModel: the policy is to refuse; the shadow is at the version before, for the next push.
+        """
+        if self._nonfinite == "allow":
+            return
+        geometry, staging = shadow.geometry, self._staging
+        if advance is None:
+            flat = first_in_groups(geometry, self._cells_of(shadow, shadow.version), staging.map_)
+        else:
+            flat = shadow.changes_of(advance.version).not_finite()
+        try:
+            judge(self._nonfinite, geometry, flat, f"step {step}", self._reader.run, staging.events)
+        except InvalidModel:
+            if advance is not None:
+                advance.stop()
+                shadow.revert(advance.version)
+                self._shadow = shadow
+            raise
 
     def _newest(self, layout_id: str, views: Mapping[str, View]) -> tuple[Shadow | None, int]:
         """Return the shadow to diff against, None where this layout begins anew, and the number after the newest."""
@@ -130,17 +166,12 @@ class Publisher:
         if latest is None or latest.layout != layout_id:
             return None
         known = self._shadow if self._shadow is not None and self._shadow.geometry.id == layout_id else None
-        have = known.version if known is not None else None
+        base = state.find(known.version) if known is not None else None
+        if base is None or known is None or base.digest != known.digest.hex():
+            known = base = None  # so old that it is forgotten, or another writer's version has its number
         shadow = known or self._staging.empty_shadow(self._staging.geometry(layout_id), views, self._options.shadow)
         target = shadow.target()
-        staged = stage_cells(
-            self._staging,
-            target,
-            plan(state, latest.version, have=have),
-            base_digest=known.digest if known is not None else None,
-            target_digest=Digest.parse(latest.digest),
-            timeline=Timeline(),
-        )
+        staged = stage_version(self._staging, state, latest, target, base=base, timeline=Timeline()).cells
         self._shadow = None  # until all cells are written, there is nothing to go on from
         staged.store_into(self._staging, target)
         digest = staged.digest
@@ -304,6 +335,8 @@ def check_options(options: PublishOptions) -> None:
         raise InvalidArgument(f"coder is {options.coder!r}; it is one of auto, gap, class")
     if options.shadow not in ("device", "host"):
         raise InvalidArgument(f"shadow is {options.shadow!r}; it is one of device, host")
+    if options.compact not in ("off", "inline"):
+        raise InvalidArgument(f"compact is {options.compact!r}; it is one of off, inline")
     if options.dtype not in ("bf16", "keep"):
         raise InvalidArgument(f"publish_dtype is {options.dtype!r}; it is one of bf16, keep")
     if not options.keyframe_share > 0:

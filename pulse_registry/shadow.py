@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from pulse_kernels import Backend, Cells
-from pulse_registry.change import Change
+from pulse_registry.change import Change, Changes, HostChanges
 from pulse_registry.digest import Digest
 from pulse_registry.errors import Conflict
 from pulse_registry.geometry import Geometry, Group
@@ -69,6 +69,10 @@ class Shadow(Protocol):
 
     def revert(self, version: int) -> None:
         """Take back ``version`` and all after it."""
+        ...
+
+    def changes_of(self, version: int) -> Changes:
+        """Return what ``version``, which is on its way, changed of the one before."""
         ...
 
     def target(self) -> Target:
@@ -195,6 +199,12 @@ class HostShadow:
             while self._pending and self._pending[-1][0] >= version:
                 number, self.digest = self._pending.pop()
                 self.version = number - 1
+
+    def changes_of(self, version: int) -> HostChanges:
+        """Return what ``version``, which is on its way, changed of the one before."""
+        return HostChanges(
+            tuple(change for front in self._fronts for number, change in front.changes if number == version)
+        )
 
     @contextmanager
     def lent(self, version: int, group: Group) -> Iterator[list[Cells]]:

@@ -65,6 +65,7 @@ class PushResult:
 class PullResult:
     """What a pull did: ``nbytes`` in ``objects`` objects were fetched.
 
+    ``avoided``: keys of the objects that are gone or damaged, so that another route was taken.
     ``timeline``: the phases ``route``, ``fetch``, ``decode``, ``verify`` and ``apply``, in seconds from the call of
     ``pull`` or ``stage``; only ``apply`` changes weights. ``phases``: seconds from each one's start to its end; they
     overlap, so that they don't add up to the whole.
@@ -78,6 +79,7 @@ class PullResult:
     changed: int
     phases: Mapping[str, float]
     timeline: tuple[Phase, ...] = ()
+    avoided: tuple[str, ...] = ()
 
 
 def describe(state: RunState, entry: VersionEntry) -> Version:

@@ -10,16 +10,22 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
+from pulse_registry.cli.compact import compact
 from pulse_registry.cli.demo import demo
 from pulse_registry.cli.doctor import doctor
 from pulse_registry.cli.exits import MEANINGS, UNEXPECTED, USAGE, exit_code
+from pulse_registry.cli.export import export
+from pulse_registry.cli.gc import gc
+from pulse_registry.cli.import_ import import_
 from pulse_registry.cli.inspect import inspect
+from pulse_registry.cli.key import key
 from pulse_registry.cli.log import log
 from pulse_registry.cli.output import print_error
 from pulse_registry.cli.pull import pull
 from pulse_registry.cli.push import push
 from pulse_registry.cli.route import route
 from pulse_registry.cli.serve import serve
+from pulse_registry.cli.tag import tag
 from pulse_registry.cli.token import token
 from pulse_registry.cli.verify import verify
 from pulse_registry.errors import PulseError
@@ -36,8 +42,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (push, pull, log, route, verify, inspect, demo, doctor, serve):
+for command in (push, pull, log, route, verify, inspect, demo, doctor, serve, compact, export, gc, tag):
     app.command()(command)
+app.add_typer(key, name="key")
+app.command("import")(import_)
 app.add_typer(token, name="token")
 
 

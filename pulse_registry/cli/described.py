@@ -15,7 +15,8 @@ from pulse_registry.patch import read_head
 from pulse_registry.pieces import CODING_FORMAT
 from pulse_registry.safetensors_header import split_header
 from pulse_registry.store import Store
-from pulse_schemas import Fault, Head, Layout, Schema, SchemaError, Snapshot, load_json, unseal_record
+from pulse_registry.trust.keys import key_text
+from pulse_schemas import Fault, Head, Layout, Schema, SchemaError, Snapshot, load_json, open_sealed, unseal_record
 
 _HEADER_LIMIT = 100 << 20
 _SEALED: dict[str, Callable[[bytes], Schema]] = {
@@ -139,7 +140,9 @@ def _sealed(name: str, data: bytes) -> dict[str, Any]:
     # A seal that does not fit comes out the same whatever the kind; a damaged format name must not choose it.
     body = _json_object(name, data).get("body")
     kind = str(body.get("format", "")).partition("/")[0] if isinstance(body, dict) else ""
-    return _checked(name, kind.removeprefix("pulse-"), _SEALED.get(kind.removeprefix("pulse-"), unseal_record), data)
+    document = _checked(name, kind.removeprefix("pulse-"), _SEALED.get(kind.removeprefix("pulse-"), unseal_record), data)
+    signature = open_sealed(data).signature  # as the document says; it is not verified
+    return document if signature is None else document | {"signed_by": key_text(signature.key)}
 
 
 def _plain(name: str, data: bytes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pulse_registry.errors import (
     Conflict,
     CorruptObject,
     Fenced,
+    Gone,
     InvalidArgument,
     InvalidModel,
     LayoutMismatch,
@@ -18,6 +19,7 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
     UnsupportedFormat,
+    Untrusted,
 )
 
 UNEXPECTED: Final = 1
@@ -26,6 +28,7 @@ UNSAFE: Final = 9  # what pulse doctor says of a store; no error stands behind i
 EXIT_CODES: Final[dict[type[PulseError], int]] = {
     InvalidArgument: USAGE,
     NotFound: 3,
+    Gone: 3,
     AlreadyExists: 4,
     Conflict: 4,
     Fenced: 4,
@@ -36,18 +39,20 @@ EXIT_CODES: Final[dict[type[PulseError], int]] = {
     UnsupportedFormat: 6,
     StoreUnavailable: 7,
     AccessDenied: 8,
+    Untrusted: 10,
 }
 MEANINGS: Final[dict[int, str]] = {
     0: "done",
     UNEXPECTED: "unexpected: a defect; PULSE_DEBUG=1 shows where",
     USAGE: "usage: a wrong option, URL, name or folder",
-    3: "not found: no such run, version or object",
+    3: "not found: no such run, version or object, or it was retired",
     4: "conflict: another writer, or another pull into the folder",
     5: "mismatch: the model, or what the folder holds, does not fit",
     6: "corrupt, or written by another release",
     7: "unavailable: the store or the disk did not do it; try again",
     8: "access denied: credentials or a token are missing, wrong or too narrow",
     UNSAFE: "unsafe: the store does not keep the contract for several writers (pulse doctor)",
+    10: "untrusted: a record is not signed by a trusted key, or contradicts what was seen",
 }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -22,18 +25,62 @@ Token = Annotated[
         "--token", metavar="TOKEN", help="For a service. Better in PULSE_TOKEN: others can see a command's options."
     ),
 ]
+Trusted = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        envvar="PULSE_TRUST",
+        metavar="KEY",
+        help="Believe only what this public key has signed (ed25519:...; may be repeated; =attach,retire limits it).",
+    ),
+]
+SigningKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--signing-key", envvar="PULSE_SIGNING_KEY", metavar="FILE", help="Sign what is written with this key."
+    ),
+]
+CacheFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache", envvar="PULSE_CACHE", metavar="DIR", help="Share what is fetched with other processes of this host."
+    ),
+]
+CacheBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--cache-bytes",
+        envvar="PULSE_CACHE_BYTES",
+        metavar="N",
+        help="Of the cache, at most; half of its disk if not given.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, of errors too.")]
-VersionOption = Annotated[str, typer.Option("--version", metavar="V", help="A version's number, or latest.")]
+VersionOption = Annotated[str, typer.Option("--version", metavar="V", help="A version's number, latest, or a tag.")]
+_NAME = re.compile(r"[a-z][a-z0-9._-]{0,63}", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def parse_version(text: str) -> int | Literal["latest"]:
+def parse_version(text: str) -> int | str:
     """Return what a version option says.
 
     Raises:
-        InvalidArgument: neither a number nor ``latest``.
+        InvalidArgument: neither a number nor ``latest`` nor a tag's name.
     """
-    if text == "latest":
-        return "latest"
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    raise InvalidArgument(f"{text!r} is no version: give a number from 0 on, or latest")
+    if _NAME.fullmatch(text):
+        return text
+    raise InvalidArgument(f"{text!r} is no version: give a number from 0 on, latest, or a tag")
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return a time that is written as a number and a unit.
+
+    Raises:
+        InvalidArgument: it is no such thing.
+    """
+    match = re.fullmatch(r"(0|[1-9][0-9]{0,3})([smhdw])", text, re.ASCII)
+    if match is None:
+        raise InvalidArgument(f"{text!r} is no time: write a number up to 9999 and s, m, h, d or w, such as 30d")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})

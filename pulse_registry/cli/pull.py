@@ -7,8 +7,19 @@ from typing import Annotated
 
 import typer
 
+from pulse_registry.cache import cache_folder
 from pulse_registry.checkpoint import pull_checkpoint
-from pulse_registry.cli.options import Json, Root, Run, Token, VersionOption, parse_version
+from pulse_registry.cli.options import (
+    CacheBytes,
+    CacheFolderOption,
+    Json,
+    Root,
+    Run,
+    Token,
+    Trusted,
+    VersionOption,
+    parse_version,
+)
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.progress import MeteredFiles
 from pulse_registry.cli.session import open_session
@@ -24,6 +35,9 @@ def pull(
         bool, typer.Option("--fresh", help="Replace the shards in DIR whole, whatever they hold.")
     ] = False,
     token: Token = None,
+    trust: Trusted = None,
+    cache: CacheFolderOption = None,
+    cache_bytes: CacheBytes = None,
     timeline: TimelineOption = False,
     json_output: Json = False,
 ) -> None:
@@ -32,7 +46,10 @@ def pull(
     Crash-safe: at every moment DIR's index names a whole version, the old or the new one.
     """
     wanted = parse_version(version)
-    with open_session(root, run, title=f"pull to {out}", quiet=json_output, token=token, spool=out) as session:
+    copies = cache_folder(cache, cache_bytes)
+    with open_session(
+        root, run, title=f"pull to {out}", quiet=json_output, token=token, spool=out, trust=trust, cache=copies
+    ) as session:
         files = MeteredFiles(session.meter)
         result = pull_checkpoint(session.registry, out, wanted, fresh=fresh, files=files)
     if json_output:

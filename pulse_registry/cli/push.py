@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.checkpoint.source import read_checkpoint
-from pulse_registry.cli.options import Json, Root, Run, Token
+from pulse_registry.cli.options import Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
@@ -31,6 +31,14 @@ class KeyframesAs(StrEnum):
     exponents = "exponents"
 
 
+class NonFiniteAs(StrEnum):
+    """What becomes of NaN and infinities."""
+
+    allow = "allow"
+    warn = "warn"
+    refuse = "refuse"
+
+
 class PublishAs(StrEnum):
     """The dtype of floating tensors."""
 
@@ -48,14 +56,29 @@ def push(
     keyframe_coding: Annotated[
         KeyframesAs, typer.Option(help="Of a keyframe: exponents is some 30 % smaller, for pulse alone to read.")
     ] = KeyframesAs.raw,
+    nonfinite: Annotated[
+        NonFiniteAs, typer.Option(help="Of weights that are NaN or infinite, among those that changed.")
+    ] = NonFiniteAs.allow,
     token: Token = None,
+    signing_key: SigningKeyFile = None,
+    trust: Trusted = None,
     timeline: TimelineOption = False,
     json_output: Json = False,
 ) -> None:
     """Publish a checkpoint as the next version: the cells that changed, or all of the first one."""
     model = read_checkpoint(source)
     options = PublishOptions(coder.value, dtype.value, keyframe_coding=keyframe_coding.value)
-    with open_session(root, run, title=f"push {source}", quiet=json_output, token=token, options=options) as session:
+    with open_session(
+        root,
+        run,
+        title=f"push {source}",
+        quiet=json_output,
+        token=token,
+        options=options,
+        trust=trust,
+        signing_key=signing_key,
+        nonfinite=nonfinite.value,
+    ) as session:
         result = session.registry.push(step, model)
     if json_output:
         print_json(

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pulse_registry.cache import CacheFolder
 from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.errors import NotFound
+from pulse_registry.finite import NonFinite
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.service.connect import HasConnections, connect
 from pulse_registry.store import Store
+from pulse_registry.trust import signer_of, trust_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +36,34 @@ def open_session(
     token: str | None = None,
     options: PublishOptions | None = None,
     spool: Path | None = None,
+    trust: list[str] | None = None,
+    signing_key: Path | None = None,
+    cache: CacheFolder | None = None,
+    nonfinite: NonFinite = "allow",
 ) -> Iterator[Session]:
-    """Open a run; with ``options``, to push to it, so that it may be new. ``token``: see ``pulse_registry.open``.
+    """Open a run; with ``options``, to push to it, so that it may be new. For the rest see ``pulse_registry.open``.
 
     Raises:
         NotFound: there is no such run, and nothing will be pushed.
-        InvalidArgument: the URL, the name or the token is not valid.
+        InvalidArgument: the URL, the name, the token or a key is not valid.
+        Untrusted: the log is not to be believed.
         AccessDenied: the credentials or the token do not allow it.
         StoreUnavailable: the store can't be reached.
     """
+    signer, pinned = signer_of(signing_key), trust_of(trust or None)
     with (
         Meter(title, quiet=quiet) as meter,
         opened_store(root, token) as store,
-        Registry(MeteredStore(store, meter), run, options=options, spool=spool) as registry,
+        Registry(
+            MeteredStore(store, meter),
+            run,
+            options=options,
+            spool=spool,
+            signer=signer,
+            trust=pinned,
+            cache=cache,
+            nonfinite=nonfinite,
+        ) as registry,
     ):
         if options is None and registry.state().seq < 0:
             raise NotFound(f"there is no run {run!r} in {root}")

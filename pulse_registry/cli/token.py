@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pulse_registry.cli.options import Json
+from pulse_registry.cli.options import Json, parse_duration
 from pulse_registry.cli.output import print_json, print_table
 from pulse_registry.cli.serve import server_module
-from pulse_registry.errors import InvalidArgument
 
 token = typer.Typer(help="Make, list and revoke the tokens of a service.", no_args_is_help=True)
 
 TokensFile = Annotated[
     Path, typer.Option("--file", envvar="PULSE_TOKENS_FILE", metavar="FILE", help="The tokens' file.")
 ]
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class ScopeName(StrEnum):
@@ -46,7 +43,7 @@ def new(
 ) -> None:
     """Make a token and print it, this once; the file keeps its SHA-256. A running service knows it within a second."""
     tokens, now = server_module("tokens"), datetime.now(UTC)
-    expires_at = None if expires is None else now + _duration(expires)
+    expires_at = None if expires is None else now + parse_duration(expires)
     text, entry = tokens.new_token(name, scope.value, tuple(run or ["*"]), now=now, expires_at=expires_at)
     tokens.TokenFile(file).add(entry)
     if json_output:
@@ -87,10 +84,3 @@ def _shown(entry: Any) -> dict[str, Any]:
     """Return what may be shown of a token."""
     shown: dict[str, Any] = entry.model_dump(mode="json", exclude={"sha256"})
     return shown
-
-
-def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"([1-9][0-9]{0,3})([mhdw])", text, re.ASCII)
-    if match is None:
-        raise InvalidArgument(f"{text!r} is no time: write a number up to 9999 and m, h, d or w, such as 30d")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})

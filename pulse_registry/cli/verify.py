@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from pulse_registry.cli.options import Json, Root, Run, Token, VersionOption, parse_version
+from pulse_registry.cli.options import Json, Root, Run, Token, Trusted, VersionOption, parse_version
 from pulse_registry.cli.output import print_json
 from pulse_registry.cli.session import open_session
 
 
 def verify(
-    root: Root, run: Run, version: VersionOption = "latest", token: Token = None, json_output: Json = False
+    root: Root,
+    run: Run,
+    version: VersionOption = "latest",
+    token: Token = None,
+    trust: Trusted = None,
+    json_output: Json = False,
 ) -> None:
     """Fetch what leads to a version and check every byte and every cell of it."""
     wanted = parse_version(version)
-    with open_session(root, run, title="verify", quiet=json_output, token=token) as session:
+    with open_session(root, run, title="verify", quiet=json_output, token=token, trust=trust) as session:
         found = session.registry.verify(wanted)
     if json_output:
         print_json({"version": found.version, "digest": found.digest, "cells": found.cells, "verified": True})

@@ -52,8 +52,7 @@ class Edges:
 
     def refs(self, rows: npt.NDArray[np.int64]) -> list[Any]:
         """Return the references of rows: a keyframe's where a row leads from nothing, else a patch's."""
-        refs = self._columns.refs
-        return [refs[row] for row in rows.tolist()]
+        return list(map(self._columns.refs.__getitem__, rows.tolist()))
 
     @property
     def start(self) -> npt.NDArray[np.int64]:

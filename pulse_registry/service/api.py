@@ -19,7 +19,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
-from pulse_registry.service.link import Pace, Patience, failures, new_client, told_to_wait
+from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace, Patience, failures, new_client, told_to_wait
 from pulse_registry.service.problems import error_of
 from pulse_registry.service.wire import content_digest, digest_fits
 from pulse_schemas.api import Problem
@@ -163,7 +163,7 @@ class ServiceApi:
                 method, self.url + path, params=params, headers=headers, content=content, timeout=timeout
             ) as response:
                 if not response.is_success and response.status_code not in also:
-                    body = b"".join(Pace(self.patience, what).received(response))
+                    body = b"".join(Pace(self.patience, what).received(response, MOST_PROBLEM_BYTES))
                     raise self._refusal(what, Answer(response.status_code, response.headers, body))
                 yield response
 

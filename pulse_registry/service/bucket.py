@@ -17,7 +17,15 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
 )
-from pulse_registry.service.link import Pace, Patience, failures, new_client, origin_of, told_to_wait
+from pulse_registry.service.link import (
+    MOST_PROBLEM_BYTES,
+    Pace,
+    Patience,
+    failures,
+    new_client,
+    origin_of,
+    told_to_wait,
+)
 from pulse_registry.service.wire import range_header, read_range, read_range_into, read_size
 from pulse_registry.store.base import ByteRange
 from pulse_schemas.api import SignedRequest
@@ -87,7 +95,7 @@ class Bucket:
         headers = {**signed.headers, "Content-Length": str(size)}
         body = Pace(self._patience, what).sent(views)
         with self._send("PUT", signed.url, what, headers, body, (200, 201, 204)) as response:
-            for _ in Pace(self._patience, what).received(response):
+            for _ in Pace(self._patience, what).received(response, MOST_PROBLEM_BYTES):
                 pass
             return str(response.headers.get("etag", ""))
 
@@ -103,7 +111,7 @@ class Bucket:
     ) -> Iterator[httpx.Response]:
         with failures(what), self._client.stream(method, url, headers=headers, content=content) as response:
             if response.status_code not in good:
-                body = b"".join(Pace(self._patience, what).received(response))
+                body = b"".join(Pace(self._patience, what).received(response, MOST_PROBLEM_BYTES))
                 raise told_to_wait(_refusal(what, response.status_code, body), response.headers)
             yield response
 

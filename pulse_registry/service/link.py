@@ -15,10 +15,14 @@ from urllib.parse import urlsplit
 import httpx
 from tenacity import RetryCallState, wait_random_exponential
 
-from pulse_registry.errors import PulseError, StoreUnavailable
+from pulse_registry.errors import PulseError, StoreUnavailable, UnsupportedFormat
 
 CHUNK_BYTES: Final = 256 << 10
 """Bodies are sent in pieces of this size: the transport copies what the system did not take at once."""
+MOST_BYTES: Final = 1 << 30
+"""Of an answer that is kept whole: longer than any document; what is without end ends here."""
+MOST_PROBLEM_BYTES: Final = 1 << 20
+"""Of an answer that says what went wrong, or only that it is done."""
 _LONGEST_PAUSE_S: Final = 10.0
 
 
@@ -87,10 +91,14 @@ class Pace:
         self._since += seconds
         self._moved = 0
 
-    def received(self, response: httpx.Response) -> Iterator[bytes]:
-        """Yield a body's bytes as they come."""
+    def received(self, response: httpx.Response, most: int = MOST_BYTES) -> Iterator[bytes]:
+        """Yield a body's bytes as they come; raises StoreUnavailable when more than ``most`` have."""
+        left = most
         for chunk in response.iter_raw():
             self.add(len(chunk))
+            left -= len(chunk)
+            if left < 0:
+                raise StoreUnavailable(f"{self._what}: the answer is longer than {most} bytes, which it can't be")
             yield chunk
 
     def sent(self, views: Iterable[memoryview]) -> Iterator[bytes]:
@@ -138,8 +146,18 @@ def _trusted() -> ssl.SSLContext:
 
 
 def origin_of(url: str) -> str:
-    """Return a URL's scheme and host, which is all of it that may be told."""
-    parts = urlsplit(url)
+    """Return a URL's scheme and host, which is all of it that may be told.
+
+    Raises:
+        UnsupportedFormat: it has none: a service gave it out, which is of another release, or none.
+    """
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("http", "https") and parts.hostname
+    except ValueError:
+        whole = None
+    if not whole:
+        raise UnsupportedFormat("the service answered with a URL that is none; upgrade the older of the two")
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 

@@ -123,7 +123,10 @@ class Links:
         until = float("inf")
         if body.expires_at is not None:
             # By the service's clock alone: this machine's may be wrong.
-            life = (datetime.fromisoformat(body.expires_at) - answer.clock).total_seconds()
+            try:
+                life = (datetime.fromisoformat(body.expires_at) - answer.clock).total_seconds()
+            except ValueError as error:
+                raise UnsupportedFormat(f"{self._api.url} answered with a time that is none: {error}") from error
             until = asked_at + _LIFE_USED * life
         links = {key: self._link(body, key, until) for key in keys}
         with self._lock:

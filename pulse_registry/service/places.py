@@ -11,13 +11,14 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import keys
 from pulse_registry.store.keys import check_key
 
-Kind = Literal["head", "record", "snapshot", "layout", "object"]
+Kind = Literal["head", "record", "snapshot", "layout", "object", "lease", "request"]
 
 RUN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _WORKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _RECORD: Final = re.compile(r"log/([0-9]{12})\.json")
 _SNAPSHOT: Final = re.compile(r"log/snapshots/([0-9]{12})\.json")
 _LAYOUT: Final = re.compile(r"layouts/([0-9a-f]{64})\.json")
+_LEASE: Final = re.compile(r"leases/([A-Za-z0-9][A-Za-z0-9._:-]{0,159})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,13 @@ def place_of(key: str) -> Place:
             return Place(run, "snapshot", rest, f"{base}/snapshots/{int(found[1])}", int(found[1]))
         if found := _LAYOUT.fullmatch(rest):
             return Place(run, "layout", rest, f"{base}/layouts/{found[1]}")
+        if found := _LEASE.fullmatch(rest):
+            return Place(run, "lease", rest, f"{base}/leases/{found[1]}")
+        if found := keys.requested(rest):
+            return Place(run, "request", rest, f"{base}/requests/{found[0]}/{found[1]}/{found[2]}")
         if keys.is_object_key(rest):
             return Place(run, "object", rest, f"{base}/{quote(rest)}")
-    raise InvalidArgument(f"{key!r} is no key of a run's log, layouts or objects: a service gives out nothing else")
+    raise InvalidArgument(f"{key!r} is no key of a run's log, layouts, objects or leases: a service has nothing else")
 
 
 def snapshots_of(prefix: str) -> str:

@@ -15,6 +15,7 @@ from pulse_registry.errors import (
     Conflict,
     CorruptObject,
     Fenced,
+    Gone,
     InvalidArgument,
     InvalidModel,
     LayoutMismatch,
@@ -22,12 +23,14 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
     UnsupportedFormat,
+    Untrusted,
 )
 
 TYPE_PREFIX: Final = "urn:pulse-registry:problem:"
 
 STATUS: Final[dict[type[PulseError], HTTPStatus]] = {
     NotFound: HTTPStatus.NOT_FOUND,
+    Gone: HTTPStatus.GONE,
     AlreadyExists: HTTPStatus.CONFLICT,
     Conflict: HTTPStatus.CONFLICT,
     Fenced: HTTPStatus.CONFLICT,
@@ -36,6 +39,7 @@ STATUS: Final[dict[type[PulseError], HTTPStatus]] = {
     LayoutMismatch: HTTPStatus.CONFLICT,
     BaseMismatch: HTTPStatus.CONFLICT,
     CorruptObject: HTTPStatus.BAD_GATEWAY,
+    Untrusted: HTTPStatus.BAD_GATEWAY,
     UnsupportedFormat: HTTPStatus.NOT_IMPLEMENTED,
     AccessDenied: HTTPStatus.FORBIDDEN,
     StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -64,8 +68,8 @@ def error_of(problem_type: str, status: int, detail: str) -> PulseError:
     """Return the error that a problem document stands for.
 
     A type that this release does not know, or an answer that is no problem document at all (a proxy's), goes by its
-    status alone: 401 and 403 are AccessDenied, 404 is NotFound, 408, 425, 429 and 5xx are StoreUnavailable, any other
-    InvalidArgument.
+    status alone: 401 and 403 are AccessDenied, 404 is NotFound, 410 is Gone, 408, 425, 429 and 5xx are
+    StoreUnavailable, any other InvalidArgument.
     """
     kind = _BY_NAME.get(problem_type.removeprefix(TYPE_PREFIX)) if problem_type.startswith(TYPE_PREFIX) else None
     if kind is None:
@@ -73,6 +77,8 @@ def error_of(problem_type: str, status: int, detail: str) -> PulseError:
             kind = AccessDenied
         elif status == 404:
             kind = NotFound
+        elif status == 410:
+            kind = Gone
         elif status in (408, 425, 429) or status >= 500:
             kind = StoreUnavailable
         else:

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from pulse_registry.errors import PulseError
 from pulse_registry.versions import PullResult, PushResult
-from pulse_schemas.api import PhaseBody, WorkerReport
+from pulse_schemas.api import MAX_AVOIDED, PhaseBody, WorkerReport
 
 _logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ def report_of(result: PullResult | PushResult) -> WorkerReport:
         phases=dict(result.phases),
         timeline=tuple(PhaseBody(**asdict(phase)) for phase in result.timeline),
         nbytes=result.nbytes,
+        avoided=result.avoided[:MAX_AVOIDED] if isinstance(result, PullResult) else (),
     )
 
 

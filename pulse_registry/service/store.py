@@ -27,8 +27,8 @@ from pulse_schemas.api import SnapshotList, WorkerReport
 class ServiceStore:
     """A Store and a Gateway: the runs of a service. Thread-safe.
 
-    It holds logs, layouts and objects of runs and nothing else, and deletes nothing. An object, once there, is never
-    replaced: to put the same bytes again is no error, to put others is AlreadyExists.
+    It holds logs, layouts, objects and leases of runs and nothing else, and deletes leases alone. An object, once there,
+    is never replaced: to put the same bytes again is no error, to put others is AlreadyExists.
     """
 
     def __init__(self, url: str, token: str | None = None, *, patience: Patience | None = None) -> None:
@@ -92,7 +92,7 @@ class ServiceStore:
             self._bucket.get_into(self._new_link(place, link).url, place.key, byte_range, view)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
-        """Append a record, or store a layout or an object: see Store.put.
+        """Append a record, or store a layout, an object, a lease or a request: see Store.put.
 
         Objects are only created, with ``if_absent`` or without. A layout that is there already is no error: its name is
         the hash of its bytes.
@@ -100,14 +100,14 @@ class ServiceStore:
         Raises:
             AlreadyExists: the object, or another record, is there.
             Fenced, Conflict, InvalidArgument: the service does not append this record.
-            InvalidArgument: it is neither of the three; the service keeps the rest itself.
+            InvalidArgument: it is none of these; the service keeps the rest itself.
         """
         place = self._place(key)
         match place.kind:
             case "record" if if_absent:
                 body = b"".join(body_views(data))
                 self._api.ask("POST", f"{run_path(place.run)}/log", body=body)
-            case "layout":
+            case "layout" | "lease" | "request":
                 self._api.ask("PUT", place.path, body=b"".join(body_views(data)))
             case "object":
                 self._uploads.put(place.run, place.key, data)
@@ -141,12 +141,16 @@ class ServiceStore:
         return (name for name in names if after is None or name > after)
 
     def delete(self, key: str) -> None:
-        """Refuse: a service deletes nothing.
+        """Give up a lease: a service deletes nothing else.
 
         Raises:
-            InvalidArgument: always.
+            InvalidArgument: it is not a lease.
         """
-        raise InvalidArgument(f"{key!r}: a service deletes nothing for its clients; delete it in the bucket")
+        place = self._place(key)
+        if place.kind == "lease":
+            self._api.ask("DELETE", place.path)
+            return
+        raise InvalidArgument(f"{key!r}: a service deletes nothing but leases for its clients; delete it in the bucket")
 
     # -- Gateway ---------------------------------------------------------------------------------------------------
 

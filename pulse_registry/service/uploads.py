@@ -15,7 +15,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
 from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.bucket import Bucket, SignatureRefused
-from pulse_registry.service.link import Pace, pause
+from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace, pause
 from pulse_registry.service.links import own_path
 from pulse_registry.service.places import run_path
 from pulse_registry.service.wire import content_digest
@@ -28,6 +28,7 @@ HELD_BYTES: Final = 64 << 20
 """A stream up to this size is held as a whole, to be hashed before it is announced."""
 IN_FLIGHT_BYTES: Final = 256 << 20
 """Parts under way take about so much memory together; one at least, eight at most."""
+_MOST_PARTS: Final = 10_000
 _COMPLETE_S: Final = 120.0
 _STORED_S: Final = 5.0
 """The service has written as it received: a longer wait would leave no time to try again."""
@@ -74,8 +75,13 @@ class Uploads:
         elif upload.kind == "direct" and upload.request is not None:
             self._send_direct(upload.request, key, body_views(data) if views is None else views, size, sha256)
         elif upload.kind == "parts" and upload.upload_id is not None and upload.part_size:
-            pieces = _parts(body_views(data) if views is None else views, upload.part_size)
-            _PartsUpload(self._api, self._bucket, run, key, upload.upload_id).send(pieces, upload.part_size)
+            part_size = min(upload.part_size, max(1, size))
+            if not size / _MOST_PARTS <= part_size <= IN_FLIGHT_BYTES:
+                raise UnsupportedFormat(
+                    f"{self._api.url} wants {key!r}, of {size} bytes, in parts of {upload.part_size}; upgrade the older"
+                )
+            pieces = _parts(body_views(data) if views is None else views, part_size)
+            _PartsUpload(self._api, self._bucket, run, key, upload.upload_id).send(pieces, part_size)
         else:
             raise UnsupportedFormat(
                 f"{self._api.url} does not say how to store {key!r} in a way that this release knows; upgrade the older"
@@ -92,7 +98,7 @@ class Uploads:
             headers["Content-Digest"] = content_digest(bytes.fromhex(sha256))
         body = Pace(self._api.patience, f"{self._api.url}: {key}").sent(views)
         with self._api.stream("PUT", path, headers=headers, content=body, wait_s=_STORED_S) as response:
-            for _ in response.iter_raw():
+            for _ in Pace(self._api.patience, f"{self._api.url}: {key}").received(response, MOST_PROBLEM_BYTES):
                 pass
 
 

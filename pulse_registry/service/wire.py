@@ -12,10 +12,11 @@ from typing import Final
 import httpx
 
 from pulse_registry.errors import CorruptObject, StoreUnavailable
-from pulse_registry.service.link import Pace
+from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace
 from pulse_registry.store.base import ByteRange
 
 _SHA256: Final = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):")
+_MOST_DIGITS: Final = 18
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18}|\*)")
 
 
@@ -57,7 +58,7 @@ def read_range(response: httpx.Response, key: str, byte_range: ByteRange | None,
             raise _too_short(key, byte_range, length)
         return _skipped(pace.received(response), key, byte_range)
     _check_part(response, key, byte_range)
-    return _exactly(pace.received(response), stop - start, key)
+    return _exactly(pace.received(response, stop - start), stop - start, key)
 
 
 def read_range_into(response: httpx.Response, key: str, byte_range: ByteRange, view: memoryview, pace: Pace) -> None:
@@ -67,9 +68,8 @@ def read_range_into(response: httpx.Response, key: str, byte_range: ByteRange, v
         return
     _check_part(response, key, byte_range)
     at = 0
-    for chunk in pace.received(response):
-        if at + len(chunk) <= view.nbytes:
-            view[at : at + len(chunk)] = chunk
+    for chunk in pace.received(response, view.nbytes):
+        view[at : at + len(chunk)] = chunk
         at += len(chunk)
     if at != view.nbytes:
         raise StoreUnavailable(f"{key}: {at} bytes came of {view.nbytes}")
@@ -81,7 +81,7 @@ def read_size(response: httpx.Response, key: str, pace: Pace) -> int:
         length = _length(response)
         return length if length is not None else sum(len(chunk) for chunk in pace.received(response))
     _, _, total = _content_range(response, key)
-    for _ in pace.received(response):
+    for _ in pace.received(response, MOST_PROBLEM_BYTES):
         pass  # a byte: once it is read, the connection is free again
     if total is None:
         raise StoreUnavailable(f"{key}: the server does not say how long it is")
@@ -119,7 +119,7 @@ def _skipped(chunks: Iterator[bytes], key: str, byte_range: ByteRange) -> bytes:
 
 def _length(response: httpx.Response) -> int | None:
     text = response.headers.get("content-length", "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
 def _content_range(response: httpx.Response, key: str) -> tuple[int | None, int | None, int | None]:

@@ -5,8 +5,8 @@ A store that says less than that later was rolled back; one that says something 
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Final, Literal
 from blake3 import blake3
 from filelock import FileLock, Timeout
 
-from pulse_registry.errors import CorruptObject, StoreUnavailable
+from pulse_registry.errors import CorruptObject, InvalidArgument, StoreUnavailable
 from pulse_schemas import Schema, SchemaError
 
 STATE_VARIABLE: Final = "PULSE_STATE_DIR"
 _LOCK_S: Final = 30.0
+_NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 class Seen(Schema):
@@ -46,6 +47,7 @@ class Memory:
 
         Raises:
             CorruptObject: the file is damaged.
+            InvalidArgument: the folder may not be used.
             StoreUnavailable: it can't be read.
         """
         try:
@@ -53,7 +55,7 @@ class Memory:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreUnavailable(f"{self._file} can't be read: {error}") from error
+            raise self._failed(error) from error
         try:
             seen = Seen.unseal(data)
         except SchemaError as error:
@@ -71,7 +73,7 @@ class Memory:
         """Remember a record unless a newer one is remembered; return what is in the way: another record of this number.
 
         Raises:
-            CorruptObject, StoreUnavailable: as ``newest``, or it can't be written.
+            CorruptObject, InvalidArgument, StoreUnavailable: as ``newest``, or it can't be written.
         """
         with self._locked():
             known = self.newest()
@@ -84,7 +86,7 @@ class Memory:
         """Keep sealed records of one number, each in a file of its own, and return the files.
 
         Raises:
-            StoreUnavailable: they can't be written.
+            InvalidArgument, StoreUnavailable: they can't be written.
         """
         with self._locked():
             files = [self.folder / f"fork-{seq:012d}-{blake3(sealed).hexdigest()[:16]}.json" for sealed in records]
@@ -101,21 +103,22 @@ class Memory:
         except Timeout as error:
             raise StoreUnavailable(f"{self.folder} was locked by another process for {_LOCK_S:g} s") from error
         except OSError as error:
-            raise StoreUnavailable(
-                f"what was seen of run {self._run!r} can't be kept in {self.folder}: {error}"
-            ) from error
+            raise self._failed(error) from error
 
     def _write(self, file: Path, data: bytes) -> None:
-        descriptor, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
-        try:
-            with open(descriptor, "wb") as new:
-                new.write(data)
-                new.flush()
-                os.fsync(new.fileno())
-            os.replace(name, file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        """Replace a file, whole or not at all; under the lock, so that one name will do for what is not whole yet."""
+        new = self.folder / "new"
+        with new.open("wb") as writing:
+            writing.write(data)
+            writing.flush()
+            os.fsync(writing.fileno())
+        new.replace(file)
+
+    def _failed(self, error: OSError) -> InvalidArgument | StoreUnavailable:
+        what = f"what was seen of run {self._run!r} can't be kept in {self.folder}: {error.strerror or error}"
+        if error.errno in _NOT_ALLOWED:
+            return InvalidArgument(f"{what}; give another folder as state_dir, or in {STATE_VARIABLE}")
+        return StoreUnavailable(what)
 
 
 def state_folder(given_dir: Path | None, url: str) -> Path | None:

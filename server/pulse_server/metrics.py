@@ -86,7 +86,19 @@ class Metrics:
         self.signed_bytes = Counter(
             "pulse_signed_bytes", "Size of the objects behind them.", ("use",), registry=registry
         )
+        self.avoided = Counter(
+            "pulse_avoided_objects", "Objects that workers reported as gone or damaged.", registry=registry
+        )
         self.reports = Counter("pulse_worker_reports", "Reports that workers sent.", registry=registry)
+        self.collections = Counter(
+            "pulse_gc_collections",
+            "Collections of a run's garbage, by how they ended.",
+            ("outcome",),
+            registry=registry,
+        )
+        self.retired_versions = Counter("pulse_gc_retired_versions", "Versions that were retired.", registry=registry)
+        self.retired_bytes = Counter("pulse_gc_retired_bytes", "Size of objects that were retired.", registry=registry)
+        self.deleted_objects = Counter("pulse_gc_deleted_objects", "Objects that were deleted.", registry=registry)
         self.phase_seconds = Histogram(
             "pulse_phase_seconds",
             "From the start of a phase of a reported pull or push to its end; phases overlap.",
@@ -111,6 +123,7 @@ class Metrics:
     def count_report(self, report: WorkerReport) -> None:
         """Count what a worker or a trainer reported; phases that no release has count as one."""
         self.reports.inc()
+        self.avoided.inc(len(report.avoided))
         phases = {phase.phase: phase.end - phase.start for phase in report.timeline} or report.phases
         for name, seconds in phases.items():
             self.phase_seconds.labels(report.operation, name if name in _PHASES else "other").observe(max(0.0, seconds))

@@ -155,7 +155,7 @@ class Reports:
 
 
 def _told(state: RunState, note: WorkerNote) -> WorkerBody:
-    known = note.version < len(state.versions)
+    known = state.find(note.version)
     return WorkerBody.model_construct(
         worker=note.worker,
         version=note.version,
@@ -163,7 +163,8 @@ def _told(state: RunState, note: WorkerNote) -> WorkerBody:
         phases=note.phases,
         seconds=note.seconds,
         nbytes=note.nbytes,
+        avoided=note.avoided,
         reported_at=note.reported_at,
         staleness=max(0, len(state.versions) - 1 - note.version),
-        digest_matches=known and state.versions[note.version].digest == note.digest,
+        digest_matches=known is not None and known.digest == note.digest,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,10 @@ from pulse_registry.log import Admission, LogKeeper, LogReader, keys, utc_now
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.runs import list_runs
 from pulse_registry.store import PrefixStore, RetryStore, Store
+from pulse_registry.trust import PinGuard, SigningKey, Trust
 from pulse_schemas import Layout, SchemaError
 from pulse_schemas.api import WorkerReport
+from pulse_server.collecting import Collecting, policy_of
 from pulse_server.documents import DocumentStore
 from pulse_server.feed import Pace, RunFeed
 from pulse_server.feeds import Feeds
@@ -36,6 +39,7 @@ _ANNOUNCE_S: Final = 0.1
 _LINES_PER_S: Final = 2_000
 """Workers that an event stream tells of in a second, about: the more there are, the longer a new list of them waits."""
 
+logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -54,8 +58,14 @@ class Service:
     """
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
-        """Prepare; nothing is asked of the store yet."""
+        """Prepare; nothing is asked of the store yet.
+
+        Raises:
+            InvalidArgument: the settings name keys that are none.
+        """
         self.settings, self.metrics = settings, metrics
+        self._trust = Trust(settings.trust.split()) if settings.trust else None
+        self._signer = None if settings.signing_key is None else SigningKey.load(settings.signing_key)
         self.store = DocumentStore(
             RetryStore(
                 MetricsStore(store, metrics),
@@ -82,6 +92,13 @@ class Service:
         self._full_nbytes: dict[str, int] = {}
         self._runs: asyncio.Task[list[str]] | None = None
         self._runs_until = 0.0
+        self._collecting = Collecting(
+            self.store, self._new_reader, policy_of(settings), metrics, self.checkers, signer=self._signer
+        )
+        self._first_share = (
+            secrets.randbelow(1000) / 1000
+        )  # so that replicas that start together don't collect together
+        self._collects: asyncio.Task[None] | None = None
         self._gathering: dict[str, asyncio.Task[None]] = {}
         self._sharing: asyncio.Task[None] | None = None
         metrics.feeds.set_function(lambda: len(self.feeds))
@@ -91,6 +108,8 @@ class Service:
     async def start(self) -> None:
         """Begin the work that no request asks for."""
         self._sharing = asyncio.get_running_loop().create_task(self._share_reports(), name="share reports")
+        if self.settings.gc_seconds:
+            self._collects = asyncio.get_running_loop().create_task(self._collect_garbage(), name="collect garbage")
 
     def stop_waiting(self) -> None:
         """Send away all who wait for news, now and from here on; call it in the event loop. The rest goes on."""
@@ -100,9 +119,11 @@ class Service:
     async def stop(self) -> None:
         """End: what was accepted is finished, and no thread is left at work."""
         self.stop_waiting()
-        if self._sharing is not None:
-            self._sharing.cancel()
-            await asyncio.wait((self._sharing,))
+        tasks = [task for task in (self._sharing, self._collects) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         await self.feeds.stop()
         await self.call(self.reports.share)
         await asyncio.to_thread(self._end_threads)
@@ -219,10 +240,32 @@ class Service:
 
     def _new_feed(self, run: str) -> RunFeed:
         store = self.store_of(run)
-        reader = LogReader(store, run)
-        admission = Admission(store, run, reader, LogKeeper(store, reader), each=ParallelMap(self.checkers))
+        reader = self._new_reader(run)
+        keeper = LogKeeper(store, reader, signer=self._signer)
+        admission = Admission(store, run, reader, keeper, each=ParallelMap(self.checkers))
         pace = Pace(self.settings.poll_seconds, self.settings.idle_seconds)
         return RunFeed(reader, admission, self._followers, pace)
+
+    def _new_reader(self, run: str) -> LogReader:
+        guard = None
+        if self._trust is not None:
+            guard = PinGuard(self._trust, self.store.url, run, self.settings.state_dir)
+        return LogReader(self.store_of(run), run, guard)
+
+    async def _collect_garbage(self) -> None:
+        pause = self.settings.gc_seconds
+        await asyncio.sleep(pause * self._first_share)
+        while True:
+            for run in await self._all_runs():
+                await self.call(self._collecting.collect, run)
+            await asyncio.sleep(pause)
+
+    async def _all_runs(self) -> list[str]:
+        try:
+            return await self.runs()
+        except PulseError as error:
+            logger.warning("the runs can't be listed, so that no garbage is collected: %s", error)
+            return []
 
     async def _share_reports(self) -> None:
         while True:

@@ -32,6 +32,10 @@ class Settings(BaseSettings):
     insecure_open: Annotated[bool, Field(description="whoever reaches the service may do everything")] = False
     open_metrics: Annotated[bool, Field(description="/metrics needs no token")] = False
 
+    trust: Annotated[str, Field(description="public keys, with spaces between: only what they signed counts")] = ""
+    signing_key: Annotated[Path | None, Field(description="the key that snapshots are signed with")] = None
+    state_dir: Annotated[Path | None, Field(description="keeps what was seen of signed runs")] = None
+
     poll_seconds: Annotated[Seconds, Field(description="how often the log of a run in use is looked at")] = 0.25
     idle_seconds: Annotated[Seconds, Field(description="how long a run that nobody asks for is followed")] = 300
     max_feeds: Annotated[int, Field(ge=1, description="runs followed at the same time")] = 1_000
@@ -41,6 +45,13 @@ class Settings(BaseSettings):
     single_put_bytes: Annotated[Bytes, Field(description="the longest object that is uploaded in one piece")] = 64 * MIB
     report_seconds: Annotated[Seconds, Field(description="how often replicas share the workers' reports")] = 5
     report_ttl_s: Annotated[Seconds, Field(description="how long a worker's report counts")] = 900
+
+    gc_seconds: Annotated[Rate, Field(description="how often garbage is collected in all runs; 0: never")] = 0
+    gc_keep_last: Annotated[int, Field(ge=1, description="the newest versions that are kept")] = 100
+    gc_keep_every: Annotated[int | None, Field(ge=1, description="each so many-th version is kept")] = None
+    gc_keep_seconds: Annotated[float, Field(ge=0, lt=1e10, description="younger versions are kept")] = 86_400
+    gc_grace_seconds: Annotated[float, Field(ge=0, lt=1e10, description="from retirement to deletion")] = 3_600
+    gc_orphan_seconds: Annotated[float, Field(ge=0, lt=1e10, description="no record named it for so long")] = 86_400
 
     store_answer_s: Annotated[Seconds, Field(description="a bucket silent for longer is asked again")] = 5
     probe_seconds: Annotated[Seconds, Field(description="how often the store is asked whether it is there")] = 1.5

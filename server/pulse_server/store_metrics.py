@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 from pulse_registry.errors import PulseError
 from pulse_registry.store.base import Body, ByteRange, Store, Verb
@@ -51,6 +52,11 @@ class MetricsStore(WrapperStore):
         """Remove an object, and count the call."""
         with self._counted("delete"):
             super().delete(key)
+
+    def modified(self, key: str) -> datetime:
+        """Return when the object was last written, and count the call as `size`, which is the same request."""
+        with self._counted("size"):
+            return super().modified(key)
 
     @contextmanager
     def _counted(self, verb: Verb) -> Iterator[None]:

@@ -65,14 +65,34 @@ def test_log_lists_all_versions_oldest_first(pulse: Pulse, run: Run) -> None:
 
 def test_route_names_the_objects_of_a_pull(pulse: Pulse, run: Run) -> None:
     found = pulse("route", "--from", 2, "--json").json
-    assert list(found) == ["version", "bytes", "objects"]
-    assert found["version"] == 4
-    assert [(leg["kind"], leg["base"], leg["target"]) for leg in found["objects"]] == [("patch", 2, 3), ("patch", 3, 4)]
-    assert found["bytes"] == sum(leg["bytes"] for leg in found["objects"])
+    assert list(found) == ["version", "base", "bytes", "objects", "cost", "object_cost", "legs", "instead"]
+    assert (found["version"], found["base"]) == (4, 2)
+    assert [(leg["kind"], leg["base"], leg["target"]) for leg in found["legs"]] == [("patch", 2, 3), ("patch", 3, 4)]
+    assert found["bytes"] == sum(leg["bytes"] for leg in found["legs"])
+    assert found["objects"] == sum(leg["objects"] for leg in found["legs"]) == 2
+    assert found["cost"] == found["bytes"] + 2 * found["object_cost"]
     fresh = pulse("route", "--to", 0, "--json").json
-    assert [(leg["kind"], leg["base"]) for leg in fresh["objects"]] == [("keyframe", None)]
-    assert pulse("route", "--from", "latest", "--json").json["objects"] == []
+    assert [(leg["kind"], leg["base"]) for leg in fresh["legs"]] == [("keyframe", None)]
+    assert pulse("route", "--from", "latest", "--json").json["legs"] == []
     assert pulse("route", "--from", 2).out.startswith("from version 2 to version 4: ")
+
+
+def test_route_says_what_other_ways_would_have_cost(pulse: Pulse, run: Run) -> None:
+    found = pulse("route", "--from", 2, "--json", "--object-cost", 1).json
+    assert found["object_cost"] == 1
+    chain, keyframe, direct = found["instead"]
+    assert (chain["way"], chain["bytes"], chain["cost"]) == ("chain", found["bytes"], found["cost"])
+    assert (keyframe["way"], direct) == (
+        "keyframe",
+        {"way": "direct", "bytes": None, "objects": None, "cost": None},
+    )
+    assert keyframe["cost"] == keyframe["bytes"] + keyframe["objects"] >= found["cost"]
+    text = pulse("route", "--from", 2, "--object-cost", 1).out
+    assert "version by version: is this one" in text
+    assert "one direct patch: is not there" in text
+    assert "times as much" in text
+    assert [other["way"] for other in pulse("route", "--json").json["instead"]] == ["keyframe"]
+    assert pulse("route", "--object-cost", -1).code == 2
 
 
 def test_verify_checks_a_version(pulse: Pulse, run: Run) -> None:

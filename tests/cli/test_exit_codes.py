@@ -41,7 +41,7 @@ def test_every_error_class_has_its_exit_code() -> None:
 def test_the_documentation_has_the_same_exit_codes() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     said = {
-        name: int(code) for code, names in re.findall(r"^\| (\d) \| (.*?) \|", text, re.M) for name in names.split(", ")
+        name: int(code) for code, names in re.findall(r"^\| (\d+) \| (.*?) \|", text, re.M) for name in names.split(", ")
     }
     documented = {name.strip("`"): code for name, code in said.items()}
     assert documented.items() >= {kind.__name__: code for kind, code in EXIT_CODES.items()}.items()
@@ -59,7 +59,12 @@ def test_the_documentation_has_the_same_exit_codes() -> None:
         (["verify", "--version", "-1"], 2, "is no version"),
         (["route", "--from", "99"], 3, "no version 99"),
         (["pull", "--out", "out", "--version", "99"], 3, "no version 99"),
-        (["pull", "--out", "out", "--version", "newest"], 2, "is no version"),
+        (["pull", "--out", "out", "--version", "Newest"], 2, "is no version"),
+        (["pull", "--out", "out", "--version", "newest"], 3, "no version that is called 'newest'"),
+        (["gc", "--keep-for", "7"], 2, "is no time"),
+        (["gc", "--keep-last", "0"], 2, "keep_last is 0"),
+        (["tag", "--remove"], 2, "give the tag's name"),
+        (["tag", "Best"], 2, "name"),
         (["push", "--step", "1", "nofile.safetensors"], 2, "nofile.safetensors can't be read"),
         (["push", "--step", "1", "--coder", "zip", "x"], 2, "zip"),
         (["inspect", "log/000000000099.json"], 3, "log/000000000099.json"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pulse_registry import arrival, fetch
-from pulse_registry.compact import CompactOptions, Compactor, Done, aside
+from pulse_registry.compact import CompactOptions, Done, aside
 from pulse_registry.compact.compactor import TRIES
 from pulse_registry.compact.ladder import spans_into
 from pulse_registry.errors import PulseError
@@ -21,10 +21,9 @@ from pulse_registry.registry import Registry
 from pulse_registry.route import plan
 from pulse_registry.store import FileStore, Store
 from pulse_registry.store.wrapper import WrapperStore
+from tests.compact.runs import NEVER, compact, finish, merged, pushed
 from tests.faults.harness import (
     RUN,
-    Bits,
-    Model,
     bits,
     change,
     check_store,
@@ -40,44 +39,11 @@ from tests.faults.harness import (
 )
 from tests.log.builders import DictStore
 
-NEVER = 1e9
-
 
 @pytest.fixture(autouse=True)
 def groups() -> Iterator[None]:
     with small_groups():
         yield
-
-
-def pushed(store: Store, versions: int, *, coder: str = "gap", still: bool = False) -> tuple[Model, list[Bits]]:
-    """Push so many versions of a small model; return it and the bits of each."""
-    model, states = small_model(), []
-    with quick(store, coder=coder, keyframe_share=NEVER) as registry:
-        for version in range(versions):
-            if not still:
-                change(model, version)
-            registry.push(version, model)
-            states.append(bits(model))
-    return model, states
-
-
-def compact(store: Store, options: CompactOptions | None = None, told: list[Event] | None = None) -> list[Done]:
-    """Do all that can be done."""
-    with without_pauses(1):
-        registry = Registry(store, RUN, backend="numba", on_event=None if told is None else told.append)
-    with registry:
-        return finish(registry.compactor(options))
-
-
-def finish(compactor: Compactor) -> list[Done]:
-    try:
-        return list(iter(compactor.step, None))
-    finally:
-        compactor.close()
-
-
-def merged(store: Store) -> set[tuple[int, int]]:
-    return {(patch.base, patch.target) for patch in state_of(store).patches if patch.target > patch.base + 1}
 
 
 @pytest.mark.parametrize("coder", ["gap", "class"])

@@ -17,7 +17,7 @@ from pulse_registry.route import plan
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_schemas import DirectRequest
-from tests.compact.test_compactor import compact, finish, merged, pushed
+from tests.compact.runs import compact, finish, merged, pushed
 from tests.faults.harness import RUN, bits, garbage, quick, state_of
 from tests.log.builders import DictStore
 

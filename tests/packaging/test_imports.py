@@ -13,6 +13,7 @@ HEAVY = (
     "aiobotocore",
     "boto3",
     "botocore",
+    "cryptography",
     "fastapi",
     "gguf",
     "matplotlib",

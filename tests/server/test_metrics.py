@@ -141,6 +141,14 @@ def test_phases_of_reported_pulls_and_pushes_are_timed_by_what_they_are() -> Non
     assert value(metrics, "pulse_worker_reports_total") == 3
 
 
+def test_objects_that_pulls_went_around_are_counted() -> None:
+    metrics = Metrics()
+    assert value(metrics, "pulse_avoided_objects_total") == 0
+    for keys in ((), ("objects/a", "objects/b")):
+        metrics.count_report(WorkerReport(version=1, digest="f" * 32, avoided=keys))
+    assert value(metrics, "pulse_avoided_objects_total") == 2
+
+
 def test_a_phase_that_ends_before_it_began_counts_as_none() -> None:
     metrics = Metrics()
     spans = (PhaseBody(phase="fetch", start=5.0, end=2.0, busy=0.0, nbytes=0),)

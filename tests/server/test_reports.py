@@ -17,7 +17,7 @@ from tests.server.running import app_over, fill, run_of
 
 URL = f"/v1/runs/{RUN}"
 STATE = run_of(3).state
-REPORT = WorkerReport(version=2, digest="f" * 32, phases={"apply": 0.25}, nbytes=7)
+REPORT = WorkerReport(version=2, digest="f" * 32, phases={"apply": 0.25}, nbytes=7, avoided=("objects/a",))
 
 
 class Time:
@@ -62,6 +62,7 @@ def test_a_report_is_told_with_how_far_behind_the_worker_is(time: Time) -> None:
         {"apply": 0.25},
         7,
     )
+    assert told.workers[1].avoided == ("objects/a",)
     assert reports.figures(STATE, 0.5).staleness == 2
 
 
@@ -192,6 +193,8 @@ def test_workers_report_over_http_to_any_replica() -> None:
         {"phases": {"apply": -1.0}},
         {"timeline": [{"phase": "fetch", "start": 0.0, "end": 1.0, "busy": -1.0, "nbytes": 0}]},
         {"timeline": [{"phase": "fetch", "start": 0.0, "end": 1.0, "busy": 1.0, "nbytes": 0}] * 17},
+        {"avoided": ["objects/a"] * 65},
+        {"avoided": ["x" * 2000]},
         {"operation": "peek"},
         {"more": 1},
     ],

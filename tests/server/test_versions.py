@@ -35,6 +35,14 @@ def script(store: DictStore) -> Script:
 
 
 @pytest.fixture
+def forgetful() -> Iterator[TestClient]:
+    store = DictStore()
+    fill(store, run_of(5).retire(versions=(0, 1)).delete())
+    with TestClient(app_over(store)) as client:
+        yield client
+
+
+@pytest.fixture
 def client(store: DictStore, script: Script) -> Iterator[TestClient]:
     with TestClient(app_over(store)) as client:
         yield client
@@ -65,6 +73,19 @@ def test_a_version_is_found_by_number_by_step_or_as_the_newest(client: TestClien
 @pytest.mark.parametrize("name", ["10", "999999999999", "step:11", "step:-1"])
 def test_a_version_that_is_not_there_is_a_404(client: TestClient, name: str) -> None:
     assert client.get(f"{URL}/versions/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["versions/0", "route?to=1", "route?from=0&to=4"])
+def test_a_version_that_was_deleted_is_gone(forgetful: TestClient, path: str) -> None:
+    answer = forgetful.get(f"{URL}/{path}")
+    assert (answer.status_code, answer.json()["type"]) == (410, "urn:pulse-registry:problem:Gone")
+    assert numbers(forgetful) == [2, 3, 4]
+    assert forgetful.get(f"{URL}/versions/5").status_code == 404
+
+
+def test_there_is_no_route_to_a_version_that_was_retired(client: TestClient) -> None:
+    answer = client.get(f"{URL}/route?to=3")
+    assert (answer.status_code, answer.json()["type"]) == (410, "urn:pulse-registry:problem:Gone")
 
 
 @pytest.mark.parametrize("name", ["-1", "01", "newest", "9" * 30, "1.0", "step:", "step:+1", "step:1e3", "١", "Latest"])
@@ -171,7 +192,7 @@ def test_a_route_from_a_version_to_itself_has_no_legs(client: TestClient) -> Non
     assert (body["legs"], body["nbytes"], body["expires_at"]) == ([], 0, None)
 
 
-@pytest.mark.parametrize("query", ["?from=10", "?to=10", "?to=3", "?to=999999999999"])
+@pytest.mark.parametrize("query", ["?from=10", "?to=10", "?to=999999999999"])
 def test_a_route_that_leads_nowhere_is_a_404(client: TestClient, query: str) -> None:
     assert client.get(f"{URL}/route{query}").status_code == 404
 

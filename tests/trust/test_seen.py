@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import threading
 from datetime import timedelta
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pulse_registry.errors import CorruptObject, Distrust, StoreUnavailable, Untrusted
+from pulse_registry.errors import CorruptObject, Distrust, InvalidArgument, StoreUnavailable, Untrusted
 from pulse_registry.events import EventKind, Events
 from pulse_registry.log import LogReader, keys, sealed_hash, utc_now
 from pulse_registry.trust import PinGuard, Trust
@@ -270,8 +272,25 @@ def test_a_memory_of_another_run_is_refused(tmp_path):
 def test_a_memory_that_can_not_be_kept_is_an_error(tmp_path):
     in_the_way = tmp_path / "file"
     in_the_way.write_bytes(b"")
-    with pytest.raises(StoreUnavailable, match=r"can't be (kept|read)"):
+    with pytest.raises(InvalidArgument, match="can't be kept in .* give another folder as state_dir"):
         reader(history(1), in_the_way).refresh()
+
+
+def test_a_disk_that_fails_is_told_and_the_next_look_makes_up_for_it(tmp_path, monkeypatch):
+    store = history(1)
+    follower = reader(store, tmp_path)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(StoreUnavailable, match="can't be kept in .*: No space left on device"):
+            follower.refresh()
+    assert follower.refresh().seq == 1
+    assert memory_file(tmp_path).parent.joinpath("new").exists() is False
+    del store.objects[keys.record_key(1)]
+    refused(reader(store, tmp_path), Distrust.ROLLBACK)
 
 
 # -- freeze ------------------------------------------------------------------------------------------------------------

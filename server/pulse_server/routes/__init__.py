@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pulse_server.operations import Operations
-from pulse_server.routes import events, health, log, objects, route, runs, uploads, versions, workers
+from pulse_server.routes import events, health, leases, log, objects, requests, route, runs, uploads, versions, workers
 
 MODULES: Final[tuple[Operations, ...]] = (
     # The addresses that are asked for most come first: a request is tried on one after the other.
@@ -14,6 +14,8 @@ MODULES: Final[tuple[Operations, ...]] = (
     route.OPERATIONS,
     objects.OPERATIONS,
     workers.OPERATIONS,
+    leases.OPERATIONS,
+    requests.OPERATIONS,
     events.OPERATIONS,
     uploads.OPERATIONS,
     runs.OPERATIONS,

@@ -79,11 +79,11 @@ async def _events(service: Service, feed: RunFeed, seen: int) -> AsyncIterator[S
             async with asyncio.timeout(_FIRST_LIST_S):
                 await service.gather_reports(feed)
         while not service.stopping:
-            for number in range(seen + 1, len(feed.state.versions)):
-                seen = number
-                if not feed.state.is_retired(number):
-                    body = version_body(feed.state, feed.state.versions[number])
-                    yield ServerSentEvent(body.model_dump_json(), event="version", id=str(number))
+            for entry in feed.state.versions[seen + 1 :]:
+                seen = entry.version
+                if not feed.state.is_retired(seen):
+                    body = version_body(feed.state, entry)
+                    yield ServerSentEvent(body.model_dump_json(), event="version", id=str(seen))
             edition, workers = feed.edition, _workers(service, feed)
             if workers != told:
                 told = workers

@@ -16,6 +16,7 @@ WHEN: Final = "2026-03-01T12:00:00.000Z"
 SHA256: Final = "d1" * 32
 SIGNED: Final = f"https://bucket.s3.example.com/policies/{RUN}/{PATCH}?X-Amz-Signature=..."
 WORKER: Final = "rollout-17"
+READER: Final = "rollout-17-5c8f3f1c"
 
 VERSION: Final = VersionBody(
     version=42,

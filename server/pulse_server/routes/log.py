@@ -15,6 +15,7 @@ from pulse_registry.parallel import ParallelMap
 from pulse_registry.store import create
 from pulse_schemas import Layout, SchemaError
 from pulse_schemas.api import Appended, LogPage, SnapshotList
+from pulse_server.access import PRINCIPAL
 from pulse_server.answers import Rendered, no_content
 from pulse_server.feed import RunFeed
 from pulse_server.operations import Operation, Operations, Says
@@ -31,6 +32,9 @@ _LIMIT: Final = Whole("limit", "how many at most", 100, 100, 1, 1000)
 _WAIT: Final = wait_parameter("record `since`")
 _PAGE_BYTES: Final = 8 << 20
 """Of records in one page, but for its first."""
+
+_PUBLISHED: Final = frozenset({"epoch", "commit", "attach", "tag"})
+"""Kinds of records that take nothing away; the others need the scope `admin`."""
 
 _SEALED: Final = {200: Says("The sealed document, as stored.", examples.SEALED)}
 
@@ -72,7 +76,8 @@ async def read_log(request: Request, service: Service) -> Response:
         "Append a record",
         {201: Says("It is in the log; also where it was before.", Appended(run=examples.RUN, seq=43))},
         "The writer makes the record, and seals it, as it would for a bucket. The service checks its seal, every rule "
-        "of the log, and that each object it names is there with its size.",
+        "of the log, and that each object it names is there with its size. `retire` and `delete` records need an "
+        "admin's token.",
         (RUN,),
         body="application/json",
         refuses={
@@ -87,7 +92,7 @@ async def append(request: Request, service: Service) -> Response:
     run, sealed = RUN(request), await request.body()
     try:
         with service.feeds.hold(run) as feed:
-            record = await feed.append(sealed)
+            record = await feed.append(sealed, None if request.scope[PRINCIPAL].may("admin", run) else _PUBLISHED)
     except PulseError as error:
         service.metrics.commits.labels(type(error).__name__).inc()
         raise

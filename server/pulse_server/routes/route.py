@@ -71,7 +71,10 @@ class _Answer:
             )
         },
         parameters=(RUN, _FROM, _TO, _SIGN),
-        refuses={404: "There is no such run or version, or nothing leads there."},
+        refuses={
+            404: "There is no such run or version, or nothing leads there.",
+            410: "The version was retired.",
+        },
     )
 )
 async def find_route(request: Request, service: Service) -> Response:

@@ -53,7 +53,7 @@ _MAX_STEP: Final = Whole("max_step", "only steps up to this one", 500, None, -_S
         },
         "`latest?after=N&wait=S` answers as soon as there is a version over N.",
         (RUN, _VERSION, _NEWER, _WAIT),
-        refuses={404: "There is no such run or version."},
+        refuses={404: "There is no such run or version.", 410: "The version was retired and deleted."},
     )
 )
 async def show_version(request: Request, service: Service) -> Response:
@@ -116,10 +116,9 @@ class _Filter:
 
     def found(self, state: RunState) -> Iterator[VersionBody]:
         """Yield them, oldest first."""
-        for number in range(self._first, len(state.versions)):
-            entry = state.versions[number]
+        for entry in state.versions[self._first :]:
             fits = (self._low is None or self._low <= entry.step) and (self._high is None or entry.step <= self._high)
-            if not fits or state.is_retired(number):
+            if not fits or state.is_retired(entry.version):
                 continue
             body = version_body(state, entry)
             if self._kind is None or body.kind == self._kind:

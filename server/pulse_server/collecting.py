@@ -1,0 +1,86 @@
+"""The service's garbage collector: retires and deletes in every run, by one policy, every so often.
+
+Every replica that is told to does it. They may do so at the same time: the log decides who was first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from pulse_registry.errors import NotFound, PulseError
+from pulse_registry.gc import Collected, Collector, Policy
+from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
+from pulse_registry.parallel import ParallelMap
+from pulse_registry.store import PrefixStore, Store
+from pulse_schemas import Signer
+from pulse_server.metrics import Metrics
+from pulse_server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Return what the settings say is kept.
+
+    Raises:
+        InvalidArgument: a number is out of its range.
+    """
+    return Policy(
+        keep_last=settings.gc_keep_last,
+        keep_every=settings.gc_keep_every,
+        keep_seconds=settings.gc_keep_seconds,
+        grace_seconds=settings.gc_grace_seconds,
+        orphan_seconds=settings.gc_orphan_seconds,
+    )
+
+
+class Collecting:
+    """Collects one run after the other; asks the store, so call it in a thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader_of: Callable[[str], LogReader],
+        policy: Policy,
+        metrics: Metrics,
+        pool: Executor,
+        *,
+        signer: Signer | None = None,
+    ) -> None:
+        """Prepare to collect.
+
+        Args:
+            store: holds all runs.
+            reader_of: makes a reader of a run's log.
+            policy: what is kept, in every run.
+            metrics: are told how it went.
+            pool: threads for many requests at once.
+            signer: signs the records.
+        """
+        self._store, self._reader_of, self._policy = store, reader_of, policy
+        self._metrics, self._pool, self._signer = metrics, pool, signer
+
+    def collect(self, run: str) -> None:
+        """Collect one run; what goes wrong is logged and counted, and made good by the next time."""
+        try:
+            done = self._collect(run)
+        except NotFound:
+            return  # a folder that is no run, or not yet
+        except PulseError as error:
+            self._metrics.collections.labels(type(error).__name__).inc()
+            logger.warning("run %s: its garbage was not collected: %s", run, error)
+            return
+        self._metrics.collections.labels("done").inc()
+        self._metrics.retired_versions.inc(len(done.plan.versions))
+        self._metrics.retired_bytes.inc(done.plan.nbytes + done.orphan_bytes)
+        self._metrics.deleted_objects.inc(done.deleted)
+        if done.plan.versions or done.deleted:
+            logger.info("run %s: %d versions retired, %d objects deleted", run, len(done.plan.versions), done.deleted)
+
+    def _collect(self, run: str) -> Collected:
+        store, reader = PrefixStore(self._store, run), self._reader_of(run)
+        writer = LogWriter(store, run, reader, utc_now, random_id, "service", signer=self._signer)
+        collector = Collector(store, run, reader, writer, random_id, each=ParallelMap(self._pool))
+        return collector.collect(self._policy, dry_run=False)

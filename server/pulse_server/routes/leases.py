@@ -1,0 +1,73 @@
+"""Leases: what readers ask to be kept. They are in the bucket, where the collector looks for them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.log import keys
+from pulse_schemas import Lease, SchemaError
+from pulse_server.answers import no_content
+from pulse_server.operations import Operation, Operations, Says
+from pulse_server.params import Parameter
+from pulse_server.routes import examples
+from pulse_server.routes.common import RUN, feed_of
+
+if TYPE_CHECKING:
+    from pulse_server.service import Service
+
+OPERATIONS: Final = Operations("leases")
+_READER: Final = Parameter(
+    "reader", "a reader's own name", re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,159}", re.ASCII), examples.READER
+)
+
+
+@OPERATIONS.add(
+    Operation(
+        "PUT",
+        "/v1/runs/{run}/leases/{reader}",
+        "read",
+        "Take or renew a lease",
+        {204: Says("It is stored; its time begins.")},
+        "The body is a sealed `Lease` of this run and this reader. While it is alive, the version that it names is "
+        "kept, and a way from it to the newest one.",
+        (RUN, _READER),
+        body="application/json",
+        refuses={400: "It is no sealed lease, or that of another reader or run.", 404: "There is no such run."},
+    )
+)
+async def take_lease(request: Request, service: Service) -> Response:
+    """Store a lease as it came."""
+    run, reader, sealed = RUN(request), _READER(request), await request.body()
+    await feed_of(request, service)
+    try:
+        lease = Lease.unseal(sealed)
+    except SchemaError as error:
+        raise InvalidArgument(f"run {run!r}: this is no sealed lease: {error}") from error
+    if (lease.run, lease.reader) != (run, reader):
+        raise InvalidArgument(f"run {run!r}: this is the lease of reader {lease.reader} of run {lease.run!r}")
+    await service.call(service.store_of(run).put, keys.lease_key(reader), sealed)
+    return no_content()
+
+
+@OPERATIONS.add(
+    Operation(
+        "DELETE",
+        "/v1/runs/{run}/leases/{reader}",
+        "read",
+        "Give up a lease",
+        {204: Says("There is none, or none any more.")},
+        parameters=(RUN, _READER),
+        refuses={404: "There is no such run."},
+    )
+)
+async def give_up_lease(request: Request, service: Service) -> Response:
+    """Delete a lease."""
+    run, reader = RUN(request), _READER(request)
+    await feed_of(request, service)
+    await service.call(service.store_of(run).delete, keys.lease_key(reader))
+    return no_content()

@@ -1,0 +1,253 @@
+"""The newest version is made ready in the background; the weights change when the worker says so, and then only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+
+from pulse_registry.errors import BaseMismatch
+from pulse_registry.events import Event, EventKind
+from pulse_registry.prefetch import Prefetch
+from pulse_registry.publish import PublishOptions
+from pulse_registry.registry import Registry
+from pulse_registry.store import ByteRange
+from tests.faults.harness import RUN, Bits, Model, bits, change, garbage, quick, small_model
+from tests.log.builders import DictStore
+
+WAIT = 60.0
+
+
+class Gated(DictStore):
+    """A store whose reads of patches wait at a gate, once it is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.arrived = threading.Event()
+        self.broken = False
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        if "/objects/patch/" in key:
+            self.arrived.set()
+            assert self.gate.wait(WAIT)
+            if self.broken:
+                return b"x" * len(super().get(key, byte_range))
+        return super().get(key, byte_range)
+
+
+@dataclass
+class Site:
+    """A trainer and a worker of one run.
+
+    Attributes:
+        states: what each version is.
+        into: the worker's weights.
+        events: that the worker was told.
+    """
+
+    store: Gated = field(default_factory=Gated)
+    model: Model = field(default_factory=small_model)
+    into: Model = field(default_factory=lambda: garbage(small_model()))
+    states: list[Bits] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.trainer = quick(self.store, keyframe_share=1e9)
+        options = PublishOptions(dtype="keep")
+        self.worker = Registry(
+            self.store, RUN, options=options, backend="reference", undo_share=100.0, on_event=self.events.append
+        )
+        self.push()
+
+    def push(self) -> int:
+        """Push a new version and return its number."""
+        if self.states:
+            change(self.model, len(self.states))
+        self.states.append(bits(self.model))
+        return self.trainer.push(len(self.states) - 1, self.model).version
+
+    def close(self) -> None:
+        self.store.gate.set()
+        self.worker.close()
+        self.trainer.close()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    made = Site()
+    yield made
+    made.close()
+
+
+def until_ready(prefetch: Prefetch, version: int) -> None:
+    """Wait until a version is ready, without taking it."""
+    with prefetch._changed:
+        ready = prefetch._changed.wait_for(
+            lambda: prefetch._ready is not None and prefetch._ready.version == version, timeout=WAIT
+        )
+    assert ready
+
+
+def test_a_version_announced_meanwhile_is_staged_without_the_caller(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        assert prefetch.take() is None, "the weights hold the newest version"
+        version = site.push()
+        until_ready(prefetch, version)
+        assert bits(site.into) == site.states[0], "the weights are the worker's to change"
+        site.store.gate.clear()  # nothing is left to fetch
+        staged = prefetch.take()
+        assert staged is not None
+        with staged:
+            assert staged.apply().version == version
+    assert bits(site.into) == site.states[1]
+
+
+def test_weights_that_hold_nothing_get_the_newest_version_too(site: Site) -> None:
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        staged = prefetch.take(timeout=WAIT)
+        assert staged is not None
+        with staged:
+            staged.apply()
+    assert bits(site.into) == site.states[0]
+
+
+def test_a_newer_version_takes_the_place_of_one_that_was_not_taken(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        older = []
+        for _ in range(3):
+            until_ready(prefetch, site.push())
+            older.append(prefetch._ready)
+        assert [staged.fits for staged in older if staged is not None] == [False, False, True]
+        staged = prefetch.take()
+        assert staged is older[-1]
+        assert staged is not None
+        with staged:
+            assert (staged.route.base, staged.apply().version) == (0, 3)
+    assert bits(site.into) == site.states[3]
+
+
+def test_the_next_one_is_made_from_what_was_applied(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        for number in range(1, 5):
+            site.push()
+            staged = prefetch.take(timeout=WAIT)
+            assert staged is not None
+            site.states[-1:] = [bits(site.model)]
+            with staged:
+                assert (staged.route.base, staged.apply().version) == (number - 1, number)
+            assert bits(site.into) == site.states[number]
+
+
+def test_while_one_is_in_hand_the_next_waits_for_what_becomes_of_it(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        site.push()
+        first = prefetch.take(timeout=WAIT)
+        assert first is not None
+        site.push()
+        prefetch.wake()
+        first.apply()
+        second = prefetch.take(timeout=WAIT)
+        assert second is not None
+        assert (second.route.base, second.version) == (1, 2)
+        second.discard()
+        third = prefetch.take(timeout=WAIT)
+        assert third is not None
+        assert (third.route.base, third.version, third is second) == (1, 2, False)
+        third.apply()
+        third.undo()
+        assert bits(site.into) == site.states[1]
+        third.discard()
+
+
+def test_weights_that_others_changed_get_what_fits_them(site: Site) -> None:
+    site.push()
+    site.worker.pull(0, into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        until_ready(prefetch, 1)
+        site.worker.pull(into=site.into)
+        assert prefetch.take() is None
+        site.worker.pull(0, into=site.into)
+        staged = prefetch.take(timeout=WAIT)
+        assert staged is not None
+        with staged:
+            staged.apply()
+    assert bits(site.into) == site.states[1]
+
+
+def test_an_error_is_told_and_tried_again(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    site.store.broken = True
+    version = site.push()
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        told = threading.Event()
+        site.events.clear()
+        with prefetch._changed:
+            prefetch._changed.wait_for(lambda: prefetch.error is not None or told.wait(0.01), timeout=WAIT)
+        while prefetch.error is None:
+            told.wait(0.001)
+        assert prefetch.take() is None
+        site.store.broken = False
+        staged = prefetch.take(timeout=WAIT)
+        assert staged is not None
+        assert prefetch.error is None
+        with staged:
+            assert staged.apply().version == version
+    assert EventKind.PREFETCH_FAILED in {event.kind for event in site.events}
+    assert bits(site.into) == site.states[-1]
+
+
+def test_closing_discards_what_is_ready_and_what_is_in_the_making(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        until_ready(prefetch, site.push())
+        ready = prefetch._ready
+        site.store.arrived.clear()
+        site.store.gate.clear()
+        site.push()
+        assert site.store.arrived.wait(WAIT)
+        with ThreadPoolExecutor(1) as pool:
+            closing = pool.submit(prefetch.close)
+            site.store.gate.set()
+            closing.result()
+    assert ready is not None
+    assert not ready.fits
+    assert prefetch._ready is None
+    assert prefetch.take(timeout=WAIT) is None
+    assert bits(site.into) == site.states[0]
+    prefetch.close()
+
+
+def test_a_registry_that_is_closed_ends_its_prefetches(site: Site) -> None:
+    prefetch = site.worker.prefetch(into=site.into, poll_seconds=0.01)
+    site.worker.close()
+    assert not prefetch._thread.is_alive()
+    assert site.events == []
+
+
+def test_applying_one_version_does_not_wait_for_the_staging_of_another(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    site.push()
+    with site.worker.stage(into=site.into) as first, ThreadPoolExecutor(1) as pool:
+        site.push()
+        site.store.arrived.clear()
+        site.store.gate.clear()
+        other = pool.submit(site.worker.stage, "latest", site.into)
+        assert site.store.arrived.wait(WAIT)
+        first.apply()
+        assert bits(site.into) == site.states[1]
+        site.store.gate.set()
+        with pytest.raises(BaseMismatch, match="changed while version 2 was staged"):
+            other.result()
+        assert bits(site.into) == site.states[1]
+        with site.worker.stage(into=site.into) as last:
+            last.apply()
+    assert bits(site.into) == site.states[2]
