@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC
 
 import pytest
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound
-from pulse_registry.store import Growing, Store
+from pulse_registry.store import Growing, Store, modified
 
 RACERS = 16
 INVALID_KEYS = [
@@ -85,6 +86,29 @@ class StoreConformance:
     @pytest.fixture
     def store(self, subject: Subject) -> Store:
         return subject.store
+
+    # the store's clock
+
+    def test_an_object_is_as_old_as_its_last_write_by_the_stores_own_clock(self, store: Store) -> None:
+        times = []
+        for key in ("a/b", "c", "a/b"):
+            store.put(key, b"data")
+            times.append(modified(store, key))
+        assert times == sorted(times)
+        assert all(time.tzinfo is UTC for time in times)
+        assert modified(store, "c") == times[1]
+        assert modified(store, "a/b") == times[2]
+
+    def test_what_is_not_there_has_no_age(self, store: Store) -> None:
+        store.put("a/b", b"data")
+        for key in ("a/c", "a"):
+            with pytest.raises(NotFound):
+                modified(store, key)
+        store.delete("a/b")
+        with pytest.raises(NotFound):
+            modified(store, "a/b")
+        with pytest.raises(InvalidArgument):
+            modified(store, "../a")
 
     # put and get
 
