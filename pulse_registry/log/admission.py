@@ -6,11 +6,10 @@ A writer that holds no key of the bucket sends its records here, sealed as they 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from pulse_registry.errors import (
-    AccessDenied,
     AlreadyExists,
     Conflict,
     Fenced,
@@ -64,15 +63,10 @@ class Admission:
         self._each = each
         self._lock = threading.Lock()
 
-    def admit(self, sealed: bytes, kinds: Container[str] | None = None) -> Record:
+    def admit(self, sealed: bytes) -> Record:
         """Append a sealed record to the log, byte for byte; return it. Idempotent: to send it again is no error.
 
-        Args:
-            sealed: the record.
-            kinds: those that this writer may append; None: all.
-
         Raises:
-            AccessDenied: it is of another kind.
             InvalidArgument: it is no sealed record of this run, breaks a rule of the log, names an object or a
                 layout that is not there as it says, or is not signed by a key that may, where keys are pinned. Nothing
                 was written.
@@ -83,8 +77,6 @@ class Admission:
             StoreUnavailable: the store failed; send the same record again. It may have landed, or land yet.
         """
         record = self._read(sealed)
-        if kinds is not None and record.kind not in kinds:
-            raise AccessDenied(f"run {self._run!r}: a {record.kind!r} record needs a token of scope 'admin'")
         with self._lock:
             state = self._reader.refresh()
             if record.seq <= state.seq:

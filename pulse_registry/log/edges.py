@@ -13,18 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_registry.log.keys import versions_of
+from pulse_registry.log.leg import Leg
 from pulse_schemas import KeyframeRef, PatchRef
 
 Ref = PatchRef | KeyframeRef
-_START, _END, _NBYTES, _OBJECTS = range(4)
+_START, _END = range(2)
+_MOST = 2**62
+"""A size that no object has is this one: with it, searches in these columns are refused."""
 
 
 class _Columns:
-    """Four columns of numbers, and the references that they are about; written past what any reader looks at."""
+    """Four columns of numbers, and the legs onwards that they are about; written past what any reader looks at."""
 
     def __init__(self, capacity: int) -> None:
         self.numbers = np.empty((4, capacity), np.int64)
-        self.refs: list[Ref] = []
+        self.legs: list[Leg] = []
         self.lock = threading.Lock()
 
 
@@ -50,9 +53,13 @@ class Edges:
     def __len__(self) -> int:
         return self._count
 
-    def refs(self, rows: npt.NDArray[np.int64]) -> list[Any]:
-        """Return the references of rows: a keyframe's where a row leads from nothing, else a patch's."""
-        return list(map(self._columns.refs.__getitem__, rows.tolist()))
+    def legs(self, rows: npt.NDArray[np.int64]) -> list[Leg]:
+        """Return the legs of rows."""
+        onwards = map(self._columns.legs.__getitem__, rows.tolist())
+        if not np.any(self.start[rows] > self.end[rows]):
+            return list(onwards)
+        back = (self.start[rows] > self.end[rows]).tolist()
+        return [_inverse(leg) if inverse else leg for leg, inverse in zip(onwards, back, strict=True)]
 
     @property
     def start(self) -> npt.NDArray[np.int64]:
@@ -87,18 +94,19 @@ class Edges:
     def add(self, patches: Iterable[PatchRef], keyframes: Iterable[KeyframeRef]) -> None:
         """Add new objects."""
         rows: list[tuple[int, int, int, int]] = []
-        refs: list[Ref] = []
+        legs: list[Leg] = []
         for patch in patches:
-            rows.append((patch.base, patch.target, patch.size, 1))
-            refs.append(patch)
+            leg = Leg("patch", patch.base, patch.target, patch=patch)
+            rows.append((patch.base, patch.target, min(patch.size, _MOST), 1))
+            legs.append(leg)
             if patch.coder == "gap":
-                rows.append((patch.target, patch.base, patch.size, 1))
-                refs.append(patch)
+                rows.append((patch.target, patch.base, min(patch.size, _MOST), 1))
+                legs.append(leg)
         for keyframe in keyframes:
-            rows.append((-1, keyframe.version, keyframe.size, len(keyframe.shards) + 1))
-            refs.append(keyframe)
+            rows.append((-1, keyframe.version, min(keyframe.size, _MOST), len(keyframe.shards) + 1))
+            legs.append(Leg("keyframe", None, keyframe.version, keyframe=keyframe))
         if rows:
-            self._append(np.array(rows, np.int64).T, refs)
+            self._append(np.array(rows, np.int64).T, legs)
 
     def drop(self, refs: Collection[Ref], versions: Sequence[int]) -> None:
         """Take away objects, and all that leads into versions."""
@@ -109,7 +117,7 @@ class Edges:
         dead = ~self.alive
         dead |= np.isin(end, list(versions))
         for row in np.flatnonzero(np.isin(end, list(ends)) & ~dead).tolist():
-            dead[row] = id(self._columns.refs[row]) in gone
+            dead[row] = id(self._columns.legs[row].ref) in gone
         self._graph = None
         if 2 * np.count_nonzero(dead) > len(dead):
             self._keep(np.flatnonzero(~dead))
@@ -121,25 +129,25 @@ class Edges:
         wanted = set(keys)
         ends = {version for key in wanted for version in versions_of(key)}
         found = np.flatnonzero(np.isin(self.end, list(ends))).tolist() if ends else []
-        return [row for row in found if _keys(self._columns.refs[row]) & wanted]
+        return [row for row in found if any(ref.key in wanted for ref in self._columns.legs[row].refs)]
 
-    def _append(self, rows: npt.NDArray[np.int64], refs: list[Ref]) -> None:
-        count, more = self._count, len(refs)
+    def _append(self, rows: npt.NDArray[np.int64], legs: list[Leg]) -> None:
+        count, more = self._count, len(legs)
         with self._columns.lock:
             columns = self._columns
-            fork = len(columns.refs) != count  # another state of the run has gone on from here
+            fork = len(columns.legs) != count  # another state of the run has gone on from here
             if fork or count + more > columns.numbers.shape[1]:
                 columns = _Columns(2 * (count + more))
                 columns.numbers[:, :count] = self._columns.numbers[:, :count]
-                columns.refs = self._columns.refs[:count]
+                columns.legs = self._columns.legs[:count]
             columns.numbers[:, count : count + more] = rows
-            columns.refs += refs
+            columns.legs += legs
         self._columns, self._count, self._graph = columns, count + more, None
 
     def _keep(self, rows: npt.NDArray[np.int64]) -> None:
         columns = _Columns(2 * len(rows) + 64)
         columns.numbers[:, : len(rows)] = self._columns.numbers[:, rows]
-        columns.refs = self.refs(rows)
+        columns.legs = [self._columns.legs[row] for row in rows.tolist()]
         self._columns, self._count, self._dead = columns, len(rows), np.zeros(0, np.bool_)
 
 
@@ -147,7 +155,5 @@ def _versions(ref: Ref) -> tuple[int, ...]:
     return (ref.version,) if isinstance(ref, KeyframeRef) else (ref.base, ref.target)
 
 
-def _keys(ref: Ref) -> set[str]:
-    if isinstance(ref, PatchRef):
-        return {ref.object.key}
-    return {ref.index.key, *(shard.key for shard in ref.shards)}
+def _inverse(leg: Leg) -> Leg:
+    return Leg("inverse", leg.target, leg.patch.base, patch=leg.patch) if leg.patch is not None else leg

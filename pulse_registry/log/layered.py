@@ -27,23 +27,23 @@ class Layered(MutableMapping[K, V], Generic[K, V]):
     ({'a': 1}, {'a': 1, 'b': 2})
     """
 
-    __slots__ = ("_base", "_len", "_shared", "_top")
+    __slots__ = ("_base", "_more", "_shared", "_top")
 
     def __init__(self) -> None:
         """Begin empty."""
         self._base: dict[K, V] = {}
         self._top: dict[K, V | object] = {}
-        self._len = 0
+        self._more = 0  # entries of the top alone, less those of the base that are gone
         self._shared = False
 
     def copy(self) -> Layered[K, V]:
         """Return a dict of the same entries; neither sees what is changed in the other."""
         # As many as the square root: the layers that are copied, and the bases that are made, then cost about the same.
         if len(self._top) > _LEAST_LAYER and len(self._top) ** 2 > len(self._base):
-            self._base, self._top = dict(self.items()), {}
+            self._base, self._top, self._more = dict(self.items()), {}, 0
         self._shared = True
         other = Layered[K, V]()
-        other._base, other._top, other._len, other._shared = self._base, self._top.copy(), self._len, True
+        other._base, other._top, other._more, other._shared = self._base, self._top.copy(), self._more, True
         return other
 
     def __getitem__(self, key: K) -> V:
@@ -65,26 +65,26 @@ class Layered(MutableMapping[K, V], Generic[K, V]):
         return self._top[key] is not _GONE if key in self._top else key in self._base
 
     def __setitem__(self, key: K, value: V) -> None:
-        if key not in self:
-            self._len += 1
-        if self._shared:
-            self._top[key] = value
-        else:
+        if not self._shared:
             self._base[key] = value
+            return
+        self._more += key not in self
+        self._top[key] = value
 
     def __delitem__(self, key: K) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self._len -= 1
         if not self._shared:
             del self._base[key]
-        elif key in self._base:
+            return
+        if key not in self:
+            raise KeyError(key)
+        self._more -= 1
+        if key in self._base:
             self._top[key] = _GONE
         else:
             del self._top[key]
 
     def __len__(self) -> int:
-        return self._len
+        return len(self._base) + self._more
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._base) if not self._top else (key for key, _ in self.items())

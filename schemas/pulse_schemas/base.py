@@ -43,6 +43,8 @@ _SEAL_HASH, _SEAL_BODY, _SEAL_END = b'{"blake3":"', b'","body":', b"}"
 _SIGNATURE = re.compile(rb',"signature":\{"key":"ed25519:([0-9a-f]{64})","value":"([0-9a-f]{128})"\}\Z')
 _SIGNATURE_LENGTH = 234
 _MAX_DEPTH = 32
+_SHOWN_ERRORS, _SHOWN = 8, 200
+"""Of a document's faults, and letters of each: who wrote it must not choose how long a message is."""
 
 
 def plain_json(value: Any, depth: int = 0) -> Any:
@@ -143,11 +145,13 @@ class Schema(BaseModel):
             model = cls.model_validate_json(data)
         except ValidationError as error:
             cls._refuse_other_format(load_json(data))
+            found = error.errors(include_url=False, include_input=False)
             where = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}"
-                for e in error.errors(include_url=False, include_input=False)
+                f"{'.'.join(map(str, e['loc']))[:_SHOWN] or 'document'}: {e['msg'][:_SHOWN]}"
+                for e in found[:_SHOWN_ERRORS]
             )
-            raise SchemaError(f"{cls.__name__}: {where}") from error
+            more = f"; and {len(found) - _SHOWN_ERRORS} more" if len(found) > _SHOWN_ERRORS else ""
+            raise SchemaError(f"{cls.__name__}: {where}{more}") from error
         if model.canonical() != data:
             raise SchemaError(f"{cls.__name__}: the bytes are not the canonical form of what they say")
         return model

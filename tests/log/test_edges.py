@@ -15,8 +15,11 @@ from tests.log.builders import Script, chain, keyframe, patch
 def rows(edges: Edges) -> Counter:
     starts, ends, alive = edges.start.tolist(), edges.end.tolist(), edges.alive.tolist()
     numbers = [number for number, live in enumerate(alive) if live]
-    refs = edges.refs(edges.alive.nonzero()[0])
-    return Counter((starts[n], ends[n], ref.size) for n, ref in zip(numbers, refs, strict=True))
+    legs = edges.legs(edges.alive.nonzero()[0])
+    assert [(-1 if leg.base is None else leg.base, leg.target) for leg in legs] == [
+        (starts[n], ends[n]) for n in numbers
+    ]
+    return Counter((starts[n], ends[n], leg.nbytes) for n, leg in zip(numbers, legs, strict=True))
 
 
 def expected(state: RunState) -> Counter:

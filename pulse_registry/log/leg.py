@@ -1,0 +1,49 @@
+"""The leg: one step of a route, which an object of the log allows."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
+
+LegKind = Literal["keyframe", "patch", "inverse", "undo"]
+
+
+class Leg(NamedTuple):
+    """One step of a route: from version ``base`` (None: from nothing) to version ``target``.
+
+    A named tuple, since a run's state has one for each of its objects.
+
+    ``patch`` is set for kinds ``patch`` and ``inverse`` (then its base is this leg's target), ``keyframe``
+    for kind ``keyframe``, and neither for ``undo``, which needs no object.
+    """
+
+    kind: LegKind
+    base: int | None
+    target: int
+    patch: PatchRef | None = None
+    keyframe: KeyframeRef | None = None
+
+    @property
+    def ref(self) -> PatchRef | KeyframeRef | None:
+        """What a record says of the object."""
+        return self.patch or self.keyframe
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes to fetch."""
+        return self.ref.size if self.ref else 0
+
+    @property
+    def objects(self) -> int:
+        """Objects to fetch: a keyframe has its shards and an index."""
+        if self.keyframe:
+            return len(self.keyframe.shards) + 1
+        return 1 if self.patch else 0
+
+    @property
+    def refs(self) -> tuple[ObjectRef, ...]:
+        """The objects to fetch."""
+        if self.keyframe:
+            return (self.keyframe.index, *self.keyframe.shards)
+        return (self.patch.object,) if self.patch else ()
