@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure, print, write; ``... links``, ``... scale`` and ``... gpu`` measure the rest.
+"""``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder`` and ``gpu`` do the rest.
 
 ``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
 """
@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.ladder import LADDER_SCALE, measure_ladder
 from benchmarks.links import LINKS, links_document
 from benchmarks.push_pull import CODERS
 from benchmarks.report import PAGE, update_page
@@ -22,7 +23,7 @@ from benchmarks.results import RESULTS, rows_of, write_result
 from benchmarks.scale import COPIES, measure_sizes
 from benchmarks.states import States, StatesError, load_states
 from benchmarks.suite import MIN_REPEATS, Parts, run_suite
-from benchmarks.synthetic import DEFAULT_CELLS, synthetic_states
+from benchmarks.synthetic import DEFAULT_CELLS, few_shapes, synthetic_states
 from pulse_registry.patch import CoderChoice
 from tests import servers
 
@@ -108,6 +109,38 @@ def scale(
         say=lambda what: console.print(f"... {what}"),
     )
     _finish(console, document, document["title"], out / "scale.json")
+
+
+@app.command()
+def ladder(
+    states: StatesOption = None,
+    title: TitleOption = None,
+    cells: CellsOption = 1_000_000,
+    versions: Annotated[int, typer.Option(help="Of the synthetic run.", min=2)] = 4096,
+    seed: SeedOption = 0,
+    coder: Annotated[str, typer.Option(help="gap, class or auto.")] = "auto",
+    starts: Annotated[int, typer.Option(help="Versions to be behind from.", min=1)] = 16,
+    targets: Annotated[int, typer.Option(help="Versions to get to from each.", min=1)] = 64,
+    out: OutOption = RESULTS,
+) -> None:
+    """Measure what being far behind costs with a compactor, against the chain and direct diffs; write a result file."""
+    if coder not in get_args(CoderChoice):
+        raise typer.BadParameter(f"--coder is {coder!r}; it is one of {', '.join(get_args(CoderChoice))}")
+    console = Console()
+    if states is None:
+        console.print(f"making a synthetic run: {cells:,} cells, {versions:,} versions, seed {seed}")
+        chosen = synthetic_states(cells, versions - 1, seed, shapes_of=few_shapes, scale=LADDER_SCALE)
+    else:
+        chosen = _states(console, states, title, cells, versions, seed)
+    document = measure_ladder(
+        chosen,
+        starts=starts,
+        targets=targets,
+        coder=cast(CoderChoice, coder),
+        seed=seed,
+        say=lambda what: console.print(f"... {what}"),
+    )
+    _finish(console, document, document["title"], out / "ladder" / f"{chosen.kind}.json")
 
 
 @app.command()

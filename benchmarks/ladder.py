@@ -23,7 +23,7 @@ from pulse_registry.compact import CompactOptions, Done
 from pulse_registry.geometry import Geometry
 from pulse_registry.log import RunState
 from pulse_registry.model import read_model
-from pulse_registry.patch import encode_patch
+from pulse_registry.patch import CoderChoice, encode_patch
 from pulse_registry.publish import PublishOptions
 from pulse_registry.route import DEFAULT_OBJECT_COST, plan
 from pulse_registry.weights import Weights
@@ -32,7 +32,9 @@ from tests.log.builders import DictStore
 TITLE = "Far behind"
 LARGE_CELLS = 7_600_000_000
 """Of the policy whose worker the routes are planned for, in proportion."""
-EDGES = (0, 1, 683, 1365, 2047)
+LADDER_SCALE = 0.04
+"""Of the synthetic weights: 0.5 to 0.9 percent of the cells then change a step."""
+EDGES = (0, 1, 165, 331, 683, 1365, 2047)
 """Starts that lie badly for blocks of 2^k versions, beside the random ones."""
 PairSizes = dict[tuple[int, int], int]
 
@@ -65,7 +67,7 @@ def measure_ladder(
     starts: int = 16,
     targets: int = 64,
     directs: int = 8,
-    coder: str = "auto",
+    coder: CoderChoice = "auto",
     seed: int = 0,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def measure_ladder(
         say: told what is being done.
     """
     store, newest = DictStore(), len(states.steps)
-    with Registry(store, "ladder", options=PublishOptions(coder=coder, dtype="keep", keyframe_share=1e9)) as registry:  # type: ignore[arg-type]
+    with Registry(store, "ladder", options=PublishOptions(coder=coder, dtype="keep", keyframe_share=1e9)) as registry:
         say(f"pushing {newest + 1} versions")
         live = Live(states)
         for version in range(newest + 1):
@@ -115,7 +117,10 @@ def _compact(registry: Registry, options: CompactOptions) -> list[Done]:
 
 
 def _pairs(newest: int, starts: int, targets: int, seed: int) -> list[tuple[int, int]]:
-    """Choose bases and targets: for the mean, uniform over distances; for the worst, spread over octaves too."""
+    """Choose bases and targets: uniform over distances, spread over octaves, and to the newest version from anywhere.
+
+    The newest is what most workers go to, and the hardest to reach: no block leads past it and back.
+    """
     rng = random.Random(seed)
     bases = {base for base in EDGES if base < newest} | {rng.randrange(newest) for _ in range(starts)}
     found = set()
@@ -123,6 +128,7 @@ def _pairs(newest: int, starts: int, targets: int, seed: int) -> list[tuple[int,
         room = newest - base
         found |= {(base, base + rng.randint(1, room)) for _ in range(targets)}
         found |= {(base, base + round(room ** rng.random())) for _ in range(targets)}
+    found |= {(rng.randrange(newest), newest) for _ in range(4 * targets)}
     return sorted(found)
 
 
@@ -180,7 +186,7 @@ def _document(
     written = sum(piece.nbytes for piece in done)
     return {
         "kind": "ladder",
-        "title": f"{TITLE}: {states.title}",
+        "title": f"{TITLE}: {states.title}, {len(states.steps) + 1:,} versions",
         "machine": machine(),
         "versions": versions(),
         "seed": seed,
@@ -192,10 +198,12 @@ def _document(
         },
         "rows": [row.document() for row in ladder_rows(behind, joins, shared, written / chain)],
         "blocks": _blocks(done),
+        "states": states.kind,
         "full_bytes": next(iter(state.keyframes)).size,
         "chain_bytes": chain,
         "written_bytes": written,
-        "pairs": [[b.base, b.target, b.nbytes, b.objects, b.direct, b.chain] for b in behind],
+        "pairs": len(behind),
+        "distances": _distances(behind),
     }
 
 
@@ -217,6 +225,31 @@ def ladder_rows(
         Row("direct", "where a direct patch was asked for: the same, worst", asked, "x", "at most", 1.05),
         Row("writes", "bytes that the compactor wrote, of the chain's", writes, "x", "at most", 2.5),
     ]
+
+
+def _distances(behind: Sequence[Behind]) -> list[dict[str, float]]:
+    """Return means and extremes by distance, in steps of a quarter of an octave."""
+    steps: dict[int, list[Behind]] = {}
+    for item in behind:
+        steps.setdefault(round(4 * math.log2(item.distance)), []).append(item)
+    return [
+        {
+            "distance": _mean([b.distance for b in found]),
+            "pairs": len(found),
+            "objects": _mean([b.objects for b in found]),
+            "most_objects": max(b.objects for b in found),
+            "bytes": _mean([b.nbytes for b in found]),
+            "direct_bytes": _mean([b.direct for b in found]),
+            "chain_bytes": _mean([b.chain for b in found]),
+            "ratio": _mean([b.ratio for b in found]),
+            "worst_ratio": round(max(b.ratio for b in found), 3),
+        }
+        for _, found in sorted(steps.items())
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 3)
 
 
 def _blocks(done: Sequence[Done]) -> dict[str, dict[str, int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,11 @@ class Plot:
 
 def plots(documents: Sequence[dict[str, Any]]) -> list[Plot]:
     """Return the plots that there are results for."""
-    coded = [document for document in documents if "states" in document]
+    coded = [document for document in documents if "sizes" in document and "states" in document]
     found = [_bits(coded), _times(coded)]
     found += [_links(document) for document in documents if document.get("kind") == "links"]
     found += [_sizes(document) for document in documents if document.get("kind") == "scale"]
+    found += [_behind(document) for document in documents if document.get("kind") == "ladder"]
     return [plot for plot in found if plot is not None]
 
 
@@ -175,6 +177,41 @@ def _draw_sizes(figure: Figure, figures: dict[str, Any]) -> None:
     axes.set_xlabel("cells")
     axes.grid(color="#e5e7eb", linewidth=0.6)
     axes.legend(frameon=False)
+
+
+def _behind(document: dict[str, Any]) -> Plot:
+    rows = document["distances"]
+    figures = {
+        "distance": [row["distance"] for row in rows],
+        "bytes": {
+            "chain": [row["chain_bytes"] for row in rows],
+            "ladder": [row["bytes"] for row in rows],
+            "direct diff": [row["direct_bytes"] for row in rows],
+            "keyframe": [document["full_bytes"]] * len(rows),
+        },
+        "objects": {
+            "chain": [row["distance"] for row in rows],
+            "ladder, most": [row["most_objects"] for row in rows],
+            "2 log2(distance) + 2": [round(2 * math.log2(row["distance"]) + 2, 2) for row in rows],
+        },
+    }
+    title = f"Far behind, {document['states']} steps: bytes and objects to fetch, by versions behind"
+    return Plot(f"far-behind-{document['states']}", title, figures, _draw_behind)
+
+
+def _draw_behind(figure: Figure, figures: dict[str, Any]) -> None:
+    figure.set_figheight(4)
+    for axes, what in zip(figure.subplots(1, 2), ("bytes", "objects"), strict=True):
+        for name, values in figures[what].items():
+            color = _OURS if name.startswith("ladder") else _MARK if name == "direct diff" else _OTHERS
+            line = ":" if name.startswith(("keyframe", "2 log2")) else "-"
+            axes.plot(figures["distance"], values, label=name, color=color, linestyle=line)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2 if what == "objects" else 10)
+        axes.set_title(what, loc="left", fontsize=10)
+        axes.set_xlabel("versions behind")
+        axes.grid(color="#e5e7eb", linewidth=0.6)
+        axes.legend(frameon=False, fontsize=9)
 
 
 def _panels(figure: Figure, figures: dict[str, Any], bars: int) -> list[Axes]:

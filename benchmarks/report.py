@@ -15,9 +15,9 @@ BEGIN, END = "<!-- results: begin (python -m benchmarks report) -->", "<!-- resu
 def tables(documents: list[dict[str, Any]]) -> str:
     """Return the Markdown between the marks: plots, then states, then what was measured over a store or a service."""
     shown = [f"![{plot.title}](plots/{plot.name}.svg)" for plot in plots(documents)]
-    coded = [document for document in documents if "states" in document]
-    others = [document for document in documents if "states" not in document]
-    sections = {"scale": _sizes_section, "links": _links_section}
+    coded = [document for document in documents if "sizes" in document and "states" in document]
+    others = [document for document in documents if document not in coded]
+    sections = {"scale": _sizes_section, "links": _links_section, "ladder": _ladder_section}
     rest = [sections.get(document.get("kind", ""), _rows_section)(document) for document in others]
     return "\n\n".join([*shown, *map(_section, coded), *rest])
 
@@ -73,6 +73,32 @@ def _sizes_section(document: dict[str, Any]) -> str:
         f"| {int(cells) / 1e9:.2f} B | left out: {why} |" + " |" * 7 for cells, why in document["skipped"].items()
     ]
     return "\n".join(lines)
+
+
+def _ladder_section(document: dict[str, Any]) -> str:
+    settings, rows = document["settings"], document["distances"]
+    seed = "" if document["seed"] is None else f", seed {document['seed']}"
+    lines = [
+        *_rows_section(document).splitlines(),
+        "",
+        f"{settings['cells']:,} cells, {settings['versions']:,} versions, {settings['coder']}; "
+        f"{document['pairs']:,} pairs of versions{seed}; an object costs {settings['object_cost']:,} bytes in the route "
+        "search.",
+        "",
+        "| versions behind | objects, most | chain | ladder | direct diff | ladder / direct, mean | worst |",
+        "|" + " ---: |" * 7,
+    ]
+    lines += [
+        f"| {row['distance']:,.0f} | {row['most_objects']} | {_kilobytes(row['chain_bytes'])} "
+        f"| {_kilobytes(row['bytes'])} | {_kilobytes(row['direct_bytes'])} | {row['ratio']:.2f}x "
+        f"| {row['worst_ratio']:.2f}x |"
+        for row in (rows if len(rows) < 16 else rows[::4])
+    ]
+    return "\n".join(lines)
+
+
+def _kilobytes(nbytes: float) -> str:
+    return f"{nbytes / 1e3:,.0f} kB"
 
 
 def _links_section(document: dict[str, Any]) -> str:

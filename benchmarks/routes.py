@@ -1,8 +1,8 @@
 """``python -m benchmarks.routes``: how long it takes to find a route in a long run, and to go on when a record comes.
 
 The logs are made up: the sizes of a policy of 7.6 billion cells, of which merged patches grow as distance^0.48, as
-recorded. Nothing is fetched. Times are the thread's processor time, so that other work on the machine counts little, and
-the least of several.
+recorded. Nothing is fetched. Times are the thread's processor time, so that other work on the machine counts little,
+and the least of several.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import RESULTS, Row, machine, versions, write_result
-from pulse_registry.compact.ladder import spans_into
 from pulse_registry.log import RunState, keys
 from pulse_registry.route import plan
 from pulse_schemas import CommitRecord, KeyframeRef, ObjectRef, PatchRef, Snapshot, VersionEntry
@@ -39,7 +38,7 @@ class Shape:
 
     Attributes:
         name: in words.
-        ladder: whether it has merged patches of 2, 4, 8, ... versions.
+        ladder: whether it has a merged patch for every 2, 4, 8, ... versions, as many as there are versions.
         keyframe_every: versions from keyframe to keyframe; 0: one, at version 0.
     """
 
@@ -91,9 +90,10 @@ def patch(base: int, target: int, rng: random.Random) -> PatchRef:
 
 def _spans(shape: Shape, count: int) -> Iterator[tuple[int, int]]:
     for version in range(1, count):
-        yield version, 1
-        for span in spans_into(version) if shape.ladder else ():
+        span = 1
+        while version % span == 0 and span <= version:
             yield version, span
+            span = 2 * span if shape.ladder else count
 
 
 def _keyframe(version: int) -> KeyframeRef:
@@ -157,7 +157,7 @@ def measure_shape(shape: Shape, count: int, repeats: int, seed: int = 0) -> list
     rows = []
     for name, (have, target) in ways.items():
         seconds, route = least(lambda have=have, target=target: plan(state, target, have=have), repeats)  # type: ignore[misc]
-        what = f"{shape.name}: {name} ({len(route.legs):,} legs)"
+        what = f"{shape.name}: {name} ({len(route.legs):,} leg{'s' if len(route.legs) > 1 else ''})"
         rows.append(Row(f"{shape.name}.{name}", what, seconds * 1e3, "ms", "at most", LIMIT_MS))
 
     folds, firsts = [], []
@@ -180,14 +180,16 @@ def _after(state: RunState, record: CommitRecord) -> RunState:
 
 
 def _bound(shape: Shape, state: RunState, rng: random.Random, pairs: int = 200) -> Row:
-    """Return by how many objects the worst of random routes is over 2 log2(distance) + 2."""
+    """Return by how many objects the worst of random routes, over all octaves of distance, is over the bound."""
     worst = -math.inf
     for _ in range(pairs):
-        have, target = sorted(rng.sample(range(len(state.versions)), 2))
+        distance = round((len(state.versions) - 1) ** rng.random())
+        have = rng.randrange(len(state.versions) - distance)
+        target = have + distance
         objects = plan(state, target, have=have).objects
-        worst = max(worst, objects - (2 * math.log2(target - have) + 2))
-    what = f"{shape.name}: objects over 2 log2(distance) + 2, the most of {pairs} routes"
-    return Row(f"{shape.name}.objects", what, worst, "", "at most", 0)
+        worst = max(worst, objects - (2 * math.log2(distance) + 2))
+    what = f"{shape.name}: objects over 2 log2(distance) + 2, the most of {pairs} routes of all distances"
+    return Row(f"{shape.name}.objects", what, round(worst, 1), "", "at most", 0)
 
 
 def least(act: Callable[[], Any], repeats: int) -> tuple[float, Any]:

@@ -19,7 +19,17 @@ from pulse_registry.compact.merge import merge
 from pulse_registry.compact.mirror import Mirror
 from pulse_registry.compact.requests import Requests
 from pulse_registry.digest import Digest
-from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument, NotFound, PulseError
+from pulse_registry.errors import (
+    AccessDenied,
+    BaseMismatch,
+    CorruptObject,
+    Gone,
+    InvalidArgument,
+    NotFound,
+    PulseError,
+    StoreUnavailable,
+    Untrusted,
+)
 from pulse_registry.events import Event, EventKind
 from pulse_registry.fetch import begin_patches
 from pulse_registry.keyframe import write_keyframe
@@ -93,7 +103,9 @@ class Compactor:
         What fails costs nothing but an event, and is tried again after the next version.
 
         Raises:
-            AccessDenied, UnsupportedFormat, StoreUnavailable: the log can't be read.
+            AccessDenied: the credentials don't allow it.
+            Untrusted: what is signed, or has to be, is not to be believed, or would not be.
+            UnsupportedFormat, StoreUnavailable: the log can't be read.
         """
         state = self._reader.refresh()
         for work in self._next(state):
@@ -104,6 +116,8 @@ class Compactor:
                 _logger.info("run %s: %s is not needed any more: %s", state.run, work, error)
                 self._failed[work] = (TRIES, 0)
                 continue
+            except (AccessDenied, Untrusted):
+                raise
             except PulseError as error:
                 self._fail(state, work, error)
                 continue
@@ -142,7 +156,8 @@ class Compactor:
         self._after = min([version, *waiting]) - 1
 
     def _fail(self, state: RunState, work: Work, error: PulseError) -> None:
-        tries = self._failed.get(work, (0, 0))[0] + 1
+        # A store, or a disk, that fails is no fault of the objects.
+        tries = self._failed.get(work, (0, 0))[0] + (not isinstance(error, StoreUnavailable))
         self._failed[work] = (tries, len(state.versions))
         then = "it is left" if tries == TRIES else "it is tried again after the next version"
         self._staging.events.tell(

@@ -24,6 +24,8 @@ _STRIDES = {
 """Of blocks of less than 4,096 versions."""
 _OVERLAP = {2: 0.43, 8: 0.5}
 """These blocks are made where four patches of half their span, joined, take at most such a share of their bytes."""
+_ALWAYS_BY_CLASS = 8
+"""Of patches that can't be followed backwards these are always made: routes have too many objects without them."""
 _SHORT = 16
 _WORTH = 0.8
 """A block is made if its first part takes at most this share of a keyframe's bytes: past it, keyframes do as well."""
@@ -115,7 +117,7 @@ def spans_into(target: int) -> list[int]:
 
 def stride(span: int) -> int:
     """Return how many versions after a block of a span the next one begins."""
-    return _STRIDES[span] if span in _STRIDES else 1 << (span.bit_length() - 4)
+    return _STRIDES[span] if span in _STRIDES else 1 << (span.bit_length() - 3)
 
 
 def part_of(span: int) -> int:
@@ -158,6 +160,9 @@ def keyframe_wanted(state: RunState, options: CompactOptions) -> bool:
 def _pays(state: RunState, base: int, span: int, limit: int | None) -> bool:
     """Tell whether a block is worth its bytes, from what was written of the versions before."""
     if span in _OVERLAP:
+        step = patch_of(state, base + span - 1, base + span)
+        if span == _ALWAYS_BY_CLASS and step is not None and step.coder == "class":
+            return True
         return _overlaps(state, base // (2 * span) * (2 * span), span // 2, _OVERLAP[span])
     if span <= _SHORT or limit is None:
         return True

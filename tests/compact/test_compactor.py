@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import tracemalloc
@@ -11,16 +12,18 @@ import numpy as np
 import pytest
 
 from pulse_registry import arrival, fetch
-from pulse_registry.compact import CompactOptions, Done, aside
+from pulse_registry.cache import CacheFolder
+from pulse_registry.compact import CompactOptions, Done, aside, mirror
 from pulse_registry.compact.compactor import TRIES
 from pulse_registry.compact.ladder import spans_into
-from pulse_registry.errors import PulseError
+from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, Untrusted
 from pulse_registry.events import Event, EventKind
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.route import plan
 from pulse_registry.store import FileStore, Store
 from pulse_registry.store.wrapper import WrapperStore
+from pulse_registry.trust import SigningKey, Trust
 from tests.compact.runs import NEVER, compact, finish, merged, pushed
 from tests.faults.harness import (
     RUN,
@@ -149,6 +152,79 @@ def test_nothing_is_attached_to_a_version_that_is_retired_meanwhile() -> None:
         assert finish(registry.compactor()) == []
     assert (0, 4) not in merged(store)
     assert told == []
+
+
+def test_a_compactor_that_may_not_write_says_so_at_once() -> None:
+    store = DictStore()
+    pushed(store, 9)
+
+    def refuse() -> None:
+        raise AccessDenied("read only")
+
+    with quick(_Before(store, "objects/patch", refuse)) as registry:
+        compactor = registry.compactor()
+        with pytest.raises(AccessDenied):
+            compactor.step()
+        compactor.close()
+
+
+def test_a_full_disk_is_an_event_and_the_work_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, told = DictStore(), list[Event]()
+    model = small_model()
+    with without_pauses(1):
+        options = PublishOptions(dtype="keep", keyframe_share=NEVER, coder="gap")
+        registry = Registry(store, RUN, options=options, on_event=told.append)
+    with registry:
+        for version in range(5):
+            registry.push(version, model)
+        compactor = registry.compactor()
+        with monkeypatch.context() as patched:
+
+            def full(*_: object) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            patched.setattr(mirror, "reserve", full)
+            for version in range(5, 5 + TRIES + 1):
+                assert compactor.step() is None
+                registry.push(version, model)
+        assert {event.kind for event in told} == {EventKind.COMPACTION_FAILED}
+        assert "No space left" in told[-1].message
+        assert {(done.base, done.target) for done in finish(compactor)} >= {(0, 4), (4, 8)}
+
+
+def test_what_it_attaches_is_signed_and_believed_where_its_key_may_attach(tmp_path) -> None:
+    store, trainer, own = DictStore(), SigningKey.generate(), SigningKey.generate()
+    trust = Trust([trainer.public, f"{own.public}=attach"], state_dir=tmp_path)
+    model = small_model()
+    with Registry(store, RUN, options=PublishOptions(dtype="keep", keyframe_share=NEVER), signer=trainer) as registry:
+        for version in range(6):
+            change(model, version)
+            registry.push(version, model)
+    with Registry(store, RUN, signer=own, trust=trust) as registry:
+        assert [(done.base, done.target) for done in finish(registry.compactor())] == [(0, 4)]
+    with Registry(store, RUN, trust=trust) as worker:
+        weights = garbage(model)
+        worker.pull("latest", into=weights)
+    assert bits(weights) == bits(model)
+    with Registry(store, RUN, signer=SigningKey.generate(), trust=trust) as registry:
+        compactor = registry.compactor(CompactOptions(keyframe_every=1))
+        with pytest.raises(Untrusted):
+            compactor.step()
+        compactor.close()
+
+
+def test_it_reads_past_the_node_s_cache(tmp_path) -> None:
+    store = DictStore()
+    pushed(store, 6)
+    with Registry(store, RUN, cache=CacheFolder(tmp_path / "cache", 1 << 20)) as registry:
+        assert len(finish(registry.compactor())) == 1
+    assert not list((tmp_path / "cache").glob("[0-9a-f]*"))
+
+
+@pytest.mark.parametrize("options", [{"compact": "outline"}])
+def test_there_is_no_other_way_to_compact(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match="compact is 'outline'"):
+        quick(DictStore(), **options)
 
 
 class _Before(WrapperStore):

@@ -92,6 +92,14 @@ def test_blocks_of_two_are_made_once_four_patches_are_much_smaller_joined(size: 
     assert [pair for pair in merges(script) if pair[1] - pair[0] == 2] == expected
 
 
+def test_blocks_of_eight_are_always_made_of_patches_that_lead_forwards_alone() -> None:
+    script = Script().epoch().commit()
+    for version in range(1, 9):
+        script.commit(patch=patch(version - 1, version, coder="class"))
+    assert (0, 8) in merges(script)
+    assert (0, 8) not in merges(chain(9))
+
+
 def test_a_block_whose_first_half_is_nearly_a_keyframe_is_not_worth_it() -> None:
     def grown(size: int) -> list[tuple[int, int]]:
         script = Script().epoch().commit(keyframe=keyframe(0, size=990))  # with its index, 1,000

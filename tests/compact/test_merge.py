@@ -59,7 +59,7 @@ def merged(weights: Weights, legs: Sequence[Leg], patches: Sequence[Patch], *, b
 
 
 @given(chains(LENGTH), st.integers(1, LENGTH - 1), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_gap_patches_merge_from_either_end_to_what_a_diff_gives(chain: Chain, length: int, backwards: bool) -> None:
     with small_groups(chain.group_bytes):
         geometry = Geometry(chain.layout)
@@ -83,7 +83,7 @@ def test_a_way_that_goes_back_first_merges_too(chain: Chain) -> None:
 
 
 @given(chains(4), st.lists(CODERS, min_size=3, max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_patches_of_any_coders_merge_from_the_base_to_one_that_leads_to_the_target(chain: Chain, coders) -> None:
     with small_groups(chain.group_bytes):
         geometry = Geometry(chain.layout)
@@ -106,7 +106,7 @@ def test_patches_of_any_coders_merge_from_the_base_to_one_that_leads_to_the_targ
 
 
 @given(chains(3), st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_weights_with_a_wrong_cell_that_the_patches_touch_are_refused(chain: Chain, seed: int, backwards: bool) -> None:
     with small_groups(chain.group_bytes):
         geometry = Geometry(chain.layout)

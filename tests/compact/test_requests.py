@@ -14,12 +14,14 @@ from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, Store
 from pulse_registry.log import keys
 from pulse_registry.registry import Registry
 from pulse_registry.route import plan
+from pulse_registry.service.store import ServiceStore
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_schemas import DirectRequest
 from tests.compact.runs import compact, finish, merged, pushed
 from tests.faults.harness import RUN, bits, garbage, quick, state_of
 from tests.log.builders import DictStore
+from tests.server.running import app_over, running
 
 
 def requests_of(store: Store) -> list[str]:
@@ -171,3 +173,18 @@ def test_a_registry_that_was_closed_makes_no_compactor() -> None:
     registry.close()
     with pytest.raises(InvalidArgument, match="closed"):
         registry.compactor()
+
+
+def test_a_compactor_works_through_a_service_too() -> None:
+    store = DictStore()
+    model, states = pushed(store, 6)
+    with running(app_over(store)) as service:
+        client = ServiceStore(service.url)
+        with Registry(client, RUN) as registry:
+            assert [(done.base, done.target) for done in finish(registry.compactor())] == [(0, 4)]
+        client.close()
+    with quick(store) as worker:
+        weights = garbage(model)
+        worker.pull(0, into=weights)
+        worker.pull(5, into=weights)
+    assert bits(weights) == states[5]
