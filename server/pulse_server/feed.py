@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -177,17 +177,13 @@ class RunFeed:
         if self._announcing is None and not self._stopped:
             self._announcing = asyncio.get_running_loop().call_later(pause_s, self._begin_edition)
 
-    async def append(self, sealed: bytes, kinds: Container[str] | None = None) -> Record:
+    async def append(self, sealed: bytes) -> Record:
         """Append a record for a writer, and tell those who wait; goes on to its end even if the caller is cancelled.
-
-        Args:
-            sealed: the record.
-            kinds: those that the writer may append; None: all.
 
         Raises:
             As `Admission.admit`.
         """
-        task = asyncio.get_running_loop().create_task(self._append(sealed, kinds), name=f"append to {self.run}")
+        task = asyncio.get_running_loop().create_task(self._append(sealed), name=f"append to {self.run}")
         self._appends.add(task)
         task.add_done_callback(self._appended)
         return await asyncio.shield(task)
@@ -221,10 +217,10 @@ class RunFeed:
         if not task.cancelled():
             task.exception()  # looked at here, too, since the caller may have gone
 
-    async def _append(self, sealed: bytes, kinds: Container[str] | None) -> Record:
+    async def _append(self, sealed: bytes) -> Record:
         async with self._appending:  # those that wait for their turn take no thread
             began = self._clock()
-            record = await in_thread(self._pool, self._admission.admit, sealed, kinds)
+            record = await in_thread(self._pool, self._admission.admit, sealed)
         self._looked = began
         self._publish(self._reader.state)
         return record

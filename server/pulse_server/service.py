@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
-from pulse_registry.errors import NotFound, PulseError
+from pulse_registry.errors import InvalidArgument, NotFound, PulseError
 from pulse_registry.geometry import Geometry
 from pulse_registry.log import Admission, LogKeeper, LogReader, keys, utc_now
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.runs import list_runs
 from pulse_registry.store import PrefixStore, RetryStore, Store
 from pulse_registry.trust import PinGuard, SigningKey, Trust
+from pulse_registry.trust.keys import parse_key
+from pulse_registry.trust.pins import SNAPSHOT
 from pulse_schemas import Layout, SchemaError
 from pulse_schemas.api import WorkerReport
 from pulse_server.collecting import Collecting, policy_of
@@ -64,8 +66,7 @@ class Service:
             InvalidArgument: the settings name keys that are none.
         """
         self.settings, self.metrics = settings, metrics
-        self._trust = Trust(settings.trust.split()) if settings.trust else None
-        self._signer = None if settings.signing_key is None else SigningKey.load(settings.signing_key)
+        self._trust, self._signer = _keys(settings)
         self.store = DocumentStore(
             RetryStore(
                 MetricsStore(store, metrics),
@@ -280,3 +281,21 @@ class Service:
     def _end_threads(self) -> None:
         for pool in (self._followers, self._callers, self.checkers):
             pool.shutdown(cancel_futures=True)
+
+
+def _keys(settings: Settings) -> tuple[Trust | None, SigningKey | None]:
+    """Return what the service believes, and what it signs with.
+
+    Raises:
+        InvalidArgument: the settings name no keys, or a key whose snapshots the service would not believe itself.
+    """
+    trust = Trust(settings.trust.split()) if settings.trust else None
+    signer = None if settings.signing_key is None else SigningKey.load(settings.signing_key)
+    if trust is not None and signer is not None:
+        pin = trust.pin(parse_key(signer.public))
+        if pin is None or SNAPSHOT not in pin.kinds:
+            raise InvalidArgument(
+                f"PULSE_TRUST does not pin {signer.public} for snapshots, which the service is to sign with it: add "
+                f"{signer.public}={SNAPSHOT}, or take PULSE_SIGNING_KEY away"
+            )
+    return trust, signer

@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     open_metrics: Annotated[bool, Field(description="/metrics needs no token")] = False
 
     trust: Annotated[str, Field(description="public keys, with spaces between: only what they signed counts")] = ""
-    signing_key: Annotated[Path | None, Field(description="the key that snapshots are signed with")] = None
+    signing_key: Annotated[Path | None, Field(description="signs snapshots, and what the collector writes")] = None
     state_dir: Annotated[Path | None, Field(description="keeps what was seen of signed runs")] = None
 
     poll_seconds: Annotated[Seconds, Field(description="how often the log of a run in use is looked at")] = 0.25

@@ -1,4 +1,4 @@
-"""A run in a small store with a clock of its own, with writers, readers' leases and a collector, for tests of retention."""
+"""A run in a small store with a clock of its own; with writers, readers' leases and a collector."""
 
 from __future__ import annotations
 

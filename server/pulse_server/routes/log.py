@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
 from fastapi.responses import Response
 
-from pulse_registry.errors import InvalidArgument, NotFound, PulseError
+from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
 from pulse_registry.log import keys
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.store import create
-from pulse_schemas import Layout, SchemaError
+from pulse_schemas import DeleteRecord, Layout, RetireRecord, SchemaError, unseal_record
 from pulse_schemas.api import Appended, LogPage, SnapshotList
 from pulse_server.access import PRINCIPAL
 from pulse_server.answers import Rendered, no_content
@@ -33,8 +34,8 @@ _WAIT: Final = wait_parameter("record `since`")
 _PAGE_BYTES: Final = 8 << 20
 """Of records in one page, but for its first."""
 
-_PUBLISHED: Final = frozenset({"epoch", "commit", "attach", "tag"})
-"""Kinds of records that take nothing away; the others need the scope `admin`."""
+_TAKES_AWAY: Final = {b'"kind":"retire"': RetireRecord, b'"kind":"delete"': DeleteRecord}
+"""The records that only an admin may append, by what is in their bytes, and perhaps in those of another one's metadata."""
 
 _SEALED: Final = {200: Says("The sealed document, as stored.", examples.SEALED)}
 
@@ -91,8 +92,9 @@ async def append(request: Request, service: Service) -> Response:
     """Append a record."""
     run, sealed = RUN(request), await request.body()
     try:
+        _check_kind(request, run, sealed)
         with service.feeds.hold(run) as feed:
-            record = await feed.append(sealed, None if request.scope[PRINCIPAL].may("admin", run) else _PUBLISHED)
+            record = await feed.append(sealed)
     except PulseError as error:
         service.metrics.commits.labels(type(error).__name__).inc()
         raise
@@ -202,6 +204,17 @@ async def store_layout(request: Request, service: Service) -> Response:
         raise InvalidArgument(f"run {run!r}: the layout hashes to {layout.id}, not to {layout_id}")
     await service.call(create, service.store_of(run), keys.layout_key(layout_id), data)
     return no_content(HTTPStatus.CREATED)
+
+
+def _check_kind(request: Request, run: str, sealed: bytes) -> None:
+    """Check that whoever appends a record that takes something away is an admin; what is no record is not looked at."""
+    kinds = tuple(kind for mark, kind in _TAKES_AWAY.items() if mark in sealed)
+    if not kinds or request.scope[PRINCIPAL].may("admin", run):
+        return
+    with suppress(SchemaError):
+        record = unseal_record(sealed)
+        if isinstance(record, kinds):
+            raise AccessDenied(f"run {run!r}: a {record.kind} record needs a token of scope 'admin'")
 
 
 async def _page(service: Service, feed: RunFeed, since: int, limit: int) -> Rendered:
