@@ -10,7 +10,7 @@ from typing import Any
 from blake3 import blake3
 
 from pulse_schemas import canonical_json
-from tests.attacks.forge import CELLS, GroupParts, PatchParts, edit_record, key_of, last_commit
+from tests.attacks.forge import GroupParts, PatchParts, edit_record, key_of, last_commit
 from tests.attacks.row import Forge
 from tests.log.builders import DictStore
 
@@ -115,16 +115,18 @@ def shard(make: Callable[[bytes], bytes]) -> Forge:
         key = key_of(store, "model-00001")
         data = make(store.objects[key])
         store.objects[key] = data
-        edit_record(
-            store,
-            1,
-            lambda r: r["keyframe"]["shards"][0].update(size=len(data), blake3=blake3(data).hexdigest()),
-        )
+        shard_ref(store, data)
         size = 8 << 20
         hashes = [blake3(data[at : at + size]).hexdigest() for at in range(0, len(data), size)]
         pieces(lambda p: p["blake3"].update({key.rpartition("/")[2]: hashes}))(store)
 
     return forge
+
+
+def shard_ref(store: DictStore, data: bytes) -> None:
+    """Make the record say of the keyframe's shard that it is these bytes."""
+    said = {"size": len(data), "blake3": blake3(data).hexdigest()}
+    edit_record(store, 1, lambda record: record["keyframe"]["shards"][0].update(said))
 
 
 def index(make: Callable[[bytes], bytes]) -> Forge:

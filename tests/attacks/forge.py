@@ -8,7 +8,6 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import GROUP_BYTES
@@ -16,7 +15,6 @@ from pulse_registry.log import keys
 from pulse_registry.log.state import sealed_hash
 from pulse_registry.patch import _ENTRY
 from pulse_schemas import CommitRecord, canonical_json, unseal_record
-from tests.faults.harness import Model, quick
 from tests.log.builders import DictStore
 
 CELLS = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from pulse_registry.errors import CorruptObject, LayoutMismatch, PulseError, UnsupportedFormat
+from pulse_registry.errors import CorruptObject, LayoutMismatch, UnsupportedFormat
 from tests.attacks.edits import (
     first_commit,
     hashes,
@@ -40,8 +40,8 @@ KEYFRAMES: Rows = {
     "a shard of other tensors": (shard_header(lambda h: {"v": h.pop("w"), **h}), CorruptObject),
     "a shard of no tensors": (shard_header(lambda h: {"__metadata__": {"format": "pt"}}), CorruptObject),
     "a shard without metadata": (shard_header(lambda h: {"w": h["w"]}), CorruptObject),
-    "a shard of 1,000 tensors": (
-        shard_header(lambda h: h | {f"t{n}": h["w"] for n in range(1000)}),
+    "a shard of 200 tensors": (
+        shard_header(lambda h: h | {f"t{n}": h["w"] for n in range(200)}),
         CorruptObject,
     ),
     "a shard of 2^62 cells": (
@@ -69,8 +69,8 @@ KEYFRAMES: Rows = {
     ),
     "no piece": (hashes(lambda listed: []), CorruptObject),
     "a piece twice": (hashes(lambda listed: listed * 2), CorruptObject),
-    "20,000 pieces of 4 KiB": (
-        pieces(lambda p: p.update(size=4096, blake3={n: ["0" * 64] * 20_000 for n in p["blake3"]})),
+    "1,000 pieces of 4 KiB": (
+        pieces(lambda p: p.update(size=4096, blake3={n: ["0" * 64] * 1000 for n in p["blake3"]})),
         CorruptObject,
     ),
     "a piece whose hash is none": (hashes(lambda listed: ["0" * 63]), CorruptObject),
@@ -81,7 +81,7 @@ KEYFRAMES: Rows = {
                 shards=[*r["keyframe"]["shards"], r["keyframe"]["shards"][0] | {"key": "objects/keyframe/x/again"}]
             )
         ),
-        PulseError,
+        CorruptObject,
     ),
     "no shards": (first_commit(lambda r: r["keyframe"].update(shards=[])), CorruptObject),
     "a layout of 2^62 cells": (tensor(shape=[2**62]), CorruptObject),

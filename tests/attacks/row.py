@@ -14,7 +14,7 @@ Rows = dict[str, tuple[Forge, Errors]]
 Reader = Literal["pull", "join", "log", "hint", "trusted", "lease", "import"]
 
 
-class Ignored(Exception):  # noqa: N818
+class Ignored(Exception):
     """No error: what is hostile is only a hint, and the reader goes on as if it were not there."""
 
 

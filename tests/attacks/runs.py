@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +28,7 @@ from tests.log.builders import DictStore, Script, clock, keyframe, patch, write_
 
 TRUSTED, OTHER, ATTACHER = (SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2, 3))
 SNAPSHOT = 10
+DELTA = "weight_v000001/model-00001-of-00001.safetensors"
 
 
 @dataclass(slots=True)
@@ -47,7 +51,9 @@ def pushed(dtype: str, *versions: int, **options: object) -> Run:
     how = PublishOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))  # type: ignore[arg-type]
     with Registry(run.store, RUN, options=how, backend="reference", surroundings=around) as registry:
         for step, changed in enumerate((0, *versions)):
-            model["w"].view(np.uint16)[rng.permutation(CELLS)[:changed]] += rng.integers(1, 400, changed, dtype=np.uint16)
+            model["w"].view(np.uint16)[rng.permutation(CELLS)[:changed]] += rng.integers(
+                1, 400, changed, dtype=np.uint16
+            )
             registry.push(step, model)
             settle(registry)
             run.weights.append(copy_of(model))
@@ -105,7 +111,22 @@ def exported() -> Run:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 run.store.objects[path.relative_to(folder).as_posix()] = path.read_bytes()
+    old, new = (np.frombuffer(model["w"].tobytes(), np.uint8) for model in run.weights)
+    run.store.objects[DELTA] = delta_shard(zstd_frame((old ^ new).tobytes()), f"{zlib.adler32(new):08x}")
     return run
+
+
+def zstd_frame(data: bytes, claimed: int | None = None) -> bytes:
+    """Return a frame that holds bytes as they are: the same ones with every release of zstd."""
+    head = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", len(data) if claimed is None else claimed)
+    return head + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
+def delta_shard(frame: bytes, checksum: str, **entry: object) -> bytes:
+    """Return a delta's shard: the frame of tensor ``w``."""
+    what = {"dtype": "U8", "shape": [len(frame)], "data_offsets": [0, len(frame)]} | entry
+    text = json.dumps({"__metadata__": {"w": checksum}, "w": what}, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + frame
 
 
 RUNS: dict[str, Callable[[], Run]] = {

@@ -16,7 +16,18 @@ from pulse_registry.fetch import fetch_layout
 from pulse_registry.geometry import Geometry
 from pulse_registry.log import RunState, keys, sealed_hash
 from pulse_registry.route import plan
-from pulse_schemas import Head, Layout, Lease, Schema, SchemaError, Snapshot, Tensor, canonical_json, unseal_record
+from pulse_schemas import (
+    DirectRequest,
+    Head,
+    Layout,
+    Lease,
+    Schema,
+    SchemaError,
+    Snapshot,
+    Tensor,
+    canonical_json,
+    unseal_record,
+)
 from pulse_schemas.heads import PatchHead
 from tests.fuzz.mutation import mutate_document
 from tests.fuzz.target import Target, expect
@@ -212,3 +223,8 @@ def patch_head_target() -> Target:
     return document_target(
         "patch-head", PatchHead, (PatchHead(layout=LAYOUT, base=4, target=5, changed=3, groups=1),), sealed=False
     )
+
+
+def request_target() -> Target:
+    """Return the target of requests for direct patches."""
+    return document_target("request", DirectRequest, (DirectRequest(run=RUN, base=1, target=5, reader=write_id(4)),))

@@ -25,13 +25,13 @@ from tests.fuzz.patches import fitted, mutate_patch
 from tests.fuzz.target import Target, expect
 from tests.log.builders import DictStore
 
-_FILES = ("layouts/", "objects/patch/", "model-00001", "index.json", "log/000000000001", "log/000000000002")
+FILES = ("layouts/", "objects/patch/", "model-00001", "index.json", "log/000000000001", "log/000000000002")
 
 
 def pull_target() -> Target:
     """Return the target of pulls."""
     honest, versions = _run()
-    names = [next(key for key in sorted(honest.objects) if part in key) for part in _FILES]
+    names = [next(key for key in sorted(honest.objects) if part in key) for part in FILES]
 
     def check(data: bytes) -> bool:
         if not data:
@@ -55,7 +55,7 @@ def pull_target() -> Target:
         return accepted
 
     seeds = tuple(bytes([number]) + _inner(name, honest.objects[name]) for number, name in enumerate(names))
-    return Target("pull", check, seeds, _mutate, max_len=8192)
+    return Target("pull", check, seeds, _mutate, max_len=8192, tries=40)
 
 
 def _run() -> tuple[DictStore, list[dict[str, Any]]]:
@@ -161,7 +161,7 @@ def _mutate(data: bytes, rng: random.Random) -> bytes:
     """Change one file as its kind of file is changed."""
     if not data or rng.randrange(20) == 0:
         return mutate_bytes(data, rng)
-    if "patch" in _FILES[data[0] % len(_FILES)]:
+    if "patch" in FILES[data[0] % len(FILES)]:
         return data[:1] + mutate_patch(data[1:], rng)
     if data[1:2] == b"{":
         return data[:1] + mutate_document(data[1:], rng)

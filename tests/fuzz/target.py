@@ -29,6 +29,7 @@ class Target:
         mutate: changes an input in a way that knows its structure; the same randomness, the same change.
         words: what an attacker would try to put in.
         max_len: longest input.
+        tries: inputs that the suite tries; fewer where each takes long.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Target:
     mutate: Mutate
     words: tuple[bytes, ...] = field(default=())
     max_len: int = 4096
+    tries: int = 200
 
 
 class Defect(AssertionError):

@@ -11,8 +11,6 @@ import pytest
 from tests.fuzz.target import MEMORY
 from tests.fuzz.targets import TARGETS
 
-INPUTS = 200
-
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_input_does_anything_but_to_be_read_or_refused(name: str) -> None:
@@ -23,7 +21,7 @@ def test_no_input_does_anything_but_to_be_read_or_refused(name: str) -> None:
     assert accepted > len(pool) / 3, "the seeds are what a writer writes"
     tracemalloc.start()
     try:
-        for _ in range(INPUTS):
+        for _ in range(target.tries):
             data = target.mutate(rng.choice(pool), rng)[: target.max_len]
             if target.check(data) or rng.randrange(4) == 0:
                 pool.append(data)

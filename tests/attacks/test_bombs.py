@@ -1,0 +1,197 @@
+"""Bytes that claim, or unpack to, more than they are: memory stays within what the layout or their own length allows."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pulse_kernels import CoderName, get_backend
+from pulse_registry.errors import PulseError, StoreUnavailable
+from pulse_registry.service import link
+from pulse_registry.service.link import Patience
+from pulse_registry.service.store import ServiceStore
+from pulse_registry.store.s3_listing import Listing
+from pulse_schemas import SchemaError, unseal_record
+from tests.attacks.edits import sealed_bytes
+from tests.faults.harness import Model, garbage, quick
+from tests.fuzz.targets import TARGETS
+from tests.log.builders import DictStore
+
+CELLS = 1 << 20
+LAYOUT_BYTES = 2 * CELLS
+FACTOR: dict[CoderName, int] = {"gap": 6, "class": 12}
+"""Times the layout's bytes that a valid patch of all cells takes: 4 for what changes, the rest to decode a group."""
+OVERHEAD = 3 << 20
+"""Bytes that any pull takes."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    get_backend("numba").warm_up(2)
+
+
+def peak_of(call: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("coder", FACTOR)
+def test_a_patch_of_a_few_kilobytes_that_changes_every_cell_takes_what_the_layout_bounds(coder: CoderName) -> None:
+    model: Model = {"w": np.random.default_rng(1).normal(0, 0.02, CELLS).astype(ml_dtypes.bfloat16)}
+    store = DictStore()
+    with quick(store, backend="numba", coder=coder, keyframe_share=1e9) as trainer:
+        trainer.push(0, model)
+        model["w"].view(np.uint16)[:] += 1
+        trainer.push(1, model)
+    (patch,) = [data for key, data in store.objects.items() if "/patch/" in key]
+    assert len(patch) < LAYOUT_BYTES / 10
+    into = garbage(model)
+    with quick(store, backend="numba") as worker:
+        worker.pull(0, into=into)
+        assert peak_of(lambda: worker.pull(1, into=into)) < FACTOR[coder] * LAYOUT_BYTES + OVERHEAD
+    assert into["w"].tobytes() == model["w"].tobytes()
+
+
+SIZE = 60_000
+"""Bytes of a bomb of JSON, about."""
+AMPLIFIED = 240
+"""Bytes that a reader takes for one of JSON, at most. An empty list is two bytes, and 56 in Python's memory; of metadata
+there are four copies for a moment. A field that is not known has a message."""
+DEEP = SIZE // 2
+JSON = {
+    "lists in lists": b"[" * DEEP + b"]" * DEEP,
+    "objects in objects": b'{"a":' * (SIZE // 6) + b"1" + b"}" * (SIZE // 6),
+    "lists that do not end": b"[" * SIZE,
+    "a number of all digits": b"9" * SIZE,
+    "a fraction of all digits": b"0." + b"9" * SIZE,
+    "a text without end": b'"' + b"a" * SIZE + b'"',
+    "a text of escapes": b'"' + b"\\u0000" * (SIZE // 6) + b'"',
+    "empty lists": b"[" + b"[]," * (SIZE // 3) + b"[]]",
+    "empty objects": b"[" + b"{}," * (SIZE // 3) + b"{}]",
+    "numbers": b"[" + b"1," * (SIZE // 2) + b"1]",
+    "many keys": b"{" + b",".join(b'"%d":1' % n for n in range(SIZE // 10)) + b"}",
+    "one key, many times": b"{" + b",".join([b'"a":1'] * (SIZE // 6)) + b"}",
+}
+READERS = ("record", "snapshot", "head", "layout", "lease", "request", "patch-head", "index", "shard", "delta-index")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_json_takes_memory_by_its_own_length_alone(name: str) -> None:
+    target = TARGETS[name]()
+    for seed in target.seeds[:1]:
+        target.check(seed)
+    for bomb in (*JSON.values(), *(within(target.seeds[0], bomb) for bomb in JSON.values())):
+
+        def check(data: bytes = bomb) -> None:
+            target.check(data)
+
+        assert peak_of(check) < AMPLIFIED * len(bomb) + (1 << 20)
+
+
+def within(document: bytes, bomb: bytes) -> bytes:
+    """Return a document with the bomb in the place of its first value."""
+    head, colon, rest = document.partition(b":")
+    return head + colon + bomb + b"," + rest.partition(b",")[2]
+
+
+def test_metadata_may_be_large_but_not_deep() -> None:
+    target = TARGETS["record"]()
+    (commit,) = [seed for seed in target.seeds if b'"reward"' in seed]
+    for name, bomb in JSON.items():
+        value = bomb if bomb.startswith(b"{") else b'{"a":' + bomb + b"}"
+        document = commit.partition(b'"metadata":')[0] + b'"metadata":' + value + b',"patch":null}'
+        assert peak_of(lambda data=document: refused(data)) < AMPLIFIED * len(document) + (1 << 20), name
+
+
+def refused(content: bytes) -> None:
+    with suppress(SchemaError):
+        unseal_record(sealed_bytes(content))
+
+
+# -- answers without end -----------------------------------------------------------------------------------------------
+
+
+class Endless(httpx.SyncByteStream):
+    """A body that goes on and on; how much of it was read."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            self.sent += 1 << 16
+            yield bytes(1 << 16)
+
+
+KEY = "run/objects/patch/000000000000-000000000001-0.safetensors"
+ASKED: dict[str, tuple[int, Callable[[ServiceStore], Any]]] = {
+    "a record": (200, lambda store: store.get("run/log/000000000000.json")),
+    "a layout": (200, lambda store: store.get("run/layouts/" + "a" * 64 + ".json")),
+    "a list of snapshots": (200, lambda store: list(store.list("run/log/snapshots/"))),
+    "a refusal": (503, lambda store: store.get("run/head")),
+    "an object": (200, lambda store: store._bucket.get("http://bucket/x", KEY, None)),
+    "a part of an object": (206, lambda store: store._bucket.get("http://bucket/x", KEY, (0, 10))),
+    "a part of an object into memory": (
+        206,
+        lambda store: store._bucket.get_into("http://bucket/x", KEY, (0, 10), memoryview(bytearray(10))),
+    ),
+    "an object's size": (206, lambda store: store._bucket.size("http://bucket/x", KEY)),
+    "a bucket's refusal": (403, lambda store: store._bucket.get("http://bucket/x", KEY, None)),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_an_answer_without_end_is_given_up(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, call = ASKED[what]
+    most, body = 4 << 20, Endless()
+    monkeypatch.setattr(link.Pace.received, "__defaults__", (most,))
+    store = ServiceStore("http://service", None, patience=Patience())
+    headers = {"content-range": "bytes 0-9/100" if "size" not in what else "bytes 0-0/100"}
+    for holder in (store._api, store._bucket):
+        holder._client.close()
+        holder._client = httpx.Client(
+            transport=httpx.MockTransport(lambda request: httpx.Response(status, headers=headers, stream=body))
+        )
+
+    def ask() -> None:
+        with pytest.raises(StoreUnavailable):
+            call(store)
+
+    assert peak_of(ask) < 2 * most + OVERHEAD
+    assert body.sent <= most + (1 << 17), "no more is read than may be kept"
+    store.close()
+
+
+def pages_of(*entries: str) -> Any:
+    """Return a bucket's client that lists these keys again and again, and says each time that there are more."""
+    numbers = itertools.count()
+
+    class Client:
+        def list_objects_v2(self, **_: Any) -> dict[str, Any]:
+            contents = [{"Key": entry} for entry in entries]
+            return {"Contents": contents, "IsTruncated": True, "NextContinuationToken": str(next(numbers))}
+
+    return Client()
+
+
+@pytest.mark.parametrize("entries", [(), ("run/a",), ("run/a", "run/b"), ("other",)])
+def test_a_listing_that_goes_on_and_never_further_is_given_up(entries: tuple[str, ...]) -> None:
+    listing = Listing(pages_of(*entries), "bucket", "s3://bucket")
+
+    def list_all() -> None:
+        with pytest.raises(PulseError, match="does not go on"):
+            list(listing.keys("run/", ""))
+
+    assert peak_of(list_all) < OVERHEAD
