@@ -7,6 +7,7 @@ numbers, or ids of their own.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ def read_index(folder: Path) -> DeltaIndex | None:
     path = folder / INDEX_NAME
     try:
         with path.open("rb") as file:
-            data = file.read(_INDEX_LIMIT + 1)
+            # No more than the file has: what may be read is allocated first.
+            data = file.read(min(os.fstat(file.fileno()).st_size, _INDEX_LIMIT) + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -106,6 +108,7 @@ def parse_index(path: Path, data: bytes) -> DeltaIndex:
     """Return what an index's bytes say; ``path`` is for messages, and its folder's name a version without a name."""
     try:
         document = json.loads(data)
+        json.dumps(document, ensure_ascii=False).encode()  # half a letter is a ValueError
         metadata, weight_map = document.get("metadata") or {}, document["weight_map"]
         pairs = [*weight_map.items()]
         encoding = metadata.get("delta_encoding")

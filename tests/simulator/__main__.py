@@ -1,4 +1,4 @@
-"""``python -m tests.simulator --seed N`` runs one seed again; ``... --total N`` many; ``... mutants`` the proof that it sees."""
+"""``python -m tests.simulator``: ``--seed N`` runs one seed again, ``--total N`` many; ``mutants`` is the proof."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.results import RESULTS, write_result
+from benchmarks.results import write_result
 from tests.simulator.campaign import EACH, campaign, mutants
+from tests.simulator.report import MUTANTS, update_page
 from tests.simulator.simulation import run
 
 app = typer.Typer(add_completion=False, help="The deterministic simulator.")
-FOLDER = RESULTS / "reliability"
 
 
 @app.callback(invoke_without_command=True)
@@ -48,11 +48,17 @@ def simulate(
 def measure_mutants(
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 20,
     operations: Annotated[int, typer.Option(help="Store operations of a seed.", min=1)] = EACH,
-    out: Annotated[Path, typer.Option(help="Result file.")] = FOLDER / "mutants.json",
+    out: Annotated[Path, typer.Option(help="Result file.")] = MUTANTS,
 ) -> None:
     """Take each safeguard away, and count the store operations until that is seen."""
     rows = mutants(range(seeds), operations, typer.echo)
     write_result(out, {"kind": "simulator mutants", "operations_each": operations, "mutants": rows})
+
+
+@app.command()
+def report() -> None:
+    """Renew the tables of docs/reliability.md."""
+    update_page()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -71,6 +72,10 @@ class Bucket:
             del self.objects[key]
             del self._keys[bisect_right(self._keys, key) - 1]
 
+    def live(self) -> set[str]:
+        """Return the keys of all live objects, below the run."""
+        return {key.split("/", 1)[1] for key in self._truth.objects()}
+
     def page(self, prefix: str, after: str) -> list[str]:
         """Return the next keys, a page of them."""
         at = bisect_right(self._keys, after)
@@ -130,7 +135,7 @@ class Link:
         """See Store.list: page by page, each as the bucket is then."""
         last = after or ""
         while True:
-            page = self._turn("list", prefix, lambda last=last: self.bucket.page(prefix, last))
+            page = self._turn("list", prefix, functools.partial(self.bucket.page, prefix, last))
             yield from page
             if not page:
                 return

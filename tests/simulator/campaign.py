@@ -77,8 +77,8 @@ def measure_mutant(mutant: Mutant, seeds: Sequence[int], operations: int) -> dic
         with pytest.MonkeyPatch.context() as patched:
             mutant.apply(patched)
             outcome = run(seed, operations)
-        found[seed] = outcome.operations if outcome.violation else None
-        first = first or (outcome.violation or "")
+        found[seed] = outcome.operations if outcome.violation and not outcome.died else None
+        first = first or ("" if outcome.died else outcome.violation or "")
     times = sorted(taken for taken in found.values() if taken is not None)
     return {
         "name": mutant.name,

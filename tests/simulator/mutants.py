@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from datetime import timedelta
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from pulse_registry import fetch, patch, publish
 from pulse_registry.compact.compactor import Compactor
 from pulse_registry.digest import Digest
-from pulse_registry.errors import AlreadyExists
+from pulse_registry.errors import AlreadyExists, NotFound
 from pulse_registry.gc import Collector, collector, plan, survey
 from pulse_registry.gc.leases import Leases
-from pulse_registry.log import LogWriter, RunState, StoreClock, keys
+from pulse_registry.log import LogReader, LogWriter, RunState, StoreClock, keys
 from pulse_registry.patch_upload import store_patch
 from pulse_registry.publish import Publisher
 from pulse_registry.store import PrefixStore
+from pulse_schemas import Head, SchemaError
 from tests.log.builders import DictStore
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -119,10 +121,10 @@ def _no_checks_of_bytes(patched: pytest.MonkeyPatch) -> None:
 class _Blind:
     """A hash that is whatever it is compared with."""
 
-    AUTO = patch.blake3.AUTO
+    AUTO = blake3.AUTO
 
     def __init__(self, data: Any = b"", max_threads: int = 1) -> None:
-        self._real = _BLAKE3(data)
+        self._real = blake3(data)
 
     def update(self, data: Any) -> None:
         self._real.update(data)
@@ -154,9 +156,6 @@ class _AnyText(str):
     __hash__ = str.__hash__
 
 
-_BLAKE3 = patch.blake3
-
-
 def _baseline_first(patched: pytest.MonkeyPatch) -> None:
     """Let the state to diff against run ahead of the log: a failed push takes nothing back."""
 
@@ -168,6 +167,20 @@ def _baseline_first(patched: pytest.MonkeyPatch) -> None:
         job.shadow.version = job.version - 1
 
     patched.setattr(Publisher, "_take_back", take_back)
+
+
+def _hint_is_truth(patched: pytest.MonkeyPatch) -> None:
+    """Read no further than the hint says."""
+    real = LogReader.read
+
+    def read(self: Any, seq: int) -> Any:
+        try:
+            hinted = Head.unseal(self._store.get(keys.HEAD)).seq
+        except (NotFound, SchemaError):
+            hinted = seq
+        return real(self, seq) if seq <= hinted else None
+
+    patched.setattr(LogReader, "read", read)
 
 
 def _no_grace(patched: pytest.MonkeyPatch) -> None:
@@ -238,7 +251,8 @@ MUTANTS = (
     Mutant("create if absent", "records are created, never replaced", _no_conditional_put),
     Mutant("order of writes", "objects are stored before the record that names them", _record_first),
     Mutant("checks of bytes", "what is read is checked against its hashes and digests", _no_checks_of_bytes),
-    Mutant("verified merge", "a merged patch is compared with the state digests before it is stored", _unverified_merge),
+    Mutant("hint", "the hint of the newest record is never taken for the truth", _hint_is_truth),
+    Mutant("verified merge", "a merged patch is compared with the state digests first", _unverified_merge),
     Mutant("grace", "what is retired stays until its grace time is over", _no_grace),
     Mutant("clock", "ages are by the store's clock alone", _own_clock),
     Mutant("orphans", "the key of an orphan is retired before the object is deleted", _orphans_unretired),

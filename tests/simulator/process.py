@@ -6,7 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from pulse_registry.events import Events
+from pulse_registry.errors import PulseError
+from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.lease import ReaderLease
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
@@ -16,6 +17,9 @@ from tests.simulator.bucket import Bucket, Link
 from tests.simulator.truth import RUN
 from tests.simulator.weather import Weather
 from tests.unit.inline import Inline
+
+_OBJECT_COST = 500
+"""About a small patch: of several ways none is always the best."""
 
 
 class Deferred(Executor):
@@ -31,7 +35,7 @@ class Deferred(Executor):
         def work() -> None:
             try:
                 future.set_result(function(*args, **kwargs))
-            except Exception as error:
+            except PulseError as error:  # what else there may be, nobody expects, and ends the run
                 future.set_exception(error)
 
         self._waiting.append(work)
@@ -50,7 +54,8 @@ class Process:
         self.world = world = bucket.world
         self.link = Link(bucket, who, weather)
         self.skew = world.rng.uniform(-weather.skew, weather.skew)
-        self._patient = world.rng.random() < 0.5
+        # Who writes may send a put again, and find its own; to who reads it makes no difference.
+        self._patient = world.rng.random() < (0.05 if who.startswith("worker") else 0.5)
         self._queues: list[Deferred] = []
         self.surroundings = Surroundings(
             clock=lambda: world.moment(self.skew),
@@ -64,7 +69,15 @@ class Process:
     def registry(self, **options: Any) -> Registry:
         """Open the run."""
         publish = PublishOptions(dtype="keep", **options)
-        return Registry(self.link, RUN, options=publish, backend="numba", surroundings=self.surroundings)
+        return Registry(
+            self.link,
+            RUN,
+            options=publish,
+            backend="numba",
+            on_event=self._heard,
+            object_cost=_OBJECT_COST,
+            surroundings=self.surroundings,
+        )
 
     def lease(self, seconds: float) -> ReaderLease:
         """Return the lease of a reader, to be renewed by whoever asks for it."""
@@ -76,6 +89,11 @@ class Process:
         """Let the process' background threads do what waits for them."""
         for queue in self._queues:
             queue.drain()
+
+    def _heard(self, event: Event) -> None:
+        """See that no object is avoided that is there and was not damaged on its way."""
+        if event.kind == EventKind.OBJECT_AVOIDED and not self.link.damaged and event.key in self.link.bucket.live():
+            self.world.fail(f"{self.link.who} avoids {event.key} for no reason: {event.message}")
 
     def _threads(self, count: int, name: str) -> Executor:
         if count > 1 or name == "pulse":

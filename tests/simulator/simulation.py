@@ -15,17 +15,14 @@ from pulse_registry.errors import PulseError
 from pulse_registry.fetch import begin_patches
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe_cells import KeyframeCells
-from pulse_registry.log import LogReader
 from pulse_registry.model import layout_of, read_model
-from pulse_registry.publish import PublishOptions
-from pulse_registry.registry import Registry
 from pulse_registry.route import Leg
-from pulse_registry.store import PrefixStore
 from pulse_registry.target import HostTarget, Source
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, PatchRef
 from tests.log.builders import DictStore
+from tests.simulator.aftermath import Aftermath
 from tests.simulator.bucket import Bucket
 from tests.simulator.collecting import GRACE_S, Collecting
 from tests.simulator.compacting import Compacting
@@ -52,6 +49,8 @@ class Outcome:
         trace: hash of all that happened.
         counts: records by kind, and other things that happened.
         violation: what was not true; None if all was.
+        died: whether it is an error that an actor should not have met.
+        tail: what happened last.
     """
 
     seed: int
@@ -60,6 +59,7 @@ class Outcome:
     trace: str
     counts: dict[str, int]
     violation: str | None = None
+    died: bool = False
     tail: tuple[str, ...] = ()
 
 
@@ -88,17 +88,18 @@ class Simulation:
 
     def run(self, operations: int) -> Outcome:
         """Run so many store operations, and look at what is left."""
-        violation = None
+        violation, died = None, False
         try:
             self.world.run(operations)
-            self.world.stop()
-            self._look_at_what_is_left()
+            self.world.end_all()
+            self.world.spawn(lambda: Aftermath(self.bucket, self.truth).live())
+            self.world.run()
         except Violation as error:
             violation = str(error)
-        except Exception as error:  # whatever it is, nobody expected it
+        except Exception as error:  # noqa: BLE001 the outermost edge: whatever it is, nobody expected it
             self.world.note(traceback.format_exc())
-            violation = f"after {self.world.operations} store operations, somebody died of {error!r}"
-        self.world.stop()
+            violation, died = f"after {self.world.operations} store operations, somebody died of {error!r}", True
+        self.world.end_all()
         return Outcome(
             self.seed,
             self.world.operations,
@@ -106,6 +107,7 @@ class Simulation:
             self.world.trace,
             dict(sorted(self.truth.counts.items())),
             violation,
+            died,
             tuple(self.world.tail),
         )
 
@@ -175,42 +177,6 @@ class Simulation:
         if policy.kind not in self._geometries:
             self._geometries[policy.kind] = Geometry(layout_of(read_model(policy.tensors), "keep"))
         return self._geometries[policy.kind]
-
-    # -- when all are gone -----------------------------------------------------------------------------------------
-
-    def _look_at_what_is_left(self) -> None:
-        """Check what anybody finds who comes later: every live version, and a run that goes on."""
-        store = DictStore()
-        store.objects = {key: stored.data for key, stored in self.bucket.objects.items()}
-        with Registry(store, RUN, options=PublishOptions(dtype="keep"), backend="numba") as registry:
-            state = registry.state()
-            found = {version.version for version in registry.versions()}
-            if found != self.truth.live():
-                self._fail(f"the log says that versions {sorted(found ^ self.truth.live())} are live, or are not")
-            if dict(state.tags) != self.truth.tags:
-                self._fail(f"the log has tags {state.tags}, and {self.truth.tags} were given")
-            for number in sorted(found):
-                pushed = self.truth.state(number)
-                policy = Policy(pushed.kind)
-                registry.pull(number, into=policy.tensors, fresh=True)
-                if policy.bits != pushed.bits:
-                    self._fail(f"version {number} can't be restored")
-            policy = Policy(0)
-            policy.train(self.world.rng)
-            if registry.push(0, policy.tensors).version != len(self.truth.versions):
-                self._fail("a new trainer can't go on")
-        self._replay(store)
-
-    def _replay(self, store: DictStore) -> None:
-        """Compare what the log's records say with what the snapshots say."""
-        opened = LogReader(PrefixStore(store, RUN), RUN).refresh()
-        for key in [key for key in store.objects if "/snapshots/" in key or key.endswith("/head")]:
-            store.delete(key)
-        if LogReader(PrefixStore(store, RUN), RUN).refresh().to_snapshot() != opened.to_snapshot():
-            self._fail("the snapshots tell another story than the records")
-
-    def _fail(self, what: str) -> None:
-        raise Violation(f"after {self.world.operations} store operations, when all were gone: {what}")
 
 
 class _Raw(DictStore):

@@ -1,4 +1,4 @@
-"""The truth: what the run must hold, told from the bucket's own changes and from what the actors did, and what must hold.
+"""The truth: what the run must hold, told from the bucket's own changes and from what the actors did.
 
 It shares no code with the library's log: it reads the JSON of each record as it lands, and keeps its own account.
 """
@@ -73,6 +73,7 @@ class Truth:
     Attributes:
         grace: seconds for which what was retired stays, by the store's clock.
         versions: those that count, in order.
+        records: how many there are.
         epoch: the newest term.
     """
 
@@ -80,6 +81,7 @@ class Truth:
         self.world = world
         self.grace = grace
         self.versions: list[Version] = []
+        self.records = 0
         self.epoch = 0
         self.tags: dict[str, int] = {}
         self.edges = Edges()
@@ -90,7 +92,6 @@ class Truth:
         self._pushed: list[tuple[Pushed, str]] = []
         self._landed_as: dict[int, int] = {}
         self._began: dict[str, float] = {}
-        self._records = 0
         self._last: str | None = None
         self._named: dict[str, Named] = {}
         self._banned: set[str] = set()
@@ -156,12 +157,12 @@ class Truth:
         """Fold a record that is about to be created."""
         document = json.loads(data)
         body = document["body"]
-        if seq != self._records or body["seq"] != seq or body["previous"] != self._last:
-            self.world.fail(f"{who} writes record {seq}, which does not follow record {self._records - 1}")
+        if seq != self.records or body["seq"] != seq or body["previous"] != self._last:
+            self.world.fail(f"{who} writes record {seq}, which does not follow record {self.records - 1}")
         if body["write_id"] in self._write_ids:
             self.world.fail(f"{who} writes record {seq}, whose write landed before")
         self._write_ids.add(body["write_id"])
-        self._records, self._last = seq + 1, blake3(data).hexdigest()
+        self.records, self._last = seq + 1, blake3(data).hexdigest()
         kind = body["kind"]
         self.count(kind)
         getattr(self, f"_fold_{kind}")(who, body)
@@ -183,7 +184,7 @@ class Truth:
         if push in self._landed_as:
             self.world.fail(f"{who} commits push {push} twice, as versions {self._landed_as[push]} and {number}")
         if digest != body["digest"]:
-            self.world.fail(f"{who} commits version {number} with digest {body['digest']}; that of its cells is {digest}")
+            self.world.fail(f"{who} commits version {number} with a digest that is not that of its cells, {digest}")
         self._landed_as[push] = number
         self.versions.append(Version(number, body, state, body["write_id"]))
         self._name(who, body, [body["patch"]] if body["patch"] else [], [body["keyframe"]] if body["keyframe"] else [])
@@ -245,7 +246,8 @@ class Truth:
             for ref in (keyframe["index"], *keyframe["shards"]):
                 self._object(who, body, ref, keyframe["index"]["key"])
             self.edges.keyframes[keyframe["index"]["key"]] = keyframe
-        for number in {patch[end] for patch in patches for end in ("base", "target")} | {k["version"] for k in keyframes}:
+        ends = {patch[end] for patch in patches for end in ("base", "target")}
+        for number in sorted(ends | {keyframe["version"] for keyframe in keyframes}):
             if self.versions[number].retired_at is not None:
                 self.world.fail(f"{who} attaches an object to version {number}, which is retired")
         if self.check is not None:

@@ -1,4 +1,4 @@
-"""Workers: each follows the run, goes back, joins late, stages and thinks about it, and looks at its weights each time."""
+"""Workers: each follows the run, goes back, joins late, stages and thinks again, and looks at its weights each time."""
 
 from __future__ import annotations
 
@@ -42,15 +42,19 @@ class Worker:
 
     def _turn(self, registry: Registry) -> None:
         """See what is new; go there, or elsewhere."""
-        newest = len(registry.state().versions) - 1
+        records = self._truth.records
+        state = registry.state()
+        if state.seq < records - 1:
+            self._world.fail(f"{self._process.link.who} reads the log, and does not see record {records - 1}")
+        newest = len(state.versions) - 1
         drawn = self._rng.random()
-        if newest < 0 or drawn > 0.5 or (newest == self._held and drawn > 0.03):
+        if newest < 0 or drawn > 0.15 or (newest == self._held and drawn > 0.01):
             return
-        if drawn > 0.06:
+        if drawn > 0.02:
             self._pull(registry, None)
-        elif drawn > 0.02:
+        elif drawn > 0.006:
             self._pull(registry, self._rng.randrange(max(0, newest - 40), newest + 1))
-        elif drawn > 0.01:
+        elif drawn > 0.003:
             self._policy = self._held = None
         else:
             registry.verify("latest")

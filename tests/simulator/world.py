@@ -7,13 +7,14 @@ first; what is due when is drawn from the seed. So the same seed gives the same 
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 from blake3 import blake3
-from greenlet import getcurrent, greenlet
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
 _BEGINNING = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -71,8 +72,8 @@ class World:
         else:
             self.now = due
 
-    def run(self, operations: int) -> None:
-        """Let everybody act until so many store operations were made in all.
+    def run(self, operations: float = math.inf) -> None:
+        """Let everybody act until so many store operations were made in all, or nobody has anything to do.
 
         Raises:
             Violation: something that must always be true is not.
@@ -86,13 +87,16 @@ class World:
             if self._violation is not None:
                 raise self._violation
 
-    def stop(self) -> None:
-        """Kill all actors."""
+    def end_all(self) -> None:
+        """Kill all actors. What is on its way to the store stays so."""
         self.over = True
         for actor in self._actors:
             while actor:
                 actor.throw(Crash)
-        self._due.clear()
+        self._actors.clear()
+        self._due = [due for due in self._due if not isinstance(due[2], greenlet)]
+        heapq.heapify(self._due)
+        self.over = False
 
     def note(self, what: str) -> None:
         """Take something that happened into the trace."""

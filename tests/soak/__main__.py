@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -53,9 +54,7 @@ def _place(store: str, folder: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
         yield str(folder / "root"), {}
         return
     with getattr(servers, store)() as server:
-        import os
-
-        os.environ.update(server.environment)
+        os.environ.update(server.environment)  # the conductor looks into the bucket as well
         yield server.new_bucket().url("soak"), server.environment
 
 

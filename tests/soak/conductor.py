@@ -21,8 +21,11 @@ from tests.soak.roles import STALL_AT, STALLED
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = 8
+_WORK = {"trainer": "pushes", "compactor": "merged", **{f"worker-{number}": "pulls" for number in range(WORKERS)}}
+_COLLECTED = ("retired versions", "retired orphans", "deleted objects")
 _PATIENCE_SECONDS = 120.0
 Result = dict[str, Any]
+Condition = Callable[[], bool]
 
 
 def soak(plan: Plan, environment: Mapping[str, str]) -> Result:
@@ -32,8 +35,9 @@ def soak(plan: Plan, environment: Mapping[str, str]) -> Result:
     began = time.monotonic()
     with _processes(plan, roles, environment) as processes:
         stalls = _Stalls(plan, processes)
-        while time.monotonic() < began + plan.seconds:
-            stalls.turn((time.monotonic() - began) / plan.seconds)
+        told, last = False, began + plan.seconds + _PATIENCE_SECONDS
+        while time.monotonic() < (began + plan.seconds if told else last):
+            told = stalls.turn()
             time.sleep(0.2)
         stalls.end()
         plan.path("stop").touch()
@@ -46,6 +50,8 @@ def soak(plan: Plan, environment: Mapping[str, str]) -> Result:
         for what, number in report["counts"].items():
             totals[what] = totals.get(what, 0) + number
     failures += stalls.failures
+    failures += [f"{role} did nothing" for role, what in _WORK.items() if not reports[role]["counts"].get(what)]
+    failures += [f"the collector counted no {what}" for what in _COLLECTED if not totals.get(what)]
     bucket, wrong = _look(plan, stalls.uploaded)
     return {
         "seconds": round(time.monotonic() - began, 1),
@@ -67,16 +73,15 @@ class _Stalls:
 
     def __init__(self, plan: Plan, processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
         self._plan, self._processes = plan, processes
-        self._steps = iter(self._story())
-        self._wait: Callable[[float], bool] = next(self._steps)
+        self._stories = [_Told(self._of_worker()), _Told(self._of_trainer())]
         self.counts: dict[str, Any] = {"worker": 0, "trainer": 0}
         self.failures: list[str] = []
         self.uploaded: list[str] = []
 
-    def turn(self, share: float) -> None:
-        """Go on with the story where what it waits for has come; ``share`` of the soak is over."""
-        while self._wait(share):
-            self._wait = next(self._steps, lambda share: False)
+    def turn(self) -> bool:
+        """Go on where what is waited for has come; tell whether all has come."""
+        ended = [story.turn() for story in self._stories]  # each of them, whatever the others say
+        return all(ended)
 
     def end(self) -> None:
         """Wake whoever is still stopped, and say what did not come about."""
@@ -86,55 +91,57 @@ class _Stalls:
             if self.counts[who] != times:
                 self.failures.append(f"the {who} was stopped and woken {self.counts[who]} times, not {times}")
 
-    def _story(self) -> Iterator[Callable[[float], bool]]:
-        worker, trainer = self._processes["worker-0"], self._processes["trainer"]
-        yield lambda share: share > 0.15
+    def _of_worker(self) -> Iterator[Condition]:
+        worker = self._processes["worker-0"]
+        yield lambda: _count(self._plan, "worker-0", "pulls") > 5
         for seconds in (self._plan.lease_seconds / 2, self._plan.lease_seconds + 2 * self._plan.grace_seconds):
-            yield self._stopped(worker, seconds)
+            before = _count(self._plan, "worker-0", "pulls")
+            worker.send_signal(signal.SIGSTOP)
+            yield _later(seconds)
+            worker.send_signal(signal.SIGCONT)
+            yield lambda before=before: _count(self._plan, "worker-0", "pulls") > before + 2  # type: ignore[misc]
             self.counts["worker"] += 1
-            yield _later(5.0)
+
+    def _of_trainer(self) -> Iterator[Condition]:
+        yield lambda: _count(self._plan, "trainer", "pushes") > 1.5 * self._plan.keep_last
         self._plan.path(STALL_AT).touch()
-        yield lambda share: self._plan.path(STALLED).exists()
+        yield lambda: self._plan.path(STALLED).exists()
         self.uploaded = json.loads(self._plan.path(STALLED).read_text())
-        began = time.monotonic()
-        yield lambda share: self._retired()
+        began, before = time.monotonic(), _count(self._plan, "trainer", "pushes")
+        yield self._retired
         self.counts |= {"trainer_seconds": round(time.monotonic() - began, 1), "orphans": len(self.uploaded)}
-        trainer.send_signal(signal.SIGCONT)
+        self._processes["trainer"].send_signal(signal.SIGCONT)
+        yield lambda: _count(self._plan, "trainer", "pushes") > before
         self.counts["trainer"] += 1
-
-    def _stopped(self, process: subprocess.Popen[bytes], seconds: float) -> Callable[[float], bool]:
-        process.send_signal(signal.SIGSTOP)
-        later = _later(seconds)
-
-        def woken(share: float) -> bool:
-            if not later(share):
-                return False
-            process.send_signal(signal.SIGCONT)
-            return True
-
-        return woken
 
     def _retired(self) -> bool:
         with _reader(self._plan) as registry:
-            state = registry.state()
-            return all(
-                key in state.retired_keys or not state.is_live(key) and _gone(registry, key) for key in self.uploaded
-            )
+            state, stored = registry.state(), PrefixStore(connect(self._plan.url), RUN)
+            return all(state.is_retired_key(key) or not stored.exists(key) for key in self.uploaded)
 
 
-def _gone(registry: Registry, key: str) -> bool:
-    return not registry._store.exists(key)
+class _Told:
+    """A story that waits for one condition after the other."""
+
+    def __init__(self, story: Iterator[Condition]) -> None:
+        self._story = story
+        self._wait: Condition | None = next(story)
+
+    def turn(self) -> bool:
+        """Go on as far as it goes; tell whether that is the end."""
+        while self._wait is not None and self._wait():
+            self._wait = next(self._story, None)
+        return self._wait is None
 
 
-def _later(seconds: float) -> Callable[[float], bool]:
-    end: list[float] = []
+def _count(plan: Plan, role: str, what: str) -> int:
+    path = plan.path(f"report-{role}.json")
+    return int(json.loads(path.read_text())["counts"].get(what, 0)) if path.exists() else 0
 
-    def over(share: float) -> bool:
-        if not end:
-            end.append(time.monotonic() + seconds)
-        return time.monotonic() > end[0]
 
-    return over
+def _later(seconds: float) -> Condition:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
 
 
 @contextmanager
@@ -186,7 +193,7 @@ def _look(plan: Plan, uploaded: list[str]) -> tuple[dict[str, int], list[str]]:
             if mark(model) != ledger.of(result.step):
                 wrong.append(f"version {version.version} has other bits than the trainer had at step {result.step}")
         store = PrefixStore(connect(plan.url), RUN)
-        stored = {key for key in store.list("objects/")}
+        stored = set(store.list("objects/"))
         named = {patch.object.key for patch in state.patches}
         named |= {ref.key for keyframe in state.keyframes for ref in (keyframe.index, *keyframe.shards)}
         wrong += [f"{key} lives, and is not in the bucket" for key in sorted(named - stored)]

@@ -1,7 +1,8 @@
 """Does one piece of work in a forked process that kills itself at its n-th step: ``python -m tests.soak.killing``.
 
 Steps are the two sides of every store call and of every file operation of an export, and the middle of those that
-write. In, a line each: ``[<n>, "<work>", {<arguments>}]``, as JSON, 0 for no kill; out: ``killed`` or ``done <steps>``.
+write; or, with ``lines``, the lines of Python that the library goes through, in any thread. In, a line each:
+``[<n>, <lines>, "<work>", {<arguments>}]``, as JSON, 0 for no kill; out: ``killed`` or ``done <steps>``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import sys
 import threading
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
+import pulse_registry
 from pulse_registry.gc import Policy
 from pulse_registry.interop import export_chain, export_delta, import_folder
 from pulse_registry.publish import PublishOptions
@@ -23,6 +26,7 @@ from pulse_registry.store import FileStore
 from tests.cli.killed_pull import SteppedFiles, SteppedStore, step
 
 RUN = "run"
+LIBRARY = str(Path(pulse_registry.__file__).parent)
 POLICY = Policy(keep_last=2, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
 
 
@@ -61,8 +65,19 @@ def take(root: str, folder: str) -> None:
 WORK = {"compact": compact, "gc": collect, "export": export, "import": take}
 
 
-def work(number: int, name: str, arguments: dict[str, Any], writing: int) -> NoReturn:
+def step_by_line(frame: FrameType, event: str, argument: Any) -> Any:
+    if not frame.f_code.co_filename.startswith(LIBRARY):
+        return None
+    if event == "line":
+        step()
+    return step_by_line
+
+
+def work(number: int, lines: bool, name: str, arguments: dict[str, Any], writing: int) -> NoReturn:
     step.last = number
+    if lines:
+        threading.settrace(step_by_line)
+        sys.settrace(step_by_line)
     try:
         WORK[name](**arguments)
         os.write(writing, str(step.count).encode())
@@ -74,12 +89,12 @@ def work(number: int, name: str, arguments: dict[str, Any], writing: int) -> NoR
 
 def serve() -> None:
     for line in sys.stdin:
-        number, name, arguments = json.loads(line)
+        number, lines, name, arguments = json.loads(line)
         assert threading.active_count() == 1  # or a fork could not run
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            work(number, name, arguments, writing)
+            work(number, lines, name, arguments, writing)
         os.close(writing)
         with os.fdopen(reading) as answer:
             said = answer.read()

@@ -112,7 +112,7 @@ class Ledger:
 
     def of(self, step: int) -> str:
         if step not in self._marks:
-            self._marks = {number: found for number, found in map(json.loads, self._path.read_text().splitlines())}
+            self._marks = dict(map(json.loads, self._path.read_text().splitlines()))
         return self._marks[step]
 
 
