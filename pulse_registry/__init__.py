@@ -36,7 +36,9 @@ from pulse_registry.errors import (
     UnsupportedFormat,
     Untrusted,
 )
+from pulse_registry.events import Event, EventKind
 from pulse_registry.opening import open
+from pulse_registry.prefetch import Prefetch
 from pulse_registry.publish import PublishOptions
 from pulse_registry.pulling import Staged
 from pulse_registry.registry import Registry
@@ -50,6 +52,8 @@ __all__ = [
     "BaseMismatch",
     "Conflict",
     "CorruptObject",
+    "Event",
+    "EventKind",
     "Fenced",
     "Gone",
     "InvalidArgument",
@@ -57,6 +61,7 @@ __all__ = [
     "LayoutMismatch",
     "Leg",
     "NotFound",
+    "Prefetch",
     "PublishOptions",
     "PullResult",
     "PulseError",

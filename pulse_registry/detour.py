@@ -165,5 +165,5 @@ def _announce(store: Store, run: str, route: Route) -> None:
     """Let a service know at once what will be read."""
     gateway = gateway_of(store)
     if gateway is not None and route.objects:
-        with suppress(StoreUnavailable):  # then each read asks by itself, and tries again
+        with suppress(NotFound, StoreUnavailable):  # then each read asks by itself, and says what is wrong with it
             gateway.expect(run, [ref.key for ref in route.refs])

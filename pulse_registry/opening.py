@@ -16,7 +16,8 @@ from pulse_registry.placement import DeviceName, ShadowPlace
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.service.connect import connect
-from pulse_registry.trust import SigningKey, Trust, signer_of, trust_of
+from pulse_registry.trust import Trust, signer_of, trust_of
+from pulse_schemas import Signer
 
 
 def open(
@@ -38,7 +39,7 @@ def open(
     compact: Literal["off", "inline"] = "off",
     on_event: Listener | None = None,
     object_cost: int | None = None,
-    signing_key: SigningKey | str | os.PathLike[str] | None = None,
+    signing_key: Signer | str | os.PathLike[str] | None = None,
     trust: Iterable[str] | Trust | None = None,
     state_dir: str | os.PathLike[str] | None = None,
     nonfinite: NonFinite = "allow",
@@ -74,8 +75,8 @@ def open(
             during one request, as the pulls of this process find it.
         on_event: is told, from any thread, of what happened although nothing failed; it must not raise. All of it is
             logged as warnings too.
-        signing_key: signs every record that is written: a key, or its file, as ``pulse key new`` makes it; None takes
-            the file from PULSE_SIGNING_KEY, or signs nothing.
+        signing_key: signs every record that is written: a key's file, as ``pulse key new`` makes it, a `SigningKey`, or
+            whatever else has its method ``sign``; None takes the file from PULSE_SIGNING_KEY, or signs nothing.
         trust: public keys, ``ed25519:<hex>``, or a `Trust`: a record that none of them has signed, or that contradicts
             what was seen before, raises Untrusted. None takes them from PULSE_TRUST, with spaces between them, or
             believes the store.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_when_event_set, wait_random_exponential
 from tenacity.nap import sleep_using_event
 
 from pulse_registry.errors import BaseMismatch, PulseError
@@ -23,7 +23,7 @@ from pulse_registry.pulling import Staged
 WAIT_SECONDS = 5.0
 """A service is asked for news so long at a time: no longer, as closing waits for the answer."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 30.0
-"""Between tries after an error, in seconds; drawn by chance, and doubled each time."""
+"""A pause after an error is drawn from 0 to the first, then twice that, and so on to the longest, in seconds."""
 
 
 class News(Protocol):
@@ -116,7 +116,7 @@ class Prefetch:
         while not self._closed.is_set():
             Retrying(
                 retry=retry_if_exception_type(PulseError),
-                wait=wait_exponential_jitter(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=_FIRST_PAUSE),
+                wait=wait_random_exponential(_FIRST_PAUSE, _LONGEST_PAUSE),
                 stop=stop_when_event_set(self._closed),
                 sleep=sleep_using_event(self._closed),
                 before_sleep=self._tell,

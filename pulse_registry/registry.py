@@ -342,6 +342,7 @@ class Registry:
 
     def _compactor(self, staging: Staging, options: CompactOptions) -> Compactor:
         around = self._around
+        staging = self._past_cache(staging)  # it reads much, and nothing twice
         return Compactor(staging, self._reader, self._writer(), around.new_id, options, around.monotonic)
 
     def prefetch(self, into: Model, *, poll_seconds: float = 0.5) -> Prefetch:
@@ -396,8 +397,7 @@ class Registry:
         staging = self._working()
         geometry = staging.geometry(entry.layout)
         if model is None:
-            if self._cache is not None:  # it is the stored objects that are to be checked, not copies of them
-                staging = dataclasses.replace(staging, store=self._cache.below, copies=None)
+            staging = self._past_cache(staging)  # it is the stored objects that are to be checked, not copies of them
             weights, held = Weights.empty(geometry), None
             target = staging.target(weights)
             with stage_into(
@@ -560,6 +560,9 @@ class Registry:
     def _report_push(self, future: Future[PushResult]) -> None:
         if self._reporter is not None and not future.cancelled() and future.exception() is None:
             self._reporter.tell(future.result())
+
+    def _past_cache(self, staging: Staging) -> Staging:
+        return staging if self._cache is None else dataclasses.replace(staging, store=self._cache.below, copies=None)
 
     def _working(self) -> Staging:
         with self._lock:

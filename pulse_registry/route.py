@@ -7,18 +7,18 @@ target and, if its coder allows, back; undo entries in the worker's memory lead 
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from pulse_kernels import BackendUnavailable
 from pulse_registry.errors import Gone, InvalidArgument, NotFound
+from pulse_registry.log.leg import Leg, LegKind
 from pulse_registry.log.state import RunState
-from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
+from pulse_schemas import ObjectRef
 
-LegKind = Literal["keyframe", "patch", "inverse", "undo"]
+__all__ = ["DEFAULT_OBJECT_COST", "Leg", "LegKind", "Route", "plan"]
 
 DEFAULT_OBJECT_COST = 65536
 """Bytes that one more object to fetch is worth: about what a link carries while a request is under way."""
@@ -28,42 +28,6 @@ _NEAR = 256
 
 _NOTHING = 2**63
 """The node of a worker that holds no version; above every version, so that a held base wins a tie."""
-
-
-class Leg(NamedTuple):
-    """One step of a route: from version ``base`` (None: from nothing) to version ``target``.
-
-    A named tuple, of which a hundred thousand are made at once where nobody merges patches.
-
-    ``patch`` is set for kinds ``patch`` and ``inverse`` (then its base is this leg's target), ``keyframe``
-    for kind ``keyframe``, and neither for ``undo``, which needs no object.
-    """
-
-    kind: LegKind
-    base: int | None
-    target: int
-    patch: PatchRef | None = None
-    keyframe: KeyframeRef | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes to fetch."""
-        ref = self.patch or self.keyframe
-        return ref.size if ref else 0
-
-    @property
-    def objects(self) -> int:
-        """Objects to fetch: a keyframe has its shards and an index."""
-        if self.keyframe:
-            return len(self.keyframe.shards) + 1
-        return 1 if self.patch else 0
-
-    @property
-    def refs(self) -> tuple[ObjectRef, ...]:
-        """The objects to fetch."""
-        if self.keyframe:
-            return (self.keyframe.index, *self.keyframe.shards)
-        return (self.patch.object,) if self.patch else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +171,7 @@ def _far(state: RunState, target: int, starts: Starts, object_cost: int, avoid: 
         return None
     if not path.found:
         _refuse(state, target, path.reached.tolist(), starts)
-    way, rows = [], path.rows
-    if path.start < 0:
-        way.append(Leg("keyframe", None, int(edges.end[rows[0]]), keyframe=edges.refs(rows[:1])[0]))
-        rows = rows[1:]
-    bases, targets = edges.start[rows], edges.end[rows]
-    kinds = map(("inverse", "patch").__getitem__, (bases < targets).tolist())
-    fields = zip(kinds, bases.tolist(), targets.tolist(), edges.refs(rows), itertools.repeat(None))
-    # As Leg._make, which takes half as long again.
-    way += map(tuple.__new__, itertools.repeat(Leg), fields)
+    way = edges.legs(path.rows)
     return _route(target, starts.get(path.start, ()), way)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
 from pulse_registry.cache.part import Part
-from pulse_registry.errors import StoreUnavailable
+from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.store import Store, read_into
 
 
@@ -50,7 +50,10 @@ class Download:
         self._mutex = threading.Lock()
         self._left = part.count
         self._failure: BaseException | None = None
-        self._ranges = [pool.submit(self._land, number) for number in range(part.count)]
+        self._begun: set[int] = set()
+        self._ranges: list[Future[None]] = [Future() for _ in range(part.count)]
+        for number in range(part.count):
+            pool.submit(self._land, number)
 
     @property
     def has_failed(self) -> bool:
@@ -58,13 +61,16 @@ class Download:
         return self._failure is not None
 
     def wait(self, start: int, stop: int) -> None:
-        """Wait until these bytes have landed.
+        """Wait until these bytes have landed; ranges of them that nobody has begun are fetched here and now.
 
         Raises:
             NotFound, CorruptObject, AccessDenied, StoreUnavailable: as the store.
             OSError: the disk did not take them.
         """
-        for number in self.part.numbers(start, stop):
+        numbers = self.part.numbers(start, stop)
+        for number in numbers:
+            self._land(number)
+        for number in numbers:
             self._ranges[number].result()
 
     def stop(self) -> None:
@@ -72,17 +78,20 @@ class Download:
         self._failure = self._failure or StoreUnavailable(f"{self.key}: its download was ended, as the registry was")
 
     def _land(self, number: int) -> None:
+        """Fetch a range, unless that has begun."""
+        with self._mutex:
+            if number in self._begun:
+                return
+            self._begun.add(number)
         try:
-            if self._failure is not None:
-                raise self._failure
-            start, stop = self.part.span(number)
-            if not (self.part.resumed and self.part.has(start, stop)):
-                data = self._scratch.of(stop - start)
-                read_into(self._store, self.key, (start, stop), data)
-                self.part.write(number, data)
+            self._fetch(number)
         except BaseException as failure:
             self._failure = self._failure or failure
-            raise
+            self._ranges[number].set_exception(failure)
+            if not isinstance(failure, PulseError | OSError):
+                raise
+        else:
+            self._ranges[number].set_result(None)
         finally:
             with self._mutex:
                 self._left -= 1
@@ -90,6 +99,15 @@ class Download:
             if last:
                 # The bytes can be read before they have been checked as a whole: readers check what they use.
                 self._pool.submit(self._end)
+
+    def _fetch(self, number: int) -> None:
+        if self._failure is not None:
+            raise self._failure
+        start, stop = self.part.span(number)
+        if not (self.part.resumed and self.part.has(start, stop)):
+            data = self._scratch.of(stop - start)
+            read_into(self._store, self.key, (start, stop), data)
+            self.part.write(number, data)
 
     def _end(self) -> None:
         """Name the object if it is whole; what came in vain is removed, what another may go on with stays."""

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, wait
-from contextlib import closing, suppress
+from contextlib import ExitStack
 
 from pulse_registry.cache.download import Download, Scratch
 from pulse_registry.cache.folder import CacheFolder
@@ -128,36 +128,36 @@ class NodeCache:
             download = self._downloads.get(ref.blake3)
         if download is None:
             part = Part(self._folder, ref)
-            if not part.lock():
-                with closing(part):
+            with ExitStack() as stack:
+                stack.callback(part.close)
+                if not part.lock():
                     return self._watch(key, part, start, stop, whole)
-            download = self._begin(key, part)
+                download = self._begin(key, part)
+                if download is not None:
+                    stack.pop_all()  # it closes the part
         elif download.has_failed:
             wait([download.whole])  # who comes after the failure tries again
             download = None
         if download is None:
             return None
+        download.wait(start, stop)
         if whole:
             download.whole.result()
             return None
-        download.wait(start, stop)
         return download.part.duplicate()
 
     def _begin(self, key: str, part: Part) -> Download | None:
         """Download an object to its part, which is locked; None if somebody was faster."""
+        there = self._folder.open(part.ref)
+        if there is not None:
+            os.close(there)
+            part.remove()
+        if there is not None or not part.is_named():
+            return None
         try:
-            there = self._folder.open(part.ref)
-            if there is not None:
-                os.close(there)
-                part.remove()
-            if there is not None or not part.is_named():
-                part.close()
-                return None
             part.begin()
-        except BaseException:
-            with suppress(OSError):
-                part.remove()
-            part.close()
+        except OSError:
+            part.remove()
             raise
         with self._mutex:  # so that it does not end before it is known
             self._pool = self._pool or self._threads()

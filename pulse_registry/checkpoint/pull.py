@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.checkpoint.folder import CheckpointFolder, Mark
 from pulse_registry.checkpoint.shards import MappedShards, shards_in
-from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import Shard, shards_of
 from pulse_registry.registry import Registry
@@ -33,6 +32,7 @@ class CheckpointPull:
     """What a pull into a folder did: ``nbytes`` in ``objects`` objects were fetched; 0 where it held the version.
 
     ``verified``: all cells in the folder's files have the version's state digest. ``timeline``: of the pull into them.
+    ``avoided``: keys of the objects that are gone or damaged, so that another route was taken.
     """
 
     version: int
@@ -41,12 +41,13 @@ class CheckpointPull:
     objects: int
     verified: bool
     timeline: tuple[Phase, ...] = ()
+    avoided: tuple[str, ...] = ()
 
 
 def pull_checkpoint(
     registry: Registry,
     folder: Path,
-    version: int | Literal["latest"] = "latest",
+    version: int | str = "latest",
     *,
     fresh: bool = False,
     lock_seconds: float = 5.0,
@@ -58,7 +59,7 @@ def pull_checkpoint(
         registry: the run.
         folder: made if it is not there. It holds no model yet, or what an earlier pull left there; other files, as
             configurations and tokenizers, are left alone.
-        version: a number or ``"latest"``.
+        version: a number, ``"latest"`` or a tag.
         fresh: take the folder's shards as holding nothing known, and write all anew.
         lock_seconds: how long to wait for another pull into the same folder.
         files: what writes; None: the file system.
@@ -90,7 +91,8 @@ def pull_checkpoint(
             _tidy(out, keep=out.shards)
             raise
         _tidy(out, spool=True)
-        return CheckpointPull(target.version, target.digest, result.nbytes, result.objects, True, result.timeline)
+        figures = (result.nbytes, result.objects, True, result.timeline, result.avoided)
+        return CheckpointPull(target.version, target.digest, *figures)
 
 
 def _held(registry: Registry, out: CheckpointFolder, *, fresh: bool) -> Version | None:
@@ -107,6 +109,8 @@ def _held(registry: Registry, out: CheckpointFolder, *, fresh: bool) -> Version 
         return None
     try:
         held = registry.version(mark.version)
+    except Gone:
+        return None  # so old that it is forgotten
     except NotFound:
         held = None
     if held is None or (held.digest, held.layout) != (mark.digest, mark.layout):

@@ -139,8 +139,8 @@ def _patch(source: Source, head_size: int) -> dict[str, Any]:
 def _sealed(name: str, data: bytes) -> dict[str, Any]:
     # A seal that does not fit comes out the same whatever the kind; a damaged format name must not choose it.
     body = _json_object(name, data).get("body")
-    kind = str(body.get("format", "")).partition("/")[0] if isinstance(body, dict) else ""
-    document = _checked(name, kind.removeprefix("pulse-"), _SEALED.get(kind.removeprefix("pulse-"), unseal_record), data)
+    kind = str(body.get("format", "")).partition("/")[0].removeprefix("pulse-") if isinstance(body, dict) else ""
+    document = _checked(name, kind, _SEALED.get(kind, unseal_record), data)
     signature = open_sealed(data).signature  # as the document says; it is not verified
     return document if signature is None else document | {"signed_by": key_text(signature.key)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +55,19 @@ CacheBytes = Annotated[
         metavar="N",
         help="Of the cache, at most; half of its disk if not given.",
     ),
+]
+
+
+class NonFiniteAs(StrEnum):
+    """What becomes of NaN and infinities."""
+
+    allow = "allow"
+    warn = "warn"
+    refuse = "refuse"
+
+
+NonFiniteOption = Annotated[
+    NonFiniteAs, typer.Option("--nonfinite", help="Of weights that are NaN or infinite, among those that change.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, of errors too.")]
 VersionOption = Annotated[str, typer.Option("--version", metavar="V", help="A version's number, latest, or a tag.")]

@@ -13,6 +13,8 @@ from pulse_registry.cli.options import (
     CacheBytes,
     CacheFolderOption,
     Json,
+    NonFiniteAs,
+    NonFiniteOption,
     Root,
     Run,
     Token,
@@ -34,6 +36,7 @@ def pull(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Replace the shards in DIR whole, whatever they hold.")
     ] = False,
+    nonfinite: NonFiniteOption = NonFiniteAs.allow,
     token: Token = None,
     trust: Trusted = None,
     cache: CacheFolderOption = None,
@@ -48,7 +51,15 @@ def pull(
     wanted = parse_version(version)
     copies = cache_folder(cache, cache_bytes)
     with open_session(
-        root, run, title=f"pull to {out}", quiet=json_output, token=token, spool=out, trust=trust, cache=copies
+        root,
+        run,
+        title=f"pull to {out}",
+        quiet=json_output,
+        token=token,
+        spool=out,
+        trust=trust,
+        cache=copies,
+        nonfinite=nonfinite.value,
     ) as session:
         files = MeteredFiles(session.meter)
         result = pull_checkpoint(session.registry, out, wanted, fresh=fresh, files=files)
@@ -60,6 +71,7 @@ def pull(
                 "bytes": result.nbytes,
                 "objects": result.objects,
                 "verified": result.verified,
+                "avoided": result.avoided,
                 **({"timeline": timeline_rows(result.timeline)} if timeline else {}),
             }
         )

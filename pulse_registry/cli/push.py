@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.checkpoint.source import read_checkpoint
-from pulse_registry.cli.options import Json, Root, Run, SigningKeyFile, Token, Trusted
+from pulse_registry.cli.options import Json, NonFiniteAs, NonFiniteOption, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
@@ -31,14 +31,6 @@ class KeyframesAs(StrEnum):
     exponents = "exponents"
 
 
-class NonFiniteAs(StrEnum):
-    """What becomes of NaN and infinities."""
-
-    allow = "allow"
-    warn = "warn"
-    refuse = "refuse"
-
-
 class PublishAs(StrEnum):
     """The dtype of floating tensors."""
 
@@ -56,9 +48,7 @@ def push(
     keyframe_coding: Annotated[
         KeyframesAs, typer.Option(help="Of a keyframe: exponents is some 30 % smaller, for pulse alone to read.")
     ] = KeyframesAs.raw,
-    nonfinite: Annotated[
-        NonFiniteAs, typer.Option(help="Of weights that are NaN or infinite, among those that changed.")
-    ] = NonFiniteAs.allow,
+    nonfinite: NonFiniteOption = NonFiniteAs.allow,
     token: Token = None,
     signing_key: SigningKeyFile = None,
     trust: Trusted = None,

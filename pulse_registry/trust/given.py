@@ -9,21 +9,20 @@ from typing import Final
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.trust.keys import SigningKey
 from pulse_registry.trust.pins import Trust
+from pulse_schemas import Signer
 
 KEY_VARIABLE: Final = "PULSE_SIGNING_KEY"
 TRUST_VARIABLE: Final = "PULSE_TRUST"
 
 
-def signer_of(key: SigningKey | str | os.PathLike[str] | None) -> SigningKey | None:
-    """Return the key to sign with, given as itself or its file; None takes it from the environment, or signs nothing.
+def signer_of(key: Signer | str | os.PathLike[str] | None) -> Signer | None:
+    """Return what signs, given as itself or as a key's file; None takes it from the environment, or signs nothing.
 
     Raises:
         InvalidArgument: as `SigningKey.load`.
     """
-    if isinstance(key, SigningKey):
-        return key
-    path = key if key is not None else os.environ.get(KEY_VARIABLE) or None
-    return None if path is None else SigningKey.load(path)
+    given = key if key is not None else os.environ.get(KEY_VARIABLE) or None
+    return SigningKey.load(given) if isinstance(given, str | os.PathLike) else given
 
 
 def trust_of(trust: Iterable[str] | Trust | None, state_dir: str | os.PathLike[str] | None = None) -> Trust | None:

@@ -73,14 +73,36 @@ def by_size() -> dict[str, Any]:
     }
 
 
+def far_behind() -> dict[str, Any]:
+    sizes = {"bytes": 150.0, "direct_bytes": 100.0, "chain_bytes": 400.0}
+    ratios = {"ratio": 1.5, "worst_ratio": 1.75}
+    return {
+        "kind": "ladder",
+        "title": "far behind",
+        "machine": MACHINE,
+        "versions": {"python": "3"},
+        "seed": 0,
+        "settings": {"coder": "auto", "cells": 100, "versions": 5, "object_cost": 1},
+        "rows": [],
+        "states": "synthetic",
+        "full_bytes": 1000,
+        "pairs": 2,
+        "distances": [
+            {"distance": distance, "pairs": 1, "objects": 1.0, "most_objects": 2, **sizes, **ratios}
+            for distance in (1, 4)
+        ],
+    }
+
+
 @pytest.fixture
 def documents() -> list[dict[str, Any]]:
-    return [a_run("recorded"), a_run("synthetic"), over_links(), by_size()]
+    return [a_run("recorded"), a_run("synthetic"), over_links(), by_size(), far_behind()]
 
 
 def test_there_is_a_plot_for_each_kind_of_result(documents: list[dict[str, Any]], tmp_path: Path) -> None:
     assert write_plots(documents, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"bits.svg", "times.svg", "links.svg", "sizes.svg"}
+    expected = {"bits.svg", "times.svg", "links.svg", "sizes.svg", "far-behind-synthetic.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == expected
     for path in tmp_path.iterdir():
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
     assert "size alone" in (tmp_path / "bits.svg").read_text()
@@ -117,6 +139,7 @@ def test_tables_name_every_way_every_size_and_what_was_left_out(documents: list[
     assert "| full sync | 1.50 s |" in found
     assert "| 0.10 B | 0.20 GB | 0.90x |" in found
     assert "left out: needs about 40 GiB" in found
+    assert "| 4 | 2 | 0 kB | 0 kB | 0 kB | 1.50x | 1.75x |" in found
 
 
 def test_the_plots_of_the_page_show_the_figures_of_the_result_files() -> None:

@@ -104,8 +104,8 @@ def test_verify_checks_a_version(pulse: Pulse, run: Run) -> None:
 
 def test_pull_says_what_it_fetched(pulse: Pulse, run: Run, tmp_path: Path) -> None:
     found = pulse("pull", "--out", tmp_path / "out", "--version", 1, "--json").json
-    assert list(found) == ["version", "digest", "bytes", "objects", "verified"]
-    assert (found["version"], found["verified"]) == (1, True)
+    assert list(found) == ["version", "digest", "bytes", "objects", "verified", "avoided"]
+    assert (found["version"], found["verified"], found["avoided"]) == (1, True, [])
     assert found["bytes"] == pulse("route", "--to", 1, "--json").json["bytes"]
     again = pulse("pull", "--out", tmp_path / "out", "--version", 1, "--json").json
     assert (again["bytes"], again["objects"], again["verified"]) == (0, 0, True)

@@ -41,7 +41,9 @@ def test_every_error_class_has_its_exit_code() -> None:
 def test_the_documentation_has_the_same_exit_codes() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     said = {
-        name: int(code) for code, names in re.findall(r"^\| (\d+) \| (.*?) \|", text, re.M) for name in names.split(", ")
+        name: int(code)
+        for code, names in re.findall(r"^\| (\d+) \| (.*?) \|", text, re.M)
+        for name in names.split(", ")
     }
     documented = {name.strip("`"): code for name, code in said.items()}
     assert documented.items() >= {kind.__name__: code for kind, code in EXIT_CODES.items()}.items()

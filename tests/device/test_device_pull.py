@@ -133,6 +133,21 @@ def test_a_damaged_patch_is_refused_before_any_change(device: str, store: Memory
         assert holds(worker, states[0])
 
 
+def test_a_worker_on_the_device_goes_around_a_damaged_patch(device: str, store: MemoryStore) -> None:
+    model = made("cpu")
+    with on_host(store, keyframe_every=1) as registry:
+        registry.push(0, model)
+        changed(model, 1, 30, 71)
+        registry.push(1, model)
+    lying = FaultStore(store, [Fault("flip_bit", verb="get", matches=lambda verb, key: "patch" in key, times=None)])
+    with on_device(lying, device) as registry:
+        registry._object_cost = lambda: 0
+        worker = at_version(registry, 0, model, device)
+        result = registry.pull(1, into=worker)
+    assert holds(worker, model)
+    assert ["/patch/" in key for key in result.avoided] == [True]
+
+
 def test_a_pull_that_a_push_on_the_device_made_reads_the_same_in_host_memory(device: str, store: MemoryStore) -> None:
     model = made(device)
     with on_device(store, device, coder="class") as registry, on_host(store) as reader:

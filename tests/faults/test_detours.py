@@ -215,8 +215,21 @@ def test_verification_and_checkpoint_folders_go_around_a_bad_object(bucket: Buck
     registry, _, events = bucket.worker()
     with registry:
         assert registry.verify(8).version == 8
-        assert pull_checkpoint(registry, tmp_path / "out", 8).verified
+        pulled = pull_checkpoint(registry, tmp_path / "out", 8)
+    assert (pulled.verified, pulled.avoided) == (True, (frame.shards[0].key,))
     assert [event.key for event in events] == [frame.shards[0].key] * 2
+
+
+def test_a_checkpoint_folder_of_a_version_that_is_forgotten_is_written_anew(bucket: Bucket, tmp_path: Path) -> None:
+    registry, _, _ = bucket.worker()
+    with registry:
+        assert pull_checkpoint(registry, tmp_path / "out", 3).version == 3
+        record = bucket.writer().retire(versions=[1, 2, 3])
+        bucket.writer().deleted(record.seq)
+        assert pull_checkpoint(registry, tmp_path / "out", 8).verified
+        into = garbage(model_at(0))
+        registry.pull(8, into=into)
+    assert bits(into) == bits(model_at(8))
 
 
 # -- what is retired meanwhile -------------------------------------------------------------------------------------

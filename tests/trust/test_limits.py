@@ -41,7 +41,7 @@ def test_a_state_digest_is_no_cryptographic_hash():
     assert Digest(*backend.digest(other, 0)) == Digest(*backend.digest(cells, 0))
 
 
-def test_a_key_that_may_attach_can_give_a_version_other_weights():
+def test_a_key_that_may_attach_can_give_a_version_other_weights(tmp_path):
     store = DictStore()
     weights = {"w": np.full(64, 0x3F80, np.uint16).view(np.float16)}
     options = PublishOptions(dtype="keep", keyframe_share=100.0)
@@ -57,7 +57,7 @@ def test_a_key_that_may_attach_can_give_a_version_other_weights():
     LogWriter(inside, "math", LogReader(inside, "math"), utc_now, random_id, "c", signer=COMPACTOR).attach(
         keyframes=[forged]
     )
-    trust = Trust([TRAINER.public, LIMITED])
+    trust = Trust([TRAINER.public, LIMITED], state_dir=tmp_path)
     with Registry(store, "math", options=options, backend="reference", trust=trust) as worker:
         mine = {"w": np.zeros(64, np.float16)}
         assert worker.pull(into=mine).digest == digest

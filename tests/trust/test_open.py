@@ -46,6 +46,18 @@ def test_a_worker_pulls_what_the_trainers_key_signed(tmp_path):
     assert list((tmp_path / "state").iterdir())
 
 
+def test_a_key_may_be_anything_that_signs(tmp_path):
+    class Elsewhere:
+        """A key in another process, or on a card."""
+
+        def sign(self, body):
+            return TRAINER.sign(body)
+
+    filled(tmp_path / "r", signing_key=Elsewhere())
+    with opened(tmp_path / "r", trust=[TRAINER.public]) as worker:
+        assert len(worker.versions()) == 2
+
+
 def test_a_worker_changes_nothing_when_it_refuses(tmp_path):
     filled(tmp_path / "r", signing_key=TRAINER)
     with opened(tmp_path / "r", trust=[STRANGER.public]) as worker:
@@ -158,3 +170,29 @@ def test_a_push_that_its_own_readers_would_refuse_is_refused(pushed, tmp_path, c
     )  # fmt: skip
     assert (code, answer["error"]) == (10, "Untrusted")
     assert sorted((pushed / "math" / "log").iterdir()) == log
+
+
+def test_a_checkpoint_with_a_nan_is_neither_pushed_nor_pulled_where_that_is_refused(tmp_path, capsys):
+    bad = weights() | {"b": np.array([1, np.nan], np.float32)}
+    save_file(bad, tmp_path / "bad.safetensors")
+    save_file(weights(), tmp_path / "good.safetensors")
+    at = ["--root", tmp_path / "r", "--run", "math"]
+    out = ["pull", "--out", tmp_path / "out", *at, "--nonfinite", "refuse"]
+    code, answer = pulse(capsys, "push", tmp_path / "bad.safetensors", "--step", 0, *at, "--nonfinite", "refuse")
+    assert (code, answer["error"]) == (5, "InvalidModel")
+    assert pulse(capsys, "push", tmp_path / "good.safetensors", "--step", 0, *at)[0] == 0
+    assert pulse(capsys, *out)[0] == 0
+    assert pulse(capsys, "push", tmp_path / "bad.safetensors", "--step", 1, *at)[0] == 0
+    code, answer = pulse(capsys, *out)
+    assert (code, answer["error"]) == (5, "InvalidModel")
+    assert "tensor 'b' has NaN or an infinity at flat index 1" in answer["message"]
+    held = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    assert held["metadata"]["pulse"]["version"] == 0
+
+
+def test_inspect_says_who_a_record_says_that_it_is_signed_by(pushed, capsys):
+    at = ["--root", pushed, "--run", "math"]
+    code, record = pulse(capsys, "inspect", keys.record_key(0), *at)
+    assert (code, record["type"], record["signed_by"]) == (0, "record", TRAINER.public)
+    code, head = pulse(capsys, "inspect", keys.HEAD, *at)
+    assert (code, head["type"], "signed_by" in head) == (0, "head", False)

@@ -272,7 +272,7 @@ def test_a_memory_of_another_run_is_refused(tmp_path):
 def test_a_memory_that_can_not_be_kept_is_an_error(tmp_path):
     in_the_way = tmp_path / "file"
     in_the_way.write_bytes(b"")
-    with pytest.raises(InvalidArgument, match="can't be kept in .* give another folder as state_dir"):
+    with pytest.raises(InvalidArgument, match=r"can't be kept in .* give another folder as state_dir"):
         reader(history(1), in_the_way).refresh()
 
 
@@ -285,7 +285,7 @@ def test_a_disk_that_fails_is_told_and_the_next_look_makes_up_for_it(tmp_path, m
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(StoreUnavailable, match="can't be kept in .*: No space left on device"):
+        with pytest.raises(StoreUnavailable, match=r"can't be kept in .*: No space left on device"):
             follower.refresh()
     assert follower.refresh().seq == 1
     assert memory_file(tmp_path).parent.joinpath("new").exists() is False

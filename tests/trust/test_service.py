@@ -44,7 +44,7 @@ def test_a_service_that_pins_keys_refuses_all_else_and_writes_nothing():
 
 def test_a_service_with_a_key_signs_its_snapshots():
     written, store = history(0), DictStore()
-    door(store, TRAINER.public, signer=COMPACTOR, every=1).admit(record_at(written, 0))
+    door(store, TRAINER.public, f"{COMPACTOR.public}=snapshot", signer=COMPACTOR, every=1).admit(record_at(written, 0))
     signature = open_sealed(store.get(keys.snapshot_key(0))).signature
     assert signature == COMPACTOR.sign(Snapshot.unseal(store.get(keys.snapshot_key(0))).canonical())
     follower = reader(store, None, TRAINER.public, f"{COMPACTOR.public}=snapshot")
@@ -56,6 +56,16 @@ def test_settings_that_name_no_keys_are_refused(tmp_path):
         create_app(Settings.read(root="memory://none", insecure_open=True, trust="abc"))
     with pytest.raises(InvalidArgument, match="can't be read"):
         create_app(Settings.read(root="memory://none", insecure_open=True, signing_key=tmp_path / "none.pem"))
+
+
+def test_a_service_whose_snapshots_it_would_not_believe_itself_does_not_start(tmp_path):
+    COMPACTOR.save(tmp_path / "key.pem")
+    given = {"root": "memory://none", "insecure_open": True, "signing_key": tmp_path / "key.pem"}
+    for trust in (TRAINER.public, f"{TRAINER.public} {LIMITED}"):
+        with pytest.raises(InvalidArgument, match=f"PULSE_TRUST does not pin {COMPACTOR.public} for snapshots"):
+            create_app(Settings.read(**given, trust=trust))
+    create_app(Settings.read(**given, trust=f"{TRAINER.public} {COMPACTOR.public}=retire,snapshot"))
+    create_app(Settings.read(**given))
 
 
 def test_a_trainer_and_a_worker_trust_one_another_through_a_service_that_pins_keys(tmp_path):

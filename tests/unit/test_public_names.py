@@ -19,6 +19,8 @@ NAMES = [
     "BaseMismatch",
     "Conflict",
     "CorruptObject",
+    "Event",
+    "EventKind",
     "Fenced",
     "Gone",
     "InvalidArgument",
@@ -26,6 +28,7 @@ NAMES = [
     "LayoutMismatch",
     "Leg",
     "NotFound",
+    "Prefetch",
     "PublishOptions",
     "PullResult",
     "PulseError",
@@ -61,6 +64,9 @@ SIGNATURES = {
     "Registry.verify": "(self, version: 'VersionName' = 'latest', model: 'Model | None' = None) -> 'Version'",
     "Registry.watch": "(self, after: 'int | None' = None, *, poll_seconds: 'float' = 0.5, "
     "timeout: 'float | None' = None) -> 'Iterator[Version]'",
+    "Registry.prefetch": "(self, into: 'Model', *, poll_seconds: 'float' = 0.5) -> 'Prefetch'",
+    "Prefetch.take": "(self, timeout: 'float | None' = 0.0) -> 'Staged | None'",
+    "Prefetch.close": "(self) -> 'None'",
     "Registry.close": "(self) -> 'None'",
     "Staged.apply": "(self) -> 'PullResult'",
     "Staged.undo": "(self) -> 'None'",
@@ -68,7 +74,7 @@ SIGNATURES = {
 }
 FIELDS = {
     "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline",
-    "PullResult": "version step digest nbytes objects changed phases timeline",
+    "PullResult": "version step digest nbytes objects changed phases timeline avoided",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata",
     "PublishOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow",
 }
@@ -96,8 +102,8 @@ def test_results_have_these_fields(name: str):
     assert list(getattr(pulse_registry, name).__dataclass_fields__) == FIELDS[name].split()
 
 
-def test_registries_and_staged_versions_are_context_managers():
-    for kind in (pulse_registry.Registry, pulse_registry.Staged):
+def test_registries_prefetches_and_staged_versions_are_context_managers():
+    for kind in (pulse_registry.Registry, pulse_registry.Staged, pulse_registry.Prefetch):
         assert hasattr(kind, "__enter__")
         assert hasattr(kind, "__exit__")
 

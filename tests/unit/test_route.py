@@ -247,8 +247,7 @@ def cheapest(state: RunState, target: int, have: int | None, undo: list[int], ob
         edges.append((ref.base, ref.target, ref.size + object_cost))
         if ref.coder == "gap":
             edges.append((ref.target, ref.base, ref.size + object_cost))
-    for frame in state.keyframes:
-        edges.append((None, frame.version, frame.size + object_cost * (len(frame.shards) + 1)))
+    edges += [(None, frame.version, frame.size + object_cost * (len(frame.shards) + 1)) for frame in state.keyframes]
     for _ in range(len(state.versions)):
         for start, end, price in edges:
             if not state.is_retired(end):
@@ -318,6 +317,13 @@ def test_the_compiled_search_finds_the_very_route_of_the_plain_one(state, data):
     assert found(_far) == plain
     if isinstance(plain, Route):
         assert not avoid & {ref.key for ref in plain.refs}
+
+
+def test_sizes_that_no_store_can_hold_are_added_up_all_the_same():
+    huge = keyframe(0, size=2**62, shards=9, tag=7)
+    script = chain(600).attach(keyframes=(huge,)).retire(keys=(keyframe(0).index.key,))
+    route = plan(script.state, 599, have=None)
+    assert (route.nbytes, route.objects) == (9 * 2**62 + 10 + 599 * 100, 10 + 599)
 
 
 @pytest.mark.parametrize("missing", ["numba", "exact sums"])
