@@ -27,8 +27,8 @@ from pulse_schemas.api import SnapshotList, WorkerReport
 class ServiceStore:
     """A Store and a Gateway: the runs of a service. Thread-safe.
 
-    It holds logs, layouts, objects and leases of runs and nothing else, and deletes leases alone. An object, once there,
-    is never replaced: to put the same bytes again is no error, to put others is AlreadyExists.
+    It holds logs, layouts, objects and leases of runs and nothing else, and deletes leases alone. An object, once
+    there, is never replaced: to put the same bytes again is no error, to put others is AlreadyExists.
     """
 
     def __init__(self, url: str, token: str | None = None, *, patience: Patience | None = None) -> None:

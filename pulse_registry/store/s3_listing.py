@@ -16,7 +16,6 @@ from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store.keys import key_problem
 from pulse_registry.store.s3_errors import translated
 
-
 _STALLED_PAGES = 100
 """So many pages in a row without a new name are no listing that ends."""
 
