@@ -37,12 +37,16 @@ class Layered(MutableMapping[K, V], Generic[K, V]):
         self._shared = False
 
     def copy(self) -> Layered[K, V]:
-        """Return a dict of the same entries; neither sees what is changed in the other."""
+        """Return a dict of the same entries; neither sees what is changed in the other.
+
+        Other threads may read this one meanwhile.
+        """
+        other = Layered[K, V]()
         # As many as the square root: the layers that are copied, and the bases that are made, then cost about the same.
         if len(self._top) > _LEAST_LAYER and len(self._top) ** 2 > len(self._base):
-            self._base, self._top, self._more = dict(self.items()), {}, 0
+            other._base = dict(self.items())
+            return other
         self._shared = True
-        other = Layered[K, V]()
         other._base, other._top, other._more, other._shared = self._base, self._top.copy(), self._more, True
         return other
 

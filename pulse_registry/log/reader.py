@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import count, islice
+from typing import TYPE_CHECKING, Final
 
 from pulse_registry.checked import checked
-from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat, Untrusted
+from pulse_registry.errors import CorruptObject, NotFound, PulseError, UnsupportedFormat, Untrusted
 from pulse_registry.log import keys
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.state import RunState, sealed_hash
+from pulse_registry.parallel import ParallelMap
 from pulse_schemas import Fault, Head, Record, SchemaError, Snapshot, unseal_record
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
 
 _logger = logging.getLogger(__name__)
+_ONE_BY_ONE: Final = 8
+"""So many records are read one after the other when a log is opened: most tails are short, or long."""
+_AHEAD: Final = 16
+
+_PINNED_TRIES = 8
+"""Snapshots that are looked at where keys are pinned: thousands that nobody signed would be fetched in vain."""
 
 
 class LogReader:
@@ -32,13 +41,21 @@ class LogReader:
     The states that it hands out never change: to follow the run, ask again.
     """
 
-    def __init__(self, store: Store, run: str, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        guard: Guard | None = None,
+        threads: Callable[[int, str], Executor] | None = None,
+    ) -> None:
         """Prepare to read; no I/O yet.
 
         Args:
             store: the store, scoped to the run's prefix.
             run: the run's name, which every record must carry.
             guard: judges records and snapshots; None believes what the rules of the log allow.
+            threads: makes an executor, of so many threads and their name's beginning, to open long logs with; None
+                reads one record after the other.
         """
         self._store = store
         self._run = run
@@ -47,6 +64,8 @@ class LogReader:
         self._state: RunState | None = None
         self._settled = guard is None  # whether the guard has believed a state
         self._snapshot_seq = -1
+        self._threads = threads
+        self._opening = True
 
     @property
     def run(self) -> str:
@@ -72,8 +91,9 @@ class LogReader:
         """Read what is new and return the state; of a run that does not exist, the empty state.
 
         The first call opens the run: a GET each for the hint, its snapshot and the snapshot's last record,
-        then the tail. Every call costs a GET a new record and one that finds none. Keys are listed only if
-        there is no usable hint on opening. Records that were read before an error are kept.
+        then the tail. Every call costs a GET a new record and one that finds none; on opening a long tail is read
+        ahead, by up to 15 more that find none. Keys are listed only if there is no usable hint on opening. Records that
+        were read before an error are kept.
 
         Raises:
             CorruptObject: a record is damaged or breaks a rule of the log; the message names it.
@@ -150,20 +170,48 @@ class LogReader:
             self._guard.folded(record, sealed)
 
     def _tail(self) -> None:
-        old = self._state or RunState(self._run)
-        found = self.read(old.seq + 1)
-        if found is None:
-            return
-        state = old.copy()
+        state: RunState | None = None
+        first = (self._state.seq if self._state is not None else -1) + 1
         try:
-            while found is not None:
-                self._fold(state, *found)
-                found = self.read(state.seq + 1)
+            for record, sealed in self._records(first):
+                if state is None:
+                    state = (self._state or RunState(self._run)).copy()
+                self._fold(state, record, sealed)
         finally:
-            self._state = state
+            self._state = state or self._state
+        self._opening = False
+
+    def _records(self, first: int) -> Iterator[tuple[Record, bytes]]:
+        """Yield the records from one on, in order, until one is not there; an error is raised in its place."""
+        threads = self._threads if self._opening else None
+        for seq in count(first):
+            if threads is not None and seq == first + _ONE_BY_ONE:
+                yield from self._read_ahead(seq, threads)
+                return
+            found = self.read(seq)
+            if found is None:
+                return
+            yield found
+
+    def _read_ahead(self, first: int, threads: Callable[[int, str], Executor]) -> Iterator[tuple[Record, bytes]]:
+        with threads(_AHEAD, "pulse-log") as pool:
+            for start in count(first, _AHEAD):
+                for found in ParallelMap(pool)(self._attempt, range(start, start + _AHEAD)):
+                    if found is None:
+                        return
+                    if isinstance(found, PulseError):
+                        raise found
+                    yield found
+
+    def _attempt(self, seq: int) -> tuple[Record, bytes] | PulseError | None:
+        try:
+            return self.read(seq)
+        except PulseError as error:
+            return error
 
     def _open(self, seen: int | None) -> RunState:
-        for key in self._snapshot_keys():
+        tries = None if self._guard is None else _PINNED_TRIES
+        for key in islice(self._snapshot_keys(), tries):
             state = self._from_snapshot(key, seen)
             if state is not None:
                 self._snapshot_seq = state.seq

@@ -165,6 +165,15 @@ def objects_violation(state: RunState, record: CommitRecord | AttachRecord) -> s
     return None
 
 
+def retired_object(state: RunState, record: Record) -> str | None:
+    """Return the key of an object that was retired, where that alone keeps a record from naming it; else None."""
+    if not isinstance(record, CommitRecord | AttachRecord):
+        return None
+    if violation(state, record) != objects_violation(state, record):
+        return None
+    return next((item.key for item in objects_of(record) if state.is_retired_key(item.key)), None)
+
+
 def _named(record: CommitRecord | AttachRecord) -> Iterator[tuple[ObjectRef, tuple[int, ...]]]:
     for patch in patches_of(record):
         yield patch.object, (patch.base, patch.target)

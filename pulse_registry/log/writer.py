@@ -25,7 +25,7 @@ from pulse_registry.log import keys
 from pulse_registry.log.clock import Clock, NewId, timestamp
 from pulse_registry.log.keeper import SNAPSHOT_EVERY, LogKeeper
 from pulse_registry.log.reader import LogReader
-from pulse_registry.log.rules import violation
+from pulse_registry.log.rules import retired_object, violation
 from pulse_registry.log.state import RunState
 from pulse_schemas import (
     AttachRecord,
@@ -204,7 +204,9 @@ class LogWriter:
         Pass a ``write_id`` to be able to retry after StoreUnavailable: the same id attaches once.
 
         Raises:
-            InvalidArgument: a version does not exist, or an object is named already or joins two layouts.
+            InvalidArgument: a version does not exist or was retired, or an object is named already or joins two
+                layouts.
+            Conflict: an object was retired, since nothing named it for too long: store it under a new key.
             CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
         """
 
@@ -283,6 +285,7 @@ class LogWriter:
 
         Raises:
             InvalidArgument: the record breaks a rule of the log; nothing was written.
+            Conflict: an object that it names was retired before it; nothing was written.
             Untrusted: the reader would not believe it: it is not signed, or by a key that may not; nothing was written.
             CorruptObject, UnsupportedFormat: the log can't be read.
             StoreUnavailable: the store failed. If the put's fate is unknown, it may still land, at that one
@@ -340,6 +343,12 @@ class LogWriter:
         except ValidationError as error:
             raise InvalidArgument(f"run {self._run!r}: no such record can be written: {error}") from error
         wrong = violation(state, record)
+        lost = None if wrong is None else retired_object(state, record)
+        if lost is not None:
+            raise Conflict(
+                f"run {self._run!r}: {lost} was retired: it was not named for so long that it was taken for a crashed "
+                "writer's; store it again under a new key, as the next push does"
+            )
         if wrong is not None:
             raise InvalidArgument(f"run {self._run!r}: record {record.seq} is not valid: {wrong}")
         return record

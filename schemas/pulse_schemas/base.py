@@ -164,7 +164,7 @@ class Schema(BaseModel):
             return
         if found.split("/")[0] == expected.split("/")[0]:
             raise SchemaError(
-                f"{cls.__name__}: format {found!r} is not known here (this release reads {expected!r}); "
+                f"{cls.__name__}: format {found!r:.100} is not known here (this release reads {expected!r}); "
                 "upgrade pulse-registry",
                 Fault.UNSUPPORTED,
             )

@@ -140,5 +140,5 @@ def unseal_record(data: bytes) -> Record:
     kind = body.get("kind") if isinstance(body, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
         fault = Fault.UNSUPPORTED if kind and isinstance(kind, str) else Fault.CORRUPT
-        raise SchemaError(f"record kind {kind!r} is not known here", fault)
+        raise SchemaError(f"record kind {kind!r:.100} is not known here", fault)
     return _KINDS[kind].parse(content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -280,3 +281,52 @@ def test_opening_a_run_costs_no_more_reads_the_longer_the_run_is():
         assert all(verb == "get" for verb, _ in ledger)
         worst = max(worst, len(ledger))
     assert worst <= 3 + 8
+
+
+# -- a long tail, read ahead -------------------------------------------------------------------------------------------
+
+
+def ahead(store) -> LogReader:
+    return LogReader(store, RUN, threads=lambda count, name: ThreadPoolExecutor(count, name))
+
+
+@pytest.mark.parametrize("versions", [0, 1, 6, 7, 8, 22, 23, 24, 40])
+def test_a_log_that_is_read_ahead_folds_to_the_same_state(versions):
+    store = new_store()
+    script = chain(versions)
+    script.store_in(store)
+    assert ahead(store).refresh().to_snapshot() == script.state.to_snapshot()
+
+
+def test_only_the_opening_reads_ahead_and_wastes_few_requests():
+    inner = new_store()
+    script = chain(30)
+    script.store_in(inner)
+    store = CountingStore(inner)
+    reader = ahead(store)
+    reader.refresh()
+    records = [key for verb, key in store.ledger if verb == "get" and key != keys.HEAD]
+    assert sorted(records) == [keys.record_key(seq) for seq in range(8 + 16 + 16)]
+    store.reset()
+    for _ in range(12):
+        record = script.commit().records[-1]
+        inner.put(keys.record_key(record.seq), record.seal(), if_absent=True)
+    assert reader.refresh().seq == script.state.seq
+    assert store.calls == {"get": 13}
+
+
+@pytest.mark.parametrize("damaged", [3, 8, 12, 23, 24, 30])
+def test_of_a_log_that_is_read_ahead_the_records_before_an_error_are_kept(damaged):
+    store = new_store()
+    chain(40).store_in(store)
+    good = store.objects[keys.record_key(damaged)]
+    store.objects[keys.record_key(damaged)] = good[:-1]
+    reader = ahead(store)
+    with pytest.raises(CorruptObject, match=keys.record_key(damaged)):
+        reader.refresh()
+    store.objects[keys.record_key(damaged)] = good
+    counting = CountingStore(store)
+    reader._store = counting
+    assert reader.refresh().seq == 40
+    first = min(key for verb, key in counting.ledger if verb == "get")
+    assert first == keys.record_key(damaged)
