@@ -216,7 +216,7 @@ def ladder_rows(
     mean = sum(b.ratio for b in behind) / len(behind)
     joined, asked = (max((b.ratio for b in found), default=0.0) for found in (joins, shared))
     return [
-        Row("objects", "objects of a route, beyond 2 log2(distance) + 2, at most", over, "", "at most", 0.0),
+        Row("objects", "objects of a route beyond 2 log2(distance) + 2, most", over, "", "at most", 0.0),
         Row("mean", "bytes of a route, of the direct diff's, mean", mean, "x", "at most", 2.6),
         Row("worst", f"the same, worst ({worst.base} to {worst.target})", worst.ratio, "x", "at most", 3.5),
         Row(

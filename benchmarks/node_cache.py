@@ -41,7 +41,8 @@ from tests import servers
 from tests.servers import S3Bucket, S3Server
 
 TITLE = "Workers of one host"
-LINK = Link("1 Gbit/s", 1000, 0.0)
+LINK = Link("200 Mbit/s, 50 ms", 200, 25.0)
+"""Of the host; 50 ms for a round trip."""
 RUN = "bench"
 PULLS = ("from nothing", "one step")
 app = typer.Typer(add_completion=False)
@@ -199,15 +200,15 @@ def worker(url: str, cache: str) -> None:
 
 @app.command()
 def run(
-    cells: Annotated[int, typer.Option(help="Size of the synthetic policy.", min=10_000)] = 32_000_000,
-    steps: Annotated[int, typer.Option(help="Of the trainer.", min=1)] = 3,
-    workers: Annotated[list[int] | None, typer.Option(help="Of the host; default: 1, 4 and 8.", min=1)] = None,
-    repeats: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 3,
+    cells: Annotated[int, typer.Option(help="Size of the synthetic policy.", min=10_000)] = 16_000_000,
+    steps: Annotated[int, typer.Option(help="Of the trainer.", min=1)] = 2,
+    workers: Annotated[list[int] | None, typer.Option(help="Of the host; default: 1 and 8.", min=1)] = None,
+    repeats: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Of the policy.")] = 0,
     out: Annotated[Path, typer.Option(help="The result file.")] = RESULTS / "store" / "node-cache.json",
 ) -> None:
     """Measure pulls of one host's workers through one link, with and without a cache; write a result file."""
-    console, counts = Console(), workers or [1, 4, 8]
+    console, counts = Console(), workers or [1, 8]
     states = synthetic_states(cells, steps, seed)
     with ExitStack() as stack:
         server = stack.enter_context(servers.seaweedfs())
@@ -228,10 +229,16 @@ def run(
 
 def document(rows: Sequence[Row], states: States, counts: Sequence[int], repeats: int) -> dict[str, Any]:
     """Return the result file."""
-    settings = {"cells": states.cells, "steps": len(states.steps), "workers": list(counts), "repeats": repeats}
+    settings = {
+        "link": LINK.name,
+        "cells": states.cells,
+        "steps": len(states.steps),
+        "workers": list(counts),
+        "repeats": repeats,
+    }
     return {
         "kind": "node-cache",
-        "title": f"{TITLE}, {states.nbytes / 1e6:,.0f} MB over {LINK.name}",
+        "title": TITLE,
         "seed": states.seed,
         "machine": machine(),
         "versions": versions(),

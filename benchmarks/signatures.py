@@ -36,7 +36,7 @@ from pulse_schemas import (
 TITLE = "Signatures"
 LIMIT_US = 1_000.0
 RUN, _WHEN, _HASH = "signed", "2026-01-01T00:00:00.000Z", "a" * 64
-_LOG = 400
+RECORDS = 400
 _ATTACHED = 100
 app = typer.Typer(add_completion=False)
 
@@ -69,13 +69,14 @@ def attach(previous: str) -> AttachRecord:
     return AttachRecord(**_shared(3, previous), patches=tuple(_patch(0, 1 + n, f"{n:032x}") for n in range(_ATTACHED)))
 
 
-def measure(folder: Path, repeats: int) -> list[Row]:
+def measure(folder: Path, repeats: int, records: int = RECORDS) -> list[Row]:
     """Measure single records, and a log of many."""
     key = SigningKey.generate()
     rows = []
-    for name, record in {"commit": commit(2, _HASH), f"attach of {_ATTACHED} patches": attach(_HASH)}.items():
+    single: dict[str, Record] = {"commit": commit(2, _HASH), f"attach of {_ATTACHED} patches": attach(_HASH)}
+    for name, record in single.items():
         rows += _one(name, record, key, repeats)
-    return rows + _log(key, folder, repeats)
+    return rows + _log(key, folder, repeats, records)
 
 
 def _one(name: str, record: Record, key: SigningKey, repeats: int) -> list[Row]:
@@ -92,27 +93,27 @@ def _one(name: str, record: Record, key: SigningKey, repeats: int) -> list[Row]:
     ]
 
 
-def _log(key: SigningKey, folder: Path, repeats: int) -> list[Row]:
+def _log(key: SigningKey, folder: Path, repeats: int, records: int) -> list[Row]:
     store = MemoryStore(folder.name)
     sealed = epoch().seal(key)
-    for seq in range(_LOG):
+    for seq in range(records):
         store.put(keys.record_key(seq), sealed)
         sealed = commit(seq + 1, sealed_hash(sealed)).seal(key)
 
     def read(pinned: bool) -> None:
         guard = PinGuard(Trust([key.public]), store.url, RUN) if pinned else None
-        if LogReader(store, RUN, guard).refresh().seq != _LOG - 1:
+        if LogReader(store, RUN, guard).refresh().seq != records - 1:
             raise RuntimeError("the log was not read to its end")
 
     believed, verified = least(lambda: read(False), repeats), least(lambda: read(True), repeats)
-    memory, newest = Memory(folder, store.url, RUN), store.get(keys.record_key(_LOG - 1))
+    memory, newest = Memory(folder, store.url, RUN), store.get(keys.record_key(records - 1))
     turns = iter(range(1, 10**9))
     kept = least(lambda: memory.advance(next(turns), newest), repeats, time.perf_counter)
     found = least(memory.newest, repeats, time.perf_counter)
-    what = f"read a log of {_LOG} records"
+    what = f"read a log of {records} records"
     return [
-        Row("log.believed", f"{what}, a record", believed / _LOG * 1e6, "us"),
-        Row("log.verified", f"{what} and verify them, a record", verified / _LOG * 1e6, "us"),
+        Row("log.believed", f"{what}, a record", believed / records * 1e6, "us"),
+        Row("log.verified", f"{what} and verify them, a record", verified / records * 1e6, "us"),
         Row("log.ratio", f"{what}: with verification against without", verified / believed, "x"),
         Row("seen.found", "read what was seen last, once a look at the log", found * 1e6, "us"),
         Row("seen.kept", "keep what is the newest now, synced, once a look that found something", kept * 1e6, "us"),
@@ -175,7 +176,7 @@ def signatures(
         "title": TITLE,
         "machine": machine(),
         "versions": versions(),
-        "settings": {"repeats": repeats, "records": _LOG},
+        "settings": {"repeats": repeats, "records": RECORDS},
         "rows": [row.document() for row in found],
     }
     write_result(out, document)

@@ -85,9 +85,7 @@ def synthetic_states(
     )
 
 
-def _tensor(
-    rng: np.random.Generator, size: int, norm: bool, steps: int, typical: float
-) -> tuple[Cells, list[Changed]]:
+def _tensor(rng: np.random.Generator, size: int, norm: bool, steps: int, typical: float) -> tuple[Cells, list[Changed]]:
     scale, centre = (0.1, 1.0) if norm else (typical * math.exp(0.5 * rng.standard_normal()), 0.0)
     first, pieces = np.empty(size, np.uint16), []
     for start in range(0, size, _PIECE):

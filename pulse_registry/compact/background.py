@@ -14,53 +14,71 @@ _logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Runs a compactor after each commit; it ends with the piece of work that it is at when it is closed.
+    """Lets a compactor do what is due after each commit, piece by piece, in a thread of its own.
+
+    A process that ends without closing it waits for the piece at hand and no longer.
 
     Attributes:
         idle: set while there is nothing to do.
     """
 
-    def __init__(self, compactor: Compactor, pools: Sequence[Executor] = ()) -> None:
-        """Take a compactor, and the threads that it has for itself."""
-        self._compactor = compactor
-        self._pools = pools
+    def __init__(self, compactor: Compactor, thread: Executor, others: Sequence[Executor] = ()) -> None:
+        """Take a compactor, the one thread that it is for, and other threads that it has for itself."""
         self.idle = threading.Event()
-        self._wake = threading.Event()
-        self._closing = False
+        self._compactor = compactor
+        self._thread = thread
+        self._others = others
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._busy = self._news = self._closing = False
 
     def committed(self, push: object = None) -> None:
         """Take note that a push has ended; returns at once."""
         with self._lock:
-            if self._closing:
-                return
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pulse-compact")
-                self._thread.start()
-            self.idle.clear()
-            self._wake.set()
+            self._news = True
+            if not self._busy:
+                self._go_on()
 
     def close(self) -> None:
-        """Stop. Idempotent."""
+        """Stop after the piece of work at hand. Idempotent."""
         with self._lock:
             self._closing = True
-            thread = self._thread
-            self._wake.set()
-        if thread is not None:
-            thread.join()
+        self._thread.shutdown(wait=True)
         self._compactor.close()
-        for pool in self._pools:
+        for pool in self._others:
             pool.shutdown(wait=True)
 
-    def _run(self) -> None:
-        while not self._closing:
-            if not self._wake.is_set():
-                self.idle.set()
-            self._wake.wait()
-            self._wake.clear()
+    def _go_on(self) -> None:
+        """Queue the next piece, unless this is the end; the lock is held."""
+        self._busy = self._news = False
+        if not self._closing:
             try:
-                while not self._closing and self._compactor.step() is not None:
-                    pass
-            except PulseError as error:
-                _logger.warning("the compactor is tried again after the next push: %s", error)
+                self._thread.submit(self._step)
+                self._busy = True
+            except RuntimeError:
+                self._closing = True  # the process ends
+        (self.idle.clear if self._busy else self.idle.set)()
+
+    def _ended(self) -> bool:
+        """Tell whether the process ends: then no executor takes anything more, and what was under way fails."""
+        try:
+            self._thread.submit(lambda: None)
+        except RuntimeError:
+            self._closing = True
+        return self._closing
+
+    def _step(self) -> None:
+        more = False
+        try:
+            more = self._compactor.step() is not None
+        except PulseError as error:
+            _logger.warning("the compactor is tried again after the next push: %s", error)
+        except Exception:
+            # The thread's outermost edge: a trainer goes on without a compactor.
+            if not self._ended():
+                _logger.exception("the compactor failed, and is tried again after the next push")
+        with self._lock:
+            if more or self._news:
+                self._go_on()
+            else:
+                self._busy = False
+                self.idle.set()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pulse_kernels import Cells
 from pulse_registry.compact.aside import PatchAside
 from pulse_registry.compact.ladder import CompactOptions, Merge, Whole, Work, due, patch_of
 from pulse_registry.compact.merge import merge
@@ -32,6 +33,7 @@ from pulse_registry.errors import (
 )
 from pulse_registry.events import Event, EventKind
 from pulse_registry.fetch import begin_patches
+from pulse_registry.geometry import Group
 from pulse_registry.keyframe import write_keyframe
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState
 from pulse_registry.log.keys import patch_key
@@ -107,23 +109,14 @@ class Compactor:
             Untrusted: what is signed, or has to be, is not to be believed, or would not be.
             UnsupportedFormat, StoreUnavailable: the log can't be read.
         """
-        state = self._reader.refresh()
-        for work in self._next(state):
-            try:
-                done = self._do(state, work)
-            except (InvalidArgument, Gone) as error:
-                # What it was to be attached to was retired meanwhile.
-                _logger.info("run %s: %s is not needed any more: %s", state.run, work, error)
-                self._failed[work] = (TRIES, 0)
-                continue
-            except (AccessDenied, Untrusted):
-                raise
-            except PulseError as error:
-                self._fail(state, work, error)
-                continue
+        while True:
+            state = self._reader.refresh()
+            work = next(self._next(state), None)
+            if work is None:
+                return None
+            done = self._try(state, work)
             if done is not None:
                 return done
-        return None
 
     def close(self) -> None:
         """Give the copy of the weights back. Idempotent."""
@@ -155,6 +148,20 @@ class Compactor:
         waiting = [work.target for work, (tries, _) in self._failed.items() if tries < TRIES]
         self._after = min([version, *waiting]) - 1
 
+    def _try(self, state: RunState, work: Work) -> Done | None:
+        """Do a piece of work; None where it failed, is not needed any more, or was done by another meanwhile."""
+        try:
+            return self._do(state, work)
+        except (InvalidArgument, Gone) as error:
+            # What it was to be attached to was retired meanwhile.
+            _logger.info("run %s: %s is not needed any more: %s", state.run, work, error)
+            self._failed[work] = (TRIES, 0)
+        except (AccessDenied, Untrusted):
+            raise
+        except PulseError as error:
+            self._fail(state, work, error)
+        return None
+
     def _fail(self, state: RunState, work: Work, error: PulseError) -> None:
         # A store, or a disk, that fails is no fault of the objects.
         tries = self._failed.get(work, (0, 0))[0] + (not isinstance(error, StoreUnavailable))
@@ -176,11 +183,25 @@ class Compactor:
         return self._merge(state, work) if isinstance(work, Merge) else self._write_keyframe(state, work)
 
     def _merge(self, state: RunState, work: Merge) -> Done | None:
-        """Join the patches of the cheapest route; None if there is none, or another compactor was faster."""
-        legs = self._legs(state, work)
-        if legs is None:
-            self._failed[work] = (TRIES, 0)
-            return None
+        """Join the patches of the cheapest route whose objects are whole; None without one, or if it is there now."""
+        avoided: set[str] = set()
+        first: PulseError | None = None
+        while True:
+            legs = self._legs(state, work, avoided)
+            if legs is None and first is not None:
+                raise first
+            if legs is None:
+                self._failed[work] = (TRIES, 0)
+                return None
+            try:
+                return self._merge_along(state, work, legs)
+            except (NotFound, CorruptObject) as error:
+                if error.key is None or all(ref.key != error.key for leg in legs for ref in leg.refs):
+                    raise
+                avoided.add(error.key)
+                first = first or error
+
+    def _merge_along(self, state: RunState, work: Merge, legs: Sequence[Leg]) -> Done | None:
         patches = [leg.patch for leg in legs if leg.patch is not None]
         backwards = all(patch.coder == "gap" for patch in patches)
         self._mirror.move_to(state, work.target if backwards else work.base)
@@ -200,11 +221,11 @@ class Compactor:
         self._writer.attach(patches=[ref], write_id=write_id)
         return Done("patch", work.base, work.target, ref.size)
 
-    def _legs(self, state: RunState, work: Merge) -> Sequence[Leg] | None:
+    def _legs(self, state: RunState, work: Merge, avoided: set[str]) -> Sequence[Leg] | None:
         """Return the cheapest way from base to target without keyframes; None if no patches lead there."""
         keyframes = {ref.key for keyframe in state.keyframes for ref in (keyframe.index, *keyframe.shards)}
         try:
-            return plan(state, work.target, have=work.base, avoid=keyframes).legs
+            return plan(state, work.target, have=work.base, avoid=keyframes | avoided).legs
         except Gone:
             raise
         except NotFound:
@@ -224,7 +245,16 @@ class Compactor:
         if not self._still_due(work):
             return None
         staging, weights, write_id = self._staging, self._mirror.weights, self._new_id()
-        ref = write_keyframe(staging.store, weights.geometry, work.target, write_id, weights.copy_of, map_=staging.map_)
+        sums: dict[int, Digest] = {}
+
+        def cells_of(group: Group) -> Cells:
+            cells = weights.copy_of(group)
+            sums[group.number] = Digest(*staging.backend.digest(cells, group.start))
+            return cells
+
+        ref = write_keyframe(staging.store, weights.geometry, work.target, write_id, cells_of, map_=staging.map_)
+        if sum(sums.values(), Digest()) != Digest.parse(state.version(work.target).digest):
+            raise BaseMismatch(f"the compactor's copy of version {work.target} was changed while it was written")
         if not self._still_due(work):
             return None
         self._writer.attach(keyframes=[ref], write_id=write_id)

@@ -78,6 +78,10 @@ class Mirror:
             except (NotFound, CorruptObject) as error:
                 if error.key is None or error.key in avoided or all(ref.key != error.key for ref in route.refs):
                     raise
+                newer = state if self._staging.refresh is None else self._staging.refresh()
+                if not newer.is_live(error.key):
+                    state = newer  # it was retired meanwhile, which is no damage
+                    continue
                 avoided.add(error.key)
                 message = f"{error}; the compactor takes another route to version {version}"
                 self._staging.events.tell(Event(EventKind.OBJECT_AVOIDED, state.run, message, error.key))

@@ -14,9 +14,10 @@ import pytest
 from pulse_registry import arrival, fetch
 from pulse_registry.cache import CacheFolder
 from pulse_registry.compact import CompactOptions, Done, aside, mirror
+from pulse_registry.compact import compactor as compactor_module
 from pulse_registry.compact.compactor import TRIES
 from pulse_registry.compact.ladder import spans_into
-from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, Untrusted
+from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable, Untrusted
 from pulse_registry.events import Event, EventKind
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
@@ -27,6 +28,7 @@ from pulse_registry.trust import SigningKey, Trust
 from tests.compact.runs import NEVER, compact, finish, merged, pushed
 from tests.faults.harness import (
     RUN,
+    Model,
     bits,
     change,
     check_store,
@@ -85,6 +87,17 @@ def test_versions_without_a_change_between_them_merge_to_an_empty_patch() -> Non
     assert {patch.changed for patch in state_of(store).patches} == {0}
     assert (0, 4) in merged(store)
     assert restored(store, model, 8) == states[8]
+
+
+@pytest.mark.parametrize("model", [{"a": np.zeros((0, 3), np.uint8)}, {"a": np.ones(5, "u2"), "z": np.zeros(0, "u1")}])
+def test_a_model_with_tensors_without_cells_is_compacted_too(model: Model) -> None:
+    store = DictStore()
+    with quick(store, keyframe_share=NEVER) as registry:
+        for version in range(5):
+            registry.push(version, model)
+    compact(store)
+    assert (0, 4) in merged(store)
+    assert check_store(store) == set()
 
 
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
@@ -256,6 +269,48 @@ def test_a_damaged_patch_is_part_of_nothing_that_is_attached(coder: str) -> None
     assert restored(store, model, 5) == states[5]
 
 
+def test_a_damaged_block_is_gone_around_where_its_parts_are_whole() -> None:
+    store, told = DictStore(), list[Event]()
+    model, states = pushed(store, 17)
+    with quick(store) as registry:
+        compactor = registry.compactor()
+        while (8, 12) not in merged(store):
+            assert compactor.step() is not None
+        compactor.close()
+    damaged = next(patch.object.key for patch in state_of(store).patches if (patch.base, patch.target) == (8, 12))
+    store.delete(f"{RUN}/{damaged}")
+    compact(store, told=told)
+    assert (0, 16) in merged(store)
+    assert EventKind.COMPACTION_FAILED not in {event.kind for event in told}
+    with quick(store) as worker:
+        weights = garbage(model)
+        worker.pull(0, into=weights)
+        worker.pull(16, into=weights)
+    assert bits(weights) == states[16]
+
+
+def test_a_keyframe_whose_cells_change_while_it_is_written_is_not_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, written = DictStore(), list[int]()
+    model, states = pushed(store, 6)
+    write = compactor_module.write_keyframe
+
+    def disturbed(store: Store, geometry, version: int, write_id: str, cells_of, **more):
+        if not written:
+            last = [array for array in compactor._mirror.weights.arrays if array.size][-1]
+            last.reshape(-1)[-1] ^= 1  # after the check of all cells
+        written.append(version)
+        return write(store, geometry, version, write_id, cells_of, **more)
+
+    monkeypatch.setattr(compactor_module, "write_keyframe", disturbed)
+    with quick(store) as registry:
+        compactor = registry.compactor(CompactOptions(keyframe_every=5))
+        compactor._mirror.move_to(registry.state(), 5)
+        finish(compactor)
+    assert written == [5, 5], "the first was not attached"
+    assert len(state_of(store).keyframes_of(5)) == 1
+    assert restored(store, model, 5) == states[5]
+
+
 def test_work_that_fails_is_tried_again_after_new_versions_and_then_left() -> None:
     store, told = DictStore(), list[Event]()
     model = small_model()
@@ -369,6 +424,24 @@ def test_inline_the_trainer_s_own_process_makes_the_ladder() -> None:
     assert merged(store) >= {(0, 4), (4, 8)}
     assert check_store(store) == set()
     assert restored(store, model, 8) == bits(model)
+
+
+def test_a_trainer_goes_on_whatever_happens_to_its_compactor(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter([StoreUnavailable("down"), RuntimeError("a bug")])
+
+    def fail(self: object) -> None:
+        raise next(failures, AccessDenied("never"))
+
+    monkeypatch.setattr(compactor_module.Compactor, "step", fail)
+    store, model = DictStore(), small_model()
+    with quick(store, compact="inline") as registry:
+        for version in range(4):
+            change(model, version)
+            registry.push(version, model)
+            assert registry._background is not None
+            assert registry._background.idle.wait(60)
+    registry.close()
+    assert restored(store, model, 3) == bits(model)
 
 
 def test_the_ladder_of_thousands_of_versions_has_no_version_that_ends_more_than_a_few_blocks() -> None:
