@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from pulse_registry.errors import NotFound, UnsupportedFormat
+from pulse_registry.checked import checked
+from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.gc.policy import Policy
 from pulse_registry.log import StoreClock, keys
 from pulse_schemas import Fault, Lease, SchemaError
@@ -45,14 +47,10 @@ def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy
         try:
             # The time first: a lease that is renewed in between counts with its old time, and another look finds it.
             written = clock.written(key)
-            lease = Lease.unseal(store.get(key))
-            if lease.run != run or keys.lease_key(lease.reader) != key:
-                raise SchemaError(f"it is that of reader {lease.reader} of run {lease.run}")
+            lease = checked(functools.partial(store.get, key), functools.partial(_unsealed, run, key))
         except NotFound:
             continue  # its reader has closed
-        except SchemaError as error:
-            if error.fault is Fault.UNSUPPORTED:
-                raise UnsupportedFormat(f"{key}: {error}; nothing is retired or deleted before that") from error
+        except CorruptObject as error:
             _logger.warning("run %s: %s is no lease, and keeps nothing: %s", run, key, error)
             if written + timedelta(seconds=policy.orphan_seconds) < now:
                 found.dead.append(key)
@@ -62,3 +60,15 @@ def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy
         else:
             found.held[lease.reader] = lease.version
     return found
+
+
+def _unsealed(run: str, key: str, sealed: bytes) -> Lease:
+    try:
+        lease = Lease.unseal(sealed)
+    except SchemaError as error:
+        if error.fault is Fault.UNSUPPORTED:
+            raise UnsupportedFormat(f"{key}: {error}; nothing is retired or deleted before that") from error
+        raise CorruptObject(f"{key}: {error}") from error
+    if lease.run != run or keys.lease_key(lease.reader) != key:
+        raise CorruptObject(f"{key}: it is that of reader {lease.reader} of run {lease.run}")
+    return lease

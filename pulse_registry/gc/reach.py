@@ -30,10 +30,11 @@ class Tree:
 
 def cheapest_tree(state: RunState) -> Tree:
     """Return the cheapest way from nothing to every version, by bytes and a cost an object."""
-    queue: list[tuple[int, int, int]] = []
-    for keyframe in state.keyframes:
-        if best_keyframe(state, keyframe.version) is keyframe:
-            queue.append((_cost(keyframe), keyframe.version, -1))
+    queue = [
+        (_cost(keyframe), keyframe.version, -1)
+        for keyframe in state.keyframes
+        if best_keyframe(state, keyframe.version) is keyframe
+    ]
     heapq.heapify(queue)
     before: dict[int, int | None] = {}
     while queue:
@@ -48,7 +49,7 @@ def cheapest_tree(state: RunState) -> Tree:
 
 
 def best_keyframe(state: RunState, version: int) -> KeyframeRef | None:
-    """Return the keyframe by which a version that is not retired is cheapest; of equals the newest. None: it has none."""
+    """Return the cheapest keyframe of a version, of equals the newest; None if it has none, or was retired."""
     found = () if state.is_retired(version) else state.keyframes_of(version)
     return min(reversed(found), key=_cost, default=None)
 

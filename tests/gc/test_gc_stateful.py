@@ -117,6 +117,15 @@ class Retention(RuleBasedStateMachine):
             self.collect(policy)
         self.wake(len(self.stalled) - 1)
 
+    @rule(pick=PICK, seconds=st.none() | st.sampled_from([60, 7200]))
+    def stay_through_a_strict_collection(self, pick: int, seconds: int | None) -> None:
+        if seconds is None:
+            self.give_tag("best", pick)
+        else:
+            self.take_lease("r1", pick, seconds)
+        self.push(2, True)
+        self.collect(Policy(keep_last=1, keep_seconds=0, grace_seconds=GRACE, orphan_seconds=OLD))
+
     @rule(hours=st.sampled_from([0.1, 0.9, 1.1, 5]))
     def wait(self, hours: float) -> None:
         self.world.wait(hours * HOUR)
@@ -178,5 +187,5 @@ class Retention(RuleBasedStateMachine):
         assert strange == []
 
 
-Retention.TestCase.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+Retention.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
 TestRetention = Retention.TestCase

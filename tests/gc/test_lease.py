@@ -8,13 +8,15 @@ import threading
 import numpy as np
 import pytest
 
-from pulse_registry.errors import Gone, InvalidArgument, StoreUnavailable
+from pulse_registry.errors import Conflict, Gone, InvalidArgument, StoreUnavailable
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.gc import Policy
 from pulse_registry.lease import LeaseKeeper, ReaderLease
 from pulse_registry.log import keys
+from pulse_registry.model import read_model
+from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import CountingStore, PrefixStore, WrapperStore
+from pulse_registry.store import CountingStore, PrefixStore, WrapperStore, body_views
 from pulse_schemas import Lease
 from tests.log.builders import RUN, DictStore
 
@@ -285,3 +287,77 @@ def test_a_tag_keeps_a_version_and_can_be_pulled():
             registry.tag("latest", 5)
         with pytest.raises(Gone):
             registry.tag("old", 0)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyframe(deletes: bool):
+    inner = DictStore()
+    with Registry(inner, RUN, backend="reference", options=PublishOptions(keyframe_share=1e9)) as trainer:
+        model, holder = weights(), weights()
+        for step in range(6):
+            model["w"][step] += 1
+            trainer.push(step, model)
+        trainer.pull(1, into=holder)
+
+    class Collected(WrapperStore):
+        """A store whose garbage is collected the moment that a patch is first asked for."""
+
+        done = False
+
+        def get(self, key, byte_range=None):
+            if "/patch/" in key and not self.done:
+                self.done = True
+                with Registry(inner, RUN, backend="reference", options=PublishOptions(keyframe_every=1)) as operator:
+                    operator.push(7, model)
+                with Registry(inner, RUN, backend="reference") as operator:  # the push has ended, with its keyframe
+                    for _ in range(1 + deletes):
+                        operator.gc(Policy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
+            return super().get(key, byte_range)
+
+    store = Collected(inner)
+    with Registry(store, RUN, backend="reference") as worker:
+        worker.verify(0, None)
+        store.done = False
+        worker._held.of(read_model(holder)).now_at(1)
+        result = worker.pull("latest", into=holder)
+        assert store.done
+        assert result.version == (6 if deletes else 5)
+        assert result.avoided == ()
+        np.testing.assert_array_equal(holder["w"], model["w"])
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_trainer_that_slept_through_a_collection_loses_nothing(first: bool):
+    inner = DictStore()
+    if not first:
+        pushed(inner, 3)
+
+    class Sleepy(WrapperStore):
+        """A store to which a trainer's next commit comes so late that what it names was taken for an orphan."""
+
+        awake = False
+
+        def put(self, key, data, *, if_absent=False):
+            if "/log/0" in key and b'"kind":"commit"' in b"".join(body_views(data)) and not self.awake:
+                self.awake = True
+                with Registry(inner, RUN, backend="reference") as operator:
+                    policy = Policy(keep_last=9, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+                    for _ in range(2):
+                        operator.gc(policy, dry_run=False)
+            super().put(key, data, if_absent=if_absent)
+
+    store = Sleepy(inner)
+    with Registry(store, RUN, backend="reference") as trainer:
+        model = weights()
+        if not first:
+            trainer.pull("latest", into=model)
+        model["w"][7] += 5
+        with pytest.raises(Conflict, match="the next push"):
+            trainer.push(3, model)
+        model["w"][8] += 5
+        result = trainer.push(4, model)
+        assert result.version == (0 if first else 3)
+    with Registry(inner, RUN, backend="reference") as reader:
+        found = reader.pull("latest")
+        np.testing.assert_array_equal(np.asarray(found["w"]), model["w"])
+        reader.verify()

@@ -35,7 +35,7 @@ _PAGE_BYTES: Final = 8 << 20
 """Of records in one page, but for its first."""
 
 _TAKES_AWAY: Final = {b'"kind":"retire"': RetireRecord, b'"kind":"delete"': DeleteRecord}
-"""The records that only an admin may append, by what is in their bytes, and perhaps in those of another one's metadata."""
+"""The records that only an admin may append, by what is in their bytes, and may be in another one's metadata."""
 
 _SEALED: Final = {200: Says("The sealed document, as stored.", examples.SEALED)}
 

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import NotFound
 from pulse_registry.log import RunState
-from pulse_registry.route import Leg, Route, plan
+from pulse_registry.route import DEFAULT_OBJECT_COST, Leg, Route, plan
 from pulse_schemas import ObjectRef
 from pulse_schemas.api import LegBody, ObjectBody, RouteBody
 from pulse_server.answers import Rendered
@@ -36,6 +36,9 @@ _TO: Final = Parameter(
     required=False,
 )
 _SIGN: Final = Choice("sign", "whether objects come with URLs", ("true", "false"), "true", boolean=True)
+_COST: Final = Whole(
+    "object_cost", "bytes that one more object is worth", DEFAULT_OBJECT_COST, DEFAULT_OBJECT_COST, high=1 << 40
+)
 _MAX_CACHED: Final = 4096
 
 
@@ -70,7 +73,7 @@ class _Answer:
                 ),
             )
         },
-        parameters=(RUN, _FROM, _TO, _SIGN),
+        parameters=(RUN, _FROM, _TO, _SIGN, _COST),
         refuses={
             404: "There is no such run or version, or nothing leads there.",
             410: "The version was retired.",
@@ -80,13 +83,15 @@ class _Answer:
 async def find_route(request: Request, service: Service) -> Response:
     """Find a route."""
     base, to, sign = _FROM(request), _TO(request) or "latest", _SIGN(request) != "false"
+    cost = _COST(request) or 0
     feed = await feed_of(request, service)
     target = await _target(feed, to, base)
-    key = ("route", base, target, sign)
+    key = ("route", base, target, sign, cost)
     cached = feed.cache.get(key)
     if not isinstance(cached, _Answer) or cached.fresh_until <= service.urls.now:
         state = feed.state
-        cached = await _make(service, state, base, target, sign)
+        found = await service.call(plan, state, target, have=base, object_cost=cost)
+        cached = await _make(service, state, found, sign)
         if feed.state is state:
             if len(feed.cache) >= _MAX_CACHED:
                 feed.cache.clear()
@@ -106,8 +111,7 @@ async def _target(feed: RunFeed, to: str, base: int | None) -> int:
     return feed.state.latest.version
 
 
-async def _make(service: Service, state: RunState, base: int | None, target: int, sign: bool) -> _Answer:
-    found = await service.call(plan, state, target, have=base)
+async def _make(service: Service, state: RunState, found: Route, sign: bool) -> _Answer:
     wanted = [ref.key for leg in found.legs for ref in _objects(leg)]
     urls = Urls({}, None, float("inf"))
     if sign:
