@@ -1,8 +1,9 @@
-"""Bytes that claim, or unpack to, more than they are: memory stays within what the layout or their own length allows."""
+"""Bytes that claim, or unpack to, more than they are: memory stays in what the layout or their own length allows."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +20,7 @@ from pulse_registry.service import link
 from pulse_registry.service.link import Patience
 from pulse_registry.service.store import ServiceStore
 from pulse_registry.store.s3_listing import Listing
-from pulse_schemas import SchemaError, unseal_record
+from pulse_schemas import SchemaError, canonical_json, unseal_record
 from tests.attacks.edits import sealed_bytes
 from tests.faults.harness import Model, garbage, quick
 from tests.fuzz.targets import TARGETS
@@ -64,11 +65,11 @@ def test_a_patch_of_a_few_kilobytes_that_changes_every_cell_takes_what_the_layou
     assert into["w"].tobytes() == model["w"].tobytes()
 
 
-SIZE = 60_000
+SIZE = 30_000
 """Bytes of a bomb of JSON, about."""
 AMPLIFIED = 240
-"""Bytes that a reader takes for one of JSON, at most. An empty list is two bytes, and 56 in Python's memory; of metadata
-there are four copies for a moment. A field that is not known has a message."""
+"""Bytes that a reader takes for one of JSON, at most. An empty list is two bytes, and 56 in Python's memory; there are
+four copies of metadata for a moment. A field that is not known has a message."""
 DEEP = SIZE // 2
 JSON = {
     "lists in lists": b"[" * DEEP + b"]" * DEEP,
@@ -118,6 +119,14 @@ def test_metadata_may_be_large_but_not_deep() -> None:
 def refused(content: bytes) -> None:
     with suppress(SchemaError):
         unseal_record(sealed_bytes(content))
+
+
+@pytest.mark.parametrize("field", ["kind", "format", "extra" * 2_000])
+def test_who_writes_a_record_does_not_choose_how_long_the_message_is(field: str) -> None:
+    long = canonical_json(json.loads(TARGETS["record"]().seeds[0]) | {field: "pulse-record/" + "9" * 50_000})
+    with pytest.raises(SchemaError) as refusal:
+        unseal_record(sealed_bytes(long))
+    assert len(str(refusal.value)) < 1000
 
 
 # -- answers without end -----------------------------------------------------------------------------------------------

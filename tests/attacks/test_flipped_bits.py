@@ -108,7 +108,8 @@ def test_the_run_has_each_kind_of_record() -> None:
 BITS = pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.sweep)], ids=["one in nine", "each"])
 
 
-@BITS
+# Of documents test_flipped_documents flips every bit; here a pull meets some.
+@pytest.mark.parametrize("stride", [61, pytest.param(1, marks=pytest.mark.sweep)], ids=["one in 61", "each"])
 @pytest.mark.parametrize("file", [file for file in FILES if file not in OBJECTS])
 def test_no_flipped_bit_of_a_record_or_layout_is_accepted(file: str, stride: int) -> None:
     key = key_of(FILES[file])
@@ -132,7 +133,7 @@ def test_no_flipped_bit_of_an_object_is_accepted(file: str, stride: int) -> None
         assert bits(into) == bits(tiny(1))
 
 
-@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.sweep)], ids=["one in seven", "each"])
+@pytest.mark.parametrize("stride", [13, pytest.param(1, marks=pytest.mark.sweep)], ids=["one in 13", "each"])
 @pytest.mark.parametrize("file", FILES)
 def test_no_file_that_is_cut_short_is_accepted(file: str, stride: int) -> None:
     key = key_of(FILES[file])

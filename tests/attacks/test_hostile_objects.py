@@ -26,7 +26,6 @@ MEMORY = 2 * 2 * CELLS + (3 << 20)
 ATTACKS = sorted(
     path.relative_to(FOLDER).as_posix() for path in FOLDER.glob("*/*.json") if path.parent.name != "honest"
 )
-DECODED = [path for path in ATTACKS if path.startswith(("patch-", "coded/", "commit/", "keyframe/"))]
 BY_HASH = (
     "a-group-of-another-hash",
     "another-header",
@@ -78,13 +77,9 @@ def test_a_hostile_object_is_refused_for_what_it_claims(path: str) -> None:
     assert told["words"] in str(error)
     assert not any(word in str(error) for word in ("BLAKE3", "seal does not")) or any(name in path for name in BY_HASH)
     assert peak < MEMORY
-
-
-@pytest.mark.parametrize("path", DECODED)
-def test_the_compiled_decoder_refuses_it_too(path: str) -> None:
-    told, store = attacked(path)
-    error = read(told["reader"], honest_run(told["run"]), store, "numba")
-    assert type(error).__name__ in told["errors"], repr(error)
+    if told["reader"] in ("pull", "join"):
+        error = read(told["reader"], honest, store, "numba")
+        assert type(error).__name__ in told["errors"], f"the compiled decoder: {error!r}"
 
 
 def test_the_files_are_what_the_builder_writes() -> None:
@@ -128,5 +123,7 @@ def test_what_the_forger_writes_without_a_change_is_taken(what: str) -> None:
     assert read("pull", honest, store) is None
 
 
-def test_the_table_has_many_rows() -> None:
-    assert len(ATTACKS) == sum(len(family.rows) for family in FAMILIES.values()) >= 300
+def test_the_table_has_as_many_rows_as_the_documentation_says() -> None:
+    assert len(ATTACKS) == sum(len(family.rows) for family in FAMILIES.values())
+    document = (FOLDER.parents[2] / "docs" / "reliability.md").read_text()
+    assert f"a table of {len(ATTACKS)} attacks" in document

@@ -41,7 +41,7 @@ def group_target(reference: Backend, compiled: Backend) -> Target:
         _check_accepted(reference, name, cell_type, cells, changed, base, found[0], found[1])
         return True
 
-    return Target("group", check, _seeds(reference), _mutate, max_len=2048, tries=100)
+    return Target("group", check, _seeds(reference), _mutate, max_len=2048, tries=60)
 
 
 def base_cells(cell_type: CellType, cells: int) -> Cells:

@@ -55,7 +55,7 @@ def pull_target() -> Target:
         return accepted
 
     seeds = tuple(bytes([number]) + _inner(name, honest.objects[name]) for number, name in enumerate(names))
-    return Target("pull", check, seeds, _mutate, max_len=8192, tries=40)
+    return Target("pull", check, seeds, _mutate, max_len=8192, tries=25)
 
 
 def _run() -> tuple[DictStore, list[dict[str, Any]]]:
