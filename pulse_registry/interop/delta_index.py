@@ -4,6 +4,7 @@ A delta says ``version``, ``base_version``, ``delta_encoding``, ``compression_fo
 no ``delta_encoding`` is a whole checkpoint. Writers differ in how they write version numbers: six digits in a string,
 numbers, or ids of their own.
 """
+
 from __future__ import annotations
 
 import json

@@ -22,6 +22,9 @@ PIECE = 1 << 20
 POSITIONS = 1 << 32
 """Bytes that the positions of ``overwrite`` reach."""
 
+_WINDOW_LOGS = (23, 27)
+"""Of zstd: what every reader is to take, and what the library takes at most."""
+
 Note = Callable[[Bytes], object]
 """Is told of a tensor's new bytes, piece by piece, in order."""
 
@@ -48,7 +51,7 @@ class Frames:
         self._piece = piece
         self._room = np.empty(0, np.uint8)
         self._compressor = zstandard.ZstdCompressor(level=LEVEL)
-        self._decompressor = zstandard.ZstdDecompressor()
+        self._decompressors: dict[int, zstandard.ZstdDecompressor] = {}
 
     def write(self, encoding: Encoding, old: Bytes, new: Bytes, note: Note | None = None) -> bytes:
         """Return the frame that leads from ``old`` to ``new``, which are as long as one another.
@@ -103,7 +106,7 @@ class Frames:
         if claimed not in (None, len(cells)):
             raise FrameFault(f"its frame claims {claimed:,} bytes, and the tensor has {len(cells):,}")
         buffer = self._buffer(len(cells))
-        with self._decompressor.stream_reader(frame, read_across_frames=True) as reader:
+        with self._reader(frame, len(cells)) as reader:
             for start, stop in self._pieces(len(cells)):
                 part = buffer[: stop - start]
                 _fill(reader, part)
@@ -112,7 +115,7 @@ class Frames:
             _end(reader)
 
     def _read_overwrite(self, frame: memoryview, cells: Bytes, claimed: int | None, note: Note) -> None:
-        with self._decompressor.stream_reader(frame, read_across_frames=True) as reader:
+        with self._reader(frame, 4 + 5 * len(cells)) as reader:
             head = np.empty(4, np.uint8)
             _fill(reader, head)
             count = int.from_bytes(head.tobytes(), "little")
@@ -131,6 +134,13 @@ class Frames:
             _end(reader)
         for start, stop in self._pieces(len(cells)):
             note(cells[start:stop])
+
+    def _reader(self, frame: memoryview, most: int) -> zstandard.ZstdDecompressionReader:
+        """Return a reader of a frame that gives ``most`` bytes: it takes no more memory for a window than they need."""
+        log = min(max(most.bit_length(), _WINDOW_LOGS[0]), _WINDOW_LOGS[1])
+        if log not in self._decompressors:
+            self._decompressors[log] = zstandard.ZstdDecompressor(max_window_size=1 << log)
+        return self._decompressors[log].stream_reader(frame, read_across_frames=True)
 
     def _buffer(self, nbytes: int) -> Bytes:
         needed = min(nbytes, self._piece)

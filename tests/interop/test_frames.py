@@ -93,6 +93,13 @@ def test_a_checksum_of_pieces_is_the_one_of_all_bytes(checksum: Checksum) -> Non
     assert len(hasher.hexdigest()) == checksum.digits
 
 
+def wide(data: bytes) -> bytes:
+    """Return a frame that asks for a window of 128 MiB."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=27, compression_level=1)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return stream.compress(data) + stream.flush()
+
+
 def compressed(data: bytes, *, sized: bool = True) -> bytes:
     if sized:
         return zstandard.ZstdCompressor(level=1).compress(data)
@@ -112,7 +119,8 @@ XOR = {
     "too long": compressed(bytes(101)),
     "too short, and says nothing of its size": compressed(bytes(99), sized=False),
     "too long, and says nothing of its size": compressed(bytes(101), sized=False),
-    "a gigabyte of zeros": compressed(bytes(1 << 30), sized=False),
+    "256 MiB of zeros": compressed(bytes(1 << 28), sized=False),
+    "a window of 128 MiB": wide(bytes(100)),
     "two frames": compressed(bytes(100)) * 2,
     "junk after it": compressed(bytes(100)) + b"junk",
 }

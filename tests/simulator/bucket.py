@@ -72,10 +72,6 @@ class Bucket:
             del self.objects[key]
             del self._keys[bisect_right(self._keys, key) - 1]
 
-    def live(self) -> set[str]:
-        """Return the keys of all live objects, below the run."""
-        return {key.split("/", 1)[1] for key in self._truth.objects()}
-
     def page(self, prefix: str, after: str) -> list[str]:
         """Return the next keys, a page of them."""
         at = bisect_right(self._keys, after)

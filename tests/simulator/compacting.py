@@ -17,7 +17,8 @@ class Compacting:
     def live(self) -> None:
         """Work, until a crash."""
         registry = self._process.registry()
-        compactor = registry.compactor(CompactOptions(keyframe_every=self._rng.choice((None, 8, 30))))
+        options = CompactOptions(keyframe_every=self._rng.choice((None, 8, 30)), direct_after=self._rng.choice((1, 2)))
+        compactor = registry.compactor(options)
         while True:
             self._world.pause(self._rng.uniform(5.0, 60.0))
             damaged = self._process.link.damaged

@@ -91,8 +91,8 @@ class Process:
             queue.drain()
 
     def _heard(self, event: Event) -> None:
-        """See that no object is avoided that is there and was not damaged on its way."""
-        if event.kind == EventKind.OBJECT_AVOIDED and not self.link.damaged and event.key in self.link.bucket.live():
+        """See that no object is avoided that was not damaged on its way."""
+        if event.kind == EventKind.OBJECT_AVOIDED and not self.link.damaged:
             self.world.fail(f"{self.link.who} avoids {event.key} for no reason: {event.message}")
 
     def _threads(self, count: int, name: str) -> Executor:

@@ -8,16 +8,20 @@ from tests.simulator.campaign import measure_mutant
 from tests.simulator.mutants import MUTANTS, Mutant
 from tests.simulator.simulation import run
 
+_OPERATIONS, _SEEDS = 6_000, 12
+
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_safeguard_that_is_missing_is_missed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.apply(monkeypatch)
-    outcome = run(mutant.seed, mutant.operations)
-    assert outcome.violation is not None, f"{outcome.operations} store operations of seed {mutant.seed} see nothing"
-    assert not outcome.died, outcome.violation
+    for seed in (mutant.seed, *range(_SEEDS)):
+        outcome = run(seed, _OPERATIONS)
+        if outcome.violation is not None and not outcome.died:
+            return
+    pytest.fail(f"{_SEEDS} seeds of {_OPERATIONS} store operations see nothing")
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_most_seeds_find_it_in_time(mutant: Mutant) -> None:
+def test_several_seeds_find_it_in_time(mutant: Mutant) -> None:
     assert measure_mutant(mutant, range(10), 40_000)["found_by"] >= 2

@@ -50,6 +50,8 @@ class Worker:
         drawn = self._rng.random()
         if newest < 0 or drawn > 0.15 or (newest == self._held and drawn > 0.01):
             return
+        if self._rng.random() < 0.03:
+            self._ask(registry, newest)
         if drawn > 0.02:
             self._pull(registry, None)
         elif drawn > 0.006:
@@ -58,6 +60,15 @@ class Worker:
             self._policy = self._held = None
         else:
             registry.verify("latest")
+
+    def _ask(self, registry: Registry, newest: int) -> None:
+        """Ask for the direct patch to the newest version."""
+        if self._held is not None and self._policy is not None and newest > self._held + 1:
+            if (
+                self._truth.state(newest).kind == self._policy.kind
+                and self._truth.versions[self._held].retired_at is None
+            ):
+                registry.request_direct(self._held, newest)
 
     def _pull(self, registry: Registry, version: int | None) -> None:
         """Bring the weights to a version, None for the newest one."""

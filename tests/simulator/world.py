@@ -10,6 +10,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
@@ -92,7 +93,8 @@ class World:
         self.over = True
         for actor in self._actors:
             while actor:
-                actor.throw(Crash)
+                with suppress(Crash):
+                    actor.throw(Crash)
         self._actors.clear()
         self._due = [due for due in self._due if not isinstance(due[2], greenlet)]
         heapq.heapify(self._due)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pulse_registry.errors import PulseError
 from pulse_registry.registry import Registry
 from pulse_registry.service.connect import connect
 from pulse_registry.store import PrefixStore
@@ -116,8 +117,7 @@ class _Stalls:
 
     def _retired(self) -> bool:
         with _reader(self._plan) as registry:
-            state, stored = registry.state(), PrefixStore(connect(self._plan.url), RUN)
-            return all(state.is_retired_key(key) or not stored.exists(key) for key in self.uploaded)
+            return all(map(registry.state().is_retired_key, self.uploaded))
 
 
 class _Told:
@@ -189,7 +189,11 @@ def _look(plan: Plan, uploaded: list[str]) -> tuple[dict[str, int], list[str]]:
         state = registry.state()
         model = empty_model()
         for version in registry.versions():
-            result = registry.pull(version.version, into=model, fresh=True)
+            try:
+                result = registry.pull(version.version, into=model, fresh=True)
+            except PulseError as error:
+                wrong.append(f"version {version.version} can't be had: {error!r}")
+                continue
             if mark(model) != ledger.of(result.step):
                 wrong.append(f"version {version.version} has other bits than the trainer had at step {result.step}")
         store = PrefixStore(connect(plan.url), RUN)
