@@ -5,6 +5,7 @@
 
 PYTHON ?= python3.13 python3.12 python3.11 python3
 ARGS ?=
+FUZZ_SECONDS ?= 3600
 
 # torch comes first and pinned, in a pip call of its own, so that nothing else picks another build. Where the machine
 # ships a CPU build of this version (a `find-links` folder, say), pip prefers it; elsewhere the index is the user's to
@@ -65,6 +66,7 @@ docs-check: $(READY) ## run the examples of README.md and docs/
 
 sweep: $(READY) ## run the long sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -n $(WORKERS) -m sweep $(ARGS)
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --jobs $(WORKERS) --out build/fuzz.json
 
 programs: ## install what the tests drive and is missing: Chromium for the page, wrk for load (Debian, Ubuntu)
 	@missing=chromium; \

@@ -11,7 +11,7 @@ PulseError
 ├── LayoutMismatch      names, dtypes or shapes differ: the weights belong to another model
 ├── BaseMismatch        the weights are not the version they were taken for: pull afresh
 ├── CorruptObject       stored bytes are not what was committed: restore the object or use another route
-├── Untrusted           what the store says is not signed as it must be, or contradicts what was seen: find out who wrote it
+├── Untrusted           a record is not signed as it must be, or contradicts what was seen: find out who wrote it
 ├── UnsupportedFormat   written by another release: upgrade
 ├── AccessDenied        credentials or a token are missing, wrong, expired or do not allow it: change them
 └── StoreUnavailable    the store or the service did not do it (unreachable, full, busy): try again

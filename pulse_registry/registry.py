@@ -136,7 +136,8 @@ class Registry:
         if trust is not None:
             seen = state_folder(trust.state_dir, store.url)
             guard = PinGuard(trust, store.url, run, seen, events=self._events, clock=self._around.clock)
-        self._reader = LogReader(self._store, run, guard)
+        ahead = None if self._gateway is not None else self._around.threads  # a service gives records by the page
+        self._reader = LogReader(self._store, run, guard, ahead)
         self._held = HeldVersions()
         self._lock = threading.Lock()
         self._pool: Executor | None = None
@@ -315,7 +316,7 @@ class Registry:
     def request_direct(self, base: int, target: int) -> bool:
         """Ask the run's compactor for the direct patch of two versions: what a worker far behind would fetch least of.
 
-        It is made once enough readers ask, each of which counts once. Costs one small object, and nothing if it is there.
+        It is made once enough readers ask, each of which counts once. Costs one small object.
 
         Returns:
             False if the patch is there already.
@@ -599,6 +600,6 @@ class Registry:
 
     def _compacting(self, staging: Staging) -> Background:
         """Return a compactor with threads of its own, so that the pushes keep theirs."""
-        pool, fetchers = (self._around.threads(count, "pulse-compact") for count in (1, 2))
+        thread, pool, fetchers = (self._around.threads(count, "pulse-compact") for count in (1, 1, 2))
         own = dataclasses.replace(staging, pool=pool, fetchers=fetchers)
-        return Background(self._compactor(own, CompactOptions()), (pool, fetchers))
+        return Background(self._compactor(own, CompactOptions()), thread, (pool, fetchers))

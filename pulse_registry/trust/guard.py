@@ -74,10 +74,10 @@ class PinGuard:
 
     def gone(self, seq: int, newest: int) -> NoReturn:
         """Raise Untrusted, since record ``seq`` was seen before and the log has none beyond ``newest``."""
-        where = "" if self._memory is None else f" (it is kept in {self._memory.folder})"
+        now = f"the newest is {newest} now" if newest >= 0 else "there is none now"
         raise Untrusted(
-            f"run {self._run!r} in {self._url} was rolled back: record {seq} was seen before{where}, and the newest is "
-            f"{newest} now. Find out who wrote to the store",
+            f"run {self._run!r} in {self._url} was rolled back: record {seq} was seen before, and {now}. "
+            f"{self._advice()}",
             Distrust.ROLLBACK,
         )
 
@@ -117,12 +117,19 @@ class PinGuard:
     def _fork(self, seq: int, before: bytes, now: bytes) -> NoReturn:
         kept = ""
         if self._memory is not None:
-            kept = ": " + " and ".join(str(file) for file in self._memory.keep_evidence(seq, before, now))
+            files = " and ".join(str(file) for file in self._memory.keep_evidence(seq, before, now))
+            kept = f"; both are kept as evidence: {files}"
         raise Untrusted(
-            f"run {self._run!r} in {self._url} was forked: record {seq} is another one than was seen before. Both are "
-            f"kept as evidence{kept}. Find out who signed them",
+            f"run {self._run!r} in {self._url} was forked: record {seq} is another one than was seen before{kept}. "
+            f"{self._advice()}",
             Distrust.FORK,
         )
+
+    def _advice(self) -> str:
+        advice = "Find out who wrote to the store"
+        if self._memory is None:
+            return advice
+        return f"{advice}; if the run was begun anew on purpose, delete {self._memory.folder}"
 
     def _tell_age(self, record: Record) -> None:
         if self._trust.max_age_s is None or self._told == record.seq:

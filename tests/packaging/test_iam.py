@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ import pytest
 import uvicorn
 
 import pulse_registry
+from pulse_registry.compact import CompactOptions
+from pulse_registry.gc import Policy
 from pulse_registry.registry import Registry
 from pulse_registry.store import Body, ByteRange, MemoryStore, Store, WrapperStore
 from pulse_server.app import create_app
@@ -24,8 +27,8 @@ from pulse_server.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "arn:aws:s3:::example-bucket"
-Role = Literal["reader", "trainer", "service"]
-ROLES: tuple[Role, ...] = ("reader", "trainer", "service")
+Role = Literal["reader", "trainer", "service", "collector", "compactor"]
+ROLES: tuple[Role, ...] = ("reader", "trainer", "service", "collector", "compactor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,10 @@ class RecordingStore(WrapperStore):
     def size(self, key: str) -> int:
         self.requests |= {Request("s3:GetObject", key), Request("s3:ListBucket")}
         return super().size(key)
+
+    def modified(self, key: str) -> datetime:
+        self.requests |= {Request("s3:GetObject", key), Request("s3:ListBucket")}
+        return super().modified(key)
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         self.requests.add(Request("s3:ListBucket"))
@@ -163,12 +170,24 @@ def recorded() -> dict[Role, set[Request]]:
     stores = {role: RecordingStore(inner) for role in ROLES}
     with Registry(stores["trainer"], "math") as trainer:
         push(trainer, 70)
-    with Registry(stores["reader"], "math") as reader:
+    with Registry(stores["reader"], "math", worker="w") as reader:
         reader.pull("latest", into=weights())
         reader.pull(3, into=weights())
-    with serving(stores["service"]) as url, pulse_registry.open(url, run="chat") as registry:
+        reader.request_direct(3, 69)
+    with serving(stores["service"]) as url, pulse_registry.open(url, run="chat", worker="w") as registry:
         push(registry, 70)
         registry.pull("latest", into=weights())
+        registry.request_direct(3, 69)
+    with Registry(stores["compactor"], "math") as registry:
+        compactor = registry.compactor(CompactOptions(keyframe_every=60, direct_after=1))
+        while compactor.step() is not None:
+            pass
+        compactor.close()
+    with Registry(stores["collector"], "chat") as collector:
+        policy = Policy(keep_last=1, keep_seconds=0, grace_seconds=0)
+        for _ in range(2):
+            collector.gc(policy, dry_run=False)
+        push(collector, 0)
     return {role: store.requests for role, store in stores.items()}
 
 
@@ -190,8 +209,7 @@ def test_a_role_may_do_all_that_it_does(recorded: dict[Role, set[Request]], role
 def test_a_role_is_granted_no_action_that_it_never_uses(recorded: dict[Role, set[Request]], role: Role) -> None:
     granted = {action for one in policy(role) if one["Effect"] == "Allow" for action in as_list(one["Action"])}
     used = {request.action for request in recorded[role]}
-    # A replica deletes the reports of one that is gone; there was only one here.
-    assert granted - used == ({"s3:DeleteObject"} if role == "service" else set())
+    assert granted == used & granted
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -205,8 +223,9 @@ def test_no_role_can_replace_or_delete_what_a_run_needs(role: Role) -> None:
     )
     for key in keys[:3]:
         assert not allowed(role, Request("s3:PutObject", key, conditional=False)), key
+    collected = ("math/objects/patch/x", "math/log/snapshots/0") if role == "collector" else ()
     for key in keys:
-        assert not allowed(role, Request("s3:DeleteObject", key)), key
+        assert allowed(role, Request("s3:DeleteObject", key)) == (key in collected), key
         assert not allowed(role, Request("s3:DeleteObjectVersion", key)), key
 
 
@@ -221,7 +240,15 @@ def test_no_role_reaches_another_prefix_or_the_bucket_s_own_settings(role: Role)
         assert all(resource == BUCKET or resource.startswith(f"{BUCKET}/policies/") for resource in resources)
 
 
-def test_a_reader_writes_nothing() -> None:
+def test_a_compactor_makes_objects_and_records_and_clears_requests() -> None:
+    assert allowed("compactor", Request("s3:PutObject", "math/objects/patch/x", conditional=True))
+    assert allowed("compactor", Request("s3:DeleteObject", "math/requests/x.json"))
+    for key in ("math/layouts/x.json", "math/reports/x", "math/leases/x.json"):
+        assert not allowed("compactor", Request("s3:PutObject", key, conditional=True))
+        assert not allowed("compactor", Request("s3:DeleteObject", key))
+
+
+def test_a_reader_writes_nothing_but_leases_and_requests() -> None:
     actions = ("s3:PutObject", "s3:AbortMultipartUpload", "s3:DeleteObject")
     keys = ("math/head", "math/log/000000000001.json", "math/objects/patch/x", "math/reports/x")
     assert not any(
@@ -230,6 +257,16 @@ def test_a_reader_writes_nothing() -> None:
         for key in keys
         for conditional in (False, True)
     )
+    assert allowed("reader", Request("s3:PutObject", "math/leases/w-1.json"))
+    assert allowed("reader", Request("s3:DeleteObject", "math/leases/w-1.json"))
+    assert allowed("reader", Request("s3:PutObject", "math/requests/x.json", conditional=True))
+    assert not allowed("reader", Request("s3:DeleteObject", "math/requests/x.json"))
+
+
+def test_a_collector_makes_records_and_no_objects() -> None:
+    assert allowed("collector", Request("s3:PutObject", "math/log/000000000001.json", conditional=True))
+    for key in ("math/objects/patch/x", "math/layouts/x.json", "math/reports/x", "math/leases/x.json"):
+        assert not allowed("collector", Request("s3:PutObject", key, conditional=True))
 
 
 def test_a_trainer_creates_records_and_leaves_reports_alone() -> None:

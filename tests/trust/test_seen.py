@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -55,8 +56,10 @@ def test_an_older_prefix_of_the_log_is_a_rollback_for_the_next_process(tmp_path,
     for seq in range(left):
         put_record(old, seq, record_at(store, seq))
     message = refused(reader(old, tmp_path), Distrust.ROLLBACK)
-    assert f"record 3 was seen before (it is kept in {tmp_path}" in message
-    assert f"the newest is {left - 1} now" in message
+    assert "record 3 was seen before" in message
+    assert (f"the newest is {left - 1} now" if left else "there is none now") in message
+    shutil.rmtree(re.search(rf"begun anew on purpose, delete ({tmp_path}/\S+)", message)[1])
+    assert reader(old, tmp_path).refresh().seq == left - 1
 
 
 def test_a_deleted_tail_is_a_rollback_and_stays_one_however_often_it_is_asked(tmp_path):

@@ -126,3 +126,12 @@ def test_a_writer_leaves_no_snapshot_that_readers_with_its_pins_would_pass_over(
         unseal_record(store.objects[keys.record_key(9)])
     )
     assert snapshots(store) == [*before, keys.snapshot_key(9)]
+
+
+def test_of_many_snapshots_that_nobody_signed_only_a_few_are_fetched():
+    store = history(30, every=1)
+    for key in snapshots(store):
+        store.objects[key] = unsigned(store.objects[key])
+    counting = CountingStore(store)
+    assert reader(counting).refresh().seq == 30
+    assert sum(verb == "get" and keys.SNAPSHOTS in key for verb, key in counting.ledger) == 8

@@ -46,10 +46,16 @@ NAMES = [
 ]
 SIGNATURES = {
     "open": "(url: 'str', *, run: 'str', token: 'str | None' = None, worker: 'str | None' = None, "
-    "create: 'bool' = True, coder: \"Literal['auto', 'gap', 'class']\" = 'auto', "
-    "publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = 0.5, "
-    "keyframe_every: 'int | None' = None, keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', "
-    "backend: 'BackendName' = 'auto', device: 'DeviceName' = 'auto', shadow: 'ShadowPlace' = 'device') -> 'Registry'",
+    "lease_seconds: 'float | None' = 3600.0, create: 'bool' = True, coder: \"Literal['auto', 'gap', "
+    "'class']\" = 'auto', publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', "
+    "keyframe_share: 'float' = 0.5, keyframe_every: 'int | None' = None, "
+    "keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', backend: 'BackendName' = 'auto', "
+    "device: 'DeviceName' = 'auto', shadow: 'ShadowPlace' = 'device', compact: \"Literal['off', "
+    "'inline']\" = 'off', on_event: 'Listener | None' = None, object_cost: 'int | None' = None, "
+    "signing_key: 'Signer | str | os.PathLike[str] | None' = None, "
+    "trust: 'Iterable[str] | Trust | None' = None, state_dir: 'str | os.PathLike[str] | None' = None, "
+    "nonfinite: 'NonFinite' = 'allow', cache: 'str | os.PathLike[str] | None' = None, "
+    "cache_bytes: 'int | None' = None) -> 'Registry'",
     "Registry.push": "(self, step: 'int', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.pull": "(self, version: 'VersionName' = 'latest', into: 'Model | None' = None, *, fresh: 'bool' = False) "
@@ -64,9 +70,14 @@ SIGNATURES = {
     "Registry.verify": "(self, version: 'VersionName' = 'latest', model: 'Model | None' = None) -> 'Version'",
     "Registry.watch": "(self, after: 'int | None' = None, *, poll_seconds: 'float' = 0.5, "
     "timeout: 'float | None' = None) -> 'Iterator[Version]'",
+    "Registry.compactor": "(self, options: 'CompactOptions | None' = None) -> 'Compactor'",
+    "Registry.request_direct": "(self, base: 'int', target: 'int') -> 'bool'",
     "Registry.prefetch": "(self, into: 'Model', *, poll_seconds: 'float' = 0.5) -> 'Prefetch'",
     "Prefetch.take": "(self, timeout: 'float | None' = 0.0) -> 'Staged | None'",
     "Prefetch.close": "(self) -> 'None'",
+    "Registry.tags": "(self) -> 'dict[str, int]'",
+    "Registry.tag": "(self, name: 'str', version: 'VersionName | None' = 'latest') -> 'None'",
+    "Registry.gc": "(self, policy: 'Policy | None' = None, *, dry_run: 'bool' = True) -> 'Collected'",
     "Registry.close": "(self) -> 'None'",
     "Staged.apply": "(self) -> 'PullResult'",
     "Staged.undo": "(self) -> 'None'",
@@ -76,7 +87,7 @@ FIELDS = {
     "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline",
     "PullResult": "version step digest nbytes objects changed phases timeline avoided",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata",
-    "PublishOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow",
+    "PublishOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact",
 }
 
 
