@@ -82,8 +82,8 @@ def _ladder_section(document: dict[str, Any]) -> str:
         *_rows_section(document).splitlines(),
         "",
         f"{settings['cells']:,} cells, {settings['versions']:,} versions, {settings['coder']}; "
-        f"{document['pairs']:,} pairs of versions{seed}; an object costs {settings['object_cost']:,} bytes in the route "
-        "search.",
+        f"{document['pairs']:,} pairs of versions{seed}; an object costs {settings['object_cost']:,} bytes in the "
+        "route search.",
         "",
         "| versions behind | objects, most | chain | ladder | direct diff | ladder / direct, mean | worst |",
         "|" + " ---: |" * 7,

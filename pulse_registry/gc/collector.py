@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LONGEST: Final = 2000
 """Versions and keys in one record."""
 _SNAPSHOTS_KEPT: Final = 2
+_NEVER: Final = "1970-01-01T00:00:00.000Z"
 
 
 class _NothingLeft(Exception):
@@ -59,6 +60,19 @@ class Collected:
     leases: int
     more: bool
     dry_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What of a plan is still to be retired, if the log is at record ``seq``."""
+
+    seq: int
+    versions: list[int]
+    keys: list[str]
+
+    def after(self, record: RetireRecord) -> _Left:
+        """Return what is left once a record has retired the first of it."""
+        return _Left(record.seq, self.versions[len(record.versions) :], self.keys[len(record.keys) :])
 
 
 class Collector:
@@ -101,7 +115,7 @@ class Collector:
         state = self._reader.refresh()
         if state.seq < 0:
             raise NotFound(f"there is no run {self._run!r} in {self._store.url}")
-        leases = read_leases(self._store, self._run, self._clock, now, policy)
+        leases = read_leases(self._store, self._run, self._clock, now, policy, each=self._each)
         until = self._until(state, now, policy)
         found = survey(
             self._store,
@@ -145,30 +159,35 @@ class Collector:
 
     def _retire(self, policy: Policy, needs: Needs) -> None:
         """Append what there is to retire, a record at a time, each planned on the state that it follows."""
+        left = _Left(-1, [], [])
 
         def make(state: RunState, shared: dict[str, Any]) -> RetireRecord:
-            plan = plan_gc(state, policy, needs)
-            if plan.empty:
+            nonlocal left
+            if left.seq != state.seq:  # others have gone on, or it is the first record
+                left = self._plan_anew(state, policy, needs)
+            if not left.versions and not left.keys:
                 raise _NothingLeft
             # Versions first: while their objects are still there, nobody is told that nothing leads to them.
-            versions = plan.versions[:LONGEST]
-            record = RetireRecord(
-                **shared, versions=versions, keys=(*plan.keys, *plan.orphans)[: LONGEST - len(versions)]
-            )
-            after = state.copy()
-            after.advance(record, "0" * 64)
-            wrong = harm(state, after, plan, needs.held)
-            if wrong is not None:
-                raise PulseError(
-                    f"run {self._run!r}: nothing more is retired, for {wrong}: this is a defect, report it"
-                )
-            return record
+            versions = left.versions[:LONGEST]
+            return RetireRecord(**shared, versions=tuple(versions), keys=tuple(left.keys[: LONGEST - len(versions)]))
 
         try:
             while True:
-                self._writer.append(make, self._new_id())
+                record = self._writer.append(make, self._new_id())
+                if isinstance(record, RetireRecord):
+                    left = left.after(record)
         except _NothingLeft:
             return
+
+    def _plan_anew(self, state: RunState, policy: Policy, needs: Needs) -> _Left:
+        """Plan on a state, and make sure that to retire all of it, and so any part of it, does no harm."""
+        plan = plan_gc(state, policy, needs)
+        after = state.copy()
+        after.advance(_whole(state, plan), "0" * 64)
+        wrong = harm(state, after, plan, needs.held)
+        if wrong is not None:
+            raise PulseError(f"run {self._run!r}: nothing more is retired, for {wrong}: this is a defect, report it")
+        return _Left(state.seq, list(plan.versions), [*plan.keys, *plan.orphans])
 
     def _delete(self, found: Survey, until: int) -> int:
         """Delete what can be deleted, and tell of it; return how many objects."""
@@ -196,10 +215,26 @@ class Collector:
 
     def _tidy(self, snapshots: Sequence[str], leases: Leases, now: datetime, policy: Policy) -> None:
         """Delete snapshots that newer ones replace, and leases that have run out."""
-        again = read_leases(self._store, self._run, self._clock, now, policy).dead if leases.dead else []
+        again = (
+            read_leases(self._store, self._run, self._clock, now, policy, each=self._each).dead if leases.dead else []
+        )
         dead = sorted(set(leases.dead) & set(again))  # a reader may have come back to life meanwhile
         for _ in self._each(self._store.delete, [*snapshots[:-_SNAPSHOTS_KEPT], *dead]):
             pass
+
+
+def _whole(state: RunState, plan: Plan) -> RetireRecord:
+    """Return one record that would retire all of a plan; it is never written."""
+    return RetireRecord(
+        run=state.run,
+        seq=state.seq + 1,
+        epoch=state.epoch,
+        write_id="0" * 32,
+        previous=state.last,
+        created_at=_NEVER,
+        versions=plan.versions,
+        keys=(*plan.keys, *plan.orphans),
+    )
 
 
 def _is_garbage(state: RunState, key: str) -> bool:

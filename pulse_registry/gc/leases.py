@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pulse_registry.checked import checked
 from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.gc.policy import Policy
+from pulse_registry.gc.survey import Map
 from pulse_registry.log import StoreClock, keys
 from pulse_schemas import Fault, Lease, SchemaError
 
@@ -35,29 +36,35 @@ class Leases:
     dead: list[str] = field(default_factory=list)
 
 
-def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy: Policy) -> Leases:
+def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy: Policy, *, each: Map = map) -> Leases:
     """Read the leases of a run: a LIST, and a GET and a HEAD each.
 
     Raises:
         UnsupportedFormat: a newer release wrote one of them, so that nobody knows what it asks for.
         AccessDenied, StoreUnavailable: the store did not do it.
     """
-    found = Leases()
-    for key in store.list(keys.LEASES):
+
+    def read(key: str) -> tuple[datetime, Lease | None] | None:
         try:
             # The time first: a lease that is renewed in between counts with its old time, and another look finds it.
             written = clock.written(key)
-            lease = checked(functools.partial(store.get, key), functools.partial(_unsealed, run, key))
+            return written, checked(functools.partial(store.get, key), functools.partial(_unsealed, run, key))
         except NotFound:
-            continue  # its reader has closed
+            return None  # its reader has closed
         except CorruptObject as error:
             _logger.warning("run %s: %s is no lease, and keeps nothing: %s", run, key, error)
-            if written + timedelta(seconds=policy.orphan_seconds) < now:
-                found.dead.append(key)
+            return written, None
+
+    listed = list(store.list(keys.LEASES))
+    found = Leases()
+    for key, one in zip(listed, each(read, listed), strict=True):
+        if one is None:
             continue
-        if written + timedelta(seconds=lease.seconds) + _ROUNDED < now:
+        written, lease = one
+        seconds = policy.orphan_seconds if lease is None else lease.seconds
+        if written + timedelta(seconds=seconds) + _ROUNDED < now:
             found.dead.append(key)
-        else:
+        elif lease is not None:
             found.held[lease.reader] = lease.version
     return found
 

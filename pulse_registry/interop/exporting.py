@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pulse_registry.catalogue import VersionName
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import InvalidArgument, LayoutMismatch
 from pulse_registry.geometry import Geometry
@@ -26,7 +27,7 @@ from pulse_registry.interop.state_files import StateFiles, bytes_of, pieces_of
 from pulse_registry.interop.workshop import Workshop, check_free, typed
 from pulse_registry.keyframe import INDEX_NAME
 from pulse_registry.parallel import end
-from pulse_registry.registry import Registry, VersionName
+from pulse_registry.registry import Registry
 from pulse_registry.versions import Version
 
 THREADS = 4

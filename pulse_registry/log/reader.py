@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pulse_registry.store import Store
 
 _logger = logging.getLogger(__name__)
-_ONE_BY_ONE: Final = 8
+_ONE_BY_ONE: Final = 16
 """So many records are read one after the other when a log is opened: most tails are short, or long."""
 _AHEAD: Final = 16
 

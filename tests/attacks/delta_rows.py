@@ -121,6 +121,7 @@ DELTAS: Rows = {
     "a frame of a byte more": (frame(zstd_frame(bytes(_NBYTES + 1))), CorruptObject),
     "a frame of a byte less": (frame(zstd_frame(bytes(_NBYTES - 1))), CorruptObject),
     "a frame of a gigabyte of zeros": (frame(_zeros(1)), CorruptObject),
+    "a frame that wants 2 GiB at once": (frame(b"\x28\xb5\x2f\xfd\x00\xa8" + zstd_frame(bytes(9))[13:]), CorruptObject),
     "a frame that is cut": (frame(zstd_frame(bytes(_NBYTES))[:-1]), CorruptObject),
     "a frame with junk behind it": (frame(zstd_frame(bytes(_NBYTES)) + b"junk"), CorruptObject),
     "a frame with another behind it": (frame(zstd_frame(bytes(_NBYTES)) * 2), CorruptObject),

@@ -26,8 +26,8 @@ FOLDER = Path(__file__).parent / "hostile"
 _WIDTH = 90
 _SCHEMA = re.compile(r"[A-Z]\w+: [a-z_0-9.]+(?=:)")
 _FOREIGN = re.compile(
-    "this is not a patch object|not JSON|it is no keyframe's index|is no whole safetensors file|is no checkpoint's index|"
-    "it is no whole zstd frame"
+    "this is not a patch object|not JSON|it is no keyframe's index|is no whole safetensors file|"
+    "is no checkpoint's index|it is no whole zstd frame"
 )
 
 
@@ -84,7 +84,7 @@ def _words(about: Family, run: Run, store: DictStore) -> str:
         message = (
             message.partition(" of no use, trying an older one: ")[2] or message.partition(" of no use: ")[2] or message
         )
-    message = re.sub(r"\S+/(?=weight_v)", "", message)  # a temporary folder
+    message = re.sub(r"(?<!\S)/\S+/(?=weight_v)", "", message)  # a temporary folder
     tail = re.split(r"(?:\.safetensors|\.json|snapshot): ", message)[-1]
     foreign = _SCHEMA.search(tail) or _FOREIGN.search(tail)
     if foreign:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import tracemalloc
@@ -15,10 +16,11 @@ import numpy as np
 import pytest
 
 from pulse_kernels import CoderName, get_backend
-from pulse_registry.errors import PulseError, StoreUnavailable
+from pulse_registry.errors import PulseError, StoreUnavailable, UnsupportedFormat
 from pulse_registry.service import link
 from pulse_registry.service.link import Patience
 from pulse_registry.service.store import ServiceStore
+from pulse_registry.service.wire import content_digest
 from pulse_registry.store.s3_listing import Listing
 from pulse_schemas import SchemaError, canonical_json, unseal_record
 from tests.attacks.edits import sealed_bytes
@@ -180,6 +182,39 @@ def test_an_answer_without_end_is_given_up(what: str, monkeypatch: pytest.Monkey
 
     assert peak_of(ask) < 2 * most + OVERHEAD
     assert body.sent <= most + (1 << 17), "no more is read than may be kept"
+    store.close()
+
+
+def answering(document: object) -> ServiceStore:
+    """Return a service's client whose every request gets the same JSON."""
+    body = json.dumps(document).encode()
+    headers = {"content-digest": content_digest(hashlib.sha256(body).digest())}
+    store = ServiceStore("http://service", None, patience=Patience())
+    store._api._client.close()
+    store._api._client = httpx.Client(
+        transport=httpx.MockTransport(
+            lambda request: httpx.Response(200, headers=headers, stream=httpx.ByteStream(body))
+        )
+    )
+    return store
+
+
+@pytest.mark.parametrize("part_size", [1, 2])
+def test_an_upload_in_more_parts_than_there_may_be_is_refused_at_once(part_size: int) -> None:
+    store = answering({"kind": "parts", "upload_id": "u", "part_size": part_size})
+    with pytest.raises(UnsupportedFormat, match="in parts of"):
+        store.put(KEY, bytes(30_000), if_absent=True)
+    store.close()
+
+
+def test_an_upload_in_parts_of_any_size_takes_no_memory_for_more_than_there_is() -> None:
+    store = answering({"kind": "parts", "upload_id": "u", "part_size": 2**40, "url": "/v1/x", "headers": {}})
+
+    def put() -> None:
+        with pytest.raises(UnsupportedFormat):
+            store.put(KEY, bytes(1000), if_absent=True)
+
+    assert peak_of(put) < OVERHEAD
     store.close()
 
 

@@ -7,8 +7,10 @@ import uuid
 
 import pytest
 
+from pulse_registry.gc import Policy
+from pulse_registry.log import keys
 from pulse_registry.registry import Registry
-from pulse_registry.store import open_store
+from pulse_registry.store import PrefixStore, open_store
 from tests.e2e.test_processes import check_crash, check_race, trainers
 from tests.e2e.trainers import SCENARIOS, model_of, registry_of
 from tests.faults.harness import bits, garbage
@@ -55,3 +57,28 @@ def test_a_bucket_gives_every_version_from_any_other(root: str) -> None:
             assert bits(into) == bits(model_of(start))
             worker.pull(end, into=into)
             assert bits(into) == bits(model_of(end)), (start, end)
+
+
+def test_what_a_bucket_holds_is_retired_and_deleted_by_its_own_clock(root: str) -> None:
+    with registry_of(open_store(root), keyframe_every=3) as trainer:
+        for step in range(6):
+            trainer.push(step, model_of(step))
+        trainer.tag("best", 1)
+    store = open_store(root)
+    store.put(f"run/{keys.patch_key(0, 4, '0' * 32)}", b"an orphan")
+    policy = Policy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+    with Registry(store, "run", backend="reference") as registry:
+        first = registry.gc(policy, dry_run=False)
+        assert len(first.plan.orphans) == 1
+        kept = first.plan.kept.keys()
+        assert {1, 5} <= kept < set(range(6))
+        second = registry.gc(policy, dry_run=False)
+        assert (second.deleted, second.plan.empty) == (first.plan.objects + 1, True)
+        for version in kept:
+            into = garbage(model_of(0))
+            registry.pull(version, into=into)
+            assert bits(into) == bits(model_of(version))
+        state = registry.state()
+        live = {item.key for frame in state.keyframes for item in (frame.index, *frame.shards)}
+        live |= {ref.object.key for ref in state.patches}
+        assert set(PrefixStore(store, "run").list(keys.OBJECTS)) == live

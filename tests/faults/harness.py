@@ -17,7 +17,7 @@ from blake3 import blake3
 from pulse_kernels import BackendName
 from pulse_kernels import group as kernel_group
 from pulse_registry import geometry as geometry_module
-from pulse_registry import registry as registry_module
+from pulse_registry import workings as workings_module
 from pulse_registry.log import LogReader, LogWriter, RunState, keys
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
@@ -46,8 +46,8 @@ def without_pauses(attempts: int = 5, snapshot_every: int = 64) -> Iterator[None
     """Let the registries that are made meanwhile retry at once, and write snapshots often."""
     retry = functools.partial(RetryStore, attempts=attempts, sleep=lambda seconds: None)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(registry_module, "Surroundings", functools.partial(Surroundings, retrying=retry))
-        patched.setattr(registry_module, "LogWriter", functools.partial(LogWriter, snapshot_every=snapshot_every))
+        patched.setattr(workings_module, "Surroundings", functools.partial(Surroundings, retrying=retry))
+        patched.setattr(workings_module, "LogWriter", functools.partial(LogWriter, snapshot_every=snapshot_every))
         yield
 
 

@@ -23,6 +23,7 @@ from pulse_schemas import (
     Head,
     KeyframeRef,
     Layout,
+    Lease,
     ObjectRef,
     PatchRef,
     RetiredKey,
@@ -171,8 +172,15 @@ snapshots = st.builds(
     retired_keys=st.lists(st.builds(RetiredKey, key=texts.filter(bool), seq=counts), max_size=3).map(tuple),
     tags=st.dictionaries(names, counts, max_size=3),
 )
+leases = st.builds(
+    Lease,
+    run=runs,
+    reader=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,20}", fullmatch=True),
+    version=counts,
+    seconds=st.integers(1, 604_800),
+)
 heads = st.builds(Head, seq=counts, snapshot=st.none() | counts)
-documents = st.one_of(records, snapshots, heads, layouts())
+documents = st.one_of(records, snapshots, heads, leases, layouts())
 
 
 def commit(**changes) -> CommitRecord:
@@ -335,6 +343,16 @@ def test_an_unknown_field_is_refused_at_any_depth():
         inner["extra"] = 1
         with pytest.raises(SchemaError, match="extra"):
             unseal_record(sealed(changed))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"seconds": 0}, {"seconds": 604_801}, {"seconds": 1.0}, {"reader": ""}, {"reader": "a/b"}, {"reader": "-a"},
+     {"reader": "a" * 161}, {"version": -1}, {"version": None}, {"run": "Math"}],
+)  # fmt: skip
+def test_a_lease_that_is_out_of_range_is_refused(changes):
+    with pytest.raises(ValidationError):
+        Lease(**({"run": "math", "reader": "w-1", "version": 7, "seconds": 60} | changes))
 
 
 @pytest.mark.parametrize("name", ["", "latest", "Best", "7", "a/b", "a" * 65, "best\n", "-x", None])

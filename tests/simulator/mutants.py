@@ -26,17 +26,20 @@ from pulse_registry.publish import Publisher
 from pulse_registry.store import PrefixStore
 from pulse_schemas import Head, SchemaError
 from tests.log.builders import DictStore
+from tests.simulator.weather import Weather
 
 Patch = Callable[[pytest.MonkeyPatch], None]
+CALM, STALLS, LOST, DAMAGE = Weather(), Weather(stall=0.01), Weather(lose=0.05), Weather(flip=0.1)
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A safeguard, and how to take it away; ``seed`` is one that sees it soon."""
+    """A safeguard, and how to take it away; ``weather`` brings the trouble that it is for, and ``seed`` finds it soon."""
 
     name: str
     safeguard: str
     apply: Patch
+    weather: Weather = CALM
     seed: int = 0
 
 
@@ -225,10 +228,10 @@ def _no_ways(patched: pytest.MonkeyPatch) -> None:
 
 def short_merge(patched: pytest.MonkeyPatch) -> None:
     """Let a compactor forget the last patch of a merge: no safeguard is gone, so nothing must be seen."""
-    real = Compactor._legs
+    real: Callable[..., Any] = Compactor._legs
 
-    def legs(self: Any, state: Any, work: Any) -> Any:
-        found = real(self, state, work)
+    def legs(*args: Any, **options: Any) -> Any:
+        found = real(*args, **options)
         return found if found is None or len(found) < 2 else found[:-1]
 
     patched.setattr(Compactor, "_legs", legs)
@@ -240,23 +243,23 @@ def _unverified_merge(patched: pytest.MonkeyPatch) -> None:
 
 
 def _no_leases(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(collector, "read_leases", lambda *store: Leases())
+    patched.setattr(collector, "read_leases", lambda *_, **__: Leases())
 
 
 MUTANTS = (
     Mutant("write id: own", "a refused record is read back, and is one's own only by its write id", _refused_is_own),
-    Mutant("write id: lost", "a refused record that carries one's own write id is a success", _refused_is_lost),
+    Mutant("write id: lost", "a refused record that carries one's own write id is a success", _refused_is_lost, LOST),
     Mutant("epoch", "a writer stops at a newer epoch", _no_epoch_check),
     Mutant("create if absent", "records are created, never replaced", _no_conditional_put),
     Mutant("order of writes", "objects are stored before the record that names them", _record_first),
-    Mutant("checks of bytes", "what is read is checked against its hashes and digests", _no_checks_of_bytes),
+    Mutant("checks of bytes", "what is read is checked against its hashes and digests", _no_checks_of_bytes, DAMAGE),
     Mutant("hint", "the hint of the newest record is never taken for the truth", _hint_is_truth),
     Mutant("verified merge", "a merged patch is compared with the state digests first", _unverified_merge),
     Mutant("grace", "what is retired stays until its grace time is over", _no_grace),
     Mutant("clock", "ages are by the store's clock alone", _own_clock),
-    Mutant("orphans", "the key of an orphan is retired before the object is deleted", _orphans_unretired),
+    Mutant("orphans", "the key of an orphan is retired before the object is deleted", _orphans_unretired, STALLS),
     Mutant("liveness", "what is deleted is not live in the newest state of the log", _no_liveness),
     Mutant("leases", "what a reader's lease names is kept", _no_leases),
     Mutant("ways", "the versions on the way to a kept one are kept", _no_ways),
-    Mutant("baseline", "what is diffed against advances only with the log", _baseline_first),
+    Mutant("baseline", "what is diffed against advances only with the log", _baseline_first, LOST),
 )

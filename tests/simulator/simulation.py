@@ -66,12 +66,13 @@ class Outcome:
 class Simulation:
     """One seed's actors, and their bucket."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, weather: Weather | None = None) -> None:
         self.seed = seed
         self.world = world = World(seed)
         self.truth = Truth(world, GRACE_S)
         self.bucket = Bucket(world, self.truth)
-        self.weather = Weather.drawn(world.rng)
+        drawn = Weather.drawn(world.rng)
+        self.weather = weather or drawn
         self._geometries: dict[int, Geometry] = {}
         self._raw = _Raw(self.bucket)
         self.truth.get = self._stored
@@ -194,11 +195,11 @@ def _tuples(ref: Json) -> dict[str, Any]:
     return {**ref, "shards": tuple(ref["shards"])}
 
 
-def run(seed: int, operations: int) -> Outcome:
-    """Run one seed, without the warnings that the library has every reason for."""
+def run(seed: int, operations: int, weather: Weather | None = None) -> Outcome:
+    """Run one seed, in the weather that it draws or in another one, without the warnings that the library has every reason for."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        return Simulation(seed).run(operations)
+        return Simulation(seed, weather).run(operations)
     finally:
         logging.disable(before)

@@ -15,7 +15,7 @@ _OPERATIONS, _SEEDS = 6_000, 12
 def test_a_safeguard_that_is_missing_is_missed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.apply(monkeypatch)
     for seed in (mutant.seed, *range(_SEEDS)):
-        outcome = run(seed, _OPERATIONS)
+        outcome = run(seed, _OPERATIONS, mutant.weather)
         if outcome.violation is not None and not outcome.died:
             return
     pytest.fail(f"{_SEEDS} seeds of {_OPERATIONS} store operations see nothing")

@@ -41,14 +41,13 @@ def test_all_holds_in_a_storm_of_every_kind_of_trouble(monkeypatch: pytest.Monke
     storm = Weather(0.004, 0.02, 0.02, 0.02, 0.003, 0.02, 0.5, skew=600.0)
     notes: list[str] = []
     note = World.note
-    monkeypatch.setattr(Weather, "drawn", lambda rng: storm)
 
     def noted(self: World, what: str) -> None:
         notes.append(what)
         note(self, what)
 
     monkeypatch.setattr(World, "note", noted)
-    outcome = run(1, 4_000)
+    outcome = run(1, 4_000, storm)
     assert outcome.violation is None, outcome.violation
     for trouble in ("crash", "fail", "lose", "straggle", "stall", "flip"):
         assert any(f" {trouble}" in what for what in notes), trouble

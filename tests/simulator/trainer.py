@@ -32,7 +32,7 @@ class Trainer:
     def live(self) -> None:
         """Push until fenced."""
         if not self._eager:
-            self._world.pause(self._rng.uniform(100.0, 3000.0))
+            self._world.pause(self._rng.uniform(50.0, 1000.0))
         registry = self._process.registry(
             coder=self._rng.choice(("gap", "gap", "class", "auto")),
             keyframe_every=self._rng.randrange(2, 24),

@@ -63,12 +63,11 @@ class Worker:
 
     def _ask(self, registry: Registry, newest: int) -> None:
         """Ask for the direct patch to the newest version."""
-        if self._held is not None and self._policy is not None and newest > self._held + 1:
-            if (
-                self._truth.state(newest).kind == self._policy.kind
-                and self._truth.versions[self._held].retired_at is None
-            ):
-                registry.request_direct(self._held, newest)
+        held, policy = self._held, self._policy
+        if held is None or policy is None or newest <= held + 1 or self._truth.state(newest).kind != policy.kind:
+            return
+        if self._truth.versions[held].retired_at is None:
+            registry.request_direct(held, newest)
 
     def _pull(self, registry: Registry, version: int | None) -> None:
         """Bring the weights to a version, None for the newest one."""

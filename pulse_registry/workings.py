@@ -1,0 +1,224 @@
+"""What a registry works with: log, threads, publisher, lease. Made when first needed, ended by ``close``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import socket
+import threading
+import weakref
+from concurrent.futures import Executor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from weakref import WeakSet
+
+from pulse_kernels import BackendName, get_backend
+from pulse_registry.cache import CachedStore, CacheFolder
+from pulse_registry.compact import Background, CompactOptions, Compactor
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.events import Events, Listener
+from pulse_registry.fetch import FETCH_THREADS
+from pulse_registry.finite import NonFinite, check_policy
+from pulse_registry.held import HeldVersions
+from pulse_registry.lease import LeaseKeeper, ReaderLease
+from pulse_registry.link import Link, TimedStore
+from pulse_registry.log import LogReader, LogWriter
+from pulse_registry.placement import DeviceName, Placement, placement
+from pulse_registry.prefetch import Prefetch
+from pulse_registry.publish import Publisher, PublishOptions, check_options
+from pulse_registry.pulling import Staging
+from pulse_registry.service.connect import HasConnections
+from pulse_registry.service.places import RUN_NAME, checked_worker
+from pulse_registry.service.reports import Reporter, TakesReports
+from pulse_registry.store import PrefixStore, Store, gateway_of
+from pulse_registry.surroundings import Surroundings
+from pulse_registry.trust import PinGuard, Trust, state_folder
+from pulse_schemas import Signer
+
+
+class Workings:
+    """The parts of a registry, put together; a context manager that waits for pushes at its end."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        options: PublishOptions | None = None,
+        backend: BackendName = "auto",
+        spool: Path | None = None,
+        undo_share: float = 0.05,
+        worker: str | None = None,
+        lease_seconds: float | None = 3600.0,
+        owns_store: bool = False,
+        device: DeviceName | Placement = "auto",
+        on_event: Listener | None = None,
+        object_cost: int | None = None,
+        surroundings: Surroundings | None = None,
+        signer: Signer | None = None,
+        trust: Trust | None = None,
+        nonfinite: NonFinite = "allow",
+        cache: CacheFolder | None = None,
+    ) -> None:
+        """Open a run in a store; ``open`` does it by URL.
+
+        Args:
+            store: holds all runs.
+            run: the run's name.
+            options: how to publish.
+            backend: of the kernels.
+            spool: folder for keyframes on their way, where a pull after one that died finds what it had fetched; None
+                for the system's temporary folder.
+            undo_share: what a worker keeps to go back in memory, at most, as a share of the weights' bytes.
+            worker: its name, in reports to a service: of a worker's pulls, or of a trainer's pushes; and in its lease.
+            lease_seconds: how long a worker's lease is good after it was written; None: it takes none.
+            owns_store: close the store's connections with the registry.
+            device: where models are worked on, by name or by a rule.
+            on_event: is told of events, from any thread.
+            object_cost: bytes that a pull fetches rather than one more object; None: as the link is found to be.
+            surroundings: time, ids and threads; None for the real ones.
+            signer: signs what is written.
+            trust: the keys whose records are believed; None believes the store.
+            nonfinite: what becomes of weights that are NaN or infinite, pushed or pulled.
+            cache: of this host, through which objects are read; None: all come from the store.
+        """
+        if not RUN_NAME.fullmatch(run):
+            raise InvalidArgument(
+                f"{run!r} is no run name: 1 to 128 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
+            )
+        check_options(options or PublishOptions())
+        check_policy(nonfinite)
+        self._nonfinite: NonFinite = nonfinite
+        self.run = run
+        self.url = store.url
+        self._around = surroundings or Surroundings()
+        link = Link(object_cost)
+        self._object_cost = link.object_cost
+        timed = TimedStore(store, link, self._around.monotonic)
+        self._store: Store = PrefixStore(self._around.retrying(timed), run)
+        self._gateway = gateway_of(store)
+        self._reporter: Reporter | None = None
+        if worker is not None and isinstance(self._gateway, TakesReports):
+            self._reporter = Reporter(self._gateway, run, checked_worker(worker))
+        self._lease: LeaseKeeper | None = None
+        self._owned = store if owns_store and isinstance(store, HasConnections) else None
+        self._backend_name = backend
+        self._placement = device if callable(device) else placement(device)
+        self._options = options or PublishOptions()
+        self._spool, self._undo_share = spool, undo_share
+        self._events = Events() if on_event is None else Events(on_event)
+        self._cache: CachedStore | None = None
+        if cache is not None:
+            threads = functools.partial(self._around.threads, FETCH_THREADS, "pulse-cache")
+            self._store = self._cache = CachedStore(self._store, cache, run, self._events, threads)
+        self.signer = signer
+        guard: PinGuard | None = None
+        if trust is not None:
+            seen = state_folder(trust.state_dir, store.url)
+            guard = PinGuard(trust, store.url, run, seen, events=self._events, clock=self._around.clock)
+        ahead = None if self._gateway is not None else self._around.threads  # a service gives records by the page
+        self._reader = LogReader(self._store, run, guard, ahead)
+        self._held = HeldVersions()
+        self._lock = threading.Lock()
+        self._pool: Executor | None = None
+        self._fetchers: Executor | None = None
+        self._staging: Staging | None = None
+        self._publisher: Publisher | None = None
+        self._background: Background | None = None
+        self._reader_id = self._around.new_id()
+        if worker is not None and lease_seconds is not None:
+            reader = f"{checked_worker(worker)}-{self._reader_id[:8]}"
+            self._lease = LeaseKeeper(
+                ReaderLease(
+                    self._store,
+                    run,
+                    reader,
+                    lease_seconds,
+                    events=self._events,
+                    signer=signer,
+                    monotonic=self._around.monotonic,
+                )
+            )
+            weakref.finalize(self, self._lease.stop)
+        self._prefetches: WeakSet[Prefetch] = WeakSet()
+        self._closed = False
+
+    def close(self) -> None:
+        """Wait for pushes and reports under way, stop the threads, close connections. Idempotent."""
+        for prefetch in list(self._prefetches):
+            prefetch.close()
+        with self._lock:
+            self._closed = True
+            publisher, pools = self._publisher, (self._pool, self._fetchers)
+        if publisher is not None:
+            publisher.close()
+        if self._background is not None:
+            self._background.close()
+        for pool in pools:
+            if pool is not None:
+                pool.shutdown(wait=True)
+        if self._cache is not None:
+            self._cache.close()
+        if self._reporter is not None:
+            self._reporter.close()
+        if self._lease is not None:
+            self._lease.close()
+        if self._owned is not None:
+            self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _working(self) -> Staging:
+        with self._lock:
+            if self._closed:
+                raise InvalidArgument("the registry was closed; open it again")
+            if self._staging is None:
+                self._pool = self._around.threads(os.cpu_count() or 1, "pulse")
+                backend = get_backend(self._backend_name)
+                self._fetchers = self._around.threads(FETCH_THREADS, "pulse-fetch")
+                places = (self._pool, self._fetchers, self._spool, self._placement)
+                log = (self._events, self._reader.refresh)
+                self._staging = Staging(self._store, backend, *places, *log, self._cache, self._object_cost)
+            return self._staging
+
+    def _past_cache(self, staging: Staging) -> Staging:
+        return staging if self._cache is None else dataclasses.replace(staging, store=self._cache.below, copies=None)
+
+    def _writer(self) -> LogWriter:
+        name = f"{socket.gethostname()}:{os.getpid()}"[:256]
+        keeps = {} if self._gateway is None else {"snapshot_every": None}  # a service keeps them itself
+        around = self._around
+        return LogWriter(
+            self._store, self.run, self._reader, around.clock, around.new_id, name, signer=self.signer, **keeps
+        )
+
+    def _publishing(self) -> Publisher:
+        staging = self._working()
+        with self._lock:
+            if self._publisher is None:
+                new_id, queue = self._around.new_id, self._around.threads(1, "pulse-push")
+                self._publisher = Publisher(
+                    staging, self._reader, self._writer(), new_id, self._options, queue, self._nonfinite
+                )
+                if self._options.compact == "inline":
+                    self._background = self._compacting(staging)
+            return self._publisher
+
+    def _compactor(self, staging: Staging, options: CompactOptions) -> Compactor:
+        around = self._around
+        staging = self._past_cache(staging)  # it reads much, and nothing twice
+        return Compactor(staging, self._reader, self._writer(), around.new_id, options, around.monotonic)
+
+    def _compacting(self, staging: Staging) -> Background:
+        """Return a compactor with threads of its own, so that the pushes keep theirs."""
+        thread, pool, fetchers = (self._around.threads(count, "pulse-compact") for count in (1, 1, 2))
+        own = dataclasses.replace(staging, pool=pool, fetchers=fetchers)
+        return Background(self._compactor(own, CompactOptions()), thread, (pool, fetchers))
