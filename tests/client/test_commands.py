@@ -46,7 +46,7 @@ def test_a_checkpoint_goes_through_the_service_and_comes_back(pulse: Any, tmp_pa
     code, printed = pulse("log", "--json")
     assert [(v["version"], v["kind"]) for v in json.loads(printed)] == [(0, "keyframe"), (1, "patch"), (2, "patch")]
     code, printed = pulse("route", "--from", "0", "--json")
-    assert (code, [leg["kind"] for leg in json.loads(printed)["objects"]]) == (0, ["patch", "patch"])
+    assert (code, [leg["kind"] for leg in json.loads(printed)["legs"]]) == (0, ["patch", "patch"])
     assert pulse("verify")[0] == 0
     code, printed = pulse("inspect", "log/000000000001.json", "--json")
     assert (code, json.loads(printed)["type"]) == (0, "record")

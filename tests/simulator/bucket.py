@@ -187,14 +187,15 @@ class Link:
         if name == "straggle":
             world.later(world.rng.choice((1.0, 60.0, 3600.0)) * world.rng.random(), lambda: self._straggle(key, act))
             raise StoreUnavailable(f"{verb} of {key!r}: no answer yet")
-        if name == "stall" and early:
+        stalls = name == "stall" and weather.stalled in (None, verb)
+        if stalls and early:
             self._stall()
         result = act()
         if name == "crash":
             self._die()
         if name == "lose":
             raise StoreUnavailable(f"{verb} of {key!r}: its answer was lost")
-        if name == "stall":
+        if stalls and not early:
             self._stall()
         self._flip = name == "flip" and verb == "get"
         return result

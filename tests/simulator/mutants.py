@@ -29,12 +29,12 @@ from tests.log.builders import DictStore
 from tests.simulator.weather import Weather
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-CALM, STALLS, LOST, DAMAGE = Weather(), Weather(stall=0.01), Weather(lose=0.05), Weather(flip=0.1)
+CALM, STALLS, LOST, DAMAGE = Weather(), Weather(stall=0.04, stalled="put"), Weather(lose=0.05), Weather(flip=0.1)
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A safeguard, and how to take it away; ``weather`` brings the trouble that it is for, and ``seed`` finds it soon."""
+    """A safeguard, and how to take it away; ``weather`` brings what it is for, and ``seed`` finds it soon."""
 
     name: str
     safeguard: str
@@ -248,17 +248,25 @@ def _no_leases(patched: pytest.MonkeyPatch) -> None:
 
 MUTANTS = (
     Mutant("write id: own", "a refused record is read back, and is one's own only by its write id", _refused_is_own),
-    Mutant("write id: lost", "a refused record that carries one's own write id is a success", _refused_is_lost, LOST),
-    Mutant("epoch", "a writer stops at a newer epoch", _no_epoch_check),
+    Mutant(
+        "write id: lost",
+        "a refused record that carries one's own write id is a success",
+        _refused_is_lost,
+        LOST,
+        seed=10,
+    ),
+    Mutant("epoch", "a writer stops at a newer epoch", _no_epoch_check, seed=11),
     Mutant("create if absent", "records are created, never replaced", _no_conditional_put),
-    Mutant("order of writes", "objects are stored before the record that names them", _record_first),
+    Mutant("order of writes", "objects are stored before the record that names them", _record_first, seed=2),
     Mutant("checks of bytes", "what is read is checked against its hashes and digests", _no_checks_of_bytes, DAMAGE),
-    Mutant("hint", "the hint of the newest record is never taken for the truth", _hint_is_truth),
-    Mutant("verified merge", "a merged patch is compared with the state digests first", _unverified_merge),
-    Mutant("grace", "what is retired stays until its grace time is over", _no_grace),
-    Mutant("clock", "ages are by the store's clock alone", _own_clock),
-    Mutant("orphans", "the key of an orphan is retired before the object is deleted", _orphans_unretired, STALLS),
-    Mutant("liveness", "what is deleted is not live in the newest state of the log", _no_liveness),
+    Mutant("hint", "the hint of the newest record is never taken for the truth", _hint_is_truth, seed=2),
+    Mutant("verified merge", "a merged patch is compared with the state digests first", _unverified_merge, seed=1),
+    Mutant("grace", "what is retired stays until its grace time is over", _no_grace, seed=3),
+    Mutant("clock", "ages are by the store's clock alone", _own_clock, seed=4),
+    Mutant(
+        "orphans", "the key of an orphan is retired before the object is deleted", _orphans_unretired, STALLS, seed=10
+    ),
+    Mutant("liveness", "what is deleted is not live in the newest state of the log", _no_liveness, seed=1),
     Mutant("leases", "what a reader's lease names is kept", _no_leases),
     Mutant("ways", "the versions on the way to a kept one are kept", _no_ways),
     Mutant("baseline", "what is diffed against advances only with the log", _baseline_first, LOST),

@@ -196,7 +196,7 @@ def _tuples(ref: Json) -> dict[str, Any]:
 
 
 def run(seed: int, operations: int, weather: Weather | None = None) -> Outcome:
-    """Run one seed, in the weather that it draws or in another one, without the warnings that the library has every reason for."""
+    """Run one seed, in the weather that it draws or in another one, without the library's warnings."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -38,7 +38,7 @@ def test_a_compactor_that_forgets_a_patch_attaches_nothing_wrong(monkeypatch: py
 
 
 def test_all_holds_in_a_storm_of_every_kind_of_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
-    storm = Weather(0.004, 0.02, 0.02, 0.02, 0.003, 0.02, 0.5, skew=600.0)
+    storm = Weather(0.004, 0.02, 0.02, 0.1, 0.002, 0.02, 0.5, skew=600.0)
     notes: list[str] = []
     note = World.note
 

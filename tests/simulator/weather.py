@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from pulse_registry.store.base import Verb
+
 
 @dataclass(frozen=True, slots=True)
 class Weather:
@@ -20,6 +22,7 @@ class Weather:
         stale: the hint that is read is an old one, or nonsense, or not there.
         latency: seconds that an operation takes, at most.
         skew: a process' clock is wrong by so many seconds at most.
+        stalled: only operations of this kind stall; None: all.
     """
 
     crash: float = 0.0
@@ -31,6 +34,7 @@ class Weather:
     stale: float = 0.0
     latency: float = 0.05
     skew: float = 0.0
+    stalled: Verb | None = None
 
     @property
     def trouble(self) -> float:
