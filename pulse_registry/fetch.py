@@ -6,7 +6,6 @@ Large objects come in parallel ranges; what is damaged on the way is fetched aga
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from pulse_registry.geometry import Geometry
 from pulse_registry.log.keys import layout_key
 from pulse_registry.patch import Patch
 from pulse_registry.pieces import PIECE_BYTES, Pieces, read_pieces
+from pulse_registry.scratch import Scratch
 from pulse_registry.spool import Landing, LocalShard, MemoryShard, ShardBytes, SpoolFile, remove_stale
 from pulse_registry.store import LocalFiles, Store
 from pulse_registry.store.base import read_into
@@ -112,7 +112,7 @@ def fetch_shards(
     pieces, coding = read_pieces(ref, index)
     coded = coded_shards(geometry, ref, pieces, coding, exponent_loops()) if pieces and coding else []
     shards: list[ShardBytes] = []
-    scratch = _Scratch()
+    scratch = Scratch()
     if spool is not None:
         remove_stale(spool)
     try:
@@ -140,22 +140,7 @@ def fetch_shards(
     return shards
 
 
-class _Scratch(threading.local):
-    """A buffer for each thread, used over and over: fresh memory for each piece would cost more than the copy."""
-
-    def __init__(self) -> None:
-        self._memory = bytearray()
-
-    def of(self, nbytes: int) -> memoryview:
-        """Return as much of this thread's."""
-        if len(self._memory) < nbytes:
-            self._memory = bytearray(nbytes)
-        return memoryview(self._memory)[:nbytes]
-
-
-def _land(
-    store: Store, shard: ObjectRef, pieces: Pieces | None, landing: Landing, map_: Map, scratch: _Scratch
-) -> None:
+def _land(store: Store, shard: ObjectRef, pieces: Pieces | None, landing: Landing, map_: Map, scratch: Scratch) -> None:
     """Bring a shard's bytes to their place, each piece checked before it is written."""
     if pieces is None:
         _land_whole(store, shard, landing, map_, scratch)
@@ -178,9 +163,9 @@ def _land(
     _in_windows(map_, take, range(len(hashes)))
 
 
-def _land_coded(store: Store, shard: CodedShard, landing: Landing, map_: Map, scratch: _Scratch) -> None:
+def _land_coded(store: Store, shard: CodedShard, landing: Landing, map_: Map, scratch: Scratch) -> None:
     """Bring the plain bytes of a coded shard to their place, each piece checked before it is decoded."""
-    key, decoded = shard.ref.key, _Scratch()
+    key, decoded = shard.ref.key, Scratch()
 
     def take(number: int) -> None:
         part, place = shard.parts[number], shard.stored(number)
@@ -201,7 +186,7 @@ def _land_coded(store: Store, shard: CodedShard, landing: Landing, map_: Map, sc
     _in_windows(map_, take, range(len(shard.parts)))
 
 
-def _read(store: Store, shard: ObjectRef, start: int, stop: int, landing: Landing, scratch: _Scratch) -> memoryview:
+def _read(store: Store, shard: ObjectRef, start: int, stop: int, landing: Landing, scratch: Scratch) -> memoryview:
     room = landing.room(start, stop)
     if room is None:
         room = scratch.of(stop - start)
@@ -209,7 +194,7 @@ def _read(store: Store, shard: ObjectRef, start: int, stop: int, landing: Landin
     return room
 
 
-def _land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map, scratch: _Scratch) -> None:
+def _land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map, scratch: Scratch) -> None:
     """Fetch a shard of which only the whole hash is known: an index of an earlier release has no pieces."""
     starts = range(0, shard.size, PIECE_BYTES)
     there = landing.resumed

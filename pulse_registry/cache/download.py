@@ -8,20 +8,8 @@ from concurrent.futures import Executor, Future
 
 from pulse_registry.cache.part import Part
 from pulse_registry.errors import PulseError, StoreUnavailable
+from pulse_registry.scratch import Scratch
 from pulse_registry.store import Store, read_into
-
-
-class Scratch(threading.local):
-    """Memory of each thread for a range, used over and over."""
-
-    def __init__(self) -> None:
-        self._memory = bytearray()
-
-    def of(self, nbytes: int) -> memoryview:
-        """Return as much of this thread's."""
-        if len(self._memory) < nbytes:
-            self._memory = bytearray(nbytes)
-        return memoryview(self._memory)[:nbytes]
 
 
 class Download:

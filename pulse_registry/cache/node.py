@@ -14,9 +14,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor, wait
 from contextlib import ExitStack
 
-from pulse_registry.cache.download import Download, Scratch
+from pulse_registry.cache.download import Download
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.part import Part
+from pulse_registry.scratch import Scratch
 from pulse_registry.store import Store
 from pulse_schemas import ObjectRef
 
