@@ -18,7 +18,7 @@ from pulse_kernels import Cells
 from pulse_registry.coding import KeyframeCoding
 from pulse_registry.detour import stage_version
 from pulse_registry.digest import Digest
-from pulse_registry.errors import Conflict, InvalidArgument, InvalidModel, PulseError
+from pulse_registry.errors import Conflict, Gone, InvalidArgument, InvalidModel, PulseError
 from pulse_registry.finite import NonFinite, first_in_groups, judge
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import write_keyframe
@@ -154,7 +154,12 @@ class Publisher:
         """Return the shadow to diff against, None where this layout begins anew, and the number after the newest."""
         if self._shadow is None or not self._trusted:
             self._writer.begin()
-            self._shadow = self._caught_up(self._reader.refresh(), layout_id, views)
+            try:
+                self._shadow = self._caught_up(self._reader.refresh(), layout_id, views)
+            except Gone:
+                # The newest version is retired only once there is a newer one: by a newer writer, of which this tells.
+                self._writer.begin()
+                raise
         if self._shadow is not None:
             after = self._shadow.version + 1
             return (self._shadow, after) if self._shadow.geometry.id == layout_id else (None, after)

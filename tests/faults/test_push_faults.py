@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pulse_registry.errors import StoreUnavailable
+from pulse_registry.errors import Fenced, StoreUnavailable
+from pulse_registry.gc import Policy
 from pulse_registry.registry import Registry
 from pulse_registry.store import Fault, FaultStore, Store
 from tests.faults.harness import (
@@ -226,6 +227,40 @@ def test_a_fenced_trainer_attaches_no_keyframe_of_its_own_cells_to_the_version_o
     for version, model in check_history_of.items():
         assert restored(store, model, version) == bits(model)
     assert 2 not in [keyframe.version for keyframe in state_of(store).keyframes]
+
+
+class Interrupted(DictStore):
+    """Lets something happen once, before the first object is read."""
+
+    happens: Callable[[], None] | None = None
+
+    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        if "/objects/" in key and self.happens is not None:
+            happens, self.happens = self.happens, None
+            happens()
+        return super().get(key, byte_range)
+
+
+def test_a_trainer_whose_start_was_collected_while_it_slept_is_told_that_another_took_over() -> None:
+    store = Interrupted()
+    with quick(store) as first:
+        first.push(0, model_at(0))
+        first.push(1, model_at(1))
+    everything_but_the_newest = Policy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+
+    def another_goes_on() -> None:
+        with quick(store, keyframe_every=1) as another:
+            another.push(2, model_at(2))
+            settle(another)
+            another.gc(everything_but_the_newest, dry_run=False)
+            another.gc(everything_but_the_newest, dry_run=False)
+
+    with quick(store) as sleeper:
+        store.happens = another_goes_on
+        with pytest.raises(Fenced, match="a newer writer began epoch 3"):
+            sleeper.push(2, model_at(3))
+    assert state_of(store).is_retired(1)
+    assert restored(store, model_at(2)) == bits(model_at(2))
 
 
 def test_a_push_between_two_failures_of_earlier_ones_keeps_its_place() -> None:
