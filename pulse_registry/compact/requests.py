@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from pulse_registry.compact.ladder import Merge, patch_of
-from pulse_registry.errors import AccessDenied, AlreadyExists, InvalidArgument, NotFound
+from pulse_registry.errors import AccessDenied, AlreadyExists, Gone, InvalidArgument, NotFound
 from pulse_registry.log import RunState, keys
 from pulse_registry.log.store_clock import StoreClock
 from pulse_registry.store import Store
@@ -40,7 +40,7 @@ def check_request(state: RunState, base: int, target: int) -> bool:
         )
     for version in (base, target):
         if state.is_retired(version):
-            raise NotFound(f"version {version} of run {state.run!r} was retired")
+            raise Gone(f"version {version} of run {state.run!r} was retired")
     return patch_of(state, base, target) is None
 
 

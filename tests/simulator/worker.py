@@ -66,8 +66,14 @@ class Worker:
         held, policy = self._held, self._policy
         if held is None or policy is None or newest <= held + 1 or self._truth.state(newest).kind != policy.kind:
             return
-        if self._truth.versions[held].retired_at is None:
+        versions = self._truth.versions
+        if versions[held].retired_at is not None:
+            return
+        try:
             registry.request_direct(held, newest)
+        except Gone:
+            if versions[held].retired_at is None and versions[newest].retired_at is None:
+                raise
 
     def _pull(self, registry: Registry, version: int | None) -> None:
         """Bring the weights to a version, None for the newest one."""
