@@ -57,8 +57,9 @@ def _mutants(document: dict[str, Any]) -> str:
         "| --- | --- | --- | ---: |",
     ]
     for row in document["mutants"]:
-        counts = "" if row["fewest"] is None else f"{row['fewest']:,}, {row['median']:,}"
-        lines.append(f"| {row['safeguard']} | {row['found_by']} of {row['seeds']} seeds | {counts} | {row['seed']} |")
+        counts = "-" if row["fewest"] is None else f"{row['fewest']:,}, {row['median']:,}"
+        seed = "-" if row["seed"] is None else row["seed"]
+        lines.append(f"| {row['safeguard']} | {row['found_by']} of {row['seeds']} seeds | {counts} | {seed} |")
     return "\n".join(lines)
 
 
