@@ -25,6 +25,7 @@ def open(
     *,
     run: str,
     token: str | None = None,
+    allow_http: bool | None = None,
     worker: str | None = None,
     lease_seconds: float | None = 3600.0,
     create: bool = True,
@@ -53,6 +54,8 @@ def open(
             ``https://host``, through which a run is the same, and which needs no keys of the bucket.
         run: the run's name: lower-case letters, digits, ``.``, ``_`` and ``-``.
         token: for a service; None takes it from PULSE_TOKEN.
+        allow_http: whether the token may go over ``http://`` to another machine, where others may read it; None takes
+            it from PULSE_ALLOW_HTTP, or refuses.
         worker: this worker's name: with it, a lease keeps the version that it holds, and what leads from there to the
             newest, from being deleted; a service is also told, in the background, of each version that it applies.
         lease_seconds: how long a lease is good after it was written, which is done when a third of that is over; None
@@ -97,7 +100,7 @@ def open(
     signer, pinned = signer_of(signing_key), trust_of(trust, state_dir)
     copies = cache_folder(cache, cache_bytes)
     registry = Registry(
-        connect(url, token),
+        connect(url, token, allow_http=allow_http),
         run,
         options=options,
         backend=backend,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.ending import stops_on_signals
-from pulse_registry.cli.options import Json, Root, Run, SigningKeyFile, Token, Trusted
+from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.compact import CompactOptions, Compactor, Done
@@ -43,6 +43,7 @@ def compact(
         float, typer.Option(metavar="S", min=0.01, help="How often to look for new versions.")
     ] = 5.0,
     token: Token = None,
+    allow_http: AllowHttp = False,
     signing_key: SigningKeyFile = None,
     trust: Trusted = None,
     json_output: Json = False,
@@ -64,6 +65,7 @@ def compact(
             title=f"compact {run}",
             quiet=json_output or follow_,
             token=token,
+            allow_http=allow_http,
             spool=spool,
             trust=trust,
             signing_key=signing_key,

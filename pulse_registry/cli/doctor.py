@@ -12,10 +12,11 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.exits import UNSAFE
-from pulse_registry.cli.options import Json, Root, Token
+from pulse_registry.cli.options import AllowHttp, Json, Root, Token
 from pulse_registry.cli.output import print_json, print_table
 from pulse_registry.cli.session import opened_store
 from pulse_registry.doctor import Examination, Finding, Plan, Report, remove_leftovers
+from pulse_registry.store import Store
 
 
 def doctor(
@@ -24,6 +25,7 @@ def doctor(
     racers: Annotated[int, typer.Option(min=2, max=512, help="How many writers race.")] = 32,
     clean: Annotated[bool, typer.Option("--clean", help="Only remove what killed examinations left behind.")] = False,
     token: Token = None,
+    allow_http: AllowHttp = False,
     json_output: Json = False,
 ) -> None:
     """Examine a store: may several writers share it, do signed URLs hold, how fast is it.
@@ -31,13 +33,14 @@ def doctor(
     Writes some 500 MB below a folder of its own, and removes it.
     """
     if clean:
-        _clean(root, token, json_output)
+        with opened_store(root, token, allow_http=allow_http) as store:
+            _clean(store, json_output)
         return
     plan = Plan(rounds=rounds, racers=racers)
     with (
         _terminated_as_interrupted(),
-        opened_store(root, token) as store,
-        opened_store(root, token) as observer,
+        opened_store(root, token, allow_http=allow_http) as store,
+        opened_store(root, token, allow_http=allow_http) as observer,
         Examination(store, observer=observer, plan=plan) as examination,
     ):
         findings = []
@@ -54,9 +57,8 @@ def doctor(
         raise typer.Exit(UNSAFE)
 
 
-def _clean(root: str, token: str | None, json_output: bool) -> None:
-    with opened_store(root, token) as store:
-        folders = remove_leftovers(store)
+def _clean(store: Store, json_output: bool) -> None:
+    folders = remove_leftovers(store)
     if json_output:
         print_json({"removed": list(folders)})
     else:

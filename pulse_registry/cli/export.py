@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pulse_registry.cli.options import Json, Root, Run, Token, Trusted, parse_version
+from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted, parse_version
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.interop import Exported, Form, export_chain, export_delta, export_full
@@ -42,6 +42,7 @@ def export(
         Checksum, typer.Option(help="Of each tensor; ModelExpress reads adler32 alone.")
     ] = Checksum.ADLER32,
     token: Token = None,
+    allow_http: AllowHttp = False,
     trust: Trusted = None,
     json_output: Json = False,
 ) -> None:
@@ -51,7 +52,9 @@ def export(
     """
     start, end = None if base is None else parse_version(base), parse_version(version)
     form = Form(encoding, checksum)
-    with open_session(root, run, title=f"export to {folder}", quiet=json_output, token=token, trust=trust) as session:
+    with open_session(
+        root, run, title=f"export to {folder}", quiet=json_output, token=token, allow_http=allow_http, trust=trust
+    ) as session:
         registry = session.registry
         if chain:
             written = list(export_chain(registry, folder, start, end, form=form))

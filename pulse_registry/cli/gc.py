@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulse_registry.cli.options import Json, Root, Run, SigningKeyFile, Token, Trusted, parse_duration
+from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted, parse_duration
 from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.gc import Collected, Policy
@@ -29,6 +29,7 @@ def gc(
         bool, typer.Option("--delete", "--yes", help="Do it. Without this, only the plan is shown.")
     ] = False,
     token: Token = None,
+    allow_http: AllowHttp = False,
     trust: Trusted = None,
     signing_key: SigningKeyFile = None,
     json_output: Json = False,
@@ -44,7 +45,9 @@ def gc(
         grace_seconds=parse_duration(grace).total_seconds(),
         orphan_seconds=parse_duration(orphans).total_seconds(),
     )
-    with open_session(root, run, title="gc", quiet=True, token=token, trust=trust, signing_key=signing_key) as session:
+    with open_session(
+        root, run, title="gc", quiet=True, token=token, allow_http=allow_http, trust=trust, signing_key=signing_key
+    ) as session:
         found = session.registry.gc(policy, dry_run=not delete)
     if json_output:
         print_json(_document(found))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.export import Format, FormatOption
-from pulse_registry.cli.options import Json, Root, Run, SigningKeyFile, Token, Trusted
+from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.interop import Imported, import_folder
@@ -21,6 +21,7 @@ def import_(
     run: Run,
     format_: FormatOption = Format.hf_delta,
     token: Token = None,
+    allow_http: AllowHttp = False,
     signing_key: SigningKeyFile = None,
     trust: Trusted = None,
     json_output: Json = False,
@@ -38,6 +39,7 @@ def import_(
         title=f"import {folder}",
         quiet=json_output,
         token=token,
+        allow_http=allow_http,
         options=options,
         trust=trust,
         signing_key=signing_key,

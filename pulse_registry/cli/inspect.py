@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.described import Source, describe_object
-from pulse_registry.cli.options import AnyRoot, AnyRun, Json, Token
+from pulse_registry.cli.options import AllowHttp, AnyRoot, AnyRun, Json, Token
 from pulse_registry.cli.output import print_fields, print_json, print_table
 from pulse_registry.cli.session import opened_store
 from pulse_registry.errors import InvalidArgument
@@ -22,11 +22,12 @@ def inspect(
     root: AnyRoot = None,
     run: AnyRun = None,
     token: Token = None,
+    allow_http: AllowHttp = False,
     json_output: Json = False,
 ) -> None:
     """Say what an object is, and its fields: a patch, a keyframe's file, a record, a snapshot, a layout."""
     with ExitStack() as stack:
-        document = describe_object(_source(stack, name, root, run, token))
+        document = describe_object(_source(stack, name, root, run, token, allow_http))
     if json_output:
         print_json(document)
         return
@@ -39,13 +40,15 @@ def inspect(
             print_table((key,), [[_short(row)] for row in rows])
 
 
-def _source(stack: ExitStack, name: str, root: str | None, run: str | None, token: str | None) -> Source:
+def _source(
+    stack: ExitStack, name: str, root: str | None, run: str | None, token: str | None, allow_http: bool
+) -> Source:
     path = Path(name)
     if path.is_file():
         return Source.of_file(path)
     if root is None or run is None:
         raise InvalidArgument(f"there is no file {name}; give --root and --run to inspect a key of a run")
-    store = stack.enter_context(opened_store(root, token))
+    store = stack.enter_context(opened_store(root, token, allow_http=allow_http))
     Registry(store, run)  # refuses a run name that is not valid
     return Source.of_key(PrefixStore(store, run), name)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulse_registry.cli.options import Json, Root, Run, Token, Trusted
+from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted
 from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.versions import Version
@@ -20,11 +20,14 @@ def log(
         bool, typer.Option("--follow", "-f", help="Go on with each new version, a line each, until interrupted.")
     ] = False,
     token: Token = None,
+    allow_http: AllowHttp = False,
     trust: Trusted = None,
     json_output: Json = False,
 ) -> None:
     """List the run's versions, oldest first."""
-    with open_session(root, run, title="log", quiet=json_output or follow, token=token, trust=trust) as session:
+    with open_session(
+        root, run, title="log", quiet=json_output or follow, token=token, allow_http=allow_http, trust=trust
+    ) as session:
         if follow:
             for version in session.registry.watch(after=-1):
                 print(_line(version, json_output=json_output), flush=True)

@@ -26,6 +26,14 @@ Token = Annotated[
         "--token", metavar="TOKEN", help="For a service. Better in PULSE_TOKEN: others can see a command's options."
     ),
 ]
+AllowHttp = Annotated[
+    bool,
+    typer.Option(
+        "--allow-http",
+        envvar="PULSE_ALLOW_HTTP",
+        help="Let the token go over http:// to another machine, where others may read it.",
+    ),
+]
 Trusted = Annotated[
     list[str] | None,
     typer.Option(

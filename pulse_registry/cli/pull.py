@@ -10,6 +10,7 @@ import typer
 from pulse_registry.cache import cache_folder
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.cli.options import (
+    AllowHttp,
     CacheBytes,
     CacheFolderOption,
     Json,
@@ -38,6 +39,7 @@ def pull(
     ] = False,
     nonfinite: NonFiniteOption = NonFiniteAs.allow,
     token: Token = None,
+    allow_http: AllowHttp = False,
     trust: Trusted = None,
     cache: CacheFolderOption = None,
     cache_bytes: CacheBytes = None,
@@ -56,6 +58,7 @@ def pull(
         title=f"pull to {out}",
         quiet=json_output,
         token=token,
+        allow_http=allow_http,
         spool=out,
         trust=trust,
         cache=copies,

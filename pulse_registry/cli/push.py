@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from pulse_registry.checkpoint.source import read_checkpoint
-from pulse_registry.cli.options import Json, NonFiniteAs, NonFiniteOption, Root, Run, SigningKeyFile, Token, Trusted
+from pulse_registry.cli.options import (
+    AllowHttp,
+    Json,
+    NonFiniteAs,
+    NonFiniteOption,
+    Root,
+    Run,
+    SigningKeyFile,
+    Token,
+    Trusted,
+)
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
@@ -50,6 +60,7 @@ def push(
     ] = KeyframesAs.raw,
     nonfinite: NonFiniteOption = NonFiniteAs.allow,
     token: Token = None,
+    allow_http: AllowHttp = False,
     signing_key: SigningKeyFile = None,
     trust: Trusted = None,
     timeline: TimelineOption = False,
@@ -64,6 +75,7 @@ def push(
         title=f"push {source}",
         quiet=json_output,
         token=token,
+        allow_http=allow_http,
         options=options,
         trust=trust,
         signing_key=signing_key,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.alternatives import Alternative, alternatives, cost
-from pulse_registry.cli.options import Json, Root, Run, Token, Trusted, parse_version
+from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted, parse_version
 from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.route import DEFAULT_OBJECT_COST, Route, plan
@@ -26,12 +26,15 @@ def route(
         int, typer.Option("--object-cost", metavar="BYTES", help="What one object more to fetch is worth.")
     ] = DEFAULT_OBJECT_COST,
     token: Token = None,
+    allow_http: AllowHttp = False,
     trust: Trusted = None,
     json_output: Json = False,
 ) -> None:
     """Show the cheapest way from a version, or from nothing, to another, and what others would cost."""
     target, have = parse_version(to), None if from_version is None else parse_version(from_version)
-    with open_session(root, run, title="route", quiet=json_output, token=token, trust=trust) as session:
+    with open_session(
+        root, run, title="route", quiet=json_output, token=token, allow_http=allow_http, trust=trust
+    ) as session:
         target = session.registry.version(target).version
         if have is not None:
             have = session.registry.version(have).version

@@ -34,6 +34,7 @@ def open_session(
     title: str,
     quiet: bool,
     token: str | None = None,
+    allow_http: bool = False,
     options: PublishOptions | None = None,
     spool: Path | None = None,
     trust: list[str] | None = None,
@@ -53,7 +54,7 @@ def open_session(
     signer, pinned = signer_of(signing_key), trust_of(trust or None)
     with (
         Meter(title, quiet=quiet) as meter,
-        opened_store(root, token) as store,
+        opened_store(root, token, allow_http=allow_http) as store,
         Registry(
             MeteredStore(store, meter),
             run,
@@ -71,9 +72,9 @@ def open_session(
 
 
 @contextmanager
-def opened_store(root: str, token: str | None) -> Iterator[Store]:
+def opened_store(root: str, token: str | None, *, allow_http: bool = False) -> Iterator[Store]:
     """Open a registry's store, and close its connections at the end."""
-    store = connect(root, token)
+    store = connect(root, token, allow_http=allow_http)
     try:
         yield store
     finally:

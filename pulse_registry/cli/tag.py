@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pulse_registry.cli.options import Json, Root, Run, SigningKeyFile, Token, Trusted, parse_version
+from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted, parse_version
 from pulse_registry.cli.output import print_json, print_table
 from pulse_registry.cli.session import open_session
 from pulse_registry.errors import InvalidArgument
@@ -22,6 +22,7 @@ def tag(
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Take the name away.")] = False,
     token: Token = None,
+    allow_http: AllowHttp = False,
     trust: Trusted = None,
     signing_key: SigningKeyFile = None,
     json_output: Json = False,
@@ -31,7 +32,9 @@ def tag(
         raise InvalidArgument("give the tag's name: pulse tag NAME")
     if remove and version is not None:
         raise InvalidArgument("give --version or --remove, not both")
-    with open_session(root, run, title="tag", quiet=True, token=token, trust=trust, signing_key=signing_key) as session:
+    with open_session(
+        root, run, title="tag", quiet=True, token=token, allow_http=allow_http, trust=trust, signing_key=signing_key
+    ) as session:
         if name is not None:
             session.registry.tag(name, None if remove else parse_version(version or "latest"))
         tags = session.registry.tags()

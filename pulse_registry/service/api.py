@@ -21,10 +21,10 @@ from pydantic import BaseModel, ValidationError
 from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
 from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace, Patience, failures, new_client, told_to_wait
 from pulse_registry.service.problems import error_of
+from pulse_registry.service.token import check_token, is_loopback
 from pulse_registry.service.wire import content_digest, digest_fits
 from pulse_schemas.api import Problem
 
-_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{1,1024}")
 _SHOWN_CHARACTERS: Final = 2_000
 
 T = TypeVar("T", bound=BaseModel)
@@ -50,22 +50,26 @@ class Answer:
 class ServiceApi:
     """A service at a URL, as one token sees it. Thread-safe."""
 
-    def __init__(self, url: str, token: str | None, patience: Patience) -> None:
+    def __init__(self, url: str, token: str | None, patience: Patience, *, allow_http: bool = False) -> None:
         """Prepare to ask; no I/O yet.
 
         Args:
             url: ``https://host[:port][/prefix]``.
             token: None for a service that needs none.
             patience: limits of each request.
+            allow_http: the token may go in clear to another machine.
 
         Raises:
-            InvalidArgument: the URL or the token is not valid.
+            InvalidArgument: the URL or the token is not valid, or the token would go in clear.
         """
         self.url = checked_url(url)
-        if token is not None and not _TOKEN.fullmatch(token):
-            raise InvalidArgument("the token is not one that `pulse token new` makes: it has other characters")
+        if token is not None:
+            check_token(self.url, token, allow_http=allow_http)
         self.patience = patience
-        self._client = new_client(patience, {"Authorization": f"Bearer {token}"} if token else None)
+        # No proxy of the environment's knows this machine's own addresses, or should be told a token in clear.
+        self._client = new_client(
+            patience, {"Authorization": f"Bearer {token}"} if token else None, trust_env=not is_loopback(self.url)
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"

@@ -6,9 +6,8 @@ import os
 from typing import Protocol, runtime_checkable
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.service.token import ALLOW_HTTP_VARIABLE, TOKEN_VARIABLE, http_allowed
 from pulse_registry.store import Store, open_store
-
-TOKEN_VARIABLE = "PULSE_TOKEN"
 
 
 @runtime_checkable
@@ -20,28 +19,35 @@ class HasConnections(Protocol):
         ...
 
 
-def connect(url: str, token: str | None = None) -> Store:
+def connect(url: str, token: str | None = None, *, allow_http: bool | None = None) -> Store:
     """Open the store at a URL, or the service. Nothing is asked of it before its first use.
 
     Args:
         url: ``https://host[:port][/prefix]``, or what `open_store` takes.
         token: for a service; None takes PULSE_TOKEN from the environment, or none.
+        allow_http: whether a token may go over ``http://`` to another machine; None takes PULSE_ALLOW_HTTP from the
+            environment, or does not allow it.
 
     Raises:
-        InvalidArgument: the URL or the token is not valid, or a token is given for something else than a service.
+        InvalidArgument: the URL or the token is not valid, the token would go in clear, or one is given for something
+            else than a service.
     """
     if is_service(url):
-        return open_service(url, token)
+        return open_service(url, token, allow_http=allow_http)
     if token is not None:
         raise InvalidArgument("a token is for a service, whose URL begins with https://; a bucket takes its own keys")
     return open_store(url)
 
 
-def open_service(url: str, token: str | None = None) -> Store:
+def open_service(url: str, token: str | None = None, *, allow_http: bool | None = None) -> Store:
     """Open a service as a store; see `connect`."""
     from pulse_registry.service.store import ServiceStore  # imports httpx, which buckets don't need
 
-    return ServiceStore(url, token if token is not None else os.environ.get(TOKEN_VARIABLE) or None)
+    if token is None:
+        token = os.environ.get(TOKEN_VARIABLE) or None
+    if allow_http is None:
+        allow_http = http_allowed(os.environ.get(ALLOW_HTTP_VARIABLE, ""))
+    return ServiceStore(url, token, allow_http=allow_http)
 
 
 def is_service(url: str) -> bool:

@@ -46,10 +46,15 @@ class Patience:
         return httpx.Timeout(self.silence_s, connect=self.connect_s, read=self.silence_s + wait_s)
 
 
-def new_client(patience: Patience, headers: dict[str, str] | None = None) -> httpx.Client:
+def new_client(patience: Patience, headers: dict[str, str] | None = None, *, trust_env: bool = True) -> httpx.Client:
     """Return a client with a pool of connections, for any number of threads. It follows no redirects.
 
     Bodies come as they are: their digests, lengths and ranges are those of the object.
+
+    Args:
+        patience: limits of each request.
+        headers: of each request.
+        trust_env: go through the proxy that the environment names, if it does.
     """
     logger = logging.getLogger("httpx")
     if not any(isinstance(one, _WithoutQueries) for one in logger.filters):
@@ -60,6 +65,7 @@ def new_client(patience: Patience, headers: dict[str, str] | None = None) -> htt
         timeout=patience.timeout(),
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         follow_redirects=False,
+        trust_env=trust_env,
     )
 
 

@@ -31,19 +31,22 @@ class ServiceStore:
     there, is never replaced: to put the same bytes again is no error, to put others is AlreadyExists.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, *, patience: Patience | None = None, allow_http: bool = False
+    ) -> None:
         """Prepare to ask a service; no I/O yet.
 
         Args:
             url: ``https://host[:port][/prefix]``.
             token: of the caller; it is sent to this URL alone.
             patience: limits of each request.
+            allow_http: the token may go over ``http://`` to another machine, too.
 
         Raises:
-            InvalidArgument: the URL or the token is not valid.
+            InvalidArgument: the URL or the token is not valid, or the token would go in clear.
         """
         patience = patience or Patience()
-        self._api = ServiceApi(url, token, patience)
+        self._api = ServiceApi(url, token, patience, allow_http=allow_http)
         self._bucket = Bucket(patience)
         self._links = Links(self._api)
         self._records = Records(self._api)

@@ -28,7 +28,8 @@ def open_store(url: str, *, answer_s: float | None = None) -> Store:
         url: `memory://name/...` (in this process), `file:///absolute/path` (percent-encoded),
             `s3://bucket/prefix` (percent-encoded; with the options `endpoint_url`, `region`, `addressing_style` and
             `profile` behind a `?`, the rest as the AWS SDKs take it), `https://host/prefix` (a service, with the token
-            in PULSE_TOKEN), or a local path, absolute, relative or beginning with `~`.
+            in PULSE_TOKEN; `http://` as PULSE_ALLOW_HTTP allows), or a local path, absolute, relative or beginning
+            with `~`.
         answer_s: how long a bucket may say nothing before a request is given up; None: 20 s. Others take no notice.
 
     Raises:

@@ -186,6 +186,37 @@ def test_what_can_be_no_token_is_refused_and_not_repeated(token: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "host",
+    ["pulse.example.com", "10.0.0.1", "127.0.0.1.example.com", "localhost.example.com", "[2001:db8::1]", "127.1"],
+)
+def test_a_token_goes_in_clear_to_no_other_machine(host: str) -> None:
+    with pytest.raises(InvalidArgument, match="allow_http=True, --allow-http or PULSE_ALLOW_HTTP") as caught:
+        api(f"http://{host}:8080")
+    assert TOKEN not in str(caught.value)
+    for good in (
+        api(f"https://{host}"),
+        api(f"http://{host}", None),
+        ServiceApi(f"http://{host}", TOKEN, BRIEF, allow_http=True),
+    ):
+        good.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "localhost", "LOCALHOST:80"])
+def test_a_token_may_go_in_clear_to_this_machine(host: str) -> None:
+    api(f"http://{host}").close()
+
+
+def test_what_goes_to_this_machine_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(lambda _: document({})) as proxy, serving(lambda _: document({})) as server:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        client = api(server.url)
+        client.ask("GET", "/v1/token")
+        client.close()
+    assert (len(proxy.asked), len(server.asked)) == (0, 1)
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "ftp://host",

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from pulse_registry.cli import main
 from pulse_registry.cli.exits import EXIT_CODES
-from pulse_registry.errors import AccessDenied, NotFound
+from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound
 from tests.client.policies import equal, policy
 from tests.service import Service
 
@@ -55,6 +55,26 @@ def test_a_checkpoint_goes_through_the_service_and_comes_back(pulse: Any, tmp_pa
 def test_a_token_that_does_not_allow_it_has_an_exit_code_of_its_own(pulse: Any, tmp_path: Path) -> None:
     assert pulse("log", "--token", "pulse_000000000000_wrong")[0] == EXIT_CODES[AccessDenied] == 8
     assert pulse("log")[0] == EXIT_CODES[NotFound]
+
+
+def test_a_command_sends_no_token_in_clear_unless_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def refuse(url: str, token: str, *, allow_http: bool) -> None:
+        asked.append(allow_http)
+        raise InvalidArgument("refused")  # before anything is sent
+
+    monkeypatch.setattr("pulse_registry.service.api.check_token", refuse)
+    place = ("--root", "http://pulse.example.com", "--run", "run", "--token", "token")
+    for command in (
+        *(["log"], ["verify"], ["route"], ["gc"], ["tag"], ["compact"], ["pull", "--out", "x"], ["inspect", "key"]),
+        *(["export", "x"], ["import", "x"]),
+    ):
+        for said in ([], ["--allow-http"]):
+            assert main([*command, *place, *said]) == EXIT_CODES[InvalidArgument]
+    for said in ([], ["--allow-http"]):
+        assert main(["doctor", *place[:2], *place[4:], *said]) == EXIT_CODES[InvalidArgument]
+    assert asked == [False, True] * 11
 
 
 def test_a_log_that_is_followed_prints_versions_as_they_come(

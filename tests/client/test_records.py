@@ -6,13 +6,14 @@ import threading
 
 import pytest
 
+import pulse_registry
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, StoreUnavailable, UnsupportedFormat
 from pulse_registry.log import keys
 from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.connect import connect
 from pulse_registry.service.records import Records
 from pulse_registry.service.store import ServiceStore
-from pulse_registry.store import MemoryStore, RetryStore, gateway_of
+from pulse_registry.store import MemoryStore, RetryStore, gateway_of, open_store
 from tests.client.scripted import BRIEF, Asked, Reply, Server, document, problem, serving
 
 
@@ -211,6 +212,29 @@ def test_a_token_comes_from_the_caller_or_the_environment_and_is_for_services_al
     assert isinstance(connect("memory://tokens"), MemoryStore)
     with pytest.raises(InvalidArgument, match="token"):
         connect("memory://tokens", "of-the-caller")
+
+
+def test_whether_a_token_may_go_in_clear_is_said_by_the_caller_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, token = "http://pulse.example.com", "of-the-caller"
+    monkeypatch.setenv("PULSE_TOKEN", token)
+    for refused in (
+        lambda: connect(url),
+        lambda: open_store(url),
+        lambda: pulse_registry.open(url, run="run", token=token),
+    ):
+        with pytest.raises(InvalidArgument, match="PULSE_ALLOW_HTTP"):
+            refused()
+    assert repr(connect(url, token, allow_http=True)) == "ServiceStore('http://pulse.example.com')"
+    monkeypatch.setenv("PULSE_ALLOW_HTTP", "1")
+    for allowed in (connect(url), open_store(url)):
+        assert isinstance(allowed, ServiceStore)
+    with pytest.raises(InvalidArgument):
+        connect(url, allow_http=False)
+    monkeypatch.setenv("PULSE_ALLOW_HTTP", "perhaps")
+    with pytest.raises(InvalidArgument, match="perhaps"):
+        connect(url)
 
 
 def test_a_service_that_is_gone_is_a_typed_error() -> None:

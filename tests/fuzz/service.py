@@ -44,7 +44,7 @@ def service_target() -> Target:
             return False
         status, kind, body = STATUS[data[0] % len(STATUS)], data[1], data[3:]
         answer[:] = [status, _service_headers(kind, body), body]
-        store = ServiceStore("http://service", "token", patience=Patience())
+        store = ServiceStore("https://service", "token", patience=Patience())
         for holder in (store._api, store._bucket):
             holder._client.close()
             holder._client = httpx.Client(transport=httpx.MockTransport(handle))

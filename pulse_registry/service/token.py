@@ -1,0 +1,60 @@
+"""A caller's token, and where it may go: over TLS, or to this very machine, unless the caller says otherwise."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from pulse_registry.errors import InvalidArgument
+
+TOKEN_VARIABLE: Final = "PULSE_TOKEN"
+ALLOW_HTTP_VARIABLE: Final = "PULSE_ALLOW_HTTP"
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{1,1024}")
+_YES: Final = ("1", "true", "yes", "on")
+_NO: Final = ("", "0", "false", "no", "off")
+
+
+def check_token(url: str, token: str, *, allow_http: bool) -> None:
+    """Check that a token is one, and that it may be sent to a service.
+
+    Args:
+        url: of the service, which is valid.
+        token: of the caller.
+        allow_http: it may go in clear to another machine.
+
+    Raises:
+        InvalidArgument: it has other characters than tokens have, or would go in clear; the message does not hold it.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise InvalidArgument("the token is not one that `pulse token new` makes: it has other characters")
+    if not (allow_http or url.startswith("https://") or is_loopback(url)):
+        raise InvalidArgument(
+            f"{url}: a token that goes over http:// can be read on its way: use https://, or, where nobody else listens, "
+            f"say allow_http=True, --allow-http or {ALLOW_HTTP_VARIABLE}=1"
+        )
+
+
+def is_loopback(url: str) -> bool:
+    """Tell whether a URL's host is this machine, by its name alone: nothing is looked up."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def http_allowed(said: str) -> bool:
+    """Return what PULSE_ALLOW_HTTP says.
+
+    Raises:
+        InvalidArgument: neither yes nor no.
+    """
+    if said.lower() in _YES:
+        return True
+    if said.lower() in _NO:
+        return False
+    raise InvalidArgument(f"{ALLOW_HTTP_VARIABLE} is 1 or 0, and not {said!r}")
