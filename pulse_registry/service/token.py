@@ -31,8 +31,8 @@ def check_token(url: str, token: str, *, allow_http: bool) -> None:
         raise InvalidArgument("the token is not one that `pulse token new` makes: it has other characters")
     if not (allow_http or url.startswith("https://") or is_loopback(url)):
         raise InvalidArgument(
-            f"{url}: a token that goes over http:// can be read on its way: use https://, or, where nobody else listens, "
-            f"say allow_http=True, --allow-http or {ALLOW_HTTP_VARIABLE}=1"
+            f"{url}: a token that goes over http:// can be read on its way: use https://, or, where nobody listens, "
+            f"allow_http=True, --allow-http or {ALLOW_HTTP_VARIABLE}=1"
         )
 
 
