@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import numpy.typing as npt
 
 from pulse_kernels import get_backend
 from pulse_registry.catalogue import Catalogue, VersionName
@@ -19,12 +21,16 @@ from pulse_registry.news import await_news
 from pulse_registry.prefetch import WAIT_SECONDS, Prefetch
 from pulse_registry.pulling import Staged, stage_into
 from pulse_registry.service.reports import TakesReports, report_of
-from pulse_registry.target import Target
-from pulse_registry.tensors import new_tensors
+from pulse_registry.tensors import Framework, framework_of, new_tensors
 from pulse_registry.timeline import Timeline
 from pulse_registry.versions import PullResult, PushResult, Version, describe
 from pulse_registry.weights import Weights, check_layout
 from pulse_schemas import VersionEntry
+
+if TYPE_CHECKING:
+    import torch
+
+Result = TypeVar("Result")
 
 
 class Registry(Catalogue):
@@ -74,13 +80,13 @@ class Registry(Catalogue):
 
     # -- worker ----------------------------------------------------------------------------------------------------
 
-    def stage(self, version: VersionName = "latest", into: Model | None = None, *, fresh: bool = False) -> Staged:
+    def stage(self, version: VersionName = "latest", *, into: Model, fresh: bool = False) -> Staged:
         """Fetch, check and decode all that leads to a version; ``apply`` on the result then changes the weights.
 
         Args:
             version: a number or ``"latest"``.
             into: the worker's weights, a module or a mapping of writable tensors, in host memory or on a GPU; they are
-                only read here, and may be serving. None: new weights are made, in host memory.
+                only read here, and may be serving.
             fresh: take ``into`` as holding nothing known.
 
         Raises:
@@ -89,30 +95,61 @@ class Registry(Catalogue):
             BaseMismatch: ``into`` was changed since it was pulled.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
-        return self._stage(version, into, fresh)[0]
+        timeline = Timeline()
+        return self._of(version, lambda state, entry: self._stage(state, entry, into, fresh, timeline))
 
-    @overload
-    def pull(self, version: VersionName = "latest", into: None = None) -> dict[str, Any]: ...
-    @overload
-    def pull(self, version: VersionName = "latest", into: Model = ..., *, fresh: bool = False) -> PullResult: ...
-    def pull(
-        self, version: VersionName = "latest", into: Model | None = None, *, fresh: bool = False
-    ) -> PullResult | dict[str, Any]:
+    def pull(self, version: VersionName = "latest", *, into: Model, fresh: bool = False) -> PullResult:
         """Bring weights to a version, bit for bit: ``stage`` and ``apply`` in one.
-
-        Without ``into``, returns new tensors by name: torch ones where torch is installed, else NumPy arrays.
 
         Raises:
             As ``stage``; the weights are then as they were.
         """
-        staged, made = self._stage(version, into, fresh)
-        with staged:
-            result = staged.apply()
-            if made is None:
-                return result
-            tensors = new_tensors(made, "auto")
-            self._held.of(read_model(tensors)).now_at(result.version)
+        with self.stage(version, into=into, fresh=fresh) as staged:
+            return staged.apply()
+
+    @overload
+    def load(self, version: VersionName = "latest", *, framework: Literal["auto"] = "auto") -> dict[str, Any]: ...
+    @overload
+    def load(self, version: VersionName = "latest", *, framework: Literal["torch"]) -> dict[str, torch.Tensor]: ...
+    @overload
+    def load(self, version: VersionName = "latest", *, framework: Literal["numpy"]) -> dict[str, npt.NDArray[Any]]: ...
+    def load(self, version: VersionName = "latest", *, framework: Framework = "auto") -> dict[str, Any]:
+        """Return a version as new tensors by name, in host memory; tied names are the same tensor.
+
+        What they hold is remembered: to ``pull`` into them later needs patches only.
+
+        Args:
+            version: a number or ``"latest"``.
+            framework: whose tensors: ``"torch"``, ``"numpy"`` (BF16 and FP8 as the dtypes of ml_dtypes), or ``"auto"``:
+                torch where it is installed, else NumPy.
+
+        Raises:
+            InvalidArgument: there is no such framework, or torch is not installed.
+            NotFound, CorruptObject, UnsupportedFormat, StoreUnavailable: as ``stage``.
+        """
+        framework, timeline = framework_of(framework), Timeline()
+
+        def loaded(state: RunState, entry: VersionEntry) -> dict[str, Any]:
+            staging = self._working()
+            weights = Weights.empty(staging.geometry(entry.layout))
+            with stage_into(
+                staging,
+                state,
+                entry,
+                staging.target(weights),
+                None,
+                fresh=True,
+                undo_limit=0,
+                timeline=timeline,
+                applied=self._applied,
+                nonfinite=self._nonfinite,
+            ) as staged:
+                staged.apply()
+            tensors = new_tensors(weights, framework)
+            self._held.of(read_model(tensors)).now_at(entry.version)
             return tensors
+
+        return self._of(version, loaded)
 
     def prefetch(self, into: Model, *, poll_seconds: float = 0.5) -> Prefetch:
         """Keep the newest version staged in the background, for these weights: ``take`` it, then ``apply`` it.
@@ -132,7 +169,7 @@ class Registry(Catalogue):
             follow = functools.partial(await_news, self._reader, self._gateway, state, sleep=sleep)
             return follow(poll_seconds=poll_seconds, timeout_s=WAIT_SECONDS)
 
-        made = Prefetch(lambda: self._stage("latest", into, False)[0], news, held, self._events, self.run)
+        made = Prefetch(lambda: self.stage("latest", into=into), news, held, self._events, self.run)
         self._prefetches.add(made)
         return made
 
@@ -155,10 +192,9 @@ class Registry(Catalogue):
         geometry = staging.geometry(entry.layout)
         if model is None:
             staging = self._past_cache(staging)  # it is the stored objects that are to be checked, not copies of them
-            weights, held = Weights.empty(geometry), None
-            target = staging.target(weights)
+            held, weights = None, Weights.empty(geometry)
             with stage_into(
-                staging, state, entry, target, None, fresh=True, undo_limit=0, timeline=Timeline()
+                staging, state, entry, staging.target(weights), None, fresh=True, undo_limit=0, timeline=Timeline()
             ) as staged:
                 staged.apply()
             digest = weights.digest(staging.backend, staging.map_)
@@ -222,44 +258,33 @@ class Registry(Catalogue):
         """
         get_backend(self._backend_name).warm_up(2)
 
-    def _stage(self, version: VersionName, into: Model | None, fresh: bool) -> tuple[Staged, Weights | None]:
-        """Stage a version; also return the weights that were made for it, None where they were given."""
-        timeline = Timeline()
+    def _of(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
+        """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means."""
         while True:
             state = self.state()
             entry = self._entry(state, version)
             try:
-                return self._stage_entry(state, entry, into, fresh, timeline)
+                return use(state, entry)
             except Gone:
-                # Retired while it was fetched; a name may stand for another version by now.
                 if isinstance(version, int) or self._entry(self.state(), version).version == entry.version:
                     raise
 
-    def _stage_entry(
-        self, state: RunState, entry: VersionEntry, into: Model | None, fresh: bool, timeline: Timeline
-    ) -> tuple[Staged, Weights | None]:
+    def _stage(self, state: RunState, entry: VersionEntry, into: Model, fresh: bool, timeline: Timeline) -> Staged:
         staging = self._working()
         geometry = staging.geometry(entry.layout)
-        views = None if into is None else read_model(into)
-        made: Weights | None = None
-        if views is None:
-            made = Weights.empty(geometry)
-            target: Target = staging.target(made)
-        else:
-            target = staging.into(geometry, views)
-        staged = stage_into(
+        views = read_model(into)
+        return stage_into(
             staging,
             state,
             entry,
-            target,
-            None if views is None else self._held.of(views),
+            staging.into(geometry, views),
+            self._held.of(views),
             fresh=fresh,
             undo_limit=int(self._undo_share * geometry.nbytes),
             timeline=timeline,
             applied=self._applied,
             nonfinite=self._nonfinite,
         )
-        return staged, made
 
     def _applied(self, result: PullResult) -> None:
         if self._lease is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import ml_dtypes
 import numpy as np
 
+from pulse_registry.errors import InvalidArgument
 from pulse_registry.model import NUMPY_NAMES
 from pulse_registry.weights import Weights
 from pulse_schemas import Dtype
@@ -15,15 +16,30 @@ from pulse_schemas import Dtype
 Framework = Literal["auto", "torch", "numpy"]
 
 
+def framework_of(name: Framework) -> Literal["torch", "numpy"]:
+    """Return the framework that a name stands for here; ``auto`` is torch where it is installed.
+
+    Raises:
+        InvalidArgument: there is no such name, or torch is not installed.
+    """
+    if name not in get_args(Framework):
+        raise InvalidArgument(f"framework is {name!r}; it is one of {', '.join(get_args(Framework))}")
+    installed = importlib.util.find_spec("torch") is not None
+    if name == "torch" and not installed:
+        raise InvalidArgument("framework is 'torch', which is not installed: pip install 'pulse-registry[torch]'")
+    return "torch" if installed and name != "numpy" else "numpy"
+
+
 def new_tensors(weights: Weights, framework: Framework = "auto") -> dict[str, Any]:
     """Return the tensors by name, tied names included (the same object); they share memory with ``weights``.
 
-    ``auto`` is torch where it is installed. NumPy has no BF16 and FP8 of its own: those dtypes are from ml_dtypes.
+    NumPy has no BF16 and FP8 of its own: those dtypes are from ml_dtypes.
+
+    Raises:
+        InvalidArgument: as ``framework_of``.
     """
-    if framework == "auto":
-        framework = "torch" if importlib.util.find_spec("torch") else "numpy"
     layout = weights.geometry.layout
-    make = _torch_tensor if framework == "torch" else _numpy_array
+    make = _torch_tensor if framework_of(framework) == "torch" else _numpy_array
     tensors = {
         tensor.name: make(cells, tensor.dtype) for tensor, cells in zip(layout.tensors, weights.arrays, strict=True)
     }

@@ -36,7 +36,7 @@ class Follower:
                 applied = self._now_at(staged.apply())
             self._next = None
         if self._next is None and self._registry.version("latest").version != self.version:
-            self._next = self._thread.submit(self._registry.stage, "latest", self._model)
+            self._next = self._thread.submit(self._registry.stage, "latest", into=self._model)
         return applied
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ LAST = ("--keep-last", "2", "--keep-for", "0s", "--grace", "0s", "--orphans", "0
 def whole(run: Run, pulse: Pulse) -> Run:
     """The run, whose versions 3 and 4 need no others."""
     with pulse_registry.open(str(run.root), run=run.name) as registry:
-        model: dict[str, Any] = registry.pull(3)  # type: ignore[assignment]
+        model = registry.load(3)
     with pulse_registry.open(str(run.root), run=run.name, keyframe_every=1) as registry:
         registry.push(50, model)
         registry.push(60, model)

@@ -83,25 +83,25 @@ def test_a_run_that_is_not_there(root: Path) -> None:
     with pulse_registry.open(str(root), run="maths") as registry:
         assert registry.versions() == []
         with pytest.raises(NotFound, match=r"'maths'.*no versions yet"):
-            registry.pull("latest")
+            registry.load("latest")
         with pytest.raises(NotFound, match=r"'maths'.*no version 3.*none yet"):
-            registry.pull(3)
+            registry.load(3)
     assert not (root / "maths").exists(), "to look is not to create"
 
 
 def test_a_version_that_is_not_there(root: Path) -> None:
     with pulse_registry.open(str(root), run="math") as registry:
-        for call in (registry.pull, registry.stage, registry.version, registry.verify):
+        for call in (registry.load, registry.version, registry.verify):
             with pytest.raises(NotFound, match="'math' has no version 2; the newest is 1"):
                 call(2)
         with pytest.raises(NotFound, match="no version -1"):
-            registry.pull(-1)
+            registry.load(-1)
         with pytest.raises(NotFound, match="no version of step 30"):
             registry.version(step=30)
         with pytest.raises(NotFound, match="no version that is called 'newest'"):
-            registry.pull("newest")
+            registry.load("newest")
         with pytest.raises(InvalidArgument, match="True"):
-            registry.pull(True)
+            registry.load(True)
         with pytest.raises(InvalidArgument, match="not both"):
             registry.version(1, step=10)
         with pytest.raises(NotFound, match="no version 7"):
@@ -185,7 +185,7 @@ def test_a_label_that_no_record_can_hold_is_refused_and_the_run_goes_on(root: Pa
         with pytest.raises(InvalidArgument, match="'math'"):
             registry.push(step, model(0.25), metadata=metadata)
         assert registry.push(30, model(0.25)).version == 2
-        assert float(registry.pull(2)["layers.0.weight"][0, 0]) == 0.25
+        assert float(registry.load(2)["layers.0.weight"][0, 0]) == 0.25
 
 
 OBJECTS = {
@@ -237,7 +237,7 @@ def test_a_run_of_a_newer_release(root: Path) -> None:
         pulse_registry.open(str(root), run="math") as registry,
         pytest.raises(UnsupportedFormat, match=r"log/000000000001.json.*pulse-record/7.*upgrade"),
     ):
-        registry.pull("latest")
+        registry.load("latest")
 
 
 def test_weights_that_were_changed_after_they_were_pulled(root: Path) -> None:
@@ -262,7 +262,7 @@ def test_two_trainers_on_one_run(root: Path) -> None:
                 one.push(32, model(3.0))
         assert issubclass(Fenced, Conflict)
         assert other.push(33, model(3.0)).version == 4
-        assert float(one.pull("latest")["layers.0.weight"][0, 0]) == 3.0, "it can still read"
+        assert float(one.load("latest")["layers.0.weight"][0, 0]) == 3.0, "it can still read"
 
 
 def test_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 registry.push(30, model(1.0))
         assert len(registry.versions()) == 2
         assert registry.push(31, model(1.5)).version == 2
-        assert float(registry.pull(2)["layers.0.weight"][0, 0]) == 1.5
+        assert float(registry.load(2)["layers.0.weight"][0, 0]) == 1.5
     assert not list(root.rglob(".pulse-tmp-*"))
 
 

@@ -106,7 +106,7 @@ def test_workers_join_late_fall_behind_and_go_back_bit_for_bit(tmp_path: Path, c
             assert cells(straggler) == states[version], version
             assert one.verify(version, straggler).step == 100 + version
         assert {name: tensor.data_ptr() for name, tensor in follower.state_dict().items()} == addresses
-        pulled = one.pull(3)
+        pulled = one.load(3)
         assert {name: list(tensor.shape) for name, tensor in pulled.items()} == {
             name: list(tensor.shape) for name, tensor in worker().state_dict().items()
         }

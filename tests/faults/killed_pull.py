@@ -32,7 +32,7 @@ class Deadly(WrapperStore):
 def main() -> None:
     root, spool, nth = sys.argv[1:]
     with Registry(Deadly(Path(root), int(nth)), "run", backend="reference", spool=Path(spool)) as registry:
-        registry.pull()
+        registry.load()
 
 
 if __name__ == "__main__":

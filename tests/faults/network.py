@@ -98,7 +98,7 @@ def travel(open_store: Callable[[], Store], versions: int, *, patience: int = 20
             _tried(lambda: worker.pull(into=weights), journey, journey.pulls, patience, after_error=untouched)
             was = bits(weights)
             assert was == bits(model), f"step {step}"
-        found = _tried(late.pull, journey, journey.pulls, patience)
+        found = _tried(late.load, journey, journey.pulls, patience)
         assert bits(found) == bits(model_at(versions - 1))
         assert [version.step for version in late.versions()] == list(range(versions)), "each push landed once"
     return journey

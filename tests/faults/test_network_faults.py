@@ -51,7 +51,7 @@ def test_a_pull_over_a_network_that_does_but_one_thing_wrong_gets_there(
         trainer.push(0, model_at(0))
     proxy.plan = Plan(0.3, (fault,), seed=1)
     with Registry(s3_store(bucket, proxy.endpoint, prefix, answer_s=0.7), "run", backend="reference") as worker:
-        assert bits(worker.pull()) == bits(model_at(0))
+        assert bits(worker.load()) == bits(model_at(0))
     assert proxy.injected[fault], "something went wrong"
 
 

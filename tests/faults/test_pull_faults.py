@@ -222,7 +222,7 @@ def test_weights_that_another_registry_has_moved_on_are_never_patched_from_where
     assert refused >= VERSIONS
 
 
-def test_a_failed_pull_into_new_tensors_leaves_nothing_open() -> None:
+def test_a_failed_load_leaves_nothing_open() -> None:
     store = a_run("gap", 3)
     faulty, outage = failing(store)
     with quick(faulty) as registry:
@@ -231,6 +231,6 @@ def test_a_failed_pull_into_new_tensors_leaves_nothing_open() -> None:
         with quick(faulty) as registry:
             outage.arm(nth, "fail_before")
             with pytest.raises(StoreUnavailable):
-                registry.pull(6)
+                registry.load(6)
             outage.heal()
-            assert set(registry.pull(6)) == set(model_at(0))
+            assert set(registry.load(6)) == set(model_at(0))

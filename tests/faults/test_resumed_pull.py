@@ -59,7 +59,7 @@ def test_a_pull_after_one_that_was_killed_fetches_no_piece_again_that_was_verifi
     there = sum(on_disk[at : at + PIECE] == whole[at : at + PIECE] for at in range(0, len(whole), PIECE))
     store = CountingStore(FileStore(run))
     with Registry(store, "run", backend="reference", spool=tmp_path) as registry:
-        tensors = registry.pull()
+        tensors = registry.load()
     assert bits(tensors) == bits(model)
     assert pieces_read(store) == PIECES - there
     assert there >= nth - 8, "only what was on its way, at most one piece a thread, is lost"

@@ -258,10 +258,10 @@ def test_a_reader_of_a_version_that_was_deleted_is_told_that_it_is_gone():
         retired = registry.gc(policy, dry_run=False).plan.versions
         assert 0 in retired
         with pytest.raises(Gone):
-            registry.pull(0)
+            registry.load(0)
         assert registry.gc(policy, dry_run=False).deleted > 0
         with pytest.raises(Gone):
-            registry.pull(0)
+            registry.load(0)
         with pytest.raises(Gone):
             registry.version(0)
         assert registry.pull("latest", into=holder).version == 5
@@ -358,6 +358,6 @@ def test_a_trainer_that_slept_through_a_collection_loses_nothing(first: bool):
         result = trainer.push(4, model)
         assert result.version == (0 if first else 3)
     with Registry(inner, RUN, backend="reference") as reader:
-        found = reader.pull("latest")
-        np.testing.assert_array_equal(np.asarray(found["w"]), model["w"])
+        found = reader.load("latest", framework="numpy")
+        np.testing.assert_array_equal(found["w"], model["w"])
         reader.verify()

@@ -242,7 +242,7 @@ def test_applying_one_version_does_not_wait_for_the_staging_of_another(site: Sit
         site.push()
         site.store.arrived.clear()
         site.store.gate.clear()
-        other = pool.submit(site.worker.stage, "latest", site.into)
+        other = pool.submit(site.worker.stage, "latest", into=site.into)
         assert site.store.arrived.wait(WAIT)
         first.apply()
         assert bits(site.into) == site.states[1]

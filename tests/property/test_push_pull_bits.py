@@ -52,7 +52,7 @@ def test_every_pattern_of_16_bits_survives_a_torch_model_and_back(dtype: str) ->
         for version, pattern in enumerate([every, every.flip(0), every.roll(1), every]):
             registry.push(version, {"w": pattern.view(kind)})
         for version in (3, 0, 1, 2, 0):
-            pulled = registry.pull(version)["w"]
+            pulled = registry.load(version)["w"]
             wanted = [every, every.flip(0), every.roll(1), every][version]
             assert pulled.dtype == kind
             assert torch.equal(pulled.view(torch.int16), wanted)
@@ -80,7 +80,7 @@ def test_masters_are_published_as_torch_rounds_them(first: list[int], second: li
         for version, master in enumerate(masters):
             registry.push(version, {"w": torch.from_numpy(master.copy())})
         for version, master in enumerate(masters):
-            pulled = registry.pull(version)["w"]
+            pulled = registry.load(version)["w"]
             wanted = torch.from_numpy(master).to(torch.bfloat16)
             real = ~torch.isnan(wanted)
             assert torch.equal(pulled.view(torch.int16)[real], wanted.view(torch.int16)[real])
@@ -96,7 +96,7 @@ def test_all_ties_and_neighbours_of_bf16_are_rounded_as_torch_rounds_them() -> N
     real = ~torch.isnan(wanted)
     with quick(DictStore(), dtype="bf16", backend="numba") as registry:
         registry.push(0, {"w": torch.from_numpy(masters)})
-        pulled = registry.pull(0)["w"]
+        pulled = registry.load(0)["w"]
     assert torch.equal(pulled.view(torch.int16)[real], wanted.view(torch.int16)[real])
     assert torch.isnan(pulled[~real]).all()
 

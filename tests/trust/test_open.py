@@ -42,7 +42,7 @@ def filled(root, versions=2, **options):
 def test_a_worker_pulls_what_the_trainers_key_signed(tmp_path):
     filled(tmp_path / "r", signing_key=TRAINER, trust=[TRAINER.public])
     with opened(tmp_path / "r", trust=[TRAINER.public]) as worker:
-        assert np.array_equal(worker.pull()["w"], weights(1)["w"])
+        assert np.array_equal(worker.load()["w"], weights(1)["w"])
     assert list((tmp_path / "state").iterdir())
 
 
@@ -81,16 +81,16 @@ def test_the_environment_makes_all_sign_and_all_believe_no_other(tmp_path, monke
     assert all(open_sealed(file.read_bytes()).signature is not None for file in records)
     monkeypatch.setenv("PULSE_TRUST", STRANGER.public)
     with opened(tmp_path / "r") as worker, pytest.raises(Untrusted):
-        worker.pull()
+        worker.load()
 
 
 def test_a_rollback_is_refused_by_the_next_process_of_a_worker(tmp_path):
     filled(tmp_path / "r", 3, signing_key=TRAINER)
     with opened(tmp_path / "r", trust=[TRAINER.public]) as worker:
-        worker.pull()
+        worker.load()
     (tmp_path / "r" / "math" / keys.record_key(3)).unlink()
     with opened(tmp_path / "r", trust=[TRAINER.public]) as worker, pytest.raises(Untrusted, match="rolled back"):
-        worker.pull()
+        worker.load()
 
 
 def test_a_run_that_stands_still_is_told_and_pulled(tmp_path):
@@ -98,8 +98,8 @@ def test_a_run_that_stands_still_is_told_and_pulled(tmp_path):
     told = []
     trust = pulse_registry.Trust([TRAINER.public], max_age_s=1e-9, state_dir=tmp_path / "other")
     with opened(tmp_path / "r", trust=trust, on_event=told.append) as worker:
-        worker.pull()
-        worker.pull()
+        worker.load()
+        worker.load()
     assert [event.kind for event in told] == [EventKind.FROZEN]
 
 

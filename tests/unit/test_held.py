@@ -123,7 +123,7 @@ def test_nothing_keeps_a_pulled_model_alive(make: Callable[..., Any]):
         del worker
         gc.collect()
         assert [owner() for owner in owners] == [None, None]
-        pulled = registry.pull()
+        pulled = registry.load()
         owners = [weakref.ref(pulled["w"])]
         del pulled
         gc.collect()
