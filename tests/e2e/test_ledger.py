@@ -138,7 +138,7 @@ def pull_from_nothing(run: Run) -> CountingStore:
     run.push(4)
     run.worker.state()
     run.workers.reset()
-    run.worker.pull()
+    run.worker.load()
     return run.workers
 
 
