@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from pulse_server.tokens import TokenFile, new_token
+from tests.waiting import HANG_S, NEVER_S, until
 
 _LAUNCHER = """
 import ctypes, os, signal, sys
@@ -27,8 +27,8 @@ if sys.platform == "linux":
 from pulse_registry.cli import main
 sys.exit(main(sys.argv[2:]))
 """
-_PROMPT = {"PULSE_POLL_SECONDS": "0.05", "PULSE_RATE_PER_S": "0"}
-"""Looks at the log more often than a real one: tests wait for it."""
+_PROMPT = {"PULSE_POLL_SECONDS": "0.05", "PULSE_RATE_PER_S": "0", "PULSE_STOP_SECONDS": f"{NEVER_S:g}"}
+"""Looks at the log more often than a real one: tests wait for it. Stops when all is done, on a busy machine too."""
 
 
 class Service:
@@ -63,9 +63,8 @@ class Service:
 
     def await_token(self, token: str, status: int = 200) -> None:
         """Wait until the service, which looks at its tokens' file now and then, answers a token with a status."""
-        with httpx.Client(headers={"Authorization": f"Bearer {token}"}, verify=False) as client:
-            while client.get(f"{self.url}/v1/token").status_code != status:
-                time.sleep(0.02)
+        with httpx.Client(headers={"Authorization": f"Bearer {token}"}, verify=False, timeout=HANG_S) as client:
+            until(lambda: client.get(f"{self.url}/v1/token").status_code == status)
 
     def start(self) -> None:
         """Start it and wait until it serves."""
@@ -91,7 +90,7 @@ class Service:
         process, self._process = self._process, None
         process.send_signal(how)
         try:
-            return process.wait(timeout=30)
+            return process.wait(timeout=HANG_S)
         finally:
             process.kill()
             process.wait()

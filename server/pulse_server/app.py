@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -20,22 +21,25 @@ from pulse_server.service import Service
 from pulse_server.settings import Settings
 
 
-def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, store: Store | None = None, *, clock: Callable[[], float] = time.monotonic
+) -> FastAPI:
     """Return the service over the runs of a root. Nothing is asked of the store before the app starts.
 
     Args:
         settings: all that can be set.
         store: holds the runs; None opens ``settings.root``.
+        clock: monotonic time in seconds, by which what is known grows old and callers are limited.
 
     Raises:
         InvalidArgument: the root's URL is not valid, or nobody could use the service.
         NotFound, StoreUnavailable: the tokens' file can't be read.
     """
-    guard = Guard(settings)
+    guard = Guard(settings, monotonic=clock)
     store = open_store(settings.root, answer_s=settings.store_answer_s) if store is None else store
     counts = metrics.Metrics()
-    service = Service(settings, store, counts)
-    probe = StoreProbe(store, every_s=settings.probe_seconds, limit_s=settings.ready_seconds)
+    service = Service(settings, store, counts, clock=clock)
+    probe = StoreProbe(store, every_s=settings.probe_seconds, limit_s=settings.ready_seconds, clock=clock)
     counts.store_age.set_function(lambda: probe.age_s)
 
     @asynccontextmanager
@@ -60,7 +64,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     app.router.routes.append(routes_of(MODULES))
     app.include_router(page.router)
     install_problems(app)
-    limits.install(app, settings)
+    limits.install(app, settings, clock=clock)
     metrics.install(app)
     logs.install(app, settings)
     return app

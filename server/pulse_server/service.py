@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
@@ -59,13 +60,15 @@ class Service:
         uploads: bounds the objects that go through the service at a time.
     """
 
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Prepare; nothing is asked of the store yet.
 
         Raises:
             InvalidArgument: the settings name keys that are none.
         """
-        self.settings, self.metrics = settings, metrics
+        self.settings, self.metrics, self._clock = settings, metrics, clock
         self._trust, self._signer = _keys(settings)
         self.store = DocumentStore(
             RetryStore(
@@ -79,7 +82,7 @@ class Service:
         self._followers = ThreadPoolExecutor(_FOLLOWERS, "follow")
         self._callers = ThreadPoolExecutor(_CALLERS, "call")
         self.checkers = ThreadPoolExecutor(_CHECKERS, "check")
-        self.feeds = Feeds(self._new_feed, max_feeds=settings.max_feeds, missing_s=settings.poll_seconds)
+        self.feeds = Feeds(self._new_feed, max_feeds=settings.max_feeds, missing_s=settings.poll_seconds, clock=clock)
         self.urls = UrlSigner(self.store, settings.url_ttl_s, signed=metrics.signed.labels("get").inc)
         self.reports = Reports(
             self.store,
@@ -87,6 +90,7 @@ class Service:
             now=utc_now,
             share_s=settings.report_seconds,
             keep_s=settings.report_ttl_s,
+            clock=clock,
         )
         self.uploads = asyncio.Semaphore(_MAX_OBJECT_UPLOADS)
         self.stopping = False
@@ -245,7 +249,7 @@ class Service:
         keeper = LogKeeper(store, reader, signer=self._signer)
         admission = Admission(store, run, reader, keeper, each=ParallelMap(self.checkers))
         pace = Pace(self.settings.poll_seconds, self.settings.idle_seconds)
-        return RunFeed(reader, admission, self._followers, pace)
+        return RunFeed(reader, admission, self._followers, pace, clock=self._clock)
 
     def _new_reader(self, run: str) -> LogReader:
         guard = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 
 import pytest
 
@@ -20,12 +19,13 @@ from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.link import Patience
 from pulse_registry.service.problems import OTHER, STATUS
 from pulse_schemas.api import SnapshotList
-from tests.client.scripted import BRIEF, Asked, Reply, digest, document, problem, serving
+from tests.client.scripted import PATIENT, Asked, Reply, digest, document, problem, serving
+from tests.waiting import HANG_S, NEVER_S
 
 TOKEN = "pulse_abc_secret-of-the-caller"
 
 
-def api(url: str, token: str | None = TOKEN, patience: Patience = BRIEF) -> ServiceApi:
+def api(url: str, token: str | None = TOKEN, patience: Patience = PATIENT) -> ServiceApi:
     return ServiceApi(url, token, patience)
 
 
@@ -126,28 +126,26 @@ def test_an_error_says_how_long_the_service_asks_to_be_left_alone(said: str, sec
     assert caught.value.retry_after_s == seconds
 
 
-def test_a_service_that_is_gone_is_told_in_time() -> None:
+def test_a_service_that_is_gone_is_told() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening
         client = api(f"http://127.0.0.1:{taken.getsockname()[1]}")
-        began = time.monotonic()
         with pytest.raises(StoreUnavailable, match="refused"):
             client.ask("GET", "/v1/runs")
-        assert time.monotonic() - began < 5
         client.close()
 
 
 def test_a_silent_service_is_given_up() -> None:
-    with serving(lambda _: Reply(pieces=[b"too late"], pause_s=30.0)) as server:
-        client = api(server.url)
+    with serving(lambda _: Reply(pieces=[b"too late"], pause_s=NEVER_S)) as server:
+        client = api(server.url, patience=Patience(silence_s=0.1))
         with pytest.raises(StoreUnavailable, match="no answer in time"):
             client.ask("GET", "/v1/runs")
         client.close()
 
 
 def test_an_answer_that_trickles_is_given_up() -> None:
-    with serving(lambda _: Reply(pieces=[b"x"] * 1000, pause_s=0.05)) as server:
-        client = api(server.url)
+    with serving(lambda _: Reply(pieces=[b"x"] * 100_000, pause_s=0.01)) as server:
+        client = api(server.url, patience=Patience(silence_s=HANG_S, slow_s=0.1))
         with pytest.raises(StoreUnavailable, match="stalled"):
             client.ask("GET", "/v1/runs")
         client.close()

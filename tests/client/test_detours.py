@@ -12,6 +12,7 @@ from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.store import PrefixStore, open_store
 from tests.client.policies import blank, equal, opened, policy
 from tests.service import Service
+from tests.waiting import HANG_S
 
 STEPS = 3
 
@@ -59,7 +60,9 @@ def test_a_worker_goes_around_a_bad_object_and_the_service_hears_of_it(
     bad = () if how == "retired" else (key,)
     assert result.avoided == bad
     assert tuple(event.key for event in events) == bad
-    with httpx.Client(headers={"Authorization": f"Bearer {file_service.token}"}, verify=False) as client:
+    with httpx.Client(
+        headers={"Authorization": f"Bearer {file_service.token}"}, verify=False, timeout=HANG_S
+    ) as client:
         [told] = client.get(f"{file_service.url}/v1/runs/{run}/workers").json()["workers"]
     assert tuple(told["avoided"]) == bad
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,9 +16,10 @@ from pulse_registry.store import RetryStore
 from tests.client.policies import blank, equal, opened, policy
 from tests.client.scripted import Asked, Reply, Server, forward, serving
 from tests.service import Service
+from tests.waiting import HANG_S, NEVER_S
 
 OPTIONS = PublishOptions(dtype="keep", keyframe_share=1e9, keyframe_every=4)
-PATIENCE = Patience(silence_s=5.0)
+PATIENCE = Patience(silence_s=HANG_S)
 
 
 class Mischief:
@@ -101,20 +101,16 @@ def test_with_a_tenth_of_all_answers_harmed_all_arrives(
     assert mischief.harmed
 
 
-def test_a_service_that_is_gone_is_a_typed_error_in_time_and_nothing_is_half_applied(
-    own_service: Service, run: str
-) -> None:
+def test_a_service_that_is_gone_is_a_typed_error_and_nothing_is_half_applied(own_service: Service, run: str) -> None:
     with opened(own_service, run) as trainer:
         trainer.push(0, policy(0))
         weights = blank(policy(0))
         trainer.pull("latest", into=weights)
         own_service.stop()
-        began = time.monotonic()
         with pytest.raises(StoreUnavailable):
             trainer.pull("latest", into=weights)
         with pytest.raises(StoreUnavailable):
             trainer.push(1, policy(1))
-        assert time.monotonic() - began < 60
         assert equal(weights, policy(0))
         own_service.start()
         assert trainer.push(1, policy(1)).version == 1
@@ -122,12 +118,10 @@ def test_a_service_that_is_gone_is_a_typed_error_in_time_and_nothing_is_half_app
         assert equal(weights, policy(1))
 
 
-def test_a_service_that_accepts_and_says_nothing_is_given_up_in_time(run: str) -> None:
-    brief = Patience(connect_s=1.0, silence_s=0.2)
-    with serving(lambda _: Reply(pieces=[b"never"], pause_s=60.0)) as silent:
+def test_a_service_that_accepts_and_says_nothing_is_given_up(run: str) -> None:
+    brief = Patience(silence_s=0.1)
+    with serving(lambda _: Reply(pieces=[b"never"], pause_s=NEVER_S)) as silent:
         store = RetryStore(ServiceStore(silent.url, patience=brief), attempts=2, first_pause_s=0.01)
         registry = Registry(store, run, backend="reference")
-        began = time.monotonic()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
             registry.versions()
-        assert time.monotonic() - began < 30

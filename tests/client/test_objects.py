@@ -24,10 +24,13 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
+from pulse_registry.service.bucket import Bucket
+from pulse_registry.service.link import Patience
 from pulse_registry.service.store import ServiceStore
 from pulse_registry.service.uploads import HELD_BYTES
 from pulse_registry.store import Buffer, Stream, create, read_into
-from tests.client.scripted import BRIEF, Asked, Reply, Script, Server, document, problem, serving
+from tests.client.scripted import PATIENT, Asked, Reply, Script, Server, document, problem, serving
+from tests.waiting import NEVER_S
 
 KEY = "run/objects/patch/000000000000-000000000001-0123456789abcdef0123456789abcdef.safetensors"
 BELOW = KEY.removeprefix("run/")
@@ -90,7 +93,7 @@ class Pair:
 def pair() -> Iterator[Pair]:
     it = Pair()
     with serving(it.script) as it.service, serving(lambda asked: it.bucket_script(asked)) as it.bucket:
-        it.store = ServiceStore(it.service.url, TOKEN, patience=BRIEF)
+        it.store = ServiceStore(it.service.url, TOKEN, patience=PATIENT)
         yield it
         it.store.close()
 
@@ -160,9 +163,11 @@ def test_an_answer_that_is_not_what_was_asked_for_can_be_asked_for_again(pair: P
 
 
 def test_a_bucket_that_is_silent_is_given_up(pair: Pair) -> None:
-    pair.bucket_script = lambda _: Reply(body=DATA, pieces=[b"more"], pause_s=30.0)
+    pair.bucket_script = lambda _: Reply(body=DATA, pieces=[b"more"], pause_s=NEVER_S)
+    pair.store._bucket = brief = Bucket(Patience(silence_s=0.1))
     with pytest.raises(StoreUnavailable, match="no answer in time"):
         pair.store.get(KEY)
+    brief.close()
 
 
 def test_an_object_that_is_not_there_is_not_found(pair: Pair) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pulse_registry
 from tests.client.policies import blank, equal, opened, policy
 from tests.service import Service
+from tests.waiting import HANG_S
 
 
 def test_a_version_announced_by_a_service_is_ready_without_the_caller(
@@ -23,7 +24,7 @@ def test_a_version_announced_by_a_service_is_ready_without_the_caller(
             with worker.prefetch(into=weights, poll_seconds=3600.0) as prefetch:
                 for number in (1, 2):
                     trainer.push(number, policy(number))
-                    staged = prefetch.take(timeout=60.0)
+                    staged = prefetch.take(timeout=HANG_S)
                     assert staged is not None
                     with staged:
                         assert staged.apply().version == number

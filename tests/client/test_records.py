@@ -14,7 +14,8 @@ from pulse_registry.service.connect import connect
 from pulse_registry.service.records import Records
 from pulse_registry.service.store import ServiceStore
 from pulse_registry.store import MemoryStore, RetryStore, gateway_of, open_store
-from tests.client.scripted import BRIEF, Asked, Reply, Server, document, problem, serving
+from tests.client.scripted import PATIENT, Asked, Reply, Server, document, problem, serving
+from tests.waiting import HANG_S
 
 
 class Log:
@@ -47,7 +48,7 @@ class Log:
 
 
 def store(server: Server) -> ServiceStore:
-    return ServiceStore(server.url, patience=BRIEF)
+    return ServiceStore(server.url, patience=PATIENT)
 
 
 def read_all(of: ServiceStore, first: int) -> int:
@@ -94,9 +95,9 @@ def test_a_record_that_was_waited_for_is_there_without_another_request() -> None
         timer.start()
         gateway = gateway_of(RetryStore(client))
         assert gateway is not None
-        assert gateway.wait_for_record("run", 1, 60.0)
+        assert gateway.wait_for_record("run", 1, HANG_S)
         timer.join()
-        assert gateway.wait_for_record("run", 2, 60.0)
+        assert gateway.wait_for_record("run", 2, HANG_S)
         assert client.get(f"run/{keys.record_key(1)}") == Log.record(1)
         assert client.get(f"run/{keys.record_key(2)}") == Log.record(2)
         client.close()
@@ -115,8 +116,8 @@ def test_a_service_that_restarts_is_waited_for() -> None:
     log, pauses = Log(1), []
     replies = iter([Reply(502), problem("StoreUnavailable", 503, **{"Retry-After": "7"})])
     with serving(lambda asked: next(replies, None) or log.script(asked)) as server:
-        api = ServiceApi(server.url, None, BRIEF)
-        assert Records(api, sleep=pauses.append).wait("run", 0, 60.0)
+        api = ServiceApi(server.url, None, PATIENT)
+        assert Records(api, sleep=pauses.append).wait("run", 0, HANG_S)
         api.close()
     assert len(pauses) == 2
     assert pauses[0] < 7 <= pauses[1]
@@ -127,7 +128,7 @@ def test_who_waits_for_what_can_not_come_is_told(name: str, kind: type[Exception
     with serving(lambda _: problem(name, 404)) as server:
         client = store(server)
         with pytest.raises(kind):
-            client.wait_for_record("run", 0, 60.0)
+            client.wait_for_record("run", 0, HANG_S)
         client.close()
 
 
@@ -135,7 +136,7 @@ def test_records_of_another_run_are_not_taken() -> None:
     with serving(lambda _: document({"run": "other", "since": 0, "records": ["{}"]})) as server:
         client = store(server)
         with pytest.raises(UnsupportedFormat):
-            client.wait_for_record("run", 0, 60.0)
+            client.wait_for_record("run", 0, HANG_S)
         client.close()
 
 
@@ -240,7 +241,7 @@ def test_whether_a_token_may_go_in_clear_is_said_by_the_caller_or_the_environmen
 def test_a_service_that_is_gone_is_a_typed_error() -> None:
     with serving(lambda _: document({})) as server:
         url = server.url
-    client = ServiceStore(url, patience=BRIEF)
+    client = ServiceStore(url, patience=PATIENT)
     with pytest.raises(StoreUnavailable):
         client.get("run/head")
     client.close()

@@ -18,11 +18,13 @@ import pulse_registry
 from pulse_registry import AccessDenied, Conflict, Fenced, InvalidArgument, NotFound, Registry, Version
 from pulse_registry.log import keys
 from pulse_registry.publish import PublishOptions
+from pulse_registry.service import records
 from pulse_registry.service.store import ServiceStore
 from pulse_registry.store import open_store
 from pulse_schemas.api import WorkerReport
 from tests.client.policies import blank, equal, opened, policy
 from tests.service import Service
+from tests.waiting import HANG_S
 
 
 def push_all(registry: Registry, count: int, first: int = 0) -> None:
@@ -104,7 +106,7 @@ def test_trainers_that_race_commit_each_version_once(file_service: Service, run:
     def race(racer: int) -> None:
         registry = opened(file_service, run)
         for number in range(rounds):
-            start.wait(60)
+            start.wait(HANG_S)
             step = 2 * number + racer
             try:
                 told.append((registry.push(step, policy(step % 5)).version, step))
@@ -146,7 +148,7 @@ def test_a_worker_needs_no_keys_of_the_bucket(services: dict[str, Service], run:
         env={**environment, "PULSE_TOKEN": token},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=True,
     )
     cells = b"".join(policy(2)[name].tobytes() for name in sorted(policy(2)))
@@ -221,7 +223,7 @@ class Watching:
         self.thread.start()
 
     def _watch(self) -> None:
-        for version in self._registry.watch(after=-1, timeout=60):
+        for version in self._registry.watch(after=-1, timeout=HANG_S):
             with self._changed:
                 self.seen.append(version)
                 self._changed.notify_all()
@@ -230,10 +232,13 @@ class Watching:
 
     def await_count(self, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.seen) >= count, 60)
+            assert self._changed.wait_for(lambda: len(self.seen) >= count, HANG_S)
 
 
-def test_watching_begins_before_the_run_and_goes_on_through_a_restart(own_service: Service, run: str) -> None:
+def test_watching_begins_before_the_run_and_goes_on_through_a_restart(
+    own_service: Service, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "_GONE_S", HANG_S)
     with opened(own_service, run) as worker, opened(own_service, run) as trainer:
         watching = Watching(worker)
         push_all(trainer, 3)
@@ -243,7 +248,7 @@ def test_watching_begins_before_the_run_and_goes_on_through_a_restart(own_servic
         push_all(trainer, 5, first=3)
         watching.await_count(5)
         trainer.push(5, policy(5), metadata={"last": True})
-        watching.thread.join(60)
+        watching.thread.join(HANG_S)
         assert [version.version for version in watching.seen] == list(range(6))
 
 
@@ -266,7 +271,7 @@ def test_a_version_costs_a_watch_one_request(file_service: Service, run: str, ca
                     trainer.push(number, policy(number))
                     watching.await_count(number + 1)
             trainer.push(10, policy(10), metadata={"last": True})
-            watching.thread.join(60)
+            watching.thread.join(HANG_S)
     assert 8 <= sum(record.name == "httpx" for record in caplog.records) <= 10
 
 
@@ -274,7 +279,7 @@ def test_a_version_costs_a_watch_one_request(file_service: Service, run: str, ca
 
 
 def workers_of(service: Service, run: str) -> dict[str, dict[str, object]]:
-    with httpx.Client(headers={"Authorization": f"Bearer {service.token}"}, verify=False) as client:
+    with httpx.Client(headers={"Authorization": f"Bearer {service.token}"}, verify=False, timeout=HANG_S) as client:
         answer = client.get(f"{service.url}/v1/runs/{run}/workers")
     return {worker["worker"]: worker for worker in answer.raise_for_status().json()["workers"]}
 

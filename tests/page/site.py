@@ -17,6 +17,7 @@ from pulse_server import create_app
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenSet, new_token
 from tests.servers import free_ports
+from tests.waiting import HANG_S
 
 CELLS = 4096
 WAIT_S = 20.0
@@ -105,5 +106,5 @@ class Site:
         """Report as a worker does."""
         body = {"version": version, "digest": digest or self.digest(run), "phases": phases, "nbytes": 512}
         headers = {} if self.settings.insecure_open else {"Authorization": f"Bearer {self.tokens['all']}"}
-        answer = httpx.put(f"{self.url}v1/runs/{run}/workers/{worker}", json=body, headers=headers)
+        answer = httpx.put(f"{self.url}v1/runs/{run}/workers/{worker}", json=body, headers=headers, timeout=HANG_S)
         answer.raise_for_status()

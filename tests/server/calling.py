@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import unquote
 
+from tests.waiting import HANG_S
+
 
 @dataclass(slots=True)
 class Called:
@@ -26,7 +28,7 @@ async def call(
     *,
     headers: Mapping[str, str] | None = None,
     body: bytes = b"",
-    seconds: float = 30,
+    seconds: float = HANG_S,
 ) -> Called:
     """Send one request; the client goes away once an answer has begun, so that streams end, too."""
     raw_path, _, query = target.partition("?")

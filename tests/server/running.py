@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,15 +19,17 @@ from pulse_schemas import AttachRecord, CommitRecord, Layout, Record, Tensor
 from pulse_server import Settings, create_app
 from pulse_server.service import Service
 from tests.log.builders import RUN, Script
+from tests.waiting import HANG_S, NEVER_S
 
 T = TypeVar("T")
 LAYOUT = Layout(tensors=(Tensor(name="w", dtype="BF16", shape=(10, 10)),))
 
 
-def app_over(store: Store, **settings: object) -> FastAPI:
-    """Return a service over a store; it looks at the log often, and needs no token."""
-    quick = {"poll_seconds": 0.02, "report_seconds": 0.05, "insecure_open": True, "access_log": False, "rate_per_s": 0}
-    return create_app(Settings.read(root="memory://unused", **{**quick, **settings}), store)
+def app_over(store: Store, *, clock: Callable[[], float] = time.monotonic, **settings: object) -> FastAPI:
+    """Return a service over a store; it looks at the log often, lets callers wait for long, and needs no token."""
+    quick = {"poll_seconds": 0.02, "report_seconds": 0.05, "wait_max_s": NEVER_S, "rate_per_s": 0}
+    free = {"insecure_open": True, "access_log": False}
+    return create_app(Settings.read(root="memory://unused", **{**quick, **free, **settings}), store, clock=clock)
 
 
 def run_of(versions: int, run: str = RUN) -> Script:
@@ -79,7 +82,7 @@ class Running:
         async def call() -> T:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(HANG_S)
 
 
 class _Server(uvicorn.Server):
@@ -97,15 +100,15 @@ class _Server(uvicorn.Server):
 @contextmanager
 def running(app: FastAPI) -> Iterator[Running]:
     """Serve an app on a free port, in a thread; stop it as `pulse serve` does."""
-    server = _Server(uvicorn.Config(app, port=0, log_config=None, ws="none", timeout_graceful_shutdown=5))
+    server = _Server(uvicorn.Config(app, port=0, log_config=None, ws="none", timeout_graceful_shutdown=int(HANG_S)))
     thread = threading.Thread(target=server.run, name="uvicorn")
     thread.start()
     try:
-        if not server.ready.wait(20) or server.loop is None:
+        if not server.ready.wait(HANG_S) or server.loop is None:
             raise RuntimeError("the service did not start")
         port = server.servers[0].sockets[0].getsockname()[1]
         yield Running(f"http://127.0.0.1:{port}", app, server.loop)
         server.loop.call_soon_threadsafe(app.state.service.stop_waiting)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(HANG_S)

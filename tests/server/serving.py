@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_ENDS_S = 20.0
+from tests.waiting import HANG_S, NEVER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,14 @@ class Served:
     def stop(self, signal: int) -> int:
         """Send a signal, and return the exit code."""
         self.process.send_signal(signal)
-        return self.process.wait(_ENDS_S)
+        return self.process.wait(HANG_S)
 
 
 @contextmanager
 def serving(root: str, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """Serve a root; ``folder`` takes the log. All settings that are not given have their defaults."""
+    """Serve a root; ``folder`` takes the log. Settings that are not given have their defaults, but two deadlines."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("PULSE_")}
+    known |= {"PULSE_STOP_SECONDS": f"{NEVER_S:g}", "PULSE_WAIT_MAX_S": f"{NEVER_S:g}"}
     log = folder / "serve.log"
     pulse = str(Path(sys.executable).with_name("pulse"))
     command = [pulse, "serve", "--root", root, "--port", "0", "--json", *options]
@@ -48,10 +49,10 @@ def serving(root: str, folder: Path, *options: str, environment: Mapping[str, st
         stdout = process.stdout
         line = stdout.readline() if stdout is not None else ""
         if not line:
-            raise RuntimeError(f"pulse serve ended with {process.wait(_ENDS_S)}: {log.read_text()}")
+            raise RuntimeError(f"pulse serve ended with {process.wait(HANG_S)}: {log.read_text()}")
         yield Served(json.loads(line)["url"], process, log)
     finally:
         process.kill()
-        process.wait(_ENDS_S)
+        process.wait(HANG_S)
         if process.stdout is not None:
             process.stdout.close()

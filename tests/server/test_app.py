@@ -17,6 +17,7 @@ from pulse_registry.service.problems import STATUS, TYPE_PREFIX, error_of, probl
 from pulse_server import Settings, create_app
 from tests.log.builders import DictStore, keyframe, patch
 from tests.server.running import LAYOUT, app_over, fill, run_of
+from tests.waiting import HANG_S
 
 KINDS = sorted(
     (kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PulseError)),
@@ -69,7 +70,7 @@ with TestClient(app_over(store)) as client:
         assert client.get(f"/v1/runs/math{path}").status_code == 200, path
 print(sorted({"torch", "numba", "llvmlite", "transformers"} & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG_S)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 

@@ -19,6 +19,7 @@ from pulse_server.settings import Settings
 from tests.log.builders import RUN, DictStore, keyframe
 from tests.server.running import app_over, run_of, store_objects
 from tests.server.test_metrics import value
+from tests.waiting import HANG_S
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 GC = {"gc_keep_last": 2, "gc_keep_seconds": 0, "gc_grace_seconds": 0}
@@ -81,7 +82,7 @@ def test_a_service_that_is_told_to_collects_all_runs_again_and_again() -> None:
 
     store = filled(DictStore(), "a", "b")
     with TestClient(app_over(Noting(store), gc_seconds=0.01, **GC)):
-        assert deleted.wait(30)
+        assert deleted.wait(HANG_S)
     for run in ("a", "b"):
         assert versions(store, run) == [4, 5]
 

@@ -15,6 +15,7 @@ import pytest
 from pulse_server.routes import events
 from tests.log.builders import RUN, DictStore, Script
 from tests.server.running import LAYOUT, Running, app_over, fill, run_of, running, store_record
+from tests.waiting import HANG_S
 
 URL = f"/v1/runs/{RUN}"
 
@@ -64,7 +65,7 @@ def served(store: DictStore, script: Script) -> Iterator[Running]:
 
 @contextmanager
 def following(served: Running, query: str = "", **headers: str) -> Iterator[Iterator[Event]]:
-    with httpx.stream("GET", f"{served.url}{URL}/events{query}", headers=headers, timeout=20) as answer:
+    with httpx.stream("GET", f"{served.url}{URL}/events{query}", headers=headers, timeout=HANG_S) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert "no-" in answer.headers["cache-control"]
@@ -89,7 +90,7 @@ def test_new_versions_come_as_they_are_pushed(served: Running, store: DictStore,
             store_record(store, script.commit(layout=LAYOUT.id).records[-1])
             event = next(found)
             assert (event.kind, event.id) == ("version", str(number))
-            assert event.data == httpx.get(f"{served.url}{URL}/versions/{number}").json()
+            assert event.data == httpx.get(f"{served.url}{URL}/versions/{number}", timeout=HANG_S).json()
 
 
 def test_a_stream_begins_after_the_version_that_is_named(served: Running) -> None:
@@ -109,7 +110,7 @@ def test_a_stream_goes_on_where_it_broke_off(served: Running, store: DictStore, 
 
 @pytest.mark.parametrize("bad", ["x", "1.5", "-2", "1\t2"])
 def test_a_last_event_id_that_is_none_of_ours_is_refused(served: Running, bad: str) -> None:
-    answer = httpx.get(f"{served.url}{URL}/events", headers={"last-event-id": bad})
+    answer = httpx.get(f"{served.url}{URL}/events", headers={"last-event-id": bad}, timeout=HANG_S)
     assert answer.status_code == 422
 
 
@@ -117,7 +118,7 @@ def test_workers_come_when_one_reports(served: Running) -> None:
     with following(served) as found:
         assert next(found) == Event("workers", {"run": RUN, "workers": []}, None)
         report = {"version": 4, "digest": "f" * 32, "phases": {"apply": 0.1}}
-        assert httpx.put(f"{served.url}{URL}/workers/w-1", json=report).status_code == 204
+        assert httpx.put(f"{served.url}{URL}/workers/w-1", json=report, timeout=HANG_S).status_code == 204
         event = next(found)
         assert event.kind == "workers"
         assert [(w["worker"], w["staleness"], w["digest_matches"]) for w in event.data["workers"]] == [("w-1", 0, True)]
@@ -128,17 +129,19 @@ def test_a_report_is_told_at_once_by_the_replica_that_heard_it(store: DictStore,
         assert next(found).data["workers"] == []
         for number in range(3):
             report = {"version": 4, "digest": "f" * 32}
-            httpx.put(f"{served.url}{URL}/workers/w-{number}", json=report).raise_for_status()
+            httpx.put(f"{served.url}{URL}/workers/w-{number}", json=report, timeout=HANG_S).raise_for_status()
             assert [w["worker"] for w in next(found).data["workers"]] == [f"w-{n}" for n in range(number + 1)]
 
 
-def test_a_report_is_told_while_the_others_can_not_be_read(script: Script) -> None:
+def test_a_report_is_told_while_the_others_can_not_be_read(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_FIRST_LIST_S", 0.02)
+
     class Unlisted(DictStore):
         hanging = threading.Event()
 
         def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
             if "/reports/" in prefix:
-                self.hanging.wait(30)
+                self.hanging.wait(HANG_S)
             return super().list(prefix, after)
 
     store = Unlisted()
@@ -147,7 +150,7 @@ def test_a_report_is_told_while_the_others_can_not_be_read(script: Script) -> No
         with running(app_over(store, report_seconds=600)) as served, following(served) as found:
             assert next(found).data["workers"] == []
             report = {"version": 4, "digest": "f" * 32}
-            httpx.put(f"{served.url}{URL}/workers/w-1", json=report).raise_for_status()
+            httpx.put(f"{served.url}{URL}/workers/w-1", json=report, timeout=HANG_S).raise_for_status()
             assert [w["worker"] for w in next(found).data["workers"]] == ["w-1"]
             store.hanging.set()
     finally:
@@ -155,7 +158,7 @@ def test_a_report_is_told_while_the_others_can_not_be_read(script: Script) -> No
 
 
 def test_a_quiet_stream_says_that_it_lives(store: DictStore, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "PING_S", 1)
+    monkeypatch.setattr(events, "PING_S", 0.02)
     with running(app_over(store)) as served, following(served) as found:
         assert next(event.kind for event in found if event.kind != "workers") == ":"
 

@@ -19,6 +19,7 @@ from pulse_server.feed import Pace, RunFeed
 from pulse_server.feeds import Feeds
 from tests.log.builders import RUN, DictStore, Script
 from tests.server.running import fill, run_of, store_objects, store_record
+from tests.waiting import HANG_S
 
 PACE = Pace(0.01, 60.0)
 
@@ -45,13 +46,13 @@ class SwitchStore(WrapperStore):
             event.set()
 
     def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
-        self.gate.wait(20)
+        self.gate.wait(HANG_S)
         if self.down:
             raise StoreUnavailable("s3://secret: no route to host")
         try:
             return super().get(key, byte_range)
         finally:
-            self.answered.wait(20)
+            self.answered.wait(HANG_S)
 
 
 class World:
@@ -100,7 +101,7 @@ async def never() -> Any:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -110,7 +111,7 @@ def test_those_who_wait_are_all_woken_by_one_push(world: World) -> None:
         feed = world.feed()
         await feed.refresh()
         feed.follow()
-        waits = [asyncio.create_task(feed.wait(has_version(2), 20, never)) for _ in range(500)]
+        waits = [asyncio.create_task(feed.wait(has_version(2), HANG_S, never)) for _ in range(500)]
         await until(lambda: feed.waiting == 500)
         world.push()
         assert await asyncio.gather(*waits) == [True] * 500
@@ -124,7 +125,7 @@ def test_waiters_that_come_while_versions_are_pushed_lose_none(world: World) -> 
     async def follow(feed: RunFeed, until_version: int) -> list[int]:
         seen = [1]
         while seen[-1] < until_version:
-            assert await feed.wait(has_version(seen[-1] + 1), 20, never)
+            assert await feed.wait(has_version(seen[-1] + 1), HANG_S, never)
             seen.append(len(feed.state.versions) - 1)
         return seen
 
@@ -165,7 +166,7 @@ def test_a_client_that_goes_is_no_waiter_any_more(world: World) -> None:
             return {"type": "http.disconnect"}
 
         await feed.refresh()
-        wait = asyncio.create_task(feed.wait(has_version(2), 20, receive))
+        wait = asyncio.create_task(feed.wait(has_version(2), HANG_S, receive))
         await until(lambda: feed.waiting == 1)
         gone.set()
         assert not await wait
@@ -179,7 +180,7 @@ def test_a_cancelled_wait_leaves_nothing_behind(world: World) -> None:
     async def go() -> None:
         feed = world.feed()
         await feed.refresh()
-        wait = asyncio.create_task(feed.wait(has_version(2), 20, never))
+        wait = asyncio.create_task(feed.wait(has_version(2), HANG_S, never))
         await until(lambda: feed.waiting == 1)
         wait.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -195,11 +196,11 @@ def test_a_release_sends_all_away_at_once_and_those_who_come_later(world: World)
     async def go() -> None:
         feed = world.feed()
         await feed.refresh()
-        waits = [asyncio.create_task(feed.wait(has_version(2), 20, never)) for _ in range(100)]
+        waits = [asyncio.create_task(feed.wait(has_version(2), HANG_S, never)) for _ in range(100)]
         await until(lambda: feed.waiting == 100)
         feed.release()
         assert await asyncio.gather(*waits) == [False] * 100
-        assert not await feed.wait(has_version(2), 20)
+        assert not await feed.wait(has_version(2), HANG_S)
         await feed.stop()
 
     asyncio.run(go())
@@ -274,7 +275,7 @@ def test_a_feed_goes_on_by_itself_once_the_store_is_back(world: World, caplog: p
         world.store.down = True
         await until(lambda: "grows old" in caplog.text)
         world.push()
-        wait = asyncio.create_task(feed.wait(has_version(2), 20, never))
+        wait = asyncio.create_task(feed.wait(has_version(2), HANG_S, never))
         world.store.down = False
         assert await wait
         await feed.stop()
@@ -284,12 +285,11 @@ def test_a_feed_goes_on_by_itself_once_the_store_is_back(world: World, caplog: p
 
 
 def test_a_store_that_hangs_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "LOOK_TIMEOUT_S", 0.02)
-
     async def go() -> None:
         feed = world.feed()
         await feed.refresh()
         world.store.gate.clear()
+        monkeypatch.setattr(feed_module, "LOOK_TIMEOUT_S", 0.02)  # from here on: a real read may take longer
         with pytest.raises(StoreUnavailable, match="has not answered"):
             await feed.refresh()
         world.store.gate.set()
@@ -320,7 +320,7 @@ def test_a_feed_stops_looking_when_nobody_has_asked_for_a_while(world: World) ->
         await feed.refresh()
         feed.follow()
         await until(lambda: world.counting.calls["get"] > 10)
-        wait = asyncio.create_task(feed.wait(has_version(2), 20, never))
+        wait = asyncio.create_task(feed.wait(has_version(2), HANG_S, never))
         await until(lambda: feed.waiting == 1)
         world.clock.now += 61
         calls = world.counting.calls["get"]
@@ -342,16 +342,16 @@ def test_what_is_announced_in_a_short_time_is_one_edition_and_wakes_nobody_else(
         feed = world.feed()
         await feed.refresh()
         woken: list[bool] = []
-        version = asyncio.create_task(feed.wait(lambda state: bool(woken.append(True)), 20, never))
-        streams = [asyncio.create_task(feed.wait_for_edition(0, 1, 20)) for _ in range(3)]
+        version = asyncio.create_task(feed.wait(lambda state: bool(woken.append(True)), HANG_S, never))
+        streams = [asyncio.create_task(feed.wait_for_edition(0, 1, HANG_S)) for _ in range(3)]
         await until(lambda: feed.waiting == 1)
         for _ in range(100):
             feed.announce(0.01)
         await asyncio.gather(*streams)
         assert (feed.edition, len(woken), version.done()) == (1, 1, False)
-        await feed.wait_for_edition(0, 1, 20)  # it has passed: nothing to wait for
+        await feed.wait_for_edition(0, 1, HANG_S)  # it has passed: nothing to wait for
         feed.announce(0.01)
-        await feed.wait_for_edition(1, 1, 20)
+        await feed.wait_for_edition(1, 1, HANG_S)
         assert feed.edition == 2
         await feed.stop()
         assert not await version
@@ -363,7 +363,7 @@ def test_an_append_wakes_those_who_wait_without_another_look(world: World) -> No
     async def go() -> None:
         feed = world.feed()
         await feed.refresh()
-        wait = asyncio.create_task(feed.wait(has_version(2), 20, never))
+        wait = asyncio.create_task(feed.wait(has_version(2), HANG_S, never))
         record = world.script.make_commit(layout=world.script.state.versions[0].layout)
         store_objects(world.base, record)
         assert await feed.append(record.seal()) == record
@@ -477,7 +477,7 @@ def test_feeds_are_bounded_but_those_in_use_are_kept(world: World) -> None:
     async def go() -> None:
         feeds = world.feeds(max_feeds=4)
         first = await feeds.open(names[0])
-        wait = asyncio.create_task(first.wait(has_version(1), 20, never))
+        wait = asyncio.create_task(first.wait(has_version(1), HANG_S, never))
         await until(lambda: first.waiting == 1)
         opened = [await feeds.open(name) for name in names[1:]]
         assert len(feeds) == 4

@@ -6,8 +6,9 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from pulse_server.probe import PROBE_KEY, StoreProbe
 from pulse_server.settings import Settings
 from tests.server.calling import calling
 from tests.server.edges import Clock
+from tests.waiting import HANG_S, until
 
 
 class MoodyStore(WrapperStore):
@@ -30,20 +32,26 @@ class MoodyStore(WrapperStore):
         self.open = threading.Event()
         self.open.set()
         self.asked = threading.Semaphore(0)
-        self.hanging = 0
+        self.out = self.stuck = 0
+        self._lock = threading.Lock()
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        shut = not self.open.is_set()
+        with self._lock:
+            self.out += 1
+            self.stuck += shut
         self.asked.release()
-        self.hanging += 1
         self.open.wait()
-        self.hanging -= 1
+        with self._lock:
+            self.out -= 1
+            self.stuck -= shut
         if self.error is not None:
             raise self.error
         return super().get(key, byte_range)
 
 
 @contextmanager
-def probing(store: MoodyStore, **options: float) -> Iterator[StoreProbe]:
+def probing(store: MoodyStore, **options: Any) -> Iterator[StoreProbe]:
     probe = StoreProbe(store, **options)
     probe.start()
     try:
@@ -51,16 +59,6 @@ def probing(store: MoodyStore, **options: float) -> Iterator[StoreProbe]:
     finally:
         store.open.set()
         probe.stop()
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for what the probe's threads bring about."""
-    tick = threading.Event()
-    for _ in range(int(seconds / 0.01)):
-        if condition():
-            return
-        tick.wait(0.01)
-    raise AssertionError("it did not come about")
 
 
 def test_nothing_is_ready_before_the_first_answer() -> None:
@@ -112,13 +110,16 @@ def test_a_probe_is_one_small_read_and_no_listing() -> None:
 
 def test_a_store_that_hangs_is_down_and_up_again_when_it_answers(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    store = MoodyStore()
-    with probing(store, every_s=0.02, limit_s=0.5) as probe:
-        until(lambda: probe.ready)
+    store, clock = MoodyStore(), Clock()
+    with probing(store, every_s=0.02, limit_s=4, clock=clock.monotonic) as probe:
+        until(lambda: len(caplog.messages) == 1)
+        assert probe.ready
         store.open.clear()
+        until(lambda: store.stuck == 8)  # as many as may be under way: no answer is
+        clock.seconds += 5
         until(lambda: len(caplog.messages) == 2)
         assert not probe.ready
-        assert probe.age_s > 0.5
+        assert probe.age_s > 4
         store.open.set()
         until(lambda: probe.ready)
         until(lambda: len(caplog.messages) == 3)
@@ -129,9 +130,9 @@ def test_a_store_that_hangs_is_down_and_up_again_when_it_answers(caplog: pytest.
 def test_questions_that_hang_do_not_pile_up() -> None:
     store = MoodyStore()
     store.open.clear()
-    with probing(store, every_s=0.001, limit_s=0.5):
+    with probing(store, every_s=0.001):
         for _ in range(8):
-            assert store.asked.acquire(timeout=20)
+            assert store.asked.acquire(timeout=HANG_S)
         assert not store.asked.acquire(timeout=0.1)
 
 
@@ -139,7 +140,7 @@ def test_a_probe_that_stopped_asks_no_more() -> None:
     store = MoodyStore()
     with probing(store, every_s=0.01) as probe:
         until(lambda: probe.ready)
-    until(lambda: store.hanging == 0)
+    until(lambda: store.out == 0)
     while store.asked.acquire(blocking=False):
         pass
     assert not store.asked.acquire(timeout=0.1)
@@ -148,12 +149,15 @@ def test_a_probe_that_stopped_asks_no_more() -> None:
 
 def test_readyz_tells_of_a_store_that_is_down_while_healthz_stays_well() -> None:
     store = MoodyStore()
-    settings = Settings.read(root="memory://unused", insecure_open=True, probe_seconds=0.02, ready_seconds=0.5)
-    with calling(create_app(settings, store)) as call:
+    clock = Clock()
+    settings = Settings.read(root="memory://unused", insecure_open=True, probe_seconds=0.02, ready_seconds=4)
+    with calling(create_app(settings, store, clock=clock.monotonic)) as call:
         until(lambda: call("GET", "/readyz").status == 200)
         assert json.loads(call("GET", "/readyz").body).keys() == {"status", "store_age_s"}
         store.open.clear()
-        until(lambda: call("GET", "/readyz").status == 503)
+        until(lambda: store.stuck == 8)
+        clock.seconds += 5
+        assert call("GET", "/readyz").status == 503
         refused = json.loads(call("GET", "/readyz").body)
         assert refused["type"] == f"{TYPE_PREFIX}StoreUnavailable"
         assert call("GET", "/healthz").status == 200

@@ -18,6 +18,7 @@ from pulse_server.tokens import TokenSet, new_token
 from tests.log.builders import RUN, DictStore, Script, keyframe, patch
 from tests.server.edges import NOW, bearer
 from tests.server.running import LAYOUT, app_over, fill, run_of, running, store_objects
+from tests.waiting import HANG_S
 
 URL = f"/v1/runs/{RUN}"
 READER = "rollout-17-5c8f3f1c"
@@ -100,7 +101,7 @@ def test_a_worker_behind_the_service_has_a_lease_until_it_is_closed() -> None:
     with running(app_over(store)) as service:
         with pulse_registry.open(service.url, run=RUN, worker="w", backend="reference") as worker:
             worker.pull("latest", into={"w": np.zeros(4, np.uint16)})
-            assert leased.wait(20)
+            assert leased.wait(HANG_S)
             (key,) = below.list(keys.LEASES)
             assert Lease.unseal(below.get(key)).version == 0
         assert [*below.list(keys.LEASES)] == []

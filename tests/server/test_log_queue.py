@@ -12,7 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from pulse_server import log_queue
 from pulse_server.log_queue import LogQueue
+from tests.waiting import HANG_S
 
 FORM = logging.Formatter("%(message)s")
 
@@ -27,9 +29,15 @@ class Pipe(io.StringIO):
 
     def write(self, text: str) -> int:
         self.asked.set()
-        self.open.wait(30)
+        self.open.wait(HANG_S)
         self.writes += 1
         return super().write(text)
+
+
+@pytest.fixture(autouse=True)
+def _written_on_a_busy_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_FLUSH_S", "_CLOSE_S"):
+        monkeypatch.setattr(log_queue, name, HANG_S)
 
 
 @contextmanager
@@ -68,7 +76,7 @@ def test_a_stream_that_takes_nothing_stops_nobody_and_gets_what_waits_in_few_wri
     with logging_to(pipe) as logger:
         pipe.open.clear()
         logger.info("first")
-        assert pipe.asked.wait(10)
+        assert pipe.asked.wait(HANG_S)
         for number in range(500):
             logger.info("line %d", number)
         assert pipe.writes == 0
@@ -81,7 +89,7 @@ def test_lines_over_the_bound_are_dropped_and_that_is_said() -> None:
     with logging_to(pipe, max_waiting=3) as logger:
         pipe.open.clear()
         logger.info("first")
-        assert pipe.asked.wait(10)
+        assert pipe.asked.wait(HANG_S)
         for number in range(10):
             logger.info("line %d", number)
         pipe.open.set()
@@ -91,7 +99,7 @@ def test_lines_over_the_bound_are_dropped_and_that_is_said() -> None:
 
 
 def test_a_flush_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulse_server.log_queue._FLUSH_S", 0.01)
+    monkeypatch.setattr(log_queue, "_FLUSH_S", 0.01)
     pipe = Pipe()
     with logging_to(pipe) as logger:
         pipe.open.clear()
@@ -112,10 +120,12 @@ def test_a_line_that_can_not_be_formatted_does_not_end_the_others(capsys: pytest
 def test_what_was_logged_is_written_when_python_ends() -> None:
     script = (
         "import logging\n"
+        "from pulse_server import log_queue\n"
         "from pulse_server.logs import configure\n"
         "from pulse_server.settings import Settings\n"
+        f"log_queue._CLOSE_S = {HANG_S}\n"
         "configure(Settings.read(root='memory://x'))\n"
         "for number in range(5000): logging.info('line %d', number)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert done.stderr.count("\n") == 5000

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import socket
-import time
 import uuid
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from pulse_server.command import is_loopback
 from tests.server.edges import bearer
 from tests.server.serving import Served, serving
 from tests.servers import S3Server
+from tests.waiting import HANG_S, NEVER_S
 
 WAITERS = 200
 OPEN = ("--insecure-open",)
@@ -44,7 +44,7 @@ def first_record(run: str) -> bytes:
 
 def exchange(served: Served, request: bytes) -> bytes:
     """Send bytes as they are, and return what comes back until the connection ends."""
-    with socket.create_connection(served.address, timeout=20) as connection:
+    with socket.create_connection(served.address, timeout=HANG_S) as connection:
         connection.sendall(request)
         connection.shutdown(socket.SHUT_WR)
         answer = b""
@@ -57,9 +57,9 @@ def test_it_says_where_it_is_and_answers_there(tmp_path: Path) -> None:
     push(str(tmp_path / "root"), "math")
     with serving(str(tmp_path / "root"), tmp_path, *OPEN) as served:
         assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d+", served.url)
-        assert httpx.get(f"{served.url}/healthz").json() == {"status": "ok"}
-        assert httpx.get(f"{served.url}/v1/runs/math/versions/latest").json()["version"] == 0
-        assert "pulse_store_calls_total" in httpx.get(f"{served.url}/metrics").text
+        assert httpx.get(f"{served.url}/healthz", timeout=HANG_S).json() == {"status": "ok"}
+        assert httpx.get(f"{served.url}/v1/runs/math/versions/latest", timeout=HANG_S).json()["version"] == 0
+        assert "pulse_store_calls_total" in httpx.get(f"{served.url}/metrics", timeout=HANG_S).text
         assert served.stop(signal.SIGINT) == 0
 
 
@@ -83,8 +83,10 @@ def test_tricks_and_over_long_heads_are_refused_on_the_wire_too(tmp_path: Path) 
 
 def test_an_open_service_takes_no_name_of_another_site(tmp_path: Path) -> None:
     with serving(str(tmp_path), tmp_path, *OPEN) as served:
-        assert httpx.get(f"{served.url}/healthz", headers={"host": "rebound.example"}).status_code == 400
-        assert httpx.get(f"{served.url}/healthz", headers={"host": "localhost:1"}).status_code == 200
+        assert (
+            httpx.get(f"{served.url}/healthz", headers={"host": "rebound.example"}, timeout=HANG_S).status_code == 400
+        )
+        assert httpx.get(f"{served.url}/healthz", headers={"host": "localhost:1"}, timeout=HANG_S).status_code == 200
 
 
 async def half_sent(served: Served, run: str, record: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -101,11 +103,11 @@ def test_a_stop_answers_all_who_wait_and_takes_in_what_it_had_begun_to_take(tmp_
     push(str(root), "math")
     record = first_record("code")
 
-    async def ask(served: Served) -> tuple[list[int], bytes, float]:
+    async def ask(served: Served) -> tuple[list[int], bytes]:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=served.url, timeout=30, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=served.url, timeout=HANG_S, limits=limits) as client:
             parked = [
-                asyncio.create_task(client.get("/v1/runs/math/versions/latest", params={"after": 0, "wait": 60}))
+                asyncio.create_task(client.get("/v1/runs/math/versions/latest", params={"after": 0, "wait": 3600}))
                 for _ in range(WAITERS)
             ]
             while True:  # until all of them are parked
@@ -114,38 +116,35 @@ def test_a_stop_answers_all_who_wait_and_takes_in_what_it_had_begun_to_take(tmp_
                     break
             reader, writer = await half_sent(served, "code", record)
             await client.get("/healthz")
-            began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             answers = await asyncio.gather(*parked)
             writer.write(record[len(record) // 2 :])
             await writer.drain()
             answer = await reader.read()
             writer.close()
-            return [one.status_code for one in answers], answer, began
+            return [one.status_code for one in answers], answer
 
     with serving(str(root), tmp_path, *OPEN) as served:
-        statuses, answer, began = asyncio.run(ask(served))
-        assert served.process.wait(20) == 0
-        took = time.monotonic() - began
+        statuses, answer = asyncio.run(ask(served))
+        assert served.process.wait(HANG_S) == 0
         log = served.log.read_text()
     assert statuses == [204] * WAITERS
     assert answer.startswith(b"HTTP/1.1 201"), answer
     assert (root / "code" / record_key(0)).read_bytes() == record
-    assert took < 10
     assert "Traceback" not in log
 
 
 def test_a_stop_ends_event_streams(tmp_path: Path) -> None:
     push(str(tmp_path / "root"), "math")
     with serving(str(tmp_path / "root"), tmp_path, *OPEN) as served:
-        began = 0.0
-        with httpx.stream("GET", f"{served.url}/v1/runs/math/events?after=-1", timeout=20) as stream:
+        told = False
+        with httpx.stream("GET", f"{served.url}/v1/runs/math/events?after=-1", timeout=HANG_S) as stream:
             for piece in stream.iter_text():
-                if not began and "event: version" in piece:
-                    began = time.monotonic()
+                if not told and "event: version" in piece:
+                    told = True
                     served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(20) == 0
-        assert time.monotonic() - began < 8
+        assert told
+        assert served.process.wait(HANG_S) == 0
 
 
 def test_a_stop_does_not_wait_for_a_client_that_sends_no_more(tmp_path: Path) -> None:
@@ -153,33 +152,30 @@ def test_a_stop_does_not_wait_for_a_client_that_sends_no_more(tmp_path: Path) ->
 
     async def ask(served: Served) -> None:
         _, writer = await half_sent(served, "code", record)
-        async with httpx.AsyncClient(base_url=served.url) as client:
+        async with httpx.AsyncClient(base_url=served.url, timeout=HANG_S) as client:
             await client.get("/healthz")
         served.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(served.process.wait, 20)
+        await asyncio.to_thread(served.process.wait, HANG_S)
         writer.close()
 
-    with serving(str(tmp_path / "root"), tmp_path, *OPEN, environment={"PULSE_STOP_SECONDS": "1"}) as served:
-        began = time.monotonic()
+    environment = {"PULSE_STOP_SECONDS": "1", "PULSE_BODY_SECONDS": f"{NEVER_S:g}"}
+    with serving(str(tmp_path / "root"), tmp_path, *OPEN, environment=environment) as served:
         asyncio.run(ask(served))
-        assert time.monotonic() - began < 10
     assert not (tmp_path / "root" / "code").exists()
 
 
 def test_a_store_that_never_answers_holds_up_neither_health_nor_a_stop(tmp_path: Path, moto: S3Server) -> None:
-    environment = {**moto.environment, "PULSE_STOP_SECONDS": "1"}
+    environment = {**moto.environment, "PULSE_STOP_SECONDS": "1", "PULSE_STORE_ANSWER_S": f"{NEVER_S:g}"}
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         root = f"s3://bucket/root?endpoint_url={endpoint}&region=us-east-1&addressing_style=path"
         with serving(root, tmp_path, *OPEN, environment=environment) as served:
-            assert httpx.get(f"{served.url}/healthz").status_code == 200
-            assert httpx.get(f"{served.url}/readyz").status_code == 503
+            assert httpx.get(f"{served.url}/healthz", timeout=HANG_S).status_code == 200
+            assert httpx.get(f"{served.url}/readyz", timeout=HANG_S).status_code == 503
             with socket.create_connection(served.address) as asking:
                 asking.sendall(b"GET /v1/runs/math HTTP/1.1\r\nhost: localhost\r\n\r\n")
-                assert httpx.get(f"{served.url}/healthz").status_code == 200
-                began = time.monotonic()
-                served.stop(signal.SIGTERM)
-                assert time.monotonic() - began < 10
+                assert httpx.get(f"{served.url}/healthz", timeout=HANG_S).status_code == 200
+                served.stop(signal.SIGTERM)  # returns, while the store is still silent
 
 
 def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
@@ -191,12 +187,12 @@ def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
     token = capsys.readouterr().out.strip()
     push(moto_url, "math")
     with serving(moto_url, tmp_path, "--tokens", tokens, environment=moto.environment) as served:
-        with httpx.Client(base_url=served.url, headers=bearer(token)) as client:
+        with httpx.Client(base_url=served.url, headers=bearer(token), timeout=HANG_S) as client:
             route = client.get("/v1/runs/math/route").json()
             signed = route["legs"][0]["objects"][0]["url"]
             key = route["legs"][0]["objects"][0]["key"]
             assert "X-Amz-Signature=" in signed
-            assert httpx.get(signed).status_code == 200
+            assert httpx.get(signed, timeout=HANG_S).status_code == 200
             assert client.get(f"/v1/runs/math/{key}").status_code == 307
             assert client.get("/v1/runs/math", params={"token": token, "url": signed}).status_code in (200, 422)
             assert client.get(f"/v1/runs/{token}").status_code == 400
@@ -214,7 +210,7 @@ def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
 
 def test_log_lines_can_be_json(tmp_path: Path) -> None:
     with serving(str(tmp_path), tmp_path, *OPEN, "--log-format", "json") as served:
-        httpx.get(f"{served.url}/v1/token")
+        httpx.get(f"{served.url}/v1/token", timeout=HANG_S)
         assert served.stop(signal.SIGTERM) == 0
         lines = [json.loads(line) for line in served.log.read_text().splitlines()]
     assert [line["route"] for line in lines if line["logger"] == "pulse_server.access"] == ["/v1/token"]

@@ -14,6 +14,7 @@ from pulse_server import Settings, create_app
 from tests.log.builders import DictStore
 from tests.server.running import fill, run_of
 from tests.server.test_objects import PATCH, RUN, SHARD, URL
+from tests.waiting import HANG_S
 
 MIB = 1 << 20
 
@@ -29,7 +30,7 @@ def client(seaweedfs_url: str) -> Iterator[TestClient]:
 
 def send(request: dict[str, object], data: bytes) -> httpx.Response:
     """Send a signed PUT as a trainer does, which holds no key of the bucket."""
-    return httpx.put(str(request["url"]), headers=dict(request["headers"]), content=data, timeout=60)  # type: ignore[call-overload]
+    return httpx.put(str(request["url"]), headers=dict(request["headers"]), content=data, timeout=HANG_S)  # type: ignore[call-overload]
 
 
 def sha256(data: bytes) -> str:
@@ -45,8 +46,8 @@ def test_a_signed_put_stores_these_bytes_once(client: TestClient, seaweedfs_url:
     assert send(request, data).status_code == 200
     assert send(request, data).status_code == 412
     location = client.get(f"{URL}/{PATCH}").headers["location"]
-    assert httpx.get(location).content == data
-    assert httpx.get(location, headers={"range": "bytes=10-19"}).content == data[10:20]
+    assert httpx.get(location, timeout=HANG_S).content == data
+    assert httpx.get(location, headers={"range": "bytes=10-19"}, timeout=HANG_S).content == data[10:20]
     assert client.head(f"{URL}/{PATCH}").headers["content-length"] == str(len(data))
     assert PrefixStore(open_store(seaweedfs_url), RUN).get(PATCH) == data
 
@@ -65,7 +66,7 @@ def test_an_upload_in_parts_is_an_object_once_it_is_complete(client: TestClient)
     assert client.head(f"{URL}/{SHARD}").status_code == 404
     assert client.post(f"{upload}/complete", json={"key": SHARD, "parts": parts}).status_code == 201
     urls = client.post(f"{URL}/urls", json={"keys": [SHARD]}).json()["urls"]
-    assert httpx.get(urls[SHARD]).content == data
+    assert httpx.get(urls[SHARD], timeout=HANG_S).content == data
 
 
 def test_the_urls_of_a_route_read_its_objects_without_a_key(client: TestClient, seaweedfs_url: str) -> None:
@@ -80,5 +81,5 @@ def test_the_urls_of_a_route_read_its_objects_without_a_key(client: TestClient, 
     assert body["expires_at"]
     for leg in body["legs"]:
         for item in leg["objects"]:
-            answer = httpx.get(item["url"])
+            answer = httpx.get(item["url"], timeout=HANG_S)
             assert (answer.status_code, len(answer.content)) == (200, item["size"])

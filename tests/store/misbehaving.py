@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from xml.sax.saxutils import escape
 
+from tests.waiting import HANG_S
+
 
 @dataclass(slots=True)
 class Request:
@@ -47,7 +49,7 @@ class Request:
 
     def hold(self, seconds: float | None = None) -> bool:
         """Wait, at most until the test is over; tell whether it is."""
-        return self._over.wait(seconds)
+        return self._over.wait(HANG_S if seconds is None else seconds)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from pulse_registry.store import FileStore, Store
 from tests.store import processes
 from tests.store.conformance import StoreConformance, Subject
 from tests.store.model import StoreMachine
+from tests.waiting import HANG_S
 
 
 def files_in(folder: Path) -> list[str]:
@@ -30,7 +31,7 @@ def run_processes(*arguments: object) -> Any:
         [sys.executable, processes.__file__, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

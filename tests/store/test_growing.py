@@ -29,6 +29,7 @@ from pulse_registry.store.s3_upload import growing_parts
 from tests.servers import S3Bucket
 from tests.store.misbehaving import Request
 from tests.store.test_s3_faults import MIB, Multipart, error, lost, served
+from tests.waiting import HANG_S
 
 pytestmark = pytest.mark.usefixtures("_credentials")
 
@@ -227,7 +228,7 @@ def test_parts_go_up_while_the_rest_is_made() -> None:
 
     def rest() -> Iterator[bytes]:
         yield from LARGE
-        assert began.wait(60), "no part was sent before the last buffer was there"
+        assert began.wait(HANG_S), "no part was sent before the last buffer was there"
         yield b"the end"
 
     answers = Watched({})

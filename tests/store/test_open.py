@@ -9,6 +9,7 @@ import pytest
 import pulse_registry.store
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import FileStore, MemoryStore, open_store
+from tests.waiting import HANG_S
 
 
 def test_a_memory_url_opens_a_store_in_memory() -> None:
@@ -68,5 +69,5 @@ def test_the_public_names_are_all_there_in_order() -> None:
 def test_importing_stores_imports_no_torch_and_no_cloud_client() -> None:
     unwanted = {"torch", "boto3", "botocore", "urllib3", "s3fs"}
     script = f"import sys, pulse_registry.store; print({unwanted} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert done.stdout.strip() == "set()"

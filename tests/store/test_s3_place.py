@@ -9,6 +9,7 @@ import pytest
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import S3Place, open_store
 from pulse_registry.store.s3_place import parse_s3_url
+from tests.waiting import HANG_S
 
 
 def test_a_url_names_bucket_prefix_and_options() -> None:
@@ -118,5 +119,5 @@ def test_without_boto3_the_error_says_what_to_install() -> None:
         "try: open_store('s3://bucket')\n"
         "except InvalidArgument as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert "pip install 'pulse-registry[s3]'" in done.stdout

@@ -12,6 +12,7 @@ import pytest
 from pulse_registry.errors import AccessDenied, AlreadyExists, InvalidArgument
 from pulse_registry.store import PrefixStore, Presigner, S3Place, S3Store, SignedPut, UploadedPart, presigner_of
 from tests.servers import S3Bucket
+from tests.waiting import HANG_S
 
 DATA = b"some bytes of a patch" * 100
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -34,7 +35,9 @@ def key() -> str:
 
 def send(request: SignedPut, data: bytes, **changes: str | None) -> httpx.Response:
     headers = {**request.headers, **{name.replace("_", "-"): value for name, value in changes.items()}}
-    return httpx.put(request.url, content=data, headers={k: v for k, v in headers.items() if v is not None})
+    return httpx.put(
+        request.url, content=data, headers={k: v for k, v in headers.items() if v is not None}, timeout=HANG_S
+    )
 
 
 def sha256(data: bytes) -> str:
@@ -43,13 +46,13 @@ def sha256(data: bytes) -> str:
 
 def test_a_signed_url_reads_an_object_or_a_range_of_it_and_nothing_else(store: S3Store, key: str) -> None:
     url = store.presign(key, 60)
-    assert httpx.get(url).status_code == 404
+    assert httpx.get(url, timeout=HANG_S).status_code == 404
     store.put(key, DATA)
-    assert httpx.get(url).content == DATA
-    assert httpx.get(url, headers={"Range": "bytes=5-9"}).content == DATA[5:10]
-    assert httpx.put(url, content=b"x").status_code == 403
-    assert httpx.delete(url).status_code == 403
-    assert httpx.get(url.replace("safetensors", "safetensor")).status_code == 403
+    assert httpx.get(url, timeout=HANG_S).content == DATA
+    assert httpx.get(url, headers={"Range": "bytes=5-9"}, timeout=HANG_S).content == DATA[5:10]
+    assert httpx.put(url, content=b"x", timeout=HANG_S).status_code == 403
+    assert httpx.delete(url, timeout=HANG_S).status_code == 403
+    assert httpx.get(url.replace("safetensors", "safetensor"), timeout=HANG_S).status_code == 403
     assert store.get(key) == DATA
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
 
 from tests.servers import S3Server
+from tests.waiting import until
 
 _STARTER = """
 import time
@@ -41,10 +41,7 @@ def test_a_server_ends_with_a_process_that_is_killed() -> None:
         server = int(starter.stdout.readline())
         os.kill(server, 0)
         starter.kill()
-    deadline = time.monotonic() + 20
-    while _runs(server):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not _runs(server))
 
 
 def _runs(pid: int) -> bool:

@@ -12,6 +12,7 @@ from pulse_registry.store import Stream
 from pulse_registry.store.retry import Retries
 from pulse_registry.store.s3_body import Meter, Pace, Parcel, crc32
 from pulse_registry.store.s3_upload import MAX_PARTS, Upload, part_size, parts_of
+from tests.waiting import HANG_S
 
 MIB = 1 << 20
 
@@ -59,7 +60,7 @@ class Client:
         return {"UploadId": "id"}
 
     def upload_part(self, *, PartNumber: int, Body: Parcel, **_: Any) -> dict[str, str]:  # noqa: N803
-        self.full.wait(10)  # every thread has a part, and the stream goes on meanwhile
+        self.full.wait(HANG_S)  # every thread has a part, and the stream goes on meanwhile
         data = b""
         while block := Body.read():
             data += block
