@@ -194,7 +194,7 @@ def test_a_token_goes_in_clear_to_no_other_machine(host: str) -> None:
     for good in (
         api(f"https://{host}"),
         api(f"http://{host}", None),
-        ServiceApi(f"http://{host}", TOKEN, BRIEF, allow_http=True),
+        ServiceApi(f"http://{host}", TOKEN, PATIENT, allow_http=True),
     ):
         good.close()
 
