@@ -50,7 +50,7 @@ class View:
 
     Attributes:
         name, dtype, shape: of the tensor.
-        copied: ``cells`` are a copy made for reading, so that writing into them would change nothing.
+        copied: what there is to see is a copy made for reading, so that writing into it would change nothing.
         owner: lives as long as the memory does, and takes weak references.
         identity: equal for two names of the same memory, seen in the same way.
         tensor: the torch tensor, detached; None for a NumPy array.
@@ -78,6 +78,11 @@ class View:
         """How many cells."""
         return math.prod(self.shape)
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the memory is the host's."""
+        return self.tensor is None or self.tensor.device.type == "cpu"
+
 
 def read_model(model: Model) -> dict[str, View]:
     """Return the views of all tensors by name.
@@ -97,6 +102,43 @@ def read_model(model: Model) -> dict[str, View]:
     if not views:
         raise InvalidModel("the model has no tensors")
     return views
+
+
+def read_target(model: Model) -> dict[str, View]:
+    """Return the views of a model that is to be written into: ``read_model``, and a look at whose memory they are.
+
+    Of a module, that is the memory of its parameters and buffers; of whatever else has a ``state_dict``, one that two
+    calls of it share. A mapping is taken at its word.
+
+    Raises:
+        InvalidModel: as ``read_model``; or a tensor is a copy, so that to write into it would leave the model as it is.
+    """
+    views = read_model(model)
+    is_own = _ownership(model)
+    for view in views.values():
+        if view.size and (view.copied or not is_own(view)):
+            raise InvalidModel(
+                f"tensor {view.name!r} is a copy of what the model computes with: to write into it would change "
+                "nothing. Pass a mapping of names to the tensors themselves"
+            )
+    return views
+
+
+def _ownership(model: Model) -> Callable[[View], bool]:
+    """Return what tells whether a view of a model is of its own memory."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        plain = (tensor for tensor in (*model.parameters(), *model.buffers()) if _hindrance(torch, tensor) is None)
+        memory = {_address(tensor.untyped_storage()) for tensor in plain}
+        return lambda view: view.tensor is not None and _address(view.owner) in memory
+    if hasattr(model, "state_dict"):
+        again = read_model(model)  # while the views from before live, a copy has another address than theirs
+        return lambda view: view.name in again and again[view.name].identity == view.identity
+    return lambda view: True
+
+
+def _address(storage: Any) -> tuple[str, int]:
+    return str(storage.device), storage.data_ptr()
 
 
 def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
@@ -166,21 +208,39 @@ def _torch_view(torch: Any, name: str, value: Any) -> View:
     dtype = _torch_dtype(value.dtype)
     if dtype is None:
         raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
-    if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
-        raise InvalidModel(
-            f"tensor {name!r} ({value.layout}, {value.device}) is not a plain dense tensor with memory of its own"
-        )
+    hindrance = _hindrance(torch, value)
+    if hindrance is not None:
+        raise InvalidModel(f"tensor {name!r} {hindrance}")
     tensor = value.detach()
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_neg().resolve_conj()
     signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     shape, owner = tuple(value.shape), value.untyped_storage()
+    copied = tensor.data_ptr() != value.data_ptr()
     if tensor.device.type == "cpu":
         cells = _unsigned(tensor.view(signed).numpy())
-        copied = tensor.data_ptr() != value.data_ptr()
         return View(name, dtype, shape, copied, owner, _identity(cells, dtype), tensor, lambda: cells)
     identity = (tensor.data_ptr(), str(tensor.device), dtype, shape, tensor.stride())
-    return View(name, dtype, shape, True, owner, identity, tensor, lambda: _unsigned(tensor.cpu().view(signed).numpy()))
+    return View(
+        name, dtype, shape, copied, owner, identity, tensor, lambda: _unsigned(tensor.cpu().view(signed).numpy())
+    )
+
+
+def _hindrance(torch: Any, value: Any) -> str | None:
+    """Say why a tensor has no memory whose bytes are its cells; None if it has."""
+    if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return (
+            f"is a {type(value).__name__}, which is no plain tensor with memory of its own. Sharded tensors are not "
+            "supported yet: push from one process that holds the full ones (full_tensor() of each, called on all "
+            "ranks), and pull into plain ones. Of quantized ones, pass the plain tensors that they are made of"
+        )
+    if value.layout != torch.strided or value.is_quantized or value.is_nested or value.device.type == "meta":
+        return f"({value.layout}, {value.device}) is not a plain dense tensor with memory of its own"
+    without = f"is a {type(value).__name__} without memory of its own"
+    try:
+        return None if value.untyped_storage().data_ptr() or not value.numel() else without
+    except (RuntimeError, ValueError) as error:  # of a lazy module before its first call, or within a transform
+        return f"{without}: {error}"
 
 
 def _identity(cells: np.ndarray[Any, Any], dtype: Dtype) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from pulse_registry.compact.requests import ask, check_request
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument
 from pulse_registry.log import RunState
-from pulse_registry.model import Model, read_model
+from pulse_registry.model import Model, read_model, read_target
 from pulse_registry.news import await_news
 from pulse_registry.prefetch import WAIT_SECONDS, Prefetch
 from pulse_registry.pulling import Staged, stage_into
@@ -86,7 +86,8 @@ class Registry(Catalogue):
         Args:
             version: a number or ``"latest"``.
             into: the worker's weights, a module or a mapping of writable tensors, in host memory or on a GPU; they are
-                only read here, and may be serving.
+                only read here, and may be serving. What a module's ``state_dict`` gives must be its own memory, and no
+                copy.
             fresh: take ``into`` as holding nothing known.
 
         Raises:
@@ -159,9 +160,9 @@ class Registry(Catalogue):
             poll_seconds: between two looks at a bucket's log; a service tells of a new version at once.
 
         Raises:
-            InvalidModel: ``into`` is no model.
+            InvalidModel: ``into`` is no model, or can't be changed in place.
         """
-        held = self._held.of(read_model(into))
+        held = self._held.of(read_target(into))
 
         def news(state: RunState | None, sleep: Callable[[float], object]) -> RunState:
             if state is None:
@@ -272,7 +273,7 @@ class Registry(Catalogue):
     def _stage(self, state: RunState, entry: VersionEntry, into: Model, fresh: bool, timeline: Timeline) -> Staged:
         staging = self._working()
         geometry = staging.geometry(entry.layout)
-        views = read_model(into)
+        views = read_target(into)
         return stage_into(
             staging,
             state,

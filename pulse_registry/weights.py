@@ -66,7 +66,7 @@ class Weights:
         arrays = []
         for tensor in geometry.layout.tensors:
             view = views[tensor.name]
-            if view.copied:
+            if not view.on_host:
                 raise InvalidModel(f"tensor {tensor.name!r} is not in host memory and can't be changed in place here")
             if not view.cells.flags.writeable:
                 raise InvalidModel(f"tensor {tensor.name!r} is read-only memory")

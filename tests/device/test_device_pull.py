@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -166,6 +167,21 @@ def test_tensors_that_are_not_contiguous_are_refused_by_name(device: str, store:
         worker["a.weight"] = torch.zeros(8, 9, dtype=torch.bfloat16, device=device).t()
         with pytest.raises(InvalidModel, match=r"a\.weight.*not contiguous"):
             registry.pull(0, into=worker)
+
+
+def test_a_module_whose_state_dict_is_of_copies_is_refused_before_any_change_and_still_read(
+    device: str, store: MemoryStore
+) -> None:
+    class Cloning(torch.nn.Linear):
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            return {name: value.clone() for name, value in super().state_dict(*args, **kwargs).items()}
+
+    module = Cloning(4, 3, bias=False, device=device, dtype=torch.bfloat16)
+    with on_device(store, device) as registry:
+        registry.push(0, module)
+        with pytest.raises(InvalidModel, match="'weight' is a copy"):
+            registry.pull(0, into=module)
+        assert registry.verify(0, module).version == 0
 
 
 def test_verify_reads_the_weights_where_they_are(device: str, store: MemoryStore) -> None:

@@ -168,6 +168,26 @@ def test_a_tensor_that_cannot_be_published_is_refused_by_name_with_the_reason(re
     assert registry.versions() == []
 
 
+class Cloning(nn.Linear):
+    """Gives a state dict of copies."""
+
+    def state_dict(self, *args, **kwargs):
+        return {name: value.clone() for name, value in super().state_dict(*args, **kwargs).items()}
+
+
+def test_a_module_whose_state_dict_is_of_copies_is_published_and_read_but_never_taken_for_changed(registry) -> None:
+    trainer, worker = (Cloning(4, 3, bias=False, dtype=torch.bfloat16) for _ in range(2))
+    registry.push(0, trainer)
+    before = worker.weight.clone()
+    for change in (registry.pull, registry.stage, lambda version, into: registry.prefetch(into)):
+        with pytest.raises(InvalidModel, match="'weight' is a copy"):
+            change(0, into=worker)
+    assert torch.equal(worker.weight, before)
+    registry.pull(0, into=dict(worker.named_parameters()))
+    assert torch.equal(worker.weight, trainer.weight)
+    assert registry.verify(0, worker).step == 0
+
+
 def test_tensors_that_are_tied_in_one_place_only_are_refused(registry: Registry) -> None:
     shared = torch.ones(4).bfloat16()
     registry.push(0, {"a": shared, "b": shared})

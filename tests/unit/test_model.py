@@ -14,9 +14,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pulse_registry.errors import InvalidModel
-from pulse_registry.model import NUMPY_NAMES, layout_of, read_model
+from pulse_registry.model import NUMPY_NAMES, layout_of, read_model, read_target
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout
 
 
@@ -209,10 +210,39 @@ def quantized() -> torch.Tensor:
         return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 
 
+class Packed(torch.Tensor):
+    """Looks like a tensor, and has no memory: as sharded, quantized and traced tensors do."""
+
+    @staticmethod
+    def __new__(cls) -> Packed:
+        return torch.Tensor._make_wrapper_subclass(cls, (3,), dtype=torch.bfloat16)
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> Any:
+        pytest.fail(f"{function} was called on it")
+
+
+def nested() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "prototype stage"
+        return torch.nested.nested_tensor([[1.0], [1.0, 2.0]])
+
+
+def fake() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.zeros(3)
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "complex torch": (lambda: torch.zeros(3, dtype=torch.complex64), "complex64"),
     "complex numpy": (lambda: np.zeros(3, np.complex128), "complex128"),
     "sparse": (lambda: torch.eye(3).to_sparse(), "sparse_coo"),
+    "packed": (Packed, "is a Packed, .*push from one process that holds the full ones"),
+    "fake": (fake, "is a FakeTensor, "),
+    "functional": (lambda: torch._to_functional_tensor(torch.zeros(3)), "without memory of its own"),
+    "nested": (nested, "not a plain dense tensor"),
+    "lazy": (lambda: torch.nn.LazyLinear(3).weight, "UninitializedParameter .*Call `forward`"),
+    "zeros that are not there": (lambda: torch._efficientzerotensor(3), "without memory of its own"),
     "meta": (lambda: torch.empty(3, device="meta"), "meta"),
     "strings": (lambda: np.array(["a"]), "U1"),
     "objects": (lambda: np.array([None]), "object"),
@@ -239,6 +269,14 @@ def test_tensors_that_cannot_be_stored_are_refused_by_name_with_the_reason(case:
 def test_quantized_tensors_are_refused_by_name():
     with pytest.raises(InvalidModel, match=r"'layer\.w'.*qint8"):
         layout({"layer.w": quantized()})
+
+
+def test_parameters_of_ones_own_kind_are_read_as_what_they_are():
+    class Own(torch.nn.Parameter):
+        pass
+
+    model = {"own": Own(torch.ones(3)), "buffer": torch.nn.Buffer(torch.ones(3)), "as": torch.ones(3).as_subclass(Own)}
+    assert {view.cells.view(np.float32).tolist() == [1, 1, 1] for view in read_target(model).values()} == {True}
 
 
 @pytest.mark.parametrize("model", [None, 5, [np.zeros(3)], np.zeros(3), torch.zeros(3), "model"], ids=repr)
@@ -270,6 +308,99 @@ def test_more_dimensions_than_a_layout_can_have_are_refused():
     with pytest.raises(InvalidModel, match="'w'"):
         layout({"w": np.zeros((1,) * 33)})
     assert layout({"w": np.zeros((1,) * 32)}).tensors[0].shape == (1,) * 32
+
+
+# -- what is written into ----------------------------------------------------------------------------------------------
+
+
+class Overrides(Net):
+    """Gives clones of its weights."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {name: value.clone() for name, value in super().state_dict(*args, **kwargs).items()}
+
+
+class Keeps(Net):
+    """Gives the same clones at each call."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(self, "kept"):
+            self.kept = {name: value.clone() for name, value in super().state_dict(*args, **kwargs).items()}
+        return self.kept
+
+
+class Holds:
+    """Is no module, and has a state dict of what another one gives."""
+
+    def __init__(self, net: torch.nn.Module) -> None:
+        self.net = net
+
+    def state_dict(self) -> Any:
+        return self.net.state_dict()
+
+
+def hooked(hook: Callable[..., Any]) -> Net:
+    net = Net()
+    net.inner._register_state_dict_hook(hook)
+    return net
+
+
+def clones_one(_: Any, state: dict[str, Any], prefix: str, __: Any) -> None:
+    state[f"{prefix}weight"] = state[f"{prefix}weight"].clone()
+
+
+def splits_one(_: Any, state: dict[str, Any], prefix: str, __: Any) -> None:
+    state[f"{prefix}first"], state[f"{prefix}rest"] = state.pop(f"{prefix}weight").split([1, 3])
+
+
+def adds_none(_: Any, state: dict[str, Any], prefix: str, __: Any) -> None:
+    state[f"{prefix}none"] = torch.zeros(0)
+
+
+def as_numpy(_: Any, state: dict[str, Any], prefix: str, __: Any) -> None:
+    state[f"{prefix}weight"] = state[f"{prefix}weight"].view(torch.int16).numpy()
+
+
+COPIES: dict[str, Callable[[], Any]] = {
+    "an override": Overrides,
+    "an override that keeps its copies": Keeps,
+    "a hook": lambda: hooked(clones_one),
+    "a hook that makes arrays": lambda: hooked(as_numpy),
+    "no module": lambda: Holds(Overrides()),
+    "a mapping of what is computed when it is read": lambda: {"w": torch.tensor([1 + 2j]).conj().imag},
+}
+OWN: dict[str, Callable[[], Any]] = {
+    "a module": Net,
+    "its state dict": lambda: Net().state_dict(),
+    "a hook that splits": lambda: hooked(splits_one),
+    "a hook that adds a tensor without cells": lambda: hooked(adds_none),
+    "no module": lambda: Holds(Net()),
+    "a scripted module": lambda: quiet_script(Net()),
+    "a mapping of copies": lambda: Overrides().state_dict(),
+}
+
+
+def quiet_script(net: torch.nn.Module) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit.script is on its way out
+        return torch.jit.script(torch.nn.Sequential(net.get_submodule("inner")))
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_copies_are_read_but_refused_where_they_would_be_written_into(case: str):
+    model = COPIES[case]()
+    assert read_model(model)
+    with pytest.raises(InvalidModel, match=r"tensor '[\w.]+' is a copy .*Pass a mapping"):
+        read_target(model)
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_what_is_written_into_a_models_own_memory_changes_the_model(case: str):
+    model = OWN[case]()
+    for view in read_target(model).values():
+        view.cells[...] = 1
+    for view in read_model(model).values():
+        assert np.all(view.cells == 1), view.name
 
 
 # -- owners ------------------------------------------------------------------------------------------------------------

@@ -207,12 +207,6 @@ def test_tensors_with_memory_of_their_own_are_taken_whatever_their_strides(targe
     assert target.reshape(-1).tolist() == list(range(1, target.size + 1))
 
 
-def test_a_copy_is_refused_since_writing_to_it_would_change_nothing():
-    lazy = torch.tensor([1 + 2j, 3 - 4j]).conj().imag  # its values exist only once they are computed
-    with pytest.raises(InvalidModel, match="'w' is not in host memory and can't be changed in place"):
-        into({"w": torch.zeros(2)}, {"w": lazy})
-
-
 # -- layouts that differ -----------------------------------------------------------------------------------------------
 
 VERSION = {"a": np.zeros((2, 3), np.uint16), "b": np.zeros(4, np.uint16), "c": np.zeros(4, np.uint8)}
