@@ -111,3 +111,10 @@ class StoreUnavailable(PulseError):
     """
 
     retry_after_s: float | None = None
+
+
+def told(error: BaseException) -> str:
+    """Return what an error says, with its type where it is none of ours: ``MemoryError`` alone says nothing."""
+    if isinstance(error, PulseError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pulse_registry.errors import PulseError
+
 _logger = logging.getLogger("pulse_registry")
 
 
@@ -43,13 +45,25 @@ Listener = Callable[[Event], None]
 
 
 class Events:
-    """Tells listeners; safe to share between threads. A listener must not raise and should not wait."""
+    """Tells listeners; safe to share between threads. A listener should not wait; what it raises stops nobody."""
 
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
+        self._failed: set[tuple[int, EventKind]] = set()
 
-    def tell(self, event: Event) -> None:
-        """Log an event as a warning, and tell every listener."""
-        _logger.warning("run %s: %s: %s", event.run, event.kind, event.message)
-        for listener in self._listeners:
-            listener(event)
+    def tell(self, event: Event, cause: BaseException | None = None) -> None:
+        """Log an event as a warning, with the traceback of a cause that is none of our errors, and tell every listener.
+
+        What a listener raises is logged, once for each kind of event: it must not end the pull, or the thread, that
+        had something to tell.
+        """
+        trace = None if isinstance(cause, PulseError) else cause
+        _logger.warning("run %s: %s: %s", event.run, event.kind, event.message, exc_info=trace)
+        for number, listener in enumerate(self._listeners):
+            try:
+                listener(event)
+            except Exception as error:
+                # The edge to code that is not ours.
+                if (number, event.kind) not in self._failed:
+                    self._failed.add((number, event.kind))
+                    _logger.error("run %s: on_event raised at %s", event.run, event.kind, exc_info=error)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pulse_registry.errors import InvalidArgument, PulseError
+from pulse_registry.errors import InvalidArgument, told
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import keys
 from pulse_schemas import Lease, Signer
@@ -92,14 +92,19 @@ class ReaderLease:
         lease = Lease(run=self._run, reader=self._reader, version=version, seconds=self._seconds)
         try:
             self._store.put(keys.lease_key(self._reader), lease.seal(self._signer))
-        except PulseError as error:
-            if not self._failing:
-                message = f"what version {version} needs may be deleted, for no lease could be written: {error}"
-                self._events.tell(Event(EventKind.LEASE_FAILED, self._run, message, keys.lease_key(self._reader)))
-            self._failing = True
+        except Exception as error:  # noqa: BLE001 - a signer, or a store, that is not ours may raise anything
+            self.fail(error)
         else:
             self._written, self._failing = True, False
         return max(0.0, self._due - self._monotonic())
+
+    def fail(self, error: Exception) -> None:
+        """Tell of a lease that could not be written, unless the one before it could not either."""
+        if not self._failing:
+            message = f"what version {self._version} needs may be deleted, for no lease could be written: {told(error)}"
+            event = Event(EventKind.LEASE_FAILED, self._run, message, keys.lease_key(self._reader))
+            self._events.tell(event, error)
+        self._failing = True
 
     def give_up(self) -> None:
         """Remove the lease, if one was written: nothing is held any more. Idempotent."""
@@ -109,8 +114,8 @@ class ReaderLease:
         self._written = False
         try:
             self._store.delete(keys.lease_key(self._reader))
-        except PulseError as error:
-            _logger.info("run %s: the lease of %s is left to run out: %s", self._run, self._reader, error)
+        except Exception as error:  # noqa: BLE001 - as in renew; a registry closes all the same
+            _logger.info("run %s: the lease of %s is left to run out: %s", self._run, self._reader, told(error))
 
 
 class LeaseKeeper:
@@ -124,15 +129,20 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
 
     def hold(self, version: int) -> None:
-        """Note which version is held, and return at once."""
+        """Note which version is held, and return at once; where no thread can be started, the next call tries again."""
         with self._change:
             if self._closing:
                 return
             self._lease.hold(version)
             if self._thread is None:
                 # A daemon: a process that ends without closing lets its lease run out.
-                self._thread = threading.Thread(target=self._run, name="pulse-lease", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="pulse-lease", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no more threads for this process
+                    self._lease.fail(error)
+                else:
+                    self._thread = thread
 
     def stop(self) -> None:
         """Renew no more, and return at once. Idempotent."""

@@ -76,8 +76,8 @@ def open(
             pushes; it keeps a copy of the weights on disk. ``off`` leaves them to ``pulse compact``.
         object_cost: bytes that a pull fetches rather than one more object; None: what the link to the store carries
             during one request, as the pulls of this process find it.
-        on_event: is told, from any thread, of what happened although nothing failed; it must not raise. All of it is
-            logged as warnings too.
+        on_event: is told, from any thread, of what happened although nothing failed. All of it is logged as warnings
+            too; so is what this raises, which stops nothing.
         signing_key: signs every record that is written: a key's file, as ``pulse key new`` makes it, a `SigningKey`, or
             whatever else has its method ``sign``; None takes the file from PULSE_SIGNING_KEY, or signs nothing.
         trust: public keys, ``ed25519:<hex>``, or a `Trust`: a record that none of them has signed, or that contradicts

@@ -221,4 +221,4 @@ class Workings:
         """Return a compactor with threads of its own, so that the pushes keep theirs."""
         thread, pool, fetchers = (self._around.threads(count, "pulse-compact") for count in (1, 1, 2))
         own = dataclasses.replace(staging, pool=pool, fetchers=fetchers)
-        return Background(self._compactor(own, CompactOptions()), thread, (pool, fetchers))
+        return Background(self._compactor(own, CompactOptions()), thread, (pool, fetchers), self._events, self.run)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from pulse_registry.compact.compactor import Compactor
-from pulse_registry.errors import PulseError
-
-_logger = logging.getLogger(__name__)
+from pulse_registry.errors import PulseError, told
+from pulse_registry.events import Event, EventKind, Events
 
 
 class Background:
@@ -22,12 +20,17 @@ class Background:
         idle: set while there is nothing to do.
     """
 
-    def __init__(self, compactor: Compactor, thread: Executor, others: Sequence[Executor] = ()) -> None:
-        """Take a compactor, the one thread that it is for, and other threads that it has for itself."""
+    def __init__(
+        self, compactor: Compactor, thread: Executor, others: Sequence[Executor], events: Events, run: str
+    ) -> None:
+        """Take a compactor, the one thread that it is for, other threads that it has for itself, and who hears that it
+        failed at a run.
+        """
         self.idle = threading.Event()
         self._compactor = compactor
         self._thread = thread
         self._others = others
+        self._events, self._run = events, run
         self._lock = threading.Lock()
         self._busy = self._news = self._closing = False
 
@@ -70,15 +73,14 @@ class Background:
         more = False
         try:
             more = self._compactor.step() is not None
-        except PulseError as error:
-            _logger.warning("the compactor is tried again after the next push: %s", error)
-        except Exception:
-            # The thread's outermost edge: a trainer goes on without a compactor.
-            if not self._ended():
-                _logger.exception("the compactor failed, and is tried again after the next push")
-        with self._lock:
-            if more or self._news:
-                self._go_on()
-            else:
-                self._busy = False
-                self.idle.set()
+        except Exception as error:  # noqa: BLE001 - the thread's outermost edge: a trainer goes on without a compactor
+            if isinstance(error, PulseError) or not self._ended():
+                message = f"the compactor failed, and is tried again after the next push: {told(error)}"
+                self._events.tell(Event(EventKind.COMPACTION_FAILED, self._run, message), error)
+        finally:
+            with self._lock:
+                if more or self._news:
+                    self._go_on()
+                else:
+                    self._busy = False
+                    self.idle.set()

@@ -78,3 +78,6 @@ class Reporter:
             self._service.report(self._run, self._worker, report_of(result))
         except PulseError as error:
             _logger.warning("run %s: the report of worker %s did not go through: %s", self._run, self._worker, error)
+        except Exception:
+            # The thread's outermost edge: nobody looks at what a report ended with.
+            _logger.exception("run %s: the report of worker %s could not be made", self._run, self._worker)

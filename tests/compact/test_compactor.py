@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import math
+import threading
 import tracemalloc
 from collections.abc import Iterator
 
@@ -18,7 +19,7 @@ from pulse_registry.compact import compactor as compactor_module
 from pulse_registry.compact.compactor import TRIES
 from pulse_registry.compact.ladder import spans_into
 from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable, Untrusted
-from pulse_registry.events import Event, EventKind
+from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.route import plan
@@ -427,21 +428,26 @@ def test_inline_the_trainer_s_own_process_makes_the_ladder() -> None:
 
 
 def test_a_trainer_goes_on_whatever_happens_to_its_compactor(monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = iter([StoreUnavailable("down"), RuntimeError("a bug")])
+    failures = iter([StoreUnavailable("down"), SystemExit("not ours"), RuntimeError("a bug")])
+
+    stepped = threading.Semaphore(0)
 
     def fail(self: object) -> None:
+        stepped.release()
         raise next(failures, AccessDenied("never"))
 
     monkeypatch.setattr(compactor_module.Compactor, "step", fail)
-    store, model = DictStore(), small_model()
+    store, model, told = DictStore(), small_model(), []
     with quick(store, compact="inline") as registry:
-        for version in range(4):
+        registry._events = Events(told.append)
+        for version in range(5):
             change(model, version)
             registry.push(version, model)
-            assert registry._background is not None
-            assert registry._background.idle.wait(60)
+            assert stepped.acquire(timeout=60)
     registry.close()
-    assert restored(store, model, 3) == bits(model)
+    assert restored(store, model, 4) == bits(model)
+    said = [event.message.rpartition("push: ")[2] for event in told if event.kind == EventKind.COMPACTION_FAILED]
+    assert said == ["down", "RuntimeError: a bug", "never", "never"]
 
 
 def test_the_ladder_of_thousands_of_versions_has_no_version_that_ends_more_than_a_few_blocks() -> None:

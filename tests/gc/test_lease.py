@@ -143,6 +143,60 @@ def test_a_keeper_writes_in_a_thread_of_its_own_and_ends_when_it_is_closed():
     assert "pulse-lease" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.parametrize("error", [StoreUnavailable("down"), RuntimeError("a hardware key was pulled"), MemoryError()])
+def test_a_lease_is_written_in_the_end_whatever_signers_stores_and_listeners_raise(error: Exception):
+    failures, written, told = iter([error, error]), threading.Event(), []
+
+    class Failing(WrapperStore):
+        def put(self, key, data, *, if_absent=False):
+            for failure in failures:
+                raise failure
+            super().put(key, data, if_absent=if_absent)
+            written.set()
+
+    def listen(event: Event) -> None:
+        told.append(event.kind)
+        raise ValueError("a listener's own error")
+
+    clock = iter(range(0, 10**9, 2000))  # a renewal is due at every look
+    lease = ReaderLease(
+        Failing(DictStore()), RUN, "w1", 3600, events=Events(listen), monotonic=lambda: float(next(clock))
+    )
+    keeper = LeaseKeeper(lease)
+    keeper.hold(7)
+    assert written.wait(60)
+    keeper.close()
+    assert told == [EventKind.LEASE_FAILED]
+
+
+def test_a_reader_for_which_no_thread_can_be_started_is_told_and_tries_again(monkeypatch: pytest.MonkeyPatch):
+    told: list[Event] = []
+    store = DictStore()
+    keeper = LeaseKeeper(lease_over(store, told=told))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        keeper.hold(7)
+    assert [event.kind for event in told] == [EventKind.LEASE_FAILED]
+    keeper.hold(8)
+    assert keeper._thread is not None
+    keeper.close()
+
+
+def test_a_lease_that_can_not_be_removed_stops_no_registry_from_closing():
+    class Broken(WrapperStore):
+        def delete(self, key):
+            raise RuntimeError("not ours")
+
+    lease = lease_over(Broken(DictStore()))
+    lease.hold(7)
+    lease.renew()
+    lease.give_up()
+
+
 # -- through the registry ----------------------------------------------------------------------------------------------
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from pulse_registry.errors import BaseMismatch
-from pulse_registry.events import Event, EventKind
+from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError
+from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.held import Held
+from pulse_registry.log import RunState
 from pulse_registry.prefetch import Prefetch
 from pulse_registry.publish import PublishOptions
+from pulse_registry.pulling import Staged
 from pulse_registry.registry import Registry
 from pulse_registry.store import ByteRange
 from tests.faults.harness import RUN, Bits, Model, bits, change, garbage, quick, small_model
@@ -30,11 +36,14 @@ class Gated(DictStore):
         self.gate.set()
         self.arrived = threading.Event()
         self.broken = False
+        self.failure: BaseException | None = None
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         if "/objects/patch/" in key:
             self.arrived.set()
             assert self.gate.wait(WAIT)
+            if self.failure is not None:
+                raise self.failure
             if self.broken:
                 return b"x" * len(super().get(key, byte_range))
         return super().get(key, byte_range)
@@ -207,6 +216,92 @@ def test_an_error_is_told_and_tried_again(site: Site) -> None:
     assert bits(site.into) == site.states[-1]
 
 
+class Panic(BaseException):
+    """What extensions raise that no handler of errors is to catch."""
+
+
+@pytest.mark.parametrize("failure", [MemoryError(), RuntimeError("CUDA out of memory"), Panic()])
+def test_whatever_goes_wrong_is_kept_told_and_tried_again(site: Site, failure: BaseException) -> None:
+    site.worker.pull(into=site.into)
+    site.store.failure = failure
+    version = site.push()
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        assert site.failed.wait(WAIT)
+        assert prefetch.error is failure
+        assert prefetch.take() is None
+        site.store.failure = None
+        staged = prefetch.take(timeout=WAIT)
+        assert staged is not None
+        with staged:
+            assert staged.apply().version == version
+    assert {event.kind for event in site.events} == {EventKind.PREFETCH_FAILED}
+    assert type(failure).__name__ in site.events[0].message
+
+
+def test_a_listener_that_raises_does_not_end_it(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    site.store.failure = MemoryError()
+    site.push()
+
+    def hear(event: Event) -> None:
+        site.hear(event)
+        raise RuntimeError("no such dashboard")
+
+    with (
+        Registry(site.store, RUN, backend="reference", on_event=hear) as worker,
+        worker.prefetch(into=garbage(site.model), poll_seconds=0.01) as prefetch,
+    ):
+        assert site.failed.wait(WAIT)
+        site.store.failure = None
+        assert prefetch.take(timeout=WAIT) is not None
+
+
+class Tensor:
+    """Something that takes memory."""
+
+
+def test_a_try_that_failed_holds_no_memory_while_the_next_one_works() -> None:
+    made: list[weakref.ref[Tensor]] = []
+    left: list[int] = []
+    tried_again = threading.Event()
+
+    def stage() -> Staged:
+        left.append(sum(ref() is not None for ref in made))
+        if made:
+            tried_again.set()
+        tensor = Tensor()
+        made.append(weakref.ref(tensor))
+        raise MemoryError
+
+    newest = cast(RunState, SimpleNamespace(latest=SimpleNamespace(version=1)))
+    with Prefetch(stage, lambda state, sleep: newest, Held(), Events(), RUN):
+        assert tried_again.wait(WAIT)
+    assert left[:2] == [0, 0]
+
+
+@pytest.mark.parametrize("timeout", [0.0, None])
+def test_taking_from_a_prefetch_whose_thread_has_ended_says_so(site: Site, timeout: float | None) -> None:
+    site.worker.pull(into=site.into)
+    site.store.failure = SystemExit("somebody wants it to end")
+    site.push()
+    prefetch = site.worker.prefetch(into=site.into, poll_seconds=0.01)
+    assert site.failed.wait(WAIT)
+    prefetch._thread.join(WAIT)
+    with pytest.raises(PulseError, match="has ended: SystemExit: somebody wants it to end") as caught:
+        prefetch.take(timeout)
+    assert caught.value.__cause__ is prefetch.error is site.store.failure
+
+
+def test_a_caller_that_waits_for_ever_is_told_when_the_prefetch_is_closed(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    prefetch = site.worker.prefetch(into=site.into, poll_seconds=0.01)
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(prefetch.take, None)
+        site.worker.close()
+        with pytest.raises(InvalidArgument, match="was closed"):
+            taken.result(WAIT)
+
+
 def test_closing_discards_what_is_ready_and_what_is_in_the_making(site: Site) -> None:
     site.worker.pull(into=site.into)
     with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
@@ -223,7 +318,8 @@ def test_closing_discards_what_is_ready_and_what_is_in_the_making(site: Site) ->
     assert ready is not None
     assert not ready.fits
     assert prefetch._ready is None
-    assert prefetch.take(timeout=WAIT) is None
+    with pytest.raises(InvalidArgument, match="was closed"):
+        prefetch.take(timeout=WAIT)
     assert bits(site.into) == site.states[0]
     prefetch.close()
 
