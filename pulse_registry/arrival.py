@@ -6,20 +6,18 @@ group. No more of them are on their way, or wait to be decoded, than fit a bound
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from typing import TypeVar
 
+from pulse_registry.cores import usable_cores
 from pulse_registry.fetch import FETCH_THREADS, RANGE_BYTES
 from pulse_registry.parallel import end, results
 from pulse_registry.patch import Patch
 from pulse_registry.timeline import Timeline
 
-_IN_HAND = 4 * max(4, os.cpu_count() or 1)
-"""Groups that arrived and are not decoded yet, at most: enough to keep all threads busy."""
 Result = TypeVar("Result")
 
 
@@ -64,13 +62,14 @@ def in_pool(pool: Executor, work: Callable[[int], Result], numbers: Generator[in
 
     The first error is raised once all work has ended.
     """
+    in_hand = 4 * max(4, usable_cores())  # groups that arrived and are not decoded yet: enough to keep threads busy
     futures: list[Future[Result]] = []
     try:
         with closing(numbers):
             for number in numbers:
                 futures.append(pool.submit(work, number))
-                if len(futures) > _IN_HAND:
-                    futures[-1 - _IN_HAND].result()
+                if len(futures) > in_hand:
+                    futures[-1 - in_hand].result()
     except BaseException:
         end(futures)
         raise

@@ -18,6 +18,7 @@ from pulse_registry.checked import Data, about, checked
 from pulse_registry.coded_shard import CodedShard, coded_shards
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.geometry import Geometry
+from pulse_registry.hashing import large_hasher
 from pulse_registry.log.keys import layout_key
 from pulse_registry.patch import Patch
 from pulse_registry.pieces import PIECE_BYTES, Pieces, read_pieces
@@ -223,7 +224,7 @@ def _local(store: Store, shard: ObjectRef) -> LocalShard | None:
     except FileNotFoundError:
         return None  # a cache has made room meanwhile, or the object was deleted: the store will say
     try:
-        hasher, size = blake3(max_threads=blake3.AUTO), 0
+        hasher, size = large_hasher(shard.size), 0
         buffer = bytearray(min(PIECE_BYTES, shard.size))
         while got := local.file.readinto(buffer):
             hasher.update(memoryview(buffer)[:got])
@@ -243,7 +244,7 @@ def _in_windows(map_: Map, take: Callable[..., None], items: Sequence[Any]) -> N
 
 def _check(ref: ObjectRef, data: Data) -> Data:
     _check_size(ref, len(data))
-    _check_hash(ref, blake3(data, max_threads=blake3.AUTO).hexdigest())
+    _check_hash(ref, large_hasher(len(data)).update(data).hexdigest())
     return data
 
 

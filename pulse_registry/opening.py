@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Literal
 
 from pulse_kernels import BackendName
@@ -15,7 +15,7 @@ from pulse_registry.finite import NonFinite
 from pulse_registry.placement import DeviceName, ShadowPlace
 from pulse_registry.publish import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.service.connect import connect
+from pulse_registry.service.connect import HasConnections, connect
 from pulse_registry.trust import Trust, signer_of, trust_of
 from pulse_schemas import Signer
 
@@ -35,6 +35,7 @@ def open(
     keyframe_every: int | None = None,
     keyframe_coding: Literal["raw", "exponents"] = "raw",
     backend: BackendName = "auto",
+    threads: int | None = None,
     device: DeviceName = "auto",
     shadow: ShadowPlace = "device",
     compact: Literal["off", "inline"] = "off",
@@ -68,6 +69,8 @@ def open(
         keyframe_coding: ``raw`` stores keyframes as ordinary checkpoints, ``exponents`` about 30 % smaller, for this
             library alone to read: it makes them ordinary again.
         backend: of the kernels in host memory: ``auto``, ``numba`` or ``reference``.
+        threads: that compute, at most; None: one for each core that this process may use, by its affinity and its
+            control groups. What waits for the store has threads of its own, which compute nothing.
         device: ``auto`` works on a GPU where the model's tensors are on one and triton is installed, else in host
             memory; ``gpu`` raises InvalidArgument instead; ``cpu`` always works in host memory.
         shadow: where a trainer on a GPU keeps what it published last: in the GPU's memory, which takes the published
@@ -92,31 +95,37 @@ def open(
         cache_bytes: what the cache takes at most; None takes it from PULSE_CACHE_BYTES, or is half of its disk.
 
     Raises:
-        InvalidArgument: an argument is not valid.
+        InvalidArgument: an argument is not valid, or the ``backend`` that it names can't run here.
         NotFound: ``create=False``, and there is no such run.
         AccessDenied, StoreUnavailable, Untrusted: ``create=False``, and the log can't be read, or not be believed.
     """
     options = PublishOptions(coder, publish_dtype, keyframe_share, keyframe_every, keyframe_coding, shadow, compact)
     signer, pinned = signer_of(signing_key), trust_of(trust, state_dir)
     copies = cache_folder(cache, cache_bytes)
-    registry = Registry(
-        connect(url, token, allow_http=allow_http),
-        run,
-        options=options,
-        backend=backend,
-        worker=worker,
-        lease_seconds=lease_seconds,
-        owns_store=True,
-        device=device,
-        on_event=on_event,
-        object_cost=object_cost,
-        signer=signer,
-        trust=pinned,
-        nonfinite=nonfinite,
-        cache=copies,
-    )
-    if not create and registry.state().seq < 0:
-        registry.close()
-        raise NotFound(f"there is no run {run!r} in {url}")
-    threading.Thread(target=registry.warm_up, name="pulse-warm-up").start()
+    with ExitStack() as undo:
+        store = connect(url, token, allow_http=allow_http)
+        if isinstance(store, HasConnections):
+            undo.callback(store.close)
+        registry = Registry(
+            store,
+            run,
+            options=options,
+            backend=backend,
+            threads=threads,
+            ahead=True,
+            worker=worker,
+            lease_seconds=lease_seconds,
+            owns_store=True,
+            device=device,
+            on_event=on_event,
+            object_cost=object_cost,
+            signer=signer,
+            trust=pinned,
+            nonfinite=nonfinite,
+            cache=copies,
+        )
+        undo.callback(registry.close)
+        if not create and registry.state().seq < 0:
+            raise NotFound(f"there is no run {run!r} in {url}")
+        undo.pop_all()
     return registry

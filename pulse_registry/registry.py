@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy.typing as npt
 
-from pulse_kernels import get_backend
+from pulse_registry.backends import backend_of
 from pulse_registry.catalogue import Catalogue, VersionName
 from pulse_registry.compact import CompactOptions, Compactor
 from pulse_registry.compact.requests import ask, check_request
@@ -255,9 +255,10 @@ class Registry(Catalogue):
     def warm_up(self) -> None:
         """Compile the kernels, or load them from their cache on disk, so that no push or pull waits for it.
 
-        ``open`` does this in the background.
+        A registry that ``open`` returned does it in the background from its first push or pull on: call this before, in
+        a thread of yours if need be, where even those must not wait.
         """
-        get_backend(self._backend_name).warm_up(2)
+        backend_of(self._backend_name).warm_up(2)
 
     def _of(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
         """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means."""

@@ -14,9 +14,11 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
-from pulse_kernels import BackendName, get_backend
+from pulse_kernels import BackendName, warm_up_ahead
+from pulse_registry.backends import backend_of, check_backend
 from pulse_registry.cache import CachedStore, CacheFolder
 from pulse_registry.compact import Background, CompactOptions, Compactor
+from pulse_registry.cores import checked_threads
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Events, Listener
 from pulse_registry.fetch import FETCH_THREADS
@@ -48,6 +50,8 @@ class Workings:
         *,
         options: PublishOptions | None = None,
         backend: BackendName = "auto",
+        threads: int | None = None,
+        ahead: bool = False,
         spool: Path | None = None,
         undo_share: float = 0.05,
         worker: str | None = None,
@@ -69,6 +73,8 @@ class Workings:
             run: the run's name.
             options: how to publish.
             backend: of the kernels.
+            threads: that compute, at most; None: one for each core that this process may use.
+            ahead: compile the kernels in the background, from the first call on that needs one.
             spool: folder for keyframes on their way, where a pull after one that died finds what it had fetched; None
                 for the system's temporary folder.
             undo_share: what a worker keeps to go back in memory, at most, as a share of the weights' bytes.
@@ -90,6 +96,7 @@ class Workings:
             )
         check_options(options or PublishOptions())
         check_policy(nonfinite)
+        check_backend(backend)
         self._nonfinite: NonFinite = nonfinite
         self.run = run
         self.url = store.url
@@ -105,21 +112,22 @@ class Workings:
         self._lease: LeaseKeeper | None = None
         self._owned = store if owns_store and isinstance(store, HasConnections) else None
         self._backend_name = backend
+        self._threads, self._ahead = checked_threads(threads), ahead
         self._placement = device if callable(device) else placement(device)
         self._options = options or PublishOptions()
         self._spool, self._undo_share = spool, undo_share
         self._events = Events() if on_event is None else Events(on_event)
         self._cache: CachedStore | None = None
         if cache is not None:
-            threads = functools.partial(self._around.threads, FETCH_THREADS, "pulse-cache")
-            self._store = self._cache = CachedStore(self._store, cache, run, self._events, threads)
+            fetchers = functools.partial(self._around.threads, FETCH_THREADS, "pulse-cache")
+            self._store = self._cache = CachedStore(self._store, cache, run, self._events, fetchers)
         self.signer = signer
         guard: PinGuard | None = None
         if trust is not None:
             seen = state_folder(trust.state_dir, store.url)
             guard = PinGuard(trust, store.url, run, seen, events=self._events, clock=self._around.clock)
-        ahead = None if self._gateway is not None else self._around.threads  # a service gives records by the page
-        self._reader = LogReader(self._store, run, guard, ahead)
+        parallel = None if self._gateway is not None else self._around.threads  # a service gives records by the page
+        self._reader = LogReader(self._store, run, guard, parallel)
         self._held = HeldVersions()
         self._lock = threading.Lock()
         self._pool: Executor | None = None
@@ -181,8 +189,10 @@ class Workings:
             if self._closed:
                 raise InvalidArgument("the registry was closed; open it again")
             if self._staging is None:
-                self._pool = self._around.threads(os.cpu_count() or 1, "pulse")
-                backend = get_backend(self._backend_name)
+                backend = backend_of(self._backend_name)
+                if self._ahead and backend.name != "reference":
+                    warm_up_ahead()
+                self._pool = self._around.threads(self._threads, "pulse")
                 self._fetchers = self._around.threads(FETCH_THREADS, "pulse-fetch")
                 places = (self._pool, self._fetchers, self._spool, self._placement)
                 log = (self._events, self._reader.refresh)

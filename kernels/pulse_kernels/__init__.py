@@ -9,6 +9,7 @@
 ([1], [2], [5])
 """
 
+from pulse_kernels.ahead import warm_up_ahead
 from pulse_kernels.backend import Backend, BackendName, get_backend
 from pulse_kernels.cells import CELL_TYPES, Cells, CellType, Index
 from pulse_kernels.errors import BackendUnavailable, CodecError, RankError
@@ -29,4 +30,5 @@ __all__ = [
     "decode_group",
     "encode_group",
     "get_backend",
+    "warm_up_ahead",
 ]

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from pulse_kernels.ahead import COMPILING
 from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.coded import Coded
 from pulse_kernels.errors import BackendUnavailable
@@ -35,8 +36,11 @@ class Backend(Protocol):
 
     name: str
 
-    def warm_up(self, width: int) -> None:
-        """Do now what the first calls on cells of ``width`` bytes would otherwise wait for. Idempotent."""
+    def warm_up(self, width: int, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Do now what the first calls on cells of ``width`` bytes would otherwise wait for. Idempotent.
+
+        It is done step by step; ``stopped`` is asked before each, and ends it early.
+        """
 
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """Return (index, old, new): where ``live`` differs from ``base`` as bits, and both values there."""
@@ -184,7 +188,8 @@ def get_backend(name: BackendName = "auto") -> Backend:
     if name == "reference":
         return _reference()
     try:
-        from pulse_kernels.numba_backend import NumbaBackend
+        with COMPILING:
+            from pulse_kernels.numba_backend import NumbaBackend
     except ImportError as error:
         if name == "numba":
             raise BackendUnavailable(f"the numba backend can't be imported: {error}") from error

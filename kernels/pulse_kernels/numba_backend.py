@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from pulse_kernels.coded import Coded
 from pulse_kernels.digest_tables import LANE_SEEDS, coefficients
 from pulse_kernels.errors import RankError
 from pulse_kernels.numba_coding import NumbaCoding
-from pulse_kernels.numba_compile import compile_all, compiled
+from pulse_kernels.numba_compile import compiled, loops_of
 from pulse_kernels.numba_spans import Table, table
 from pulse_kernels.simd import LANES
 
@@ -41,9 +41,12 @@ class NumbaBackend:
             setattr(self._scratch, dtype.name, buffers)
         return buffers
 
-    def warm_up(self, width: int) -> None:
+    def warm_up(self, width: int, stopped: Callable[[], bool] = lambda: False) -> None:
         """Compile or load every loop for cells of ``width`` bytes, so that no later call waits for the compiler."""
-        compile_all(width)
+        for name, cells in loops_of(width):
+            if stopped():
+                return
+            compiled(name, cells)
 
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """See ``Backend.diff``."""

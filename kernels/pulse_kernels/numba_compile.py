@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +23,7 @@ from pulse_kernels import (
     numba_tables,
     simd,
 )
+from pulse_kernels.ahead import COMPILING
 
 _U8, _U16, _U32, _U64 = types.uint8, types.uint16, types.uint32, types.uint64
 _I32, _INT = types.int32, types.int64
@@ -45,7 +45,6 @@ _LOOPS = (
 """The modules that hold them, one loop of a name in all."""
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}
 """Of every loop. What none of them needs is left out: it would cost a good part of the time to compile."""
-_COMPILING = threading.Lock()
 _done: dict[tuple[str, int], Callable[..., Any]] = {}
 
 
@@ -53,7 +52,7 @@ def compiled(name: str, width: int) -> Callable[..., Any]:
     """Return one loop for cells of ``width`` bytes: compiled once, by whichever thread needs it first."""
     function = _done.get((name, width))
     if function is None:
-        with _COMPILING, _garbage_kept():
+        with COMPILING, _garbage_kept():
             function = _done.get((name, width)) or _compile(name, width)
             _done[name, width] = function
     return function
@@ -71,24 +70,22 @@ def _garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-def compile_all(width: int) -> None:
-    """Compile, or load, every loop that cells of ``width`` bytes need."""
-    for name in ("diff", "gather", "scatter", "distance", "move", "merge", "digest", "digest_sparse"):
-        compiled(name, width)
-    for name in ("address", "address_to_write", "class_ranks", "class_select"):
-        compiled(name, width)
-    for name in ("class_values", "count_symbols"):
-        compiled(name, width)
+def loops_of(width: int) -> Iterator[tuple[str, int]]:
+    """Yield every loop that cells of ``width`` bytes need, as ``compiled`` takes it; a first push's come first."""
+    for name in ("address", "digest", "address_to_write", "diff", "digest_sparse", "gather", "scatter"):
+        yield name, width
+    for name in ("distance", "class_ranks", "class_select", "class_values", "count_symbols", "move", "merge"):
+        yield name, width
     for name in ("encode", "decode"):
-        compiled(name, 2 if width == 2 else 8)
+        yield name, 2 if width == 2 else 8
     for name in ("address", "address_to_write", "gather", "scatter"):
-        compiled(name, 4)
+        yield name, 4
     for name in ("union", "locate", "add_up", "store_tables", "read_tables"):
-        compiled(name, 4)
+        yield name, 4
     for name in ("link_edges", "cheapest_path", "trace_path"):
-        compiled(name, 8)
+        yield name, 8
     if width == 2:
-        compiled("cast_f32", 2)
+        yield "cast_f32", 2
 
 
 def _loop(name: str) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ class ReferenceBackend:
 
     name = "reference"
 
-    def warm_up(self, width: int) -> None:
+    def warm_up(self, width: int, stopped: Callable[[], bool] = lambda: False) -> None:
         """There is nothing to prepare."""
 
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:

@@ -12,9 +12,8 @@ import fcntl
 import os
 import threading
 
-from blake3 import blake3
-
 from pulse_registry.cache.folder import CacheFolder, take_lock
+from pulse_registry.hashing import large_hasher
 from pulse_registry.spool import reserve
 from pulse_schemas import ObjectRef
 
@@ -96,7 +95,7 @@ class Part:
 
     def check(self) -> bool:
         """Tell whether the bytes are those that were committed, by a full pass."""
-        hasher, buffer, at = blake3(max_threads=blake3.AUTO), bytearray(min(RANGE_BYTES, self.ref.size)), 0
+        hasher, buffer, at = large_hasher(self.ref.size), bytearray(min(RANGE_BYTES, self.ref.size)), 0
         while at < self.ref.size:
             got = os.preadv(self._descriptor, [memoryview(buffer)[: self.ref.size - at]], at)
             if not got:

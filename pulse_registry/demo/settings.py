@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from pulse_registry.cores import usable_cores
 from pulse_registry.demo.source import Source, SourceNotFound, locate
 
 TRAINER, LATE, LAGGARD = "trainer", "late-joiner", "laggard"
@@ -105,16 +105,9 @@ class Settings:
     @property
     def trainer_threads(self) -> int:
         """Return the trainer's share of the cores: all, since the workers have nothing to do while it learns."""
-        return cores()
+        return usable_cores()
 
     @property
     def worker_threads(self) -> int:
         """Return a worker's share of the cores."""
-        return max(1, cores() // self.rollout_workers)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return max(1, usable_cores() // self.rollout_workers)

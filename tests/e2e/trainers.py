@@ -174,9 +174,8 @@ def overtake(root: str, pushes: int) -> None:
     from pulse_registry import geometry
 
     geometry.GROUP_BYTES = 16  # many groups, and one thread for them, so that pushes meet at every step
-    os.cpu_count = lambda: 1
     options = PublishOptions(coder="class", dtype="keep", keyframe_every=7)
-    with Registry(open_store(root), "run", options=options, backend="reference") as registry:
+    with Registry(open_store(root), "run", options=options, backend="reference", threads=1) as registry:
         model = model_of(0)
         futures = []
         for step in range(pushes):

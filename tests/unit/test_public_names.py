@@ -45,17 +45,15 @@ NAMES = [
     "open",
 ]
 SIGNATURES = {
-    "open": "(url: 'str', *, run: 'str', token: 'str | None' = None, worker: 'str | None' = None, "
-    "lease_seconds: 'float | None' = 3600.0, create: 'bool' = True, coder: \"Literal['auto', 'gap', "
-    "'class']\" = 'auto', publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', "
-    "keyframe_share: 'float' = 0.5, keyframe_every: 'int | None' = None, "
-    "keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', backend: 'BackendName' = 'auto', "
-    "device: 'DeviceName' = 'auto', shadow: 'ShadowPlace' = 'device', compact: \"Literal['off', "
-    "'inline']\" = 'off', on_event: 'Listener | None' = None, object_cost: 'int | None' = None, "
-    "signing_key: 'Signer | str | os.PathLike[str] | None' = None, "
-    "trust: 'Iterable[str] | Trust | None' = None, state_dir: 'str | os.PathLike[str] | None' = None, "
-    "nonfinite: 'NonFinite' = 'allow', cache: 'str | os.PathLike[str] | None' = None, "
-    "cache_bytes: 'int | None' = None) -> 'Registry'",
+    "open": "(url: 'str', *, run: 'str', token: 'str | None' = None, allow_http: 'bool | None' = None, worker: "
+    "'str | None' = None, lease_seconds: 'float | None' = 3600.0, create: 'bool' = True, coder: \"Literal['auto', "
+    "'gap', 'class']\" = 'auto', publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = "
+    "0.5, keyframe_every: 'int | None' = None, keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', backend: "
+    "'BackendName' = 'auto', threads: 'int | None' = None, device: 'DeviceName' = 'auto', shadow: 'ShadowPlace' = "
+    "'device', compact: \"Literal['off', 'inline']\" = 'off', on_event: 'Listener | None' = None, object_cost: "
+    "'int | None' = None, signing_key: 'Signer | str | os.PathLike[str] | None' = None, trust: 'Iterable[str] | "
+    "Trust | None' = None, state_dir: 'str | os.PathLike[str] | None' = None, nonfinite: 'NonFinite' = 'allow', "
+    "cache: 'str | os.PathLike[str] | None' = None, cache_bytes: 'int | None' = None) -> 'Registry'",
     "Registry.push": "(self, step: 'int', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.pull": "(self, version: 'VersionName' = 'latest', into: 'Model | None' = None, *, fresh: 'bool' = False) "

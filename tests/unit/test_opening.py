@@ -1,0 +1,95 @@
+"""What `open` does before anything is pushed or pulled: little, and it lets go of it where it fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pulse_registry
+from pulse_registry import AccessDenied, InvalidArgument, PulseError, opening
+from pulse_registry.store import MemoryStore
+
+
+def python(code: str, *arguments: str | Path) -> list[str]:
+    """Run code in a new process, where warnings are errors, and return the words that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_a_script_that_opens_and_ends_loads_no_kernel_and_starts_no_thread(tmp_path: Path):
+    code = """
+import atexit, sys, threading
+import pulse_registry
+atexit.register(lambda: print("numba" in sys.modules))
+registry = pulse_registry.open(sys.argv[1], run="run", worker="host-1")
+registry.versions()
+print(threading.active_count())
+"""
+    assert python(code, tmp_path) == ["1", "False"]
+
+
+@pytest.mark.parametrize("backend", ["cuda", "numba"])
+def test_a_backend_that_is_not_there_is_refused_by_open_in_the_callers_thread(backend: str):
+    code = """
+import sys, threading
+sys.modules["numba"] = None
+import pulse_registry
+try:
+    pulse_registry.open("memory://x", run="run", backend=sys.argv[1])
+except pulse_registry.InvalidArgument as error:
+    print("refused", sys.argv[1] in str(error), threading.active_count())
+"""
+    assert python(code, backend) == ["refused", "True", "1"]
+
+
+def test_without_numba_auto_works():
+    code = """
+import sys
+sys.modules["numba"] = None
+import numpy, pulse_registry
+with pulse_registry.open("memory://x", run="run", publish_dtype="keep") as registry:
+    print(registry.push(0, {"w": numpy.zeros(4, numpy.float32)}).version)
+    registry.warm_up()
+"""
+    assert python(code) == ["0"]
+
+
+class Connected(MemoryStore):
+    """A store with connections to close, whose log can't be read."""
+
+    closed = 0
+
+    def get(self, key, start=0, end=None):
+        raise AccessDenied(f"{key}: no")
+
+    def list(self, prefix="", start_after=None):
+        raise AccessDenied("no")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"run": "run", "create": False}, {"run": "NO NAME"}, {"run": "r", "backend": "x"}]
+)
+def test_an_open_that_fails_closes_its_connections(arguments, monkeypatch: pytest.MonkeyPatch):
+    store = Connected("connected")
+    monkeypatch.setattr(opening, "connect", lambda *_, **__: store)
+    with pytest.raises(PulseError):
+        pulse_registry.open("memory://x", **{"run": "run", **arguments})
+    assert store.closed
+
+
+def test_threads_are_an_option_of_open():
+    with pytest.raises(InvalidArgument, match="threads"):
+        pulse_registry.open("memory://x", run="run", threads=0)
