@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from pulse_registry.errors import InvalidModel
+from pulse_registry.module import module_tensors
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor
 
 Model: TypeAlias = Any
@@ -85,12 +86,15 @@ class View:
 
 
 def read_model(model: Model) -> dict[str, View]:
-    """Return the views of all tensors by name.
+    """Return the views of all tensors by name; a module's without the names that wrappers, such as DDP, put in.
 
     Raises:
-        InvalidModel: not a module or mapping, no tensors, or a tensor that can't be stored, by name with the reason.
+        InvalidModel: not a module or mapping, no tensors, or a tensor that can't be stored, by name with the reason; or
+            two names of a module are one without those of wrappers.
     """
-    if hasattr(model, "state_dict") and callable(model.state_dict):
+    if _is_module(model):
+        model = module_tensors(model)
+    elif hasattr(model, "state_dict") and callable(model.state_dict):
         model = model.state_dict()
     if not isinstance(model, Mapping):
         raise InvalidModel(f"a model is an nn.Module or a mapping of names to tensors, not {type(model).__name__}")
@@ -126,8 +130,8 @@ def read_target(model: Model) -> dict[str, View]:
 
 def _ownership(model: Model) -> Callable[[View], bool]:
     """Return what tells whether a view of a model is of its own memory."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(model, torch.nn.Module):
+    if _is_module(model):
+        torch = sys.modules["torch"]
         plain = (tensor for tensor in (*model.parameters(), *model.buffers()) if _hindrance(torch, tensor) is None)
         memory = {_address(tensor.untyped_storage()) for tensor in plain}
         return lambda view: view.tensor is not None and _address(view.owner) in memory
@@ -135,6 +139,11 @@ def _ownership(model: Model) -> Callable[[View], bool]:
         again = read_model(model)  # while the views from before live, a copy has another address than theirs
         return lambda view: view.name in again and again[view.name].identity == view.identity
     return lambda view: True
+
+
+def _is_module(model: Model) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
 
 
 def _address(storage: Any) -> tuple[str, int]:

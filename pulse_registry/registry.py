@@ -57,7 +57,8 @@ class Registry(Catalogue):
 
         Args:
             step: the trainer's own label, any integer.
-            model: an ``nn.Module``, or a mapping of names to torch tensors or NumPy arrays.
+            model: an ``nn.Module``, or a mapping of names to torch tensors or NumPy arrays. Of a module, the names that
+                ``torch.compile``, DDP, DataParallel, FSDP and checkpoint wrappers put in are left out.
             metadata: JSON values to keep with the version.
             wait: False returns after the diff; the rest happens in the background, in order, and the returned
                 future holds the result or raises what went wrong. The model may be changed at once.

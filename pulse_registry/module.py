@@ -1,0 +1,81 @@
+"""A module's tensors by the names that its policy gives them: those that wrappers put in between are left out.
+
+So a trainer that is compiled and data-parallel has the layout of a plain worker. A wrapper is known by its type, never
+by a name: what a policy itself calls ``module`` stays.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pulse_registry.errors import InvalidModel
+
+_CHECKPOINT = "torch.distributed.algorithms._checkpoint"
+_WRAPPERS = (
+    ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod", True),
+    ("torch.nn.parallel", "DistributedDataParallel", "module", True),
+    ("torch.nn.parallel", "DataParallel", "module", True),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", "_fsdp_wrapped_module", False),
+    (f"{_CHECKPOINT}.checkpoint_wrapper", "ActivationWrapper", "_checkpoint_wrapped_module", False),
+)
+"""Of each wrapper: where torch has its type, the type, what it calls the module that it wraps, and whether that is in
+the names of a state dict; the others leave it out themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrapper:
+    kind: type
+    inner: str
+    named: bool
+
+
+def module_tensors(module: Any) -> Mapping[str, Any]:
+    """Return the state dict of an ``nn.Module``, without the names of wrappers.
+
+    Raises:
+        InvalidModel: two names would become one.
+    """
+    state = module.state_dict()
+    wrappers = _known()
+    kinds = tuple(wrapper.kind for wrapper in wrappers)
+    if not any(isinstance(part, kinds) for part in module.modules()):
+        return state  # type: ignore[no-any-return]
+    named: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    for name, value in state.items():
+        own = _own_name(module, name, wrappers) if isinstance(name, str) else name
+        if own in named:
+            raise InvalidModel(
+                f"tensors {given[own]!r} and {name!r} are both {own!r} once the names of wrappers are left out: rename "
+                "one, or pass a mapping of names to tensors"
+            )
+        named[own], given[own] = value, name
+    return named
+
+
+def _known() -> list[_Wrapper]:
+    """Return the wrappers that can be met: those whose type is loaded."""
+    found = [(getattr(sys.modules.get(home), name, None), inner, named) for home, name, inner, named in _WRAPPERS]
+    return [_Wrapper(kind, inner, named) for kind, inner, named in found if kind is not None]
+
+
+def _own_name(module: Any, name: str, wrappers: Sequence[_Wrapper]) -> str:
+    """Walk down the modules that a name leads through, and leave out what wrappers call theirs."""
+    kept: list[str] = []
+    parts = name.split(".")
+    while parts and module is not None:
+        part = parts[0]
+        wrapper = next((known for known in wrappers if isinstance(module, known.kind)), None)
+        if wrapper is not None and not wrapper.named:
+            module = module._modules[wrapper.inner]
+        elif part in module._modules:
+            module = module._modules[part]
+            if wrapper is None or part != wrapper.inner:
+                kept.append(part)
+            parts.pop(0)
+        else:
+            break  # the name of a tensor, or one that a hook made up
+    return ".".join((*kept, *parts))
