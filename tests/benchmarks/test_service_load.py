@@ -33,7 +33,7 @@ def test_load_is_answered_without_an_error_and_no_waiter_is_lost(seaweedfs_url: 
 
 
 def test_a_short_soak_has_no_errors_and_leaks_no_descriptors(seaweedfs_url: str, tmp_path: Path) -> None:
-    soak = Soak(minutes=0.1, connections=4, push_every_s=0.5, sample_every_s=0.5)
+    soak = Soak(minutes=0.05, connections=4, push_every_s=0.3, sample_every_s=0.3)
     found = by_key(run_soak(seaweedfs_url, tmp_path, soak, os.environ, say=lambda _: None))
     assert found["load"] > 0
     assert found["failed"] == 0

@@ -17,6 +17,7 @@ from pulse_registry.events import EventKind
 from pulse_registry.store import Fault, FaultStore
 from tests.cache.building import Node, data_of, taken
 from tests.log.builders import DictStore
+from tests.waiting import HANG_S
 
 RANGE = 64
 
@@ -98,7 +99,7 @@ def test_ranges_are_served_as_they_land(tmp_path: Path) -> None:
     class Slow(DictStore):
         def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
             if byte_range is not None and byte_range[0] >= 2 * RANGE:
-                assert gate.wait(60)
+                assert gate.wait(HANG_S)
             return super().get(key, byte_range)
 
     slow = Slow()

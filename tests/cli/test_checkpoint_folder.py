@@ -19,6 +19,7 @@ from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.keyframe import INDEX_NAME
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bf16_model, bits, held, save, surplus, version_of
+from tests.waiting import HANG_S
 
 
 def shards(folder: Path) -> list[Path]:
@@ -128,7 +129,7 @@ def test_a_second_pull_into_a_folder_at_the_same_time_is_a_conflict(run: Run, tm
 def test_pulls_of_two_threads_into_a_folder_come_one_after_the_other(run: Run, tmp_path: Path) -> None:
     def pull(version: int) -> None:
         with pulse_registry.open(str(run.root), run=run.name) as registry:
-            pull_checkpoint(registry, tmp_path / "out", version, lock_seconds=30)
+            pull_checkpoint(registry, tmp_path / "out", version, lock_seconds=HANG_S)
 
     threads = [threading.Thread(target=pull, args=(version,)) for version in (1, 4)]
     for thread in threads:

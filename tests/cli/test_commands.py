@@ -14,6 +14,7 @@ import pytest
 import pulse_registry
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bf16_model, save, step_of
+from tests.waiting import HANG_S
 
 DIGITS = set("0123456789abcdef")
 
@@ -195,17 +196,17 @@ def test_help_loads_nothing_heavy_and_names_the_exit_codes(tmp_path: Path) -> No
         "print(code, sorted({'numba', 'torch', 'transformers', 'pulse_registry.demo'} & set(sys.modules)))"
     )
     command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "0 []"
     assert "7  unavailable" in done.stdout
 
 
 def test_the_script_runs(run: Run, tmp_path: Path) -> None:
     script = Path(sys.executable).parent / "pulse"
-    done = subprocess.run([script, "log", "--json"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([script, "log", "--json"], capture_output=True, text=True, timeout=HANG_S, check=True)
     assert len(json.loads(done.stdout)) == 5
     failed = subprocess.run(
-        [script, "verify", "--version", "9"], capture_output=True, text=True, timeout=60, check=False
+        [script, "verify", "--version", "9"], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert failed.returncode == 3
     assert "Traceback" not in failed.stderr

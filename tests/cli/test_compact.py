@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from tests.cli.conftest import Pulse, Run
+from tests.waiting import HANG_S
 
 
 def test_it_attaches_what_is_missing_and_says_so(pulse: Pulse, run: Run) -> None:
@@ -56,7 +57,7 @@ def test_a_process_that_follows_a_run_ends_when_it_is_told_to(run: Run) -> None:
             assert process.stdout is not None
             made = json.loads(process.stdout.readline())
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(HANG_S) == 0
         finally:
             process.kill()
     assert (made["kind"], made["base"], made["target"]) == ("patch", 0, 4)

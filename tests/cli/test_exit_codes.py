@@ -21,6 +21,7 @@ from pulse_registry.cli.exits import EXIT_CODES, MEANINGS, UNSAFE, exit_code
 from pulse_registry.store import Body, FileStore, Store, WrapperStore
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bf16_model, bits, held, save, step_of
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -181,12 +182,14 @@ def test_a_file_system_that_takes_no_more_is_a_typed_error(run: Run, pulse: Puls
     file, out = save(tmp_path / "large.safetensors", model), tmp_path / "out"
     command = [sys.executable, "-c", FULL]
     pushed = subprocess.run(
-        [*command, "push", "--step", "9", file], capture_output=True, text=True, timeout=60, check=False
+        [*command, "push", "--step", "9", file], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert pushed.returncode == 7, pushed.stderr
     assert len(pulse("log", "--json").json) == 5
     assert pulse("push", "--step", 9, file).code == 0
-    pulled = subprocess.run([*command, "pull", "--out", out], capture_output=True, text=True, timeout=60, check=False)
+    pulled = subprocess.run(
+        [*command, "pull", "--out", out], capture_output=True, text=True, timeout=HANG_S, check=False
+    )
     assert pulled.returncode == 7, pulled.stderr
     assert {path.name for path in out.iterdir()} <= {".pulse.lock"}
     assert main(["pull", "--out", str(out)]) == 0

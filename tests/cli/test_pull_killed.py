@@ -15,6 +15,7 @@ from pulse_registry.keyframe import INDEX_NAME
 from tests.cli import killed_pull
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bits, held, surplus, version_of
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,7 +47,7 @@ class Killer:
 def killer(run: Run) -> Iterator[Killer]:
     killer = Killer()
     yield killer
-    killer.process.communicate(timeout=60)
+    killer.process.communicate(timeout=HANG_S)
 
 
 # From (None: nothing) to, with what options.

@@ -44,6 +44,7 @@ from tests.faults.harness import (
     without_pauses,
 )
 from tests.log.builders import DictStore
+from tests.waiting import HANG_S
 
 
 @pytest.fixture(autouse=True)
@@ -421,7 +422,7 @@ def test_inline_the_trainer_s_own_process_makes_the_ladder() -> None:
             registry.push(version, model)
         background = registry._background
         assert background is not None
-        assert background.idle.wait(60)
+        assert background.idle.wait(HANG_S)
     assert merged(store) >= {(0, 4), (4, 8)}
     assert check_store(store) == set()
     assert restored(store, model, 8) == bits(model)
@@ -443,7 +444,7 @@ def test_a_trainer_goes_on_whatever_happens_to_its_compactor(monkeypatch: pytest
         for version in range(5):
             change(model, version)
             registry.push(version, model)
-            assert stepped.acquire(timeout=60)
+            assert stepped.acquire(timeout=HANG_S)
     registry.close()
     assert restored(store, model, 4) == bits(model)
     said = [event.message.rpartition("push: ")[2] for event in told if event.kind == EventKind.COMPACTION_FAILED]

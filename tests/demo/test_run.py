@@ -9,12 +9,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import HANG_S, until
 
 for extra in ("torch", "transformers", "accelerate", "gguf", "matplotlib"):
     pytest.importorskip(extra)
@@ -54,7 +55,7 @@ def session_of(folder: Path) -> int:
     return int((folder / "stat").read_text().rpartition(")")[2].split()[3])
 
 
-def left_of(session: int, seconds: float = 10.0) -> list[str]:
+def left_of(session: int, seconds: float = HANG_S) -> list[str]:
     """Return the command lines of a session's processes that do not end by themselves, as Python's own helper does."""
     left = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -70,14 +71,11 @@ def left_of(session: int, seconds: float = 10.0) -> list[str]:
     return left
 
 
-def until(process: subprocess.Popen[str], ready: Callable[[], Any], seconds: float = 120.0) -> Any:
+def happens(process: subprocess.Popen[str], ready: Callable[[], Any]) -> Any:
     """Wait until something is so while a process runs, and return it."""
-    give_up = time.monotonic() + seconds
-    while not (result := ready()):
-        assert time.monotonic() < give_up, "it did not happen"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.05)
-            raise AssertionError(f"the demo ended: {process.communicate()}")
+    until(lambda: ready() or process.poll() is not None)
+    if not (result := ready()):
+        raise AssertionError(f"the demo ended: {process.communicate()}")
     return result
 
 
@@ -145,7 +143,7 @@ def test_it_leaves_a_report_a_chart_and_logs(run: tuple[dict[str, Any], Path, st
 
 def test_the_death_of_a_worker_ends_the_demo_with_a_message_and_leaves_no_process(tmp_path: Path) -> None:
     process = demo(tmp_path, steps=10_000)
-    victim = until(process, lambda: child_with_log(process.pid, tmp_path / "logs" / "rollout-1.log"))
+    victim = happens(process, lambda: child_with_log(process.pid, tmp_path / "logs" / "rollout-1.log"))
     os.kill(victim, signal.SIGKILL)
     code, _, errors = finish(process)
     assert code == 1
@@ -164,7 +162,7 @@ def child_with_log(session: int, log: Path) -> int | None:
 
 def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
     process = demo(tmp_path, steps=10_000, form="text")
-    until(process, (tmp_path / "logs" / "trainer.log").exists)
+    happens(process, (tmp_path / "logs" / "trainer.log").exists)
     os.killpg(process.pid, signal.SIGINT)
     code, _, errors = finish(process)
     assert code == 130

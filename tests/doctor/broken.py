@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound
 from pulse_registry.store import Body, ByteRange, MemoryStore, WrapperStore, body_views
+from tests.waiting import HANG_S
 
 
 class IgnoringStore(WrapperStore):
@@ -29,7 +30,7 @@ class RacyStore(WrapperStore):
             raise AlreadyExists(key)
         if if_absent and "creation/race/" in key:
             with suppress(threading.BrokenBarrierError):
-                self._looked.wait(timeout=2)
+                self._looked.wait(HANG_S)
         self._store.put(key, data)
 
 
@@ -96,10 +97,11 @@ class SlowWriterStore(WrapperStore):
             self._store.put(key, data, if_absent=True)
             return
         whole = b"".join(body_views(data))
+        replaces = self._store.exists(key)
         self._store.put(key, whole[: len(whole) // 2])
-        if "atomicity/" in key:
+        if replaces and "atomicity/" in key:
             self._read.clear()
-            self._read.wait(timeout=0.05)
+            self._read.wait(HANG_S)
         self._store.put(key, whole)
 
 
@@ -117,10 +119,10 @@ class VanishingStore(WrapperStore):
             self._looked.set()
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
-        if not if_absent and "atomicity/" in key:
+        if not if_absent and "atomicity/" in key and self._store.exists(key):
             self._store.delete(key)
             self._looked.clear()
-            self._looked.wait(timeout=0.05)
+            self._looked.wait(HANG_S)
         self._store.put(key, data, if_absent=if_absent)
 
 

@@ -15,6 +15,7 @@ from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.examination import Check
 from pulse_registry.doctor.finding import Finding
 from pulse_registry.store import Body, FileStore, MemoryStore, Store, WrapperStore
+from tests.waiting import HANG_S
 
 PLAN = Plan(rounds=2, racers=4, samples=4, listed=20, large_bytes=10_000)
 OTHERS = ("math/log/000000000000.json", "pulse-doctor-notes.txt", "pulse-doctor-a/log/000000000000.json")
@@ -124,7 +125,7 @@ def test_a_command_that_is_stopped_clears_up(tmp_path: Path, number: signal.Sign
         assert child.stdout.readline() == "ready\n"
         assert [path.name.startswith(PREFIX) for path in tmp_path.iterdir()] == [True]
         child.send_signal(number)
-        _, problem = child.communicate(timeout=60)
+        _, problem = child.communicate(timeout=HANG_S)
     assert child.returncode == 130, problem
     assert [*tmp_path.iterdir()] == []
 

@@ -29,7 +29,7 @@ PIECE = 32 << 10
 T = TypeVar("T")
 
 
-def s3_store(bucket: S3Bucket, endpoint: str, prefix: str, *, answer_s: float = 2.0) -> Store:
+def s3_store(bucket: S3Bucket, endpoint: str, prefix: str, *, answer_s: float = 4.0) -> Store:
     """Return a store in a bucket that is reached by another endpoint; credentials are in the environment."""
     place = S3Place(bucket.name, endpoint_url=endpoint, region=bucket.server.region, addressing_style="path")
     return PrefixStore(S3Store(place, answer_s=answer_s, pace=Pace(window_s=answer_s)), prefix)

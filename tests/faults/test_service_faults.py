@@ -35,7 +35,7 @@ def over_a_bucket(folder: Path, bucket: S3Bucket) -> Iterator[tuple[Service, lis
 
 
 def store_of(service: Service, front: FaultyProxy) -> Store:
-    return ServiceStore(front.endpoint, service.token, patience=Patience(silence_s=2.5))
+    return ServiceStore(front.endpoint, service.token, patience=Patience(silence_s=5.0))
 
 
 def spoil(proxies: list[FaultyProxy], share: float, seed: int) -> None:

@@ -19,6 +19,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.store import CountingStore, PrefixStore, WrapperStore, body_views
 from pulse_schemas import Lease
 from tests.log.builders import RUN, DictStore
+from tests.waiting import HANG_S
 
 KEY = keys.lease_key("w1")
 
@@ -134,7 +135,7 @@ def test_a_keeper_writes_in_a_thread_of_its_own_and_ends_when_it_is_closed():
     store = Noting(DictStore())
     keeper = LeaseKeeper(lease_over(store))
     keeper.hold(7)
-    assert written.wait(20)
+    assert written.wait(HANG_S)
     keeper.hold(8)
     keeper.close()
     keeper.close()
@@ -236,7 +237,7 @@ def test_a_worker_with_a_name_has_a_lease_from_its_first_pull_until_it_is_closed
     with Registry(store, RUN, backend="reference", worker="w", lease_seconds=100) as worker:
         assert leases(store) == []
         worker.pull(1, into=weights())
-        assert store.leased.wait(20)
+        assert store.leased.wait(HANG_S)
         (lease,) = leases(store)
         assert (lease.version, lease.seconds, lease.reader.rpartition("-")[0]) == (1, 100, "w")
     assert leases(store) == []
@@ -262,7 +263,7 @@ def test_a_pull_does_not_fail_where_no_lease_can_be_written():
 
     with Registry(store, RUN, backend="reference", worker="w", on_event=listen) as worker:
         assert worker.pull("latest", into=weights()).version == 1
-        assert heard.wait(20)
+        assert heard.wait(HANG_S)
     assert told == [EventKind.LEASE_FAILED]
 
 
@@ -271,13 +272,13 @@ def test_a_registry_that_is_forgotten_renews_its_lease_no_more():
     pushed(store, 1)
     worker = Registry(store, RUN, backend="reference", worker="w")
     worker.pull("latest", into=weights())
-    assert store.leased.wait(20)
+    assert store.leased.wait(HANG_S)
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "pulse-lease"]
     worker._working().pool.shutdown()
     worker._working().fetchers.shutdown()
     del worker
     gc.collect()
-    thread.join(20)
+    thread.join(HANG_S)
     assert not thread.is_alive()
 
 
@@ -291,7 +292,7 @@ def test_what_a_worker_holds_stays_and_it_goes_on_by_patches():
     ):
         model = weights()
         worker.pull(2, into=model)
-        assert store.leased.wait(20)
+        assert store.leased.wait(HANG_S)
         for _ in range(2):
             operator.gc(policy, dry_run=False)
         assert [version.version for version in operator.versions()][-1] == 5

@@ -25,6 +25,7 @@ from tests.faults.harness import quick, restored
 from tests.interop import modelexpress_peer
 from tests.interop.reference import INDEX, state_of
 from tests.log.builders import DictStore
+from tests.waiting import HANG_S
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "modelexpress"
 PACKAGE = "modelexpress==0.7.0"
@@ -80,7 +81,7 @@ def peer() -> Peer:
 
     def call(*arguments: object) -> None:
         command = [str(python), "-I", str(modelexpress_peer.__file__), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
         assert done.returncode == 0, done.stderr
 
     return call

@@ -22,6 +22,7 @@ from pulse_schemas import Layout, Tensor
 from tests.servers import S3Bucket
 from tests.store.misbehaving import Request
 from tests.store.test_s3_faults import MIB, Multipart, served
+from tests.waiting import HANG_S
 
 GEOMETRY = Geometry(Layout(tensors=(Tensor(name="w", dtype="BF16", shape=(40 * MIB,)),)))
 
@@ -56,7 +57,7 @@ def test_a_patch_is_sent_while_its_last_group_is_coded() -> None:
     def coded() -> Iterator[Coded]:
         *others, last = groups()
         yield from others
-        assert began.wait(60), "no part was sent before the last group was there"
+        assert began.wait(HANG_S), "no part was sent before the last group was there"
         yield last
 
     answers = Watched({})

@@ -31,6 +31,7 @@ from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.log.builders import DictStore
 from tests.unit.models import geometry_of
+from tests.waiting import HANG_S
 
 PIECE = 4096
 WRITE_ID = "0" * 31 + "7"
@@ -138,7 +139,7 @@ def test_a_keyframe_is_fetched_by_one_read_a_piece_and_one_of_the_index(stored: 
 
 
 def test_pieces_are_fetched_side_by_side(stored: Stored):
-    together = threading.Barrier(4, timeout=30)
+    together = threading.Barrier(4, timeout=HANG_S)
     first = iter(range(4))
 
     def answer(key: str, part: ByteRange, data: bytes) -> bytes:

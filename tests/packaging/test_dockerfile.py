@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.cli.serve import serve
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numba", "torch", "transformers", "triton", "accelerate", "matplotlib")
@@ -132,7 +133,7 @@ def test_the_image_s_own_steps_make_an_environment_that_serves(tmp_path: Path) -
     (tmp_path / "registry").mkdir()
     with serving(home / "bin" / "pulse", tmp_path / "registry") as url:
         for path in ("/healthz", "/readyz", "/metrics", "/", "/v1/runs"):
-            with urllib.request.urlopen(url + path, timeout=30) as answer:
+            with urllib.request.urlopen(url + path, timeout=HANG_S) as answer:
                 assert answer.status == 200, path
     run(home / "bin" / "pulse", "token", "new", "--name", "me", "--scope", "read", cwd=tmp_path)
     run(home / "bin" / "pulse", "doctor", "--root", tmp_path / "registry", "--rounds", "2", cwd=tmp_path)

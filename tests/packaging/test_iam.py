@@ -24,6 +24,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.store import Body, ByteRange, MemoryStore, Store, WrapperStore
 from pulse_server.app import create_app
 from pulse_server.settings import Settings
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "arn:aws:s3:::example-bucket"
@@ -145,7 +146,7 @@ def serving(store: Store) -> Iterator[str]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        assert started.wait(30)
+        assert started.wait(HANG_S)
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import HANG_S
+
 HEAVY = (
     "accelerate",
     "aiobotocore",
@@ -30,7 +32,7 @@ LIGHT_PACKAGES = ("pulse_registry", "pulse_schemas", "pulse_kernels")
 
 def python(code: str, cwd: Path) -> str:
     command = [sys.executable, "-I", "-c", code]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

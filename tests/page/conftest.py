@@ -13,9 +13,10 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.page.site import Site
+from tests.waiting import HANG_S
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-WAIT_MS = 20_000  # a busy machine is no failure
+WAIT_MS = 1000 * HANG_S
 
 expect.set_options(timeout=WAIT_MS)
 
@@ -33,7 +34,7 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # No sandbox: it needs a user other than root. /dev/shm is small in containers.
         args = ["--no-sandbox", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=path, args=args)
+        browser = playwright.chromium.launch(executable_path=path, args=args, timeout=WAIT_MS)
         yield browser
         browser.close()
 

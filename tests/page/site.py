@@ -17,10 +17,9 @@ from pulse_server import create_app
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenSet, new_token
 from tests.servers import free_ports
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 CELLS = 4096
-WAIT_S = 20.0
 
 
 class Below:
@@ -69,11 +68,9 @@ class Site:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, name="page-site")
         self._thread.start()
-        for _ in range(int(WAIT_S * 10)):
-            if self._server.started or not self._thread.is_alive():
-                break
-            self._thread.join(0.1)
-        if not self._server.started:
+        server, thread = self._server, self._thread
+        until(lambda: server.started or not thread.is_alive())
+        if not server.started:
             raise RuntimeError("the service did not start")
 
     def stop(self) -> None:
@@ -81,7 +78,7 @@ class Site:
             return
         self._app.state.service.stop_waiting()
         self._server.should_exit = True
-        self._thread.join(WAIT_S)
+        self._thread.join(HANG_S)
         if self._thread.is_alive():
             raise RuntimeError("the service did not stop")
         self._server = None

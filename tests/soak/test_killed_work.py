@@ -20,6 +20,7 @@ from tests.cli.helpers import bf16_model, save, step_of
 from tests.faults.harness import check_store, quick, restored, state_of
 from tests.interop import reference
 from tests.soak import killing
+from tests.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 STATES = list(itertools.accumulate(range(1, 7), step_of, initial=bf16_model(cells=4_000)))
@@ -48,7 +49,7 @@ class Killer:
 def killer() -> Iterator[Killer]:
     killer = Killer()
     yield killer
-    killer.process.communicate(timeout=60)
+    killer.process.communicate(timeout=HANG_S)
 
 
 @pytest.fixture(scope="module")

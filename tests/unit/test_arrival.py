@@ -23,6 +23,7 @@ from pulse_registry.timeline import Timeline
 from tests.log.builders import DictStore
 from tests.unit.inline import Inline
 from tests.unit.models import geometry_of
+from tests.waiting import HANG_S, until
 
 BACKEND = get_backend("reference")
 GROUPS = 30
@@ -100,11 +101,10 @@ def test_a_group_does_not_wait_for_the_ranges_after_its_own():
     for number in numbers:
         thread = threading.Thread(target=lambda: came.append(next(coming)))
         thread.start()
-        while len(fetchers.asked) <= fetchers.done:
-            pass
+        until(lambda: len(fetchers.asked) > fetchers.done)
         fetchers.do(fetchers.done)
         fetchers.done += 1
-        thread.join(timeout=10)
+        thread.join(timeout=HANG_S)
         assert came[-1] == number
         assert len(fetchers.asked) <= fetchers.done + FETCH_THREADS
     coming.close()
@@ -117,10 +117,9 @@ def test_no_more_than_a_few_ranges_are_on_their_way():
     found = stored.begin()
     thread = threading.Thread(target=lambda: next(arriving(found, list(found[0].entries), fetchers, Timeline())))
     thread.start()
-    while len(fetchers.asked) < FETCH_THREADS:
-        pass
+    until(lambda: len(fetchers.asked) == FETCH_THREADS)
     fetchers.do(0)
-    thread.join(timeout=10)
+    thread.join(timeout=HANG_S)
     assert len(fetchers.asked) == FETCH_THREADS
 
 
@@ -202,7 +201,7 @@ def test_an_error_in_the_coming_waits_for_the_work_that_was_begun():
         raise StoreUnavailable("gone")
 
     def work(number: int) -> None:
-        go.wait(timeout=10)
+        go.wait(timeout=HANG_S)
         ended.append(number)
 
     with ThreadPoolExecutor(2) as pool:

@@ -12,6 +12,7 @@ import pytest
 
 import pulse_registry
 from pulse_registry import errors
+from tests.waiting import HANG_S
 
 NAMES = [
     "AccessDenied",
@@ -151,7 +152,7 @@ def test_importing_loads_neither_frameworks_nor_compilers_nor_clients():
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "[]\n")

@@ -24,6 +24,7 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights import Weights
 from tests.unit.inline import Inline
 from tests.unit.models import flat_cells, geometry_of, mixed_model, numba, strided, weights_of
+from tests.waiting import HANG_S
 
 Model = dict[str, np.ndarray[Any, Any]]
 
@@ -249,7 +250,7 @@ def test_older_versions_can_be_read_at_every_moment_of_an_advance():
         if looking:
             reader = threading.Thread(target=read, daemon=True)
             reader.start()
-            reader.join(timeout=10)
+            reader.join(timeout=HANG_S)
             assert not reader.is_alive()
 
     shadow = shadow_of(model, pool=Inline(look))
