@@ -119,7 +119,7 @@ class SteppedFiles(FileOperations):
         step.around(super().remove, path)
 
 
-def stepped_store(url: str, token: str | None) -> Store:
+def stepped_store(url: str, *_: object, **__: object) -> Store:
     return SteppedStore(open_store(url))
 
 
