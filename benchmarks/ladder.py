@@ -24,7 +24,7 @@ from pulse_registry.geometry import Geometry
 from pulse_registry.log import RunState
 from pulse_registry.model import read_model
 from pulse_registry.patch import CoderChoice, encode_patch
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.route import DEFAULT_OBJECT_COST, plan
 from pulse_registry.weights import Weights
 from tests.log.builders import DictStore

@@ -24,7 +24,7 @@ from benchmarks.results import Row, machine, versions
 from benchmarks.states import Cells, Live, States, visits
 from benchmarks.timing import seconds
 from pulse_registry.patch import CoderChoice
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import RetryStore, Store, open_store
 from tests.servers import S3Bucket, S3Server

@@ -32,7 +32,7 @@ from benchmarks.states import Live, States
 from benchmarks.synthetic import synthetic_states
 from pulse_registry.cache import CacheFolder
 from pulse_registry.geometry import Geometry
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import Buffer, ByteRange, Store, WrapperStore, open_store, read_into
 from pulse_registry.tensors import new_tensors

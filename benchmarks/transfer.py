@@ -33,7 +33,7 @@ from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import SHARD_BYTES, write_keyframe
 from pulse_registry.keyframe_cells import KeyframeCells
 from pulse_registry.parallel import ParallelMap
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore, RetryStore, open_store
 from pulse_schemas import Layout, Tensor

@@ -39,7 +39,7 @@ from pulse_registry.errors import (
 from pulse_registry.events import Event, EventKind
 from pulse_registry.opening import open
 from pulse_registry.prefetch import Prefetch
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.pulling import Staged
 from pulse_registry.registry import Registry
 from pulse_registry.route import Leg, Route

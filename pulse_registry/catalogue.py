@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.fetch import FETCH_THREADS
 from pulse_registry.gc import Collected, Collector, Policy
+from pulse_registry.labels import integer
 from pulse_registry.log import RunState
 from pulse_registry.news import await_news
 from pulse_registry.parallel import ParallelMap
@@ -134,6 +135,4 @@ class Catalogue(Workings):
             if version not in state.tags:
                 raise NotFound(f"run {self.run!r} has no version that is called {version!r}")
             version = state.tags[version]
-        if not isinstance(version, int) or isinstance(version, bool):
-            raise InvalidArgument(f"version is {version!r}; it is a number, 'latest' or a tag")
-        return state.version(version)
+        return state.version(integer(version, "version"))

@@ -29,6 +29,10 @@ class EventKind(StrEnum):
     """The newest version could not be made ready in the background; it will be tried again."""
     NOT_FINITE = "not_finite"
     """A version holds NaN or infinite cells, and the policy is to warn."""
+    LAYOUT_CHANGED = "layout_changed"
+    """A push has other tensors than the version before it, so that it is stored whole."""
+    PUSH_FAILED = "push_failed"
+    """A push was not committed; where the trainer may go on, its next push carries the changes."""
 
 
 @dataclass(frozen=True, slots=True)

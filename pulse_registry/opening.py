@@ -13,7 +13,7 @@ from pulse_registry.errors import NotFound
 from pulse_registry.events import Listener
 from pulse_registry.finite import NonFinite
 from pulse_registry.placement import DeviceName, ShadowPlace
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions, WhenFull
 from pulse_registry.registry import Registry
 from pulse_registry.service.connect import HasConnections, connect
 from pulse_registry.trust import Trust, signer_of, trust_of
@@ -39,6 +39,9 @@ def open(
     device: DeviceName = "auto",
     shadow: ShadowPlace = "device",
     compact: Literal["off", "inline"] = "off",
+    max_pending: int = 2,
+    when_full: WhenFull = "wait",
+    allow_new_layout: bool = True,
     on_event: Listener | None = None,
     object_cost: int | None = None,
     signing_key: Signer | str | os.PathLike[str] | None = None,
@@ -77,6 +80,11 @@ def open(
             weights' size there, or in pinned ``host`` memory, from which each push streams it.
         compact: ``inline`` makes merged patches, so that being far behind stays cheap, in a background thread between
             pushes; it keeps a copy of the weights on disk. ``off`` leaves them to ``pulse compact``.
+        max_pending: pushes of ``wait=False`` that may be on their way; each holds what it changed in memory.
+        when_full: what a push does when that many are: ``wait`` until one is done, before its diff; or ``coalesce``:
+            take the place of the newest one that has not begun to be stored, whose future then has the same result.
+        allow_new_layout: whether a push may have other tensors than the version before it, which makes it a keyframe;
+            an event ``layout_changed`` tells of it. False raises LayoutMismatch instead.
         object_cost: bytes that a pull fetches rather than one more object; None: what the link to the store carries
             during one request, as the pulls of this process find it.
         on_event: is told, from any thread, of what happened although nothing failed. All of it is logged as warnings
@@ -99,7 +107,18 @@ def open(
         NotFound: ``create=False``, and there is no such run.
         AccessDenied, StoreUnavailable, Untrusted: ``create=False``, and the log can't be read, or not be believed.
     """
-    options = PublishOptions(coder, publish_dtype, keyframe_share, keyframe_every, keyframe_coding, shadow, compact)
+    options = PublishOptions(
+        coder,
+        publish_dtype,
+        keyframe_share,
+        keyframe_every,
+        keyframe_coding,
+        shadow,
+        compact,
+        max_pending,
+        when_full,
+        allow_new_layout,
+    )
     signer, pinned = signer_of(signing_key), trust_of(trust, state_dir)
     copies = cache_folder(cache, cache_bytes)
     with ExitStack() as undo:

@@ -10,69 +10,34 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from typing import Any, Literal
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import Any
 
 from pulse_kernels import Cells
-from pulse_registry.coding import KeyframeCoding
 from pulse_registry.detour import stage_version
 from pulse_registry.digest import Digest
-from pulse_registry.errors import Conflict, Gone, InvalidArgument, InvalidModel, PulseError
+from pulse_registry.errors import Conflict, Fenced, Gone, InvalidArgument, InvalidModel, LayoutMismatch, PulseError
+from pulse_registry.events import Event, EventKind
 from pulse_registry.finite import NonFinite, first_in_groups, judge
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import write_keyframe
+from pulse_registry.layout_change import first_difference
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId, RunState
 from pulse_registry.log.keys import layout_key
-from pulse_registry.model import Model, PublishDtype, View, layout_of, read_model
-from pulse_registry.patch import CoderChoice
+from pulse_registry.model import Model, View, layout_of, read_model
 from pulse_registry.patch_upload import store_patch
-from pulse_registry.placement import ShadowPlace
+from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push_future import PushFuture
+from pulse_registry.push_queue import Job, PushQueue
 from pulse_registry.shadow import Advance, Shadow
 from pulse_registry.stage import Staging
 from pulse_registry.store import create
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.versions import PushResult
-from pulse_schemas import KeyframeRef
+from pulse_schemas import KeyframeRef, Layout, VersionEntry
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class PublishOptions:
-    """How a trainer publishes.
-
-    Attributes:
-        coder: ``gap``, ``class``, or ``auto`` to choose for each group (docs/adr/0004).
-        dtype: ``bf16`` publishes float32 tensors rounded to BF16; ``keep`` publishes every tensor as it is.
-        keyframe_share: a keyframe follows when the patches since the last one exceed this share of its bytes.
-        keyframe_every: a keyframe at least every so many versions; None: by share alone.
-        keyframe_coding: ``raw`` stores ordinary checkpoints; ``exponents`` smaller ones, which only this library reads.
-        shadow: of a model on a GPU, what was published last stays in its memory, or in pinned ``host`` memory.
-        compact: ``inline`` makes merged patches in a background thread; ``off`` leaves them to a compactor elsewhere.
-    """
-
-    coder: CoderChoice = "auto"
-    dtype: PublishDtype = "bf16"
-    keyframe_share: float = 0.5
-    keyframe_every: int | None = None
-    keyframe_coding: KeyframeCoding = "raw"
-    shadow: ShadowPlace = "device"
-    compact: Literal["off", "inline"] = "off"
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One push on its way; ``advance`` is None for a version that is held by a keyframe alone."""
-
-    version: int
-    step: int
-    shadow: Shadow
-    advance: Advance | None
-    digest: Digest
-    metadata: Mapping[str, Any]
-    generation: int
-    timeline: Timeline
 
 
 class Publisher:
@@ -85,48 +50,151 @@ class Publisher:
         writer: LogWriter,
         new_id: NewId,
         options: PublishOptions,
-        queue: Executor,
+        thread: Executor,
         nonfinite: NonFinite = "allow",
+        committed: Callable[[PushResult], None] = lambda result: None,
     ) -> None:
-        """Prepare to publish; no I/O yet. ``queue`` has one thread, and is shut down by ``close``."""
+        """Prepare to publish; no I/O yet.
+
+        Args:
+            staging: store, threads, and who hears of events.
+            reader: of the run's log.
+            writer: of the same.
+            new_id: gives write ids.
+            options: how to publish.
+            thread: one, for this publisher alone; ``close`` ends it.
+            nonfinite: what becomes of weights that are NaN or infinite.
+            committed: is told of each version, in that thread; it neither waits nor raises.
+        """
         self._nonfinite: NonFinite = nonfinite
         self._staging = staging
         self._reader = reader
         self._writer = writer
         self._new_id = new_id
         self._options = options
+        self._tell = committed
         self._lock = threading.RLock()
-        self._queue = queue
+        self._queue = thread
+        self._pushes = PushQueue(thread, self._run, options.max_pending, reader.run)
         self._shadow: Shadow | None = None
         self._trusted = False  # whether the shadow is known to be the newest version
+        self._closed = False
         self._generation = 0
         self._failure: BaseException | None = None
         self._stored_layouts: set[str] = set()
 
-    def push(self, step: int, model: Model, metadata: Mapping[str, Any] | None) -> Future[PushResult]:
-        """Diff the model and queue the rest. See ``Registry.push``."""
+    def push(self, step: int, model: Model, metadata: Mapping[str, Any]) -> PushFuture:
+        """Diff the model and queue the rest; ``metadata`` is plain and nobody else's. See ``Registry.push``."""
         timeline = Timeline()
         views = read_model(model)
         layout = layout_of(views, self._options.dtype)
-        with self._lock:
-            shadow, version = self._newest(layout.id, views)
-            advance: Advance | None = None
-            if shadow is None:
-                geometry = Geometry(layout)
-                with timeline.during("diff", geometry.nbytes):
-                    shadow = self._staging.first_shadow(geometry, views, version, self._options.shadow)
-                self._judge(step, shadow, None)
-            else:
-                self._shadow = None  # cut off in the middle, it may hold no version
-                advance = shadow.advance(views, self._options.coder, timeline)
-                self._judge(step, shadow, advance)
-            self._shadow, self._trusted = shadow, True
-            job = _Job(shadow.version, step, shadow, advance, shadow.digest, metadata or {}, self._generation, timeline)
-            return self._queue.submit(self._run, job)
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise InvalidArgument("the registry was closed; open it again")
+                if (unseen := self._pushes.unseen()) is not None:
+                    raise unseen
+                replaced = self._room(step, layout, views)
+                if replaced is not None:
+                    return self._begin(step, views, layout, metadata, timeline, replaced)
+            with timeline.during("wait"):
+                self._pushes.wait()
 
-    def close(self) -> None:
-        """Wait for everything that was queued."""
-        self._queue.shutdown(wait=True)
+    def close(self, timeout: float | None = None) -> None:
+        """Refuse new pushes, and wait for those on their way. Idempotent.
+
+        Raises:
+            StoreUnavailable: they are not done in so many seconds.
+        """
+        self._closed = True
+        with self._lock:
+            pass  # a push that had begun is queued now
+        self._pushes.finish(timeout)
+
+    def unseen(self) -> BaseException | None:
+        """Return the first failure that nobody has seen; once."""
+        return self._pushes.unseen()
+
+    def _room(self, step: int, layout: Layout, views: Mapping[str, View]) -> list[PushFuture] | None:
+        """Make room for one more push; None: it has to wait. The lock is held.
+
+        Returns:
+            The futures of the pushes whose place it is to take: the shadow is at the version before them again.
+        """
+        job, shadow = self._pushes.waiting, self._shadow
+        if shadow is None and self._pushes.busy:
+            return None  # what is on its way is not in the log yet, where a new shadow would come from
+        if not self._pushes.full:
+            return []
+        if self._options.when_full == "wait" or job is None or job.advance is None or shadow is None:
+            return None
+        if not self._trusted or job.shadow is not shadow or layout.id != shadow.geometry.id:
+            return None
+        if self._nonfinite == "refuse":
+            # What this push changes must be fit to be published before another one is given up for it.
+            self._shadow = None
+            advance = shadow.advance(views, self._options.coder, Timeline())
+            self._shadow = shadow
+            self._judge(step, shadow, advance)
+            advance.stop()
+            shadow.revert(advance.version)
+        if not self._pushes.take_back(job):
+            return None
+        job.advance.stop()
+        shadow.revert(job.version)
+        return [job.future, *job.replaced]
+
+    def _begin(
+        self,
+        step: int,
+        views: Mapping[str, View],
+        layout: Layout,
+        metadata: Mapping[str, Any],
+        timeline: Timeline,
+        replaced: list[PushFuture],
+    ) -> PushFuture:
+        """Move the shadow to the model's cells, and queue what follows; the lock is held.
+
+        If it fails, the pushes whose place it was to take have failed as well.
+        """
+        try:
+            shadow, advance = self._advance(step, views, layout, timeline)
+        except BaseException as error:
+            for future in replaced:
+                lost = f"step {step} was to take its place, and failed: {error!r}. The next push carries its changes"
+                self._tell_failed(future.step, failure := Conflict(f"step {future.step} was not pushed: {lost}"))
+                self._pushes.fail(future, failure)
+            raise
+        future = PushFuture(step)
+        digest, generation = shadow.digest, self._generation
+        self._pushes.put(
+            Job(shadow.version, step, shadow, advance, digest, metadata, generation, timeline, future, replaced)
+        )
+        return future
+
+    def _advance(
+        self, step: int, views: Mapping[str, View], layout: Layout, timeline: Timeline
+    ) -> tuple[Shadow, Advance | None]:
+        """Move the shadow to the model's cells, or make one of them where there is none of this layout."""
+        try:
+            shadow, version = self._newest(layout, views)
+        except LayoutMismatch:
+            raise
+        except PulseError as error:
+            self._tell_failed(step, error)
+            raise
+        advance: Advance | None = None
+        if shadow is None:
+            geometry = Geometry(layout)
+            with timeline.during("diff", geometry.nbytes):
+                shadow = self._staging.first_shadow(geometry, views, version, self._options.shadow)
+            self._judge(step, shadow, None)
+        else:
+            self._shadow = None  # cut off in the middle, it may hold no version
+            advance = shadow.advance(views, self._options.coder, timeline)
+            self._judge(step, shadow, advance)
+        self._shadow, self._trusted = shadow, True
+        return shadow, advance
 
     def _judge(self, step: int, shadow: Shadow, advance: Advance | None) -> None:
         """Do what the policy says about NaN and infinities among the cells that a push changed, or all, if all are new.
@@ -150,20 +218,46 @@ class Publisher:
                 self._shadow = shadow
             raise
 
-    def _newest(self, layout_id: str, views: Mapping[str, View]) -> tuple[Shadow | None, int]:
+    def _newest(self, layout: Layout, views: Mapping[str, View]) -> tuple[Shadow | None, int]:
         """Return the shadow to diff against, None where this layout begins anew, and the number after the newest."""
         if self._shadow is None or not self._trusted:
+            if not self._options.allow_new_layout:
+                self._check_layout(layout, self._reader.refresh().latest)  # before this term's record is written
             self._writer.begin()
             try:
-                self._shadow = self._caught_up(self._reader.refresh(), layout_id, views)
+                self._shadow = self._caught_up(self._reader.refresh(), layout.id, views)
             except Gone:
                 # The newest version is retired only once there is a newer one: by a newer writer, of which this tells.
                 self._writer.begin()
                 raise
         if self._shadow is not None:
-            after = self._shadow.version + 1
-            return (self._shadow, after) if self._shadow.geometry.id == layout_id else (None, after)
+            if self._shadow.geometry.id != layout.id:
+                self._check_layout(layout, self._shadow)
+                return None, self._shadow.version + 1
+            return self._shadow, self._shadow.version + 1
+        self._check_layout(layout, self._reader.state.latest)
         return None, len(self._reader.state.versions)
+
+    def _check_layout(self, layout: Layout, before: Shadow | VersionEntry | None) -> None:
+        """Tell of a push whose layout is not that of the version before it, or refuse it.
+
+        Raises:
+            LayoutMismatch: the options are to refuse it.
+        """
+        if before is None or layout.id == (before.layout if isinstance(before, VersionEntry) else before.geometry.id):
+            return
+        difference: str | None = None
+        with suppress(PulseError):  # whatever became of the old layout, the new one can be stored
+            old = self._staging.geometry(before.layout) if isinstance(before, VersionEntry) else before.geometry
+            difference = first_difference(old.layout, layout)
+        what = difference or "the layout of the version before can't be read"
+        if not self._options.allow_new_layout:
+            raise LayoutMismatch(
+                f"run {self._reader.run!r}: the model has another layout than version {before.version}: {what}. "
+                "Nothing was written; allow_new_layout=True would make it a keyframe"
+            )
+        message = f"the model has another layout than version {before.version}, and is stored whole: {what}"
+        self._staging.events.tell(Event(EventKind.LAYOUT_CHANGED, self._reader.run, message))
 
     def _caught_up(self, state: RunState, layout_id: str, views: Mapping[str, View]) -> Shadow | None:
         """Bring the shadow (or a new one) to the newest version, as a worker would."""
@@ -184,7 +278,7 @@ class Publisher:
         shadow.resume(latest.version, digest)
         return shadow
 
-    def _run(self, job: _Job) -> PushResult:
+    def _run(self, job: Job) -> PushResult:
         try:
             if job.generation != self._generation:
                 failure = self._failure if isinstance(self._failure, PulseError) else Conflict(repr(self._failure))
@@ -195,11 +289,20 @@ class Publisher:
             result = self._publish(job)
         except BaseException as error:
             self._take_back(job, error)
+            self._tell_failed(job.step, error)
             raise
         self._queue_keyframe(job.shadow)
+        self._tell(result)
         return result
 
-    def _take_back(self, job: _Job, error: BaseException) -> None:
+    def _tell_failed(self, step: int, error: BaseException) -> None:
+        message = str(error) if isinstance(error, PulseError) else repr(error)
+        if not message.startswith(f"step {step} was not pushed"):
+            carried = "" if isinstance(error, Fenced) else ". The next push carries its changes"
+            message = f"step {step} was not pushed: {message}{carried}"
+        self._staging.events.tell(Event(EventKind.PUSH_FAILED, self._reader.run, message))
+
+    def _take_back(self, job: Job, error: BaseException) -> None:
         if job.advance is not None:
             job.advance.stop()
         with self._lock:
@@ -213,7 +316,7 @@ class Publisher:
                 job.shadow.revert(job.version)
             self._trusted = False
 
-    def _publish(self, job: _Job) -> PushResult:
+    def _publish(self, job: Job) -> PushResult:
         geometry, timeline = job.shadow.geometry, job.timeline
         write_id = self._new_id()
         patch = keyframe = None
@@ -254,7 +357,7 @@ class Publisher:
             timeline=phases,
         )
 
-    def _store_keyframe(self, job: _Job, write_id: str) -> KeyframeRef:
+    def _store_keyframe(self, job: Job, write_id: str) -> KeyframeRef:
         geometry, store = job.shadow.geometry, self._staging.store
         if geometry.id not in self._stored_layouts:
             create(store, layout_key(geometry.id), geometry.layout.canonical())
@@ -283,9 +386,9 @@ class Publisher:
         if not keyframe_due(self._reader.state, shadow.geometry.nbytes, self._options):
             return
         try:
-            self._queue.submit(self._attach_keyframe, shadow)
+            self._pushes.then("a keyframe", lambda: self._attach_keyframe(shadow))
         except RuntimeError:
-            # Closing: this thread is the last to work, so it does it now.
+            # The process ends: this thread is the last to work, so it does it now.
             self._attach_keyframe(shadow)
 
     def _attach_keyframe(self, shadow: Shadow) -> None:
@@ -332,23 +435,3 @@ def keyframe_due(state: RunState, full_nbytes: int, options: PublishOptions) -> 
             return True
         version -= 1
     return False
-
-
-def check_options(options: PublishOptions) -> None:
-    """Raise InvalidArgument where an option is out of range."""
-    if options.coder not in ("auto", "gap", "class"):
-        raise InvalidArgument(f"coder is {options.coder!r}; it is one of auto, gap, class")
-    if options.shadow not in ("device", "host"):
-        raise InvalidArgument(f"shadow is {options.shadow!r}; it is one of device, host")
-    if options.compact not in ("off", "inline"):
-        raise InvalidArgument(f"compact is {options.compact!r}; it is one of off, inline")
-    if options.dtype not in ("bf16", "keep"):
-        raise InvalidArgument(f"publish_dtype is {options.dtype!r}; it is one of bf16, keep")
-    if not options.keyframe_share > 0:
-        raise InvalidArgument(
-            f"keyframe_share is {options.keyframe_share}; it is a share of a keyframe's bytes, over 0"
-        )
-    if options.keyframe_coding not in ("raw", "exponents"):
-        raise InvalidArgument(f"keyframe_coding is {options.keyframe_coding!r}; it is one of raw, exponents")
-    if options.keyframe_every is not None and options.keyframe_every < 1:
-        raise InvalidArgument(f"keyframe_every is {options.keyframe_every}; it counts versions, from 1 on")

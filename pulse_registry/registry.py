@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
 
 import numpy.typing as npt
 
@@ -15,6 +15,7 @@ from pulse_registry.compact import CompactOptions, Compactor
 from pulse_registry.compact.requests import ask, check_request
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument
+from pulse_registry.labels import checked_metadata, integer
 from pulse_registry.log import RunState
 from pulse_registry.model import Model, read_model, read_target
 from pulse_registry.news import await_news
@@ -40,14 +41,23 @@ class Registry(Catalogue):
 
     @overload
     def push(
-        self, step: int, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: Literal[True] = True
+        self,
+        step: SupportsIndex,
+        model: Model,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        wait: Literal[True] = True,
     ) -> PushResult: ...
     @overload
     def push(
-        self, step: int, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: Literal[False]
+        self, step: SupportsIndex, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: Literal[False]
     ) -> Future[PushResult]: ...
+    @overload
     def push(
-        self, step: int, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: bool = True
+        self, step: SupportsIndex, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: bool
+    ) -> PushResult | Future[PushResult]: ...
+    def push(
+        self, step: SupportsIndex, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: bool = True
     ) -> PushResult | Future[PushResult]:
         """Publish the model's weights as the next version.
 
@@ -56,27 +66,29 @@ class Registry(Catalogue):
         writer that pushed to it before is fenced.
 
         Args:
-            step: the trainer's own label, any integer.
+            step: the trainer's own label, any integer of 64 bits; NumPy's are taken.
             model: an ``nn.Module``, or a mapping of names to torch tensors or NumPy arrays. Of a module, the names that
                 ``torch.compile``, DDP, DataParallel, FSDP and checkpoint wrappers put in are left out.
-            metadata: JSON values to keep with the version.
+            metadata: JSON values to keep with the version, at most 64 KiB of them; copied at once. NumPy's scalars are
+                taken, NaN and infinities are not.
             wait: False returns after the diff; the rest happens in the background, in order, and the returned
-                future holds the result or raises what went wrong. The model may be changed at once.
+                future holds the result or raises what went wrong. The model may be changed at once. While
+                ``max_pending`` pushes are on their way, this waits for one before the diff (``when_full="wait"``), or
+                takes the place of the newest one (``"coalesce"``).
 
         Raises:
             InvalidModel: a tensor can't be published; nothing was written.
-            InvalidArgument: the registry is to work on a GPU, and the model is not on one.
+            InvalidArgument: the step or the metadata are not valid; the registry is to work on a GPU, and the model is
+                not on one; or it was closed.
+            LayoutMismatch: ``allow_new_layout=False``, and the tensors are others than those of the version before.
             Fenced: another writer took over; this registry can't push any more.
             Conflict: another writer committed first; the next push carries these changes.
             StoreUnavailable: the store failed. Nothing is lost: the next push carries these changes.
+            Any of these: an earlier push with ``wait=False`` failed so, and nobody has looked at its future. This one
+                was not begun; the next one carries the changes of both.
         """
-        if not isinstance(step, int) or isinstance(step, bool):
-            raise InvalidArgument(f"step is {step!r}; it is an integer")
-        future = self._publishing().push(step, model, metadata)
-        if self._reporter is not None:
-            future.add_done_callback(self._report_push)
-        if self._background is not None:
-            future.add_done_callback(self._background.committed)
+        label, kept = integer(step, "step"), checked_metadata(metadata)
+        future = self._publishing().push(label, model, kept)
         return future.result() if wait else future
 
     # -- worker ----------------------------------------------------------------------------------------------------
@@ -296,7 +308,3 @@ class Registry(Catalogue):
             self._reporter.tell(result)
         for prefetch in list(self._prefetches):
             prefetch.wake()
-
-    def _report_push(self, future: Future[PushResult]) -> None:
-        if self._reporter is not None and not future.cancelled() and future.exception() is None:
-            self._reporter.tell(future.result())

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
+from pulse_registry.errors import InvalidArgument
 from pulse_registry.log.clock import Clock, NewId, random_id, utc_now
 from pulse_registry.store import RetryStore, Store
 
 
+class Threads(ThreadPoolExecutor):
+    """A pool whose end is a registry's: what comes later meets a typed error."""
+
+    _over = False
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Queue a call.
+
+        Raises:
+            InvalidArgument: the registry was closed.
+        """
+        try:
+            return super().submit(function, *args, **kwargs)
+        except RuntimeError as error:
+            if self._over:
+                raise InvalidArgument("the registry was closed; open it again") from error
+            raise  # the process ends, or has as many threads as it may
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads, after what was queued."""
+        self._over = True
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
 def _threads(count: int, name: str) -> Executor:
-    return ThreadPoolExecutor(count, thread_name_prefix=name)
+    return Threads(count, thread_name_prefix=name)
 
 
 @dataclass(frozen=True, slots=True)

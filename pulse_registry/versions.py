@@ -45,8 +45,10 @@ class Version:
 class PushResult:
     """What a push did. ``nbytes`` were stored for it, of ``full_nbytes`` that all cells take.
 
-    ``timeline``: the phases ``diff`` (which the caller waits for), ``code``, ``hash``, ``upload`` and ``commit``.
+    ``timeline``: the phases ``wait`` (for earlier pushes, where too many were on their way), ``diff`` (which the caller
+    waits for as well), ``code``, ``hash``, ``upload`` and ``commit``.
     ``phases``: seconds from each one's start to its end; they overlap, so that they don't add up to the whole.
+    ``coalesced``: a later push took its place before it was stored; all else is then told of that one's version.
     """
 
     version: int
@@ -59,6 +61,7 @@ class PushResult:
     digest: str
     phases: Mapping[str, float]
     timeline: tuple[Phase, ...] = ()
+    coalesced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import os
 import socket
 import threading
@@ -29,7 +30,8 @@ from pulse_registry.link import Link, TimedStore
 from pulse_registry.log import LogReader, LogWriter
 from pulse_registry.placement import DeviceName, Placement, placement
 from pulse_registry.prefetch import Prefetch
-from pulse_registry.publish import Publisher, PublishOptions, check_options
+from pulse_registry.publish import Publisher
+from pulse_registry.publish_options import PublishOptions, check_options
 from pulse_registry.pulling import Staging
 from pulse_registry.service.connect import HasConnections
 from pulse_registry.service.places import RUN_NAME, checked_worker
@@ -37,7 +39,10 @@ from pulse_registry.service.reports import Reporter, TakesReports
 from pulse_registry.store import PrefixStore, Store, gateway_of
 from pulse_registry.surroundings import Surroundings
 from pulse_registry.trust import PinGuard, Trust, state_folder
+from pulse_registry.versions import PushResult
 from pulse_schemas import Signer
+
+_logger = logging.getLogger(__name__)
 
 
 class Workings:
@@ -153,16 +158,35 @@ class Workings:
         self._prefetches: WeakSet[Prefetch] = WeakSet()
         self._closed = False
 
-    def close(self) -> None:
-        """Wait for pushes and reports under way, stop the threads, close connections. Idempotent."""
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for pushes and reports under way, stop the threads, close connections. Idempotent.
+
+        What it waits for is logged: at once, and as a warning every few seconds.
+
+        Args:
+            timeout: seconds for the pushes that are on their way; None: as long as it takes.
+
+        Raises:
+            StoreUnavailable: the pushes were not done in time, and go on; the message names their steps. Close again
+                to go on waiting.
+            PulseError: a push with ``wait=False`` failed, and nobody has looked at its future. All is closed.
+        """
+        unseen = self._end(timeout)
+        if unseen is not None:
+            raise unseen
+
+    def _end(self, timeout: float | None = None) -> BaseException | None:
+        """Close; return the failure of a push that nobody has seen."""
         for prefetch in list(self._prefetches):
             prefetch.close()
         with self._lock:
             self._closed = True
             publisher, pools = self._publisher, (self._pool, self._fetchers)
         if publisher is not None:
-            publisher.close()
+            publisher.close(timeout)
         if self._background is not None:
+            if not self._background.idle.is_set():
+                _logger.info("run %s: closing: a piece of the compactor's work is not done yet", self.run)
             self._background.close()
         for pool in pools:
             if pool is not None:
@@ -175,6 +199,7 @@ class Workings:
             self._lease.close()
         if self._owned is not None:
             self._owned.close()
+        return publisher.unseen() if publisher is not None else None
 
     def __enter__(self) -> Self:
         return self
@@ -182,7 +207,11 @@ class Workings:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        unseen = self._end()
+        if unseen is not None and error is None:
+            raise unseen
+        if unseen is not None:
+            _logger.error("run %s: a push failed, which nobody has seen: %r", self.run, unseen)
 
     def _working(self) -> Staging:
         with self._lock:
@@ -213,14 +242,29 @@ class Workings:
     def _publishing(self) -> Publisher:
         staging = self._working()
         with self._lock:
+            if self._closed:
+                raise InvalidArgument("the registry was closed; open it again")
             if self._publisher is None:
-                new_id, queue = self._around.new_id, self._around.threads(1, "pulse-push")
+                new_id, thread = self._around.new_id, self._around.threads(1, "pulse-push")
                 self._publisher = Publisher(
-                    staging, self._reader, self._writer(), new_id, self._options, queue, self._nonfinite
+                    staging,
+                    self._reader,
+                    self._writer(),
+                    new_id,
+                    self._options,
+                    thread,
+                    self._nonfinite,
+                    self._committed,
                 )
                 if self._options.compact == "inline":
                     self._background = self._compacting(staging)
             return self._publisher
+
+    def _committed(self, result: PushResult) -> None:
+        if self._reporter is not None:
+            self._reporter.tell(result)
+        if self._background is not None:
+            self._background.committed()
 
     def _compactor(self, staging: Staging, options: CompactOptions) -> Compactor:
         around = self._around

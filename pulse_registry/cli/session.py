@@ -11,7 +11,7 @@ from pulse_registry.cache import CacheFolder
 from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.errors import NotFound
 from pulse_registry.finite import NonFinite
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.service.connect import HasConnections, connect
 from pulse_registry.store import Store

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from pulse_registry.compact.compactor import Compactor
-from pulse_registry.errors import PulseError, told
+from pulse_registry.errors import InvalidArgument, PulseError, told
 from pulse_registry.events import Event, EventKind, Events
 
 
@@ -34,8 +34,8 @@ class Background:
         self._lock = threading.Lock()
         self._busy = self._news = self._closing = False
 
-    def committed(self, push: object = None) -> None:
-        """Take note that a push has ended; returns at once."""
+    def committed(self) -> None:
+        """Take note of a commit; returns at once."""
         with self._lock:
             self._news = True
             if not self._busy:
@@ -57,7 +57,7 @@ class Background:
             try:
                 self._thread.submit(self._step)
                 self._busy = True
-            except RuntimeError:
+            except (RuntimeError, InvalidArgument):
                 self._closing = True  # the process ends
         (self.idle.clear if self._busy else self.idle.set)()
 
@@ -65,7 +65,7 @@ class Background:
         """Tell whether the process ends: then no executor takes anything more, and what was under way fails."""
         try:
             self._thread.submit(lambda: None)
-        except RuntimeError:
+        except (RuntimeError, InvalidArgument):
             self._closing = True
         return self._closing
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pulse_registry.interop import export_delta, export_full
 from pulse_registry.log import RunState, keys, sealed_hash
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.surroundings import Surroundings
 from pulse_registry.trust import SigningKey

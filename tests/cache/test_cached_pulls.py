@@ -12,7 +12,7 @@ from pulse_registry import spool
 from pulse_registry.cache import CacheFolder, part
 from pulse_registry.errors import CorruptObject
 from pulse_registry.events import Event
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import CountingStore, FileStore, Store
 from tests.cli.conftest import Pulse, Run, pulse, run

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pulse_registry import Registry
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.service.store import ServiceStore
 from tests.service import Service
 

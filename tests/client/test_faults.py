@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pulse_registry import Registry, StoreUnavailable
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.service.link import Patience
 from pulse_registry.service.store import ServiceStore
 from pulse_registry.store import RetryStore

@@ -17,7 +17,7 @@ import pytest
 import pulse_registry
 from pulse_registry import AccessDenied, Conflict, Fenced, InvalidArgument, NotFound, Registry, Version
 from pulse_registry.log import keys
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.service import records
 from pulse_registry.service.store import ServiceStore
 from pulse_registry.store import open_store

@@ -20,7 +20,7 @@ from pulse_registry.compact.compactor import TRIES
 from pulse_registry.compact.ladder import spans_into
 from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable, Untrusted
 from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.route import plan
 from pulse_registry.store import FileStore, Store

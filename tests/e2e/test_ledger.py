@@ -18,7 +18,7 @@ import pytest
 
 from pulse_registry import keyframe, publish
 from pulse_registry.keyframe import write_keyframe
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import CountingStore, MemoryStore
 from tests.faults.harness import settle

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pulse_registry.errors import Conflict
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import Body, ByteRange, Store, WrapperStore, open_store
 

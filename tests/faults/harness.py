@@ -19,7 +19,7 @@ from pulse_kernels import group as kernel_group
 from pulse_registry import geometry as geometry_module
 from pulse_registry import workings as workings_module
 from pulse_registry.log import LogReader, LogWriter, RunState, keys
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FaultStore, RetryStore, Store
 from pulse_registry.store.fault import Fault, FaultAction

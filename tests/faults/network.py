@@ -15,7 +15,7 @@ import pytest
 from pulse_registry import publish
 from pulse_registry.errors import CorruptObject, PulseError, StoreUnavailable
 from pulse_registry.keyframe import write_keyframe
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.s3 import S3Store

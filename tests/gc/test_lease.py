@@ -14,7 +14,7 @@ from pulse_registry.gc import Policy
 from pulse_registry.lease import LeaseKeeper, ReaderLease
 from pulse_registry.log import keys
 from pulse_registry.model import read_model
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import CountingStore, PrefixStore, WrapperStore, body_views
 from pulse_schemas import Lease

@@ -27,7 +27,7 @@ from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import write_keyframe
 from pulse_registry.keyframe_cells import KeyframeCells
 from pulse_registry.model import read_model
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.store import ByteRange, FileStore, MemoryStore, Store
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, ObjectRef

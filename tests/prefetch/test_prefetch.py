@@ -17,7 +17,7 @@ from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.held import Held
 from pulse_registry.log import RunState
 from pulse_registry.prefetch import Prefetch
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.pulling import Staged
 from pulse_registry.registry import Registry
 from pulse_registry.store import ByteRange

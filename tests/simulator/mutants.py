@@ -264,7 +264,7 @@ MUTANTS = (
     Mutant("grace", "what is retired stays until its grace time is over", _no_grace, seed=3),
     Mutant("clock", "ages are by the store's clock alone", _own_clock, seed=4),
     Mutant(
-        "orphans", "the key of an orphan is retired before the object is deleted", _orphans_unretired, STALLS, seed=10
+        "orphans", "the key of an orphan is retired before the object is deleted", _orphans_unretired, STALLS, seed=14
     ),
     Mutant("liveness", "what is deleted is not live in the newest state of the log", _no_liveness, seed=1),
     Mutant("leases", "what a reader's lease names is kept", _no_leases),

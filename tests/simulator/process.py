@@ -9,7 +9,7 @@ from typing import Any
 from pulse_registry.errors import PulseError
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.lease import ReaderLease
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore, RetryStore, Store
 from pulse_registry.surroundings import Surroundings
@@ -23,14 +23,14 @@ _OBJECT_COST = 500
 
 
 class Deferred(Executor):
-    """A thread that works only when it is told to: what is submitted waits until then, in order."""
+    """A thread that works only when it is told to, or waited for: what is submitted waits until then, in order."""
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Take a call for later."""
-        future: Future[Any] = Future()
+        future = _Awaited(self)
 
         def work() -> None:
             try:
@@ -44,7 +44,24 @@ class Deferred(Executor):
     def drain(self) -> None:
         """Work until nothing waits."""
         while self._waiting:
-            self._waiting.pop(0)()
+            self.work()
+
+    def work(self) -> None:
+        """Do what has waited longest."""
+        self._waiting.pop(0)()
+
+
+class _Awaited(Future[Any]):
+    """Of a call that is for later: who waits for it has the thread work."""
+
+    def __init__(self, thread: Deferred) -> None:
+        super().__init__()
+        self._thread = thread
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        while not self.done():
+            self._thread.work()
+        return super().exception()
 
 
 class Process:

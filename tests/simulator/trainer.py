@@ -38,6 +38,7 @@ class Trainer:
             keyframe_every=self._rng.randrange(2, 24),
             keyframe_share=1e9,
             keyframe_coding=self._rng.choice(("raw", "raw", "raw", "exponents")),
+            when_full=self._rng.choice(("wait", "coalesce")),
         )
         policy = self._begin(registry)
         left = 10**9 if self._eager else self._rng.randrange(1, 20)
@@ -76,11 +77,11 @@ class Trainer:
         self._process.work()
         for number, future in pushes:
             try:
-                version = future.result().version
+                result = future.result()
             except PulseError as error:
                 fenced |= self._failed(number, error)
             else:
-                self._truth.acknowledged(number, version)
+                (self._truth.coalesced if result.coalesced else self._truth.acknowledged)(number, result.version)
         return not fenced
 
     def _failed(self, number: int, error: PulseError) -> bool:

@@ -109,6 +109,14 @@ class Truth:
         if self._landed_as.get(number) != version:
             self.world.fail(f"push {number} was acknowledged as version {version}, and the log has it not so")
 
+    def coalesced(self, number: int, version: int) -> None:
+        """A push said that a later one took its place, as version ``version``."""
+        self.count("coalesced")
+        if number in self._landed_as or number >= max(
+            (n for n, v in self._landed_as.items() if v == version), default=0
+        ):
+            self.world.fail(f"push {number} was acknowledged as a part of version {version}, and the log has it not so")
+
     def refused(self, number: int, why: str) -> None:
         """A push said that it has failed for good."""
         if number in self._landed_as:

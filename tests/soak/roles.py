@@ -14,7 +14,7 @@ from pathlib import Path
 from pulse_registry.cache import CacheFolder
 from pulse_registry.errors import Gone, NotFound, PulseError
 from pulse_registry.events import Event
-from pulse_registry.publish import PublishOptions
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.service.connect import connect
 from pulse_registry.store import Body, Store, WrapperStore

@@ -51,11 +51,12 @@ SIGNATURES = {
     "'gap', 'class']\" = 'auto', publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = "
     "0.5, keyframe_every: 'int | None' = None, keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', backend: "
     "'BackendName' = 'auto', threads: 'int | None' = None, device: 'DeviceName' = 'auto', shadow: 'ShadowPlace' = "
-    "'device', compact: \"Literal['off', 'inline']\" = 'off', on_event: 'Listener | None' = None, object_cost: "
+    "'device', compact: \"Literal['off', 'inline']\" = 'off', max_pending: 'int' = 2, when_full: 'WhenFull' = 'wait', "
+    "allow_new_layout: 'bool' = True, on_event: 'Listener | None' = None, object_cost: "
     "'int | None' = None, signing_key: 'Signer | str | os.PathLike[str] | None' = None, trust: 'Iterable[str] | "
     "Trust | None' = None, state_dir: 'str | os.PathLike[str] | None' = None, nonfinite: 'NonFinite' = 'allow', "
     "cache: 'str | os.PathLike[str] | None' = None, cache_bytes: 'int | None' = None) -> 'Registry'",
-    "Registry.push": "(self, step: 'int', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
+    "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.pull": "(self, version: 'VersionName' = 'latest', into: 'Model | None' = None, *, fresh: 'bool' = False) "
     "-> 'PullResult | dict[str, Any]'",
@@ -77,16 +78,17 @@ SIGNATURES = {
     "Registry.tags": "(self) -> 'dict[str, int]'",
     "Registry.tag": "(self, name: 'str', version: 'VersionName | None' = 'latest') -> 'None'",
     "Registry.gc": "(self, policy: 'Policy | None' = None, *, dry_run: 'bool' = True) -> 'Collected'",
-    "Registry.close": "(self) -> 'None'",
+    "Registry.close": "(self, timeout: 'float | None' = None) -> 'None'",
     "Staged.apply": "(self) -> 'PullResult'",
     "Staged.undo": "(self) -> 'None'",
     "Staged.discard": "(self) -> 'None'",
 }
 FIELDS = {
-    "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline",
+    "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline coalesced",
     "PullResult": "version step digest nbytes objects changed phases timeline avoided",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata",
-    "PublishOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact",
+    "PublishOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "
+    "allow_new_layout",
 }
 
 
