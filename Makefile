@@ -20,7 +20,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
-# One more for the suite: a third of a test's time is waiting, for servers, processes and disks.
+# One more for the suite: a third of a test's time is waiting, for servers, processes and disks. Each begins with a part
+# of it of its own (`worksteal`), so that what the tests of a file share is made once, and not in each process.
 TESTERS := $(shell expr $(WORKERS) + 1)
 IN_RANGE := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
@@ -37,7 +38,7 @@ demo: $(READY) ## run the main job: GRPO on a real model, its weights pushed and
 	$(BIN)/pulse demo $(ARGS)
 
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -n $(TESTERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ARGS)
 
 test-gpu: $(READY) ## run the tests of the GPU kernels on a GPU, and again under compute-sanitizer where that is installed
 	$(BIN)/python -m pytest tests/triton tests/device --device cuda $(ARGS)
