@@ -1,4 +1,4 @@
-"""A worker that follows a run: it stages each version while it serves, and applies it between two batches.
+"""A worker that follows a run: it stages the newest version while it serves, and applies it between two batches.
 
 python examples/worker.py [ROOT]
 """
@@ -12,7 +12,8 @@ import pulse_registry
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(torch.bfloat16)
 
 with pulse_registry.open(sys.argv[1] if len(sys.argv) > 1 else "policies", run="example") as registry:
-    for version in registry.watch(after=-1, poll_seconds=0.1, timeout=60):
+    # The newest only: what came while this worker was busy is skipped, and it does not fall behind.
+    for version in registry.watch(after=-1, latest_only=True, poll_seconds=0.1, timeout=60):
         with registry.stage(version.version, into=model) as staged:  # fetched and checked; the model may be serving
             result = staged.apply()  # the pause: only changed cells are written, in place
         print(

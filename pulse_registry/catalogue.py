@@ -13,12 +13,10 @@ from pulse_registry.log import RunState
 from pulse_registry.news import await_news
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.route import Route, plan
-from pulse_registry.versions import Version, describe
+from pulse_registry.versions import Version, VersionName, describe
 from pulse_registry.workings import Workings
 from pulse_schemas import Layout, VersionEntry
 
-VersionName = int | str
-"""A number, ``latest``, or a tag."""
 _LONG_SECONDS = 3600.0
 
 
@@ -69,21 +67,35 @@ class Catalogue(Workings):
         return plan(state, self._entry(state, to).version, have=from_version, object_cost=self._object_cost())
 
     def watch(
-        self, after: int | None = None, *, poll_seconds: float = 0.5, timeout: float | None = None
+        self,
+        after: int | None = None,
+        *,
+        latest_only: bool = False,
+        poll_seconds: float = 0.5,
+        timeout: float | None = None,
     ) -> Iterator[Version]:
         """Yield versions newer than ``after``, as they are committed; without it, those newer than now.
 
         Over a bucket it tails the log: a look costs one GET. A service answers as soon as there is something new, so
-        that a version costs one request. Ends after ``timeout`` seconds without a new version; None: never.
+        that a version costs one request.
+
+        Args:
+            after: a version's number; -1 begins with the first one.
+            latest_only: yield the newest of what is new at each look and skip those before it, so that who takes
+                longer over a version than the trainer does not fall behind.
+            poll_seconds: between two looks at a bucket's log.
+            timeout: ends after so many seconds without a new version; None: never.
         """
         state = self.state()
         seen = after if after is not None else len(state.versions) - 1
         last = time.monotonic()
         while True:
-            for entry in state.versions[seen + 1 :]:
-                seen, last = entry.version, time.monotonic()
-                if not state.is_retired(entry.version):
-                    yield describe(state, entry)
+            new = [entry for entry in state.versions[seen + 1 :] if not state.is_retired(entry.version)]
+            if len(state.versions) > seen + 1:
+                seen, last = len(state.versions) - 1, time.monotonic()
+            for entry in new[-1:] if latest_only else new:
+                yield describe(state, entry)
+                last = time.monotonic()
             left = _LONG_SECONDS if timeout is None else last + timeout - time.monotonic()
             if left <= 0:
                 return

@@ -35,14 +35,18 @@ class Held:
         undo: the last few steps, newest last.
         torn: changes whose application was cut off; to store their old cells mends the weights.
         writes: how often the weights have been written.
+        undone: the version that was applied and then taken back; None: none was, or it was applied again since.
         lock: is held to look at any of it, and to write the weights.
+        pulling: is held by a whole pull, so that of two pulls into the same weights one waits for the other.
     """
 
     version: int | None = None
     undo: list[Step] = field(default_factory=list)
     torn: Changes | None = None
     writes: int = 0
+    undone: int | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
+    pulling: threading.RLock = field(default_factory=threading.RLock)
 
     def forget(self) -> None:
         """Take the weights as holding nothing known."""

@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tenacity import RetryCallState, Retrying, retry_if_not_exception_type, stop_when_event_set, wait_random_exponential
-from tenacity.nap import sleep_using_event
 
 from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError, told
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.held import Held
 from pulse_registry.log import RunState
 from pulse_registry.pulling import Staged
+from pulse_registry.versions import VersionName
 
 WAIT_SECONDS = 5.0
 """A service is asked for news so long at a time: no longer, as closing waits for the answer."""
@@ -41,25 +41,39 @@ class Prefetch:
     """Keeps the newest version staged for a worker's weights, until it is closed. A context manager that closes it.
 
     There is at most one version ready, and one in the making. Each is staged for what the weights hold then; while the
-    worker has one in its hands, the next is not begun, and it is made from the new base.
+    worker has one in its hands, the next is not begun, and it is made from the new base. A version that was undone is
+    not offered again: the weights stay what they are until a newer one is there.
 
     Attributes:
         error: whatever the last try to stage the newest version ended with; None once one has succeeded.
     """
 
-    def __init__(self, stage: Callable[[], Staged], news: News, held: Held, events: Events, run: str) -> None:
+    def __init__(
+        self,
+        stage: Callable[[VersionName], Staged],
+        number: Callable[[VersionName], int],
+        news: News,
+        held: Held,
+        events: Events,
+        run: str,
+    ) -> None:
         """Begin; ``Registry.prefetch`` does it.
 
         Args:
-            stage: stages the newest version.
-            news: tells which one that is.
+            stage: stages a version.
+            number: returns a version's number.
+            news: tells which one is the newest.
             held: what the weights are known to hold.
             events: hear of each try that fails.
             run: the run's name.
         """
         self.error: BaseException | None = None
-        self._stage, self._news, self._held, self._events, self._run = stage, news, held, events, run
+        self._stage, self._number, self._news = stage, number, news
+        self._held, self._events, self._run = held, events, run
         self._changed = threading.Condition()
+        self._woken = False
+        self._skipped: set[int] = set()
+        self._pinned: int | None = None
         self._ready: Staged | None = None
         self._taken: Staged | None = None
         self._state: RunState | None = None  # as of which there was nothing to do
@@ -91,7 +105,7 @@ class Prefetch:
             self._changed.notify_all()
             while True:
                 self._check_alive()
-                if self._ready is not None and self._ready.fits:
+                if self._ready is not None and self._ready.fits and self._wants(self._ready.version):
                     self._taken, self._ready = self._ready, None
                     return self._taken
                 left = None if ends is None else ends - time.monotonic()
@@ -99,9 +113,37 @@ class Prefetch:
                     return None
                 self._changed.wait(left)
 
+    def skip(self, version: int) -> None:
+        """Never offer this version: while it is the newest, the weights stay what they are."""
+        with self._changed:
+            self._skipped.add(version)
+            self._choose()
+
+    def pin(self, version: VersionName | None) -> None:
+        """Offer this version and no other, newer or not, until another is pinned; None: the newest again.
+
+        It is staged as any other, and offered unless the weights hold it, though it was skipped or undone before.
+
+        Args:
+            version: a number, ``"latest"`` or a tag: the version that it stands for now.
+
+        Raises:
+            NotFound: there is no such version; what was pinned before stays so.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
+        """
+        number = None if version is None else self._number(version)
+        with self._changed:
+            self._pinned = number
+            if number is not None:
+                self._skipped.discard(number)
+                if self._held.undone == number:
+                    self._held.undone = None
+            self._choose()
+
     def wake(self) -> None:
         """Look again: the weights were changed."""
         with self._changed:
+            self._woken = True
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -147,37 +189,61 @@ class Prefetch:
                 retry=retry_if_not_exception_type(_EXITS),
                 wait=wait_random_exponential(_FIRST_PAUSE, _LONGEST_PAUSE),
                 stop=stop_when_event_set(self._closed),
-                sleep=sleep_using_event(self._closed),
+                sleep=self._rest,
                 before_sleep=self._tell,
                 retry_error_callback=lambda _: None,
             )(self._go_on)
 
     def _go_on(self) -> None:
-        """Stage the newest version, or wait for one if that is done."""
+        """Stage the version that is wanted, or wait for one if that is done."""
         state, self._state = self._state, None
-        state = self._news(state, self._closed.wait)
+        state = self._news(state, self._rest)
         with self._changed:
             self._changed.wait_for(lambda: self._closed.is_set() or self._taken is None or not self._taken.fits)
+            self._woken = False
             if self._ready is not None and not self._ready.fits:
                 self._replace(None)
             has = self._held.version if self._ready is None else self._ready.version
-        if state.latest is None or state.latest.version == has:
+            pinned, newest = self._pinned, None if state.latest is None else state.latest.version
+            wanted = newest if pinned is None else pinned
+            done = wanted is None or wanted == has or not self._wants(wanted)
+        if done:
             self._state, self.error = state, None
         elif not self._closed.is_set():
-            self._make()
+            self._make("latest" if pinned is None else pinned)
 
-    def _make(self) -> None:
-        """Stage the newest version, and put it in the place of the one that is ready."""
+    def _wants(self, version: int) -> bool:
+        """Tell whether a version may be offered; the lock is held."""
+        chosen = self._pinned is None or version == self._pinned
+        return chosen and version not in self._skipped and version != self._held.undone
+
+    def _choose(self) -> None:
+        """Let go of what is ready, if it is not to be offered any more, and look again; the lock is held."""
+        if self._ready is not None and not self._wants(self._ready.version):
+            self._replace(None)
+        self.wake()
+
+    def _rest(self, seconds: float) -> None:
+        """Wait for so long, or until there is reason to look again."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed.is_set() or self._woken, seconds)
+            self._woken = False
+
+    def _make(self, version: VersionName) -> None:
+        """Stage a version, and put it in the place of the one that is ready."""
         writes = self._held.writes
         try:
-            made = self._stage()
+            made = self._stage(version)
         except BaseMismatch:
             if self._held.writes == writes:
                 raise
             return  # the worker was faster: what is newest now follows from what the weights hold now
         with self._changed:
             self.error = None
-            self._replace(made)
+            if self._wants(made.version):
+                self._replace(made)
+            else:
+                made.discard()  # it was skipped, or another one pinned, meanwhile
             self._changed.notify_all()
 
     def _replace(self, ready: Staged | None) -> None:

@@ -169,6 +169,8 @@ class Staged:
     def undo(self) -> None:
         """Take ``apply`` back: the weights are again what they were. Idempotent.
 
+        A prefetch for these weights does not offer this version again, until it was applied in another way.
+
         Raises:
             BaseMismatch: another version was applied since; pull the one that you want.
             InvalidArgument: what the weights held before was not known, so that it was not kept; or it was discarded.
@@ -185,7 +187,7 @@ class Staged:
                 )
             self._held.version, self._held.torn = self._base, cells.changes
             self._held.undo = [step for step in self._held.undo if step.target != self.version]
-            self._applied = False
+            self._held.undone, self._applied = self.version, False
             mend(self._target, self._held)
 
     def discard(self) -> None:
@@ -217,6 +219,8 @@ class Staged:
         cells.store_into(self._staging, self._target)
         held.torn = None
         held.version = self.version
+        if held.undone == self.version:
+            held.undone = None
         self._applied = True
         if sparse and self._base is not None and self._base != self.version:
             held.remember(Step(self._base, self.version, changes), self._undo_limit)

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
 import numpy.typing as npt
 
 from pulse_registry.backends import backend_of
-from pulse_registry.catalogue import Catalogue, VersionName
+from pulse_registry.catalogue import Catalogue
 from pulse_registry.compact import CompactOptions, Compactor
 from pulse_registry.compact.requests import ask, check_request
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument
 from pulse_registry.labels import checked_metadata, integer
 from pulse_registry.log import RunState
-from pulse_registry.model import Model, read_model, read_target
+from pulse_registry.model import Model, View, read_model, read_target
 from pulse_registry.news import await_news
 from pulse_registry.prefetch import WAIT_SECONDS, Prefetch
 from pulse_registry.pulling import Staged, stage_into
 from pulse_registry.service.reports import TakesReports, report_of
 from pulse_registry.tensors import Framework, framework_of, new_tensors
 from pulse_registry.timeline import Timeline
-from pulse_registry.versions import PullResult, PushResult, Version, describe
+from pulse_registry.versions import PullResult, PushResult, Version, VersionName, describe
 from pulse_registry.weights import Weights, check_layout
 from pulse_schemas import VersionEntry
 
@@ -110,15 +110,18 @@ class Registry(Catalogue):
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
         timeline = Timeline()
-        return self._of(version, lambda state, entry: self._stage(state, entry, into, fresh, timeline))
+        return self._stage(version, read_target(into), fresh, timeline)
 
     def pull(self, version: VersionName = "latest", *, into: Model, fresh: bool = False) -> PullResult:
         """Bring weights to a version, bit for bit: ``stage`` and ``apply`` in one.
 
+        Of two threads that pull into the same weights, one waits for the other.
+
         Raises:
             As ``stage``; the weights are then as they were.
         """
-        with self.stage(version, into=into, fresh=fresh) as staged:
+        timeline, views = Timeline(), read_target(into)
+        with self._held.of(views).pulling, self._stage(version, views, fresh, timeline) as staged:
             return staged.apply()
 
     @overload
@@ -183,7 +186,10 @@ class Registry(Catalogue):
             follow = functools.partial(await_news, self._reader, self._gateway, state, sleep=sleep)
             return follow(poll_seconds=poll_seconds, timeout_s=WAIT_SECONDS)
 
-        made = Prefetch(lambda: self.stage("latest", into=into), news, held, self._events, self.run)
+        def number(version: VersionName) -> int:
+            return self._entry(self.state(), version).version
+
+        made = Prefetch(lambda version: self.stage(version, into=into), number, news, held, self._events, self.run)
         self._prefetches.add(made)
         return made
 
@@ -284,22 +290,24 @@ class Registry(Catalogue):
                 if isinstance(version, int) or self._entry(self.state(), version).version == entry.version:
                     raise
 
-    def _stage(self, state: RunState, entry: VersionEntry, into: Model, fresh: bool, timeline: Timeline) -> Staged:
-        staging = self._working()
-        geometry = staging.geometry(entry.layout)
-        views = read_target(into)
-        return stage_into(
-            staging,
-            state,
-            entry,
-            staging.into(geometry, views),
-            self._held.of(views),
-            fresh=fresh,
-            undo_limit=int(self._undo_share * geometry.nbytes),
-            timeline=timeline,
-            applied=self._applied,
-            nonfinite=self._nonfinite,
-        )
+    def _stage(self, version: VersionName, views: Mapping[str, View], fresh: bool, timeline: Timeline) -> Staged:
+        def staged(state: RunState, entry: VersionEntry) -> Staged:
+            staging = self._working()
+            geometry = staging.geometry(entry.layout)
+            return stage_into(
+                staging,
+                state,
+                entry,
+                staging.into(geometry, views),
+                self._held.of(views),
+                fresh=fresh,
+                undo_limit=int(self._undo_share * geometry.nbytes),
+                timeline=timeline,
+                applied=self._applied,
+                nonfinite=self._nonfinite,
+            )
+
+        return self._of(version, staged)
 
     def _applied(self, result: PullResult) -> None:
         if self._lease is not None:

@@ -11,6 +11,8 @@ from pulse_registry.timeline import Phase
 from pulse_schemas import VersionEntry
 
 Kind = Literal["patch", "keyframe"]
+VersionName = int | str
+"""A number, ``latest``, or a tag."""
 
 
 @dataclass(frozen=True, slots=True)

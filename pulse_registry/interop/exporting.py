@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pulse_registry.catalogue import VersionName
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import InvalidArgument, LayoutMismatch
 from pulse_registry.geometry import Geometry
@@ -28,7 +27,7 @@ from pulse_registry.interop.workshop import Workshop, check_free, typed
 from pulse_registry.keyframe import INDEX_NAME
 from pulse_registry.parallel import end
 from pulse_registry.registry import Registry
-from pulse_registry.versions import Version
+from pulse_registry.versions import Version, VersionName
 
 THREADS = 4
 """So many tensors are coded side by side; twice as many frames are in memory at most."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -12,15 +12,17 @@ from typing import cast
 
 import pytest
 
-from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError
+from pulse_registry.errors import BaseMismatch, InvalidArgument, NotFound, PulseError
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.held import Held
 from pulse_registry.log import RunState
-from pulse_registry.prefetch import Prefetch
+from pulse_registry.model import read_model
+from pulse_registry.prefetch import News, Prefetch
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.pulling import Staged
 from pulse_registry.registry import Registry
 from pulse_registry.store import ByteRange
+from pulse_registry.versions import VersionName
 from tests.faults.harness import RUN, Bits, Model, bits, change, garbage, quick, small_model
 from tests.log.builders import DictStore
 
@@ -91,6 +93,27 @@ class Site:
         self.store.gate.set()
         self.worker.close()
         self.trainer.close()
+
+
+def until_idle(prefetch: Prefetch) -> None:
+    """Wait until a prefetch has looked at the log and at the weights, and found nothing to do."""
+    prefetch._news = news = Noting(prefetch._news)
+    prefetch.wake()
+    assert news.idle.wait(WAIT)
+
+
+class Noting:
+    """A log that tells when it is asked for what follows a state, about which there was nothing to do."""
+
+    def __init__(self, news: News) -> None:
+        self._news, self._looks = news, 0
+        self.idle = threading.Event()
+
+    def __call__(self, state: RunState | None, sleep: Callable[[float], object]) -> RunState:
+        self._looks += 1
+        if state is not None and self._looks > 1:
+            self.idle.set()
+        return self._news(state, sleep)
 
 
 @pytest.fixture
@@ -216,6 +239,152 @@ def test_an_error_is_told_and_tried_again(site: Site) -> None:
     assert bits(site.into) == site.states[-1]
 
 
+def test_a_version_that_was_undone_is_not_offered_again_but_a_newer_one_is(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        site.push()
+        staged = prefetch.take(timeout=WAIT)
+        assert staged is not None
+        with staged:
+            staged.apply()
+            staged.undo()
+        assert prefetch.take() is None
+        until_idle(prefetch)
+        assert prefetch.take() is None
+        assert bits(site.into) == site.states[0]
+        site.push()
+        newer = prefetch.take(timeout=WAIT)
+        assert newer is not None
+        with newer:
+            assert (newer.route.base, newer.apply().version) == (0, 2)
+    assert bits(site.into) == site.states[2]
+
+
+def test_a_version_that_was_undone_and_pulled_all_the_same_is_as_any_other(site: Site) -> None:
+    site.push()
+    site.worker.pull(0, into=site.into)
+    with site.worker.stage(into=site.into) as staged:
+        staged.apply()
+        staged.undo()
+    site.worker.pull(1, into=site.into)
+    site.worker.pull(0, into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        again = prefetch.take(timeout=WAIT)
+        assert again is not None
+        assert again.version == 1
+
+
+def test_a_version_that_is_to_be_skipped_is_dropped_and_a_newer_one_made(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        until_ready(prefetch, site.push())
+        prefetch.skip(1)
+        prefetch.skip(2)
+        assert prefetch.take() is None
+        site.push()
+        until_idle(prefetch)
+        assert prefetch.take() is None
+        site.push()
+        staged = prefetch.take(timeout=WAIT)
+        assert staged is not None
+        assert staged.version == 3
+
+
+def test_what_is_skipped_while_it_is_staged_is_not_offered(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        site.store.arrived.clear()
+        site.store.gate.clear()
+        site.push()
+        assert site.store.arrived.wait(WAIT)
+        prefetch.skip(1)
+        site.store.gate.set()
+        until_idle(prefetch)
+        assert prefetch.take() is None
+
+
+def test_a_worker_stays_at_the_version_that_it_pinned_until_it_lets_go(site: Site) -> None:
+    for _ in range(2):
+        site.push()
+    site.worker.tag("good", 1)
+    site.worker.pull(into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        until_ready(prefetch, site.push())
+        prefetch.pin("good")
+        back = prefetch.take(timeout=WAIT)
+        assert back is not None
+        with back:
+            assert back.apply().version == 1
+        assert bits(site.into) == site.states[1]
+        site.push()
+        assert prefetch.take() is None
+        until_idle(prefetch)
+        assert prefetch.take() is None
+        prefetch.pin(None)
+        staged = prefetch.take(timeout=WAIT)
+        assert staged is not None
+        assert staged.version == 4
+
+
+def test_what_is_pinned_is_offered_though_it_was_undone_or_skipped_before(site: Site) -> None:
+    site.push()
+    site.worker.pull(0, into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        for again in range(2):
+            staged = prefetch.take(timeout=WAIT)
+            assert staged is not None
+            with staged:
+                assert staged.apply().version == 1, again
+                staged.undo()
+            prefetch.skip(1)
+            prefetch.pin(1)
+
+
+def test_a_version_that_is_not_there_can_not_be_pinned(site: Site) -> None:
+    site.push()
+    site.worker.pull(0, into=site.into)
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        with pytest.raises(NotFound):
+            prefetch.pin(7)
+        staged = prefetch.take(timeout=WAIT)
+        assert staged is not None
+        assert staged.version == 1
+
+
+class Turnstile:
+    """A lock that tells how many have come to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.came = threading.Semaphore(0)
+
+    def __enter__(self) -> None:
+        self.came.release()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_of_two_threads_that_pull_into_one_model_one_waits_for_the_other(site: Site) -> None:
+    site.worker.pull(into=site.into)
+    turnstile = Turnstile()
+    site.worker._held.of(read_model(site.into)).pulling = cast(threading.RLock, turnstile)  # type: ignore[valid-type]
+    site.push()
+    site.store.arrived.clear()
+    site.store.gate.clear()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(site.worker.pull, into=site.into)
+        assert site.store.arrived.wait(WAIT)
+        site.push()  # while the first one is on its way to version 1
+        second = pool.submit(site.worker.pull, into=site.into)
+        for _ in range(2):
+            assert turnstile.came.acquire(timeout=WAIT)
+        site.store.gate.set()
+        assert [first.result(WAIT).version, second.result(WAIT).version] == [1, 2]
+    assert bits(site.into) == site.states[2]
+
+
 class Panic(BaseException):
     """What extensions raise that no handler of errors is to catch."""
 
@@ -265,7 +434,7 @@ def test_a_try_that_failed_holds_no_memory_while_the_next_one_works() -> None:
     left: list[int] = []
     tried_again = threading.Event()
 
-    def stage() -> Staged:
+    def stage(version: VersionName) -> Staged:
         left.append(sum(ref() is not None for ref in made))
         if made:
             tried_again.set()
@@ -274,7 +443,7 @@ def test_a_try_that_failed_holds_no_memory_while_the_next_one_works() -> None:
         raise MemoryError
 
     newest = cast(RunState, SimpleNamespace(latest=SimpleNamespace(version=1)))
-    with Prefetch(stage, lambda state, sleep: newest, Held(), Events(), RUN):
+    with Prefetch(stage, int, lambda state, sleep: newest, Held(), Events(), RUN):
         assert tried_again.wait(WAIT)
     assert left[:2] == [0, 0]
 

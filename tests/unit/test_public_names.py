@@ -58,22 +58,23 @@ SIGNATURES = {
     "cache: 'str | os.PathLike[str] | None' = None, cache_bytes: 'int | None' = None) -> 'Registry'",
     "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
-    "Registry.pull": "(self, version: 'VersionName' = 'latest', into: 'Model | None' = None, *, fresh: 'bool' = False) "
-    "-> 'PullResult | dict[str, Any]'",
-    "Registry.stage": "(self, version: 'VersionName' = 'latest', into: 'Model | None' = None, *, "
-    "fresh: 'bool' = False) -> 'Staged'",
+    "Registry.pull": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False) "
+    "-> 'PullResult'",
+    "Registry.stage": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False) -> 'Staged'",
     "Registry.versions": "(self) -> 'list[Version]'",
     "Registry.version": "(self, version: 'VersionName | None' = None, *, step: 'int | None' = None) -> 'Version'",
     "Registry.route": "(self, from_version: 'int | None' = None, to: 'VersionName' = 'latest') -> 'Route'",
     "Registry.layout": "(self, version: 'VersionName' = 'latest') -> 'Layout'",
     "Registry.warm_up": "(self) -> 'None'",
     "Registry.verify": "(self, version: 'VersionName' = 'latest', model: 'Model | None' = None) -> 'Version'",
-    "Registry.watch": "(self, after: 'int | None' = None, *, poll_seconds: 'float' = 0.5, "
+    "Registry.watch": "(self, after: 'int | None' = None, *, latest_only: 'bool' = False, poll_seconds: 'float' = 0.5, "
     "timeout: 'float | None' = None) -> 'Iterator[Version]'",
     "Registry.compactor": "(self, options: 'CompactOptions | None' = None) -> 'Compactor'",
     "Registry.request_direct": "(self, base: 'int', target: 'int') -> 'bool'",
     "Registry.prefetch": "(self, into: 'Model', *, poll_seconds: 'float' = 0.5) -> 'Prefetch'",
     "Prefetch.take": "(self, timeout: 'float | None' = 0.0) -> 'Staged | None'",
+    "Prefetch.skip": "(self, version: 'int') -> 'None'",
+    "Prefetch.pin": "(self, version: 'VersionName | None') -> 'None'",
     "Prefetch.close": "(self) -> 'None'",
     "Registry.tags": "(self) -> 'dict[str, int]'",
     "Registry.tag": "(self, name: 'str', version: 'VersionName | None' = 'latest') -> 'None'",
