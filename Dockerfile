@@ -12,7 +12,7 @@ COPY pyproject.toml deploy/requirements.py ./
 RUN python requirements.py pyproject.toml > requirements.txt \
     && python -m venv /opt/pulse \
     && /opt/pulse/bin/pip install --no-cache-dir --disable-pip-version-check -r requirements.txt
-COPY README.md LICENSE CHANGELOG.md MANIFEST.in ./
+COPY README.md LICENSE CHANGELOG.md ./
 COPY schemas schemas
 COPY kernels kernels
 COPY pulse_registry pulse_registry

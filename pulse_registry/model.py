@@ -10,16 +10,29 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
 
 from pulse_registry.errors import InvalidModel
 from pulse_registry.module import module_tensors
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor
 
-Model: TypeAlias = Any
+if TYPE_CHECKING:
+    import torch
+
+
+class HasStateDict(Protocol):
+    """An ``nn.Module``, or whatever gives its tensors by name as one does."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the tensors by name, over the memory that they live in."""
+        ...
+
+
+Model: TypeAlias = "HasStateDict | Mapping[str, torch.Tensor | npt.NDArray[Any]]"
 """An ``nn.Module``, or a mapping of names to torch tensors or NumPy arrays."""
 PublishDtype = Literal["bf16", "keep"]
 
@@ -141,7 +154,7 @@ def _ownership(model: Model) -> Callable[[View], bool]:
     return lambda view: True
 
 
-def _is_module(model: Model) -> bool:
+def _is_module(model: Model) -> TypeGuard[torch.nn.Module]:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 

@@ -1,0 +1,16 @@
+from collections.abc import Iterator
+from typing import Any, TypeVar, overload
+
+from torch import Tensor
+
+T = TypeVar("T", bound=dict[str, Any])
+
+class Parameter(Tensor): ...
+
+class Module:
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
+    @overload
+    def state_dict(self, *, destination: T, prefix: str = ..., keep_vars: bool = ...) -> T: ...
+    @overload
+    def state_dict(self, *, prefix: str = ..., keep_vars: bool = ...) -> dict[str, Any]: ...
+    def __getattr__(self, name: str) -> Tensor | Module: ...
