@@ -25,6 +25,7 @@ class Catalogue(Workings):
 
     def state(self) -> RunState:
         """Read what is new in the log and return the run's state; of a run that does not exist, the empty one."""
+        self._check_process()
         return self._reader.refresh()
 
     def versions(self) -> list[Version]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Literal
+from typing import Any, Final, Literal
 
 from pulse_kernels import BackendName
 from pulse_registry.cache import cache_folder
@@ -18,6 +18,9 @@ from pulse_registry.registry import Registry
 from pulse_registry.service.connect import HasConnections, connect
 from pulse_registry.trust import Trust, signer_of, trust_of
 from pulse_schemas import Signer
+
+_STAYS: Final = ("token", "signing_key", "trust", "state_dir")
+"""Of the arguments, what a pickled registry leaves behind, since it is secret, or carries in another form."""
 
 
 def open(
@@ -107,6 +110,7 @@ def open(
         NotFound: ``create=False``, and there is no such run.
         AccessDenied, StoreUnavailable, Untrusted: ``create=False``, and the log can't be read, or not be believed.
     """
+    given = {name: value for name, value in locals().items() if value is not None and name not in _STAYS}
     options = PublishOptions(
         coder,
         publish_dtype,
@@ -146,5 +150,28 @@ def open(
         undo.callback(registry.close)
         if not create and registry.state().seq < 0:
             raise NotFound(f"there is no run {run!r} in {url}")
+        registry.travels_as(Reopening(given, pinned, signs=signer is not None))
         undo.pop_all()
     return registry
+
+
+class Reopening:
+    """Opens a run as it was opened before, in another process: what `pickle` carries in place of a registry."""
+
+    def __init__(self, given: Mapping[str, Any], trust: Trust | None, *, signs: bool) -> None:
+        """Keep what ``open`` was given, and that it signs what it writes, if it does; no token and no signing key."""
+        places = {name: _absolute(given[name]) for name in ("url", "cache") if name in given}
+        self._given = {**given, **places, "trust": trust}
+        self._signs = signs
+
+    def __call__(self) -> Registry:
+        """Open it, with the token and the signing key of this process's environment."""
+        registry = open(**self._given)
+        registry.travels_as(self, lacks_key=self._signs and registry.signer is None)
+        return registry
+
+
+def _absolute(place: str | os.PathLike[str]) -> str:
+    """Return a folder as it is named from everywhere on this host, and a URL as it is."""
+    text = os.fspath(place)
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))

@@ -178,6 +178,7 @@ class Registry(Catalogue):
         Raises:
             InvalidModel: ``into`` is no model, or can't be changed in place.
         """
+        self._check_process()
         held = self._held.of(read_target(into))
 
         def news(state: RunState | None, sleep: Callable[[float], object]) -> RunState:
@@ -267,6 +268,7 @@ class Registry(Catalogue):
             InvalidArgument: the worker's name is not valid; or there is no service: a bucket takes no reports.
             AccessDenied, NotFound, StoreUnavailable: the service did not take it.
         """
+        self._check_process()
         if not isinstance(self._gateway, TakesReports):
             raise InvalidArgument(f"{self.url} is no service, and a bucket takes no reports; open https://...")
         self._gateway.report(self.run, worker, report_of(result))

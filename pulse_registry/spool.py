@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pulse_registry.errors import StoreUnavailable
+from pulse_registry.home import Home
 from pulse_schemas import ObjectRef
 
 PART = re.compile(r"\.pulse-[0-9a-f]{64}\.part")
@@ -141,6 +142,7 @@ class SpoolFile:
         self._ref, self._where = ref, folder or Path(tempfile.gettempdir())
         self._path: Path | None = None
         self._descriptor = -1
+        self._home = Home()
         self.resumed = self._written = False
         with self._disk():
             if folder is not None:
@@ -176,8 +178,8 @@ class SpoolFile:
         return mmap.mmap(self._descriptor, self._ref.size, access=mmap.ACCESS_READ)
 
     def close(self) -> None:
-        """Remove the file. Idempotent."""
-        if self._path is not None:
+        """Remove the file. Idempotent; a process that was forked off leaves its parent's file alone."""
+        if self._path is not None and self._home.here:
             with suppress(OSError):  # it is in nobody's way, and the next pull of the shard removes it
                 self._path.unlink(missing_ok=True)
         self._close()

@@ -9,21 +9,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.home import Home
 from pulse_registry.log.clock import Clock, NewId, random_id, utc_now
 from pulse_registry.store import RetryStore, Store
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool whose end is a registry's: what comes later meets a typed error."""
+    """A pool whose end is a registry's: what comes later, or in a forked process, meets a typed error."""
 
-    _over = False
+    def __init__(self, count: int, name: str) -> None:
+        super().__init__(count, name)
+        self._home, self._over = Home(), False
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Queue a call.
 
         Raises:
-            InvalidArgument: the registry was closed.
+            InvalidArgument: the registry was closed, or is another process's.
         """
+        self._home.check("this registry")
         try:
             return super().submit(function, *args, **kwargs)
         except RuntimeError as error:
@@ -32,13 +36,14 @@ class Threads(ThreadPoolExecutor):
             raise  # the process ends, or has as many threads as it may
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads, after what was queued."""
+        """End the threads, after what was queued; a process that was forked off has none of them."""
         self._over = True
-        super().shutdown(wait, cancel_futures=cancel_futures)
+        if self._home.here:
+            super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 def _threads(count: int, name: str) -> Executor:
-    return Threads(count, thread_name_prefix=name)
+    return Threads(count, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,7 @@ from pulse_registry.events import Events, Listener
 from pulse_registry.fetch import FETCH_THREADS
 from pulse_registry.finite import NonFinite, check_policy
 from pulse_registry.held import HeldVersions
+from pulse_registry.home import Home, at_home
 from pulse_registry.lease import LeaseKeeper, ReaderLease
 from pulse_registry.link import Link, TimedStore
 from pulse_registry.log import LogReader, LogWriter
@@ -154,14 +156,18 @@ class Workings:
                     monotonic=self._around.monotonic,
                 )
             )
-            weakref.finalize(self, self._lease.stop)
+            weakref.finalize(self, at_home(self._lease.stop))
         self._prefetches: WeakSet[Prefetch] = WeakSet()
         self._closed = False
+        self._home = Home()
+        self._reopening: Callable[[], object] | None = None
+        self._lacks_key = False
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for pushes and reports under way, stop the threads, close connections. Idempotent.
 
-        What it waits for is logged: at once, and as a warning every few seconds.
+        What it waits for is logged: at once, and as a warning every few seconds. In a process that was forked from the
+        one that opened it, it does nothing: all of that is the parent's.
 
         Args:
             timeout: seconds for the pushes that are on their way; None: as long as it takes.
@@ -177,6 +183,8 @@ class Workings:
 
     def _end(self, timeout: float | None = None) -> BaseException | None:
         """Close; return the failure of a push that nobody has seen."""
+        if not self._home.here:
+            return None
         for prefetch in list(self._prefetches):
             prefetch.close()
         with self._lock:
@@ -213,7 +221,33 @@ class Workings:
         if unseen is not None:
             _logger.error("run %s: a push failed, which nobody has seen: %r", self.run, unseen)
 
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        """Travel as what ``open`` was called with, but for the token and the signing key, and open the run anew there.
+
+        Raises:
+            InvalidArgument: another process can't open it.
+        """
+        if self._reopening is None:
+            raise InvalidArgument(
+                f"this registry of run {self.run!r} was made of a store, not of a URL, and can't be pickled: "
+                "call pulse_registry.open where it is needed"
+            )
+        if self.url.startswith("memory://"):
+            raise InvalidArgument(f"{self.url} is in this process's memory, and no other can open it: use a folder")
+        return self._reopening, ()
+
+    def travels_as(self, reopening: Callable[[], object], *, lacks_key: bool = False) -> None:
+        """Take what opens the run again where this registry is unpickled; ``open`` and unpickling do it.
+
+        With ``lacks_key`` it came here without the key that it signs with, and nothing is written.
+        """
+        self._reopening, self._lacks_key = reopening, lacks_key
+
+    def _check_process(self) -> None:
+        self._home.check(f"this registry of run {self.run!r}")
+
     def _working(self) -> Staging:
+        self._check_process()
         with self._lock:
             if self._closed:
                 raise InvalidArgument("the registry was closed; open it again")
@@ -232,6 +266,12 @@ class Workings:
         return staging if self._cache is None else dataclasses.replace(staging, store=self._cache.below, copies=None)
 
     def _writer(self) -> LogWriter:
+        self._check_process()
+        if self._lacks_key:
+            raise InvalidArgument(
+                f"this registry of run {self.run!r} signs what it writes, and came here without its key: "
+                "set PULSE_SIGNING_KEY in this process"
+            )
         name = f"{socket.gethostname()}:{os.getpid()}"[:256]
         keeps = {} if self._gateway is None else {"snapshot_every": None}  # a service keeps them itself
         around = self._around

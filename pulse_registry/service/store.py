@@ -9,8 +9,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
+from pulse_registry.home import at_home
 from pulse_registry.log import keys
 from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.bucket import Bucket, SignatureRefused
@@ -53,7 +55,7 @@ class ServiceStore:
         self._uploads = Uploads(self._api, self._bucket)
         self._closed = threading.Event()
         # Whoever forgets to close it leaves no open connections behind.
-        self._finalizer = weakref.finalize(self, _close, self._api, self._bucket)
+        self._finalizer = weakref.finalize(self, at_home(partial(_close, self._api, self._bucket)))
 
     @property
     def url(self) -> str:

@@ -5,6 +5,7 @@ All of its stores share one name space, as fsspec's memory file system does: the
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Container, Iterator
 from datetime import datetime
@@ -19,6 +20,8 @@ from pulse_registry.store.keys import check_key
 
 # One for all instances, as their data is one; fsspec's own class takes no lock.
 _LOCK: Final = threading.RLock()
+# A child that is forked off while another thread holds it could never take it.
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 class MemoryStore(FsspecStore):

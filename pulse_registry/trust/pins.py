@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -86,6 +87,11 @@ class Trust:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({[str(pin) for pin in self.pins]})"
+
+    def __reduce__(self) -> tuple[Callable[..., Trust], tuple[list[str]]]:
+        state_dir = None if self.state_dir is None else self.state_dir.absolute()
+        make = functools.partial(type(self), max_age_s=self.max_age_s, state_dir=state_dir)
+        return make, ([str(pin) for pin in self.pins],)
 
     def pin(self, public: bytes) -> Pin | None:
         """Return the pin of a key, None where it is not pinned."""
