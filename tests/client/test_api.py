@@ -20,7 +20,7 @@ from pulse_registry.service.link import Patience
 from pulse_registry.service.problems import OTHER, STATUS
 from pulse_schemas.api import SnapshotList
 from tests.client.scripted import PATIENT, Asked, Reply, digest, document, problem, serving
-from tests.waiting import HANG_S, NEVER_S
+from tests.waiting import HANG_S
 
 TOKEN = "pulse_abc_secret-of-the-caller"
 
@@ -136,7 +136,7 @@ def test_a_service_that_is_gone_is_told() -> None:
 
 
 def test_a_silent_service_is_given_up() -> None:
-    with serving(lambda _: Reply(pieces=[b"too late"], pause_s=NEVER_S)) as server:
+    with serving(lambda _: Reply(pieces=[b"too late"], pause_s=HANG_S)) as server:
         client = api(server.url, patience=Patience(silence_s=0.1))
         with pytest.raises(StoreUnavailable, match="no answer in time"):
             client.ask("GET", "/v1/runs")
@@ -144,7 +144,7 @@ def test_a_silent_service_is_given_up() -> None:
 
 
 def test_an_answer_that_trickles_is_given_up() -> None:
-    with serving(lambda _: Reply(pieces=[b"x"] * 100_000, pause_s=0.01)) as server:
+    with serving(lambda _: Reply(pieces=[b"x"] * 5_000, pause_s=0.01)) as server:
         client = api(server.url, patience=Patience(silence_s=HANG_S, slow_s=0.1))
         with pytest.raises(StoreUnavailable, match="stalled"):
             client.ask("GET", "/v1/runs")

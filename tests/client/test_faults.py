@@ -16,7 +16,7 @@ from pulse_registry.store import RetryStore
 from tests.client.policies import blank, equal, opened, policy
 from tests.client.scripted import Asked, Reply, Server, forward, serving
 from tests.service import Service
-from tests.waiting import HANG_S, NEVER_S
+from tests.waiting import HANG_S
 
 OPTIONS = PublishOptions(dtype="keep", keyframe_share=1e9, keyframe_every=4)
 PATIENCE = Patience(silence_s=HANG_S)
@@ -120,7 +120,7 @@ def test_a_service_that_is_gone_is_a_typed_error_and_nothing_is_half_applied(own
 
 def test_a_service_that_accepts_and_says_nothing_is_given_up(run: str) -> None:
     brief = Patience(silence_s=0.1)
-    with serving(lambda _: Reply(pieces=[b"never"], pause_s=NEVER_S)) as silent:
+    with serving(lambda _: Reply(pieces=[b"never"], pause_s=HANG_S)) as silent:
         store = RetryStore(ServiceStore(silent.url, patience=brief), attempts=2, first_pause_s=0.01)
         registry = Registry(store, run, backend="reference")
         with pytest.raises(StoreUnavailable, match="no answer in time"):

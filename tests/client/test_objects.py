@@ -30,7 +30,7 @@ from pulse_registry.service.store import ServiceStore
 from pulse_registry.service.uploads import HELD_BYTES
 from pulse_registry.store import Buffer, Stream, create, read_into
 from tests.client.scripted import PATIENT, Asked, Reply, Script, Server, document, problem, serving
-from tests.waiting import NEVER_S
+from tests.waiting import HANG_S
 
 KEY = "run/objects/patch/000000000000-000000000001-0123456789abcdef0123456789abcdef.safetensors"
 BELOW = KEY.removeprefix("run/")
@@ -163,7 +163,7 @@ def test_an_answer_that_is_not_what_was_asked_for_can_be_asked_for_again(pair: P
 
 
 def test_a_bucket_that_is_silent_is_given_up(pair: Pair) -> None:
-    pair.bucket_script = lambda _: Reply(body=DATA, pieces=[b"more"], pause_s=NEVER_S)
+    pair.bucket_script = lambda _: Reply(body=DATA, pieces=[b"more"], pause_s=HANG_S)
     pair.store._bucket = brief = Bucket(Patience(silence_s=0.1))
     with pytest.raises(StoreUnavailable, match="no answer in time"):
         pair.store.get(KEY)

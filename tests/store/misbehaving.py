@@ -48,8 +48,11 @@ class Request:
         self._handler.close_connection = True
 
     def hold(self, seconds: float | None = None) -> bool:
-        """Wait, at most until the test is over; tell whether it is."""
-        return self._over.wait(HANG_S if seconds is None else seconds)
+        """Wait, at most until the test is over; tell whether it is. Who held on for too long closes the connection."""
+        over = self._over.wait(HANG_S if seconds is None else seconds)
+        if seconds is None:
+            self.drop()
+        return over
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from pulse_registry.store import RetryStore, S3Place, S3Store, Stream
 from pulse_registry.store.retry import Retries
 from pulse_registry.store.s3_body import Pace
 from tests.store.misbehaving import Misbehaving, Request, misbehaving
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, NEVER_S
 
 Step = Callable[[Request], None]
 PATIENT = Pace(window_s=HANG_S)
@@ -39,7 +39,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def served(
-    *script: Step, reads_bodies: bool = True, pace: Pace = PATIENT, answer_s: float = HANG_S
+    *script: Step, reads_bodies: bool = True, pace: Pace = PATIENT, answer_s: float = NEVER_S
 ) -> Iterator[tuple[Misbehaving, S3Store]]:
     with misbehaving(*script, reads_bodies=reads_bodies) as server:
         retries = Retries(attempts=3, first_pause_s=0.001)
