@@ -35,6 +35,7 @@ class Held:
         undo: the last few steps, newest last.
         torn: changes whose application was cut off; to store their old cells mends the weights.
         writes: how often the weights have been written.
+        pulls: how many versions have been applied to them.
         undone: the version that was applied and then taken back; None: none was, or it was applied again since.
         lock: is held to look at any of it, and to write the weights.
         pulling: is held by a whole pull, so that of two pulls into the same weights one waits for the other.
@@ -44,6 +45,7 @@ class Held:
     undo: list[Step] = field(default_factory=list)
     torn: Changes | None = None
     writes: int = 0
+    pulls: int = 0
     undone: int | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
     pulling: threading.RLock = field(default_factory=threading.RLock)

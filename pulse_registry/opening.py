@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Final, Literal
 
 from pulse_kernels import BackendName
+from pulse_registry.base_check import BaseCheck
 from pulse_registry.cache import cache_folder
 from pulse_registry.errors import NotFound
 from pulse_registry.events import Listener
@@ -51,6 +52,7 @@ def open(
     trust: Iterable[str] | Trust | None = None,
     state_dir: str | os.PathLike[str] | None = None,
     nonfinite: NonFinite = "allow",
+    check: BaseCheck = "touched",
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | None = None,
 ) -> Registry:
@@ -101,6 +103,9 @@ def open(
             PULSE_STATE_DIR, or the user's folder.
         nonfinite: what becomes of weights that are NaN or infinite, of those that a push or a pull changes: ``allow``
             does not look, ``warn`` tells of them as an event, ``refuse`` raises InvalidModel, and nothing is changed.
+        check: which cells of a worker's weights are compared with the version that they are taken for, before a pull
+            changes some: ``touched``, those that change; ``all``, all of them, by a pass over the weights; n, all of
+            them at every n-th pull.
         cache: a folder of this host, in which processes of one user share what they fetch, so that each object is
             downloaded once; None takes it from PULSE_CACHE, or there is none.
         cache_bytes: what the cache takes at most; None takes it from PULSE_CACHE_BYTES, or is half of its disk.
@@ -145,6 +150,7 @@ def open(
             signer=signer,
             trust=pinned,
             nonfinite=nonfinite,
+            check=check,
             cache=copies,
         )
         undo.callback(registry.close)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from pulse_registry.base_check import check_all
 from pulse_registry.detour import Found, stage_version
 from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError
 from pulse_registry.finite import NonFinite, judge
@@ -32,6 +33,7 @@ def stage_into(
     timeline: Timeline,
     applied: Callable[[PullResult], None] | None = None,
     nonfinite: NonFinite = "allow",
+    check_every: int = 0,
 ) -> Staged:
     """Stage a version into a target; ``held`` is what its weights are known to hold (None: they are new).
 
@@ -40,6 +42,8 @@ def stage_into(
 
     ``timeline`` began with the call. ``applied`` is told of the result once the weights have changed; it neither waits
     nor fails. ``nonfinite`` says what becomes of a version with NaN or infinities among the cells that would change.
+    ``check_every`` n: at every n-th pull, all cells are compared with the version that they are taken for; 0: at none.
+    There is nothing to compare where nothing is known of them, or a keyframe leads to the version.
     """
     new = held is None
     held = held if held is not None else Held()
@@ -50,12 +54,16 @@ def stage_into(
         if base is not None and base.layout != entry.layout:
             base = None
         undo = list(reversed(held.undo)) if base is not None else []
+        full = check_every > 0 and (held.pulls + 1) % check_every == 0
     found: Found | None = None
     try:
         found = stage_version(staging, state, entry, target, base=base, timeline=timeline, undo=undo, new=new)
         if nonfinite != "allow":
             flat = found.cells.not_finite(staging, target)
             judge(nonfinite, target.geometry, flat, f"version {entry.version}", state.run, staging.events)
+        if full and base is not None and found.route.base is not None:
+            with timeline.during("verify"):  # last, so that little time is left for others to change the weights in
+                check_all(target, base)
         _check_unchanged(held, writes, entry.version)
         return Staged(staging, target, held, entry, found, undo_limit, timeline, applied, base=holds)
     except BaseException as error:
@@ -222,6 +230,7 @@ class Staged:
         if held.undone == self.version:
             held.undone = None
         self._applied = True
+        held.pulls += 1
         if sparse and self._base is not None and self._base != self.version:
             held.remember(Step(self._base, self.version, changes), self._undo_limit)
 

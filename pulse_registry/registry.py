@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
 import numpy.typing as npt
 
 from pulse_registry.backends import backend_of
+from pulse_registry.base_check import BaseCheck, pulls_a_check
 from pulse_registry.catalogue import Catalogue
 from pulse_registry.compact import CompactOptions, Compactor
 from pulse_registry.compact.requests import ask, check_request
@@ -93,7 +94,14 @@ class Registry(Catalogue):
 
     # -- worker ----------------------------------------------------------------------------------------------------
 
-    def stage(self, version: VersionName = "latest", *, into: Model, fresh: bool = False) -> Staged:
+    def stage(
+        self,
+        version: VersionName = "latest",
+        *,
+        into: Model,
+        fresh: bool = False,
+        check: BaseCheck | None = None,
+    ) -> Staged:
         """Fetch, check and decode all that leads to a version; ``apply`` on the result then changes the weights.
 
         Args:
@@ -102,17 +110,28 @@ class Registry(Catalogue):
                 only read here, and may be serving. What a module's ``state_dict`` gives must be its own memory, and no
                 copy.
             fresh: take ``into`` as holding nothing known.
+            check: which cells must be those of the version that ``into`` is known to hold: ``"touched"``, those that
+                change; ``"all"``, compared as the last step, so that what others write between that and ``apply`` is
+                not seen; n, all of them at every n-th pull. None: as the registry was opened.
 
         Raises:
             NotFound: there is no such version.
             LayoutMismatch, InvalidModel: ``into`` can't take this version.
-            BaseMismatch: ``into`` was changed since it was pulled.
+            BaseMismatch: cells that were checked were changed since they were pulled.
+            InvalidArgument: ``check`` is none of these.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
         timeline = Timeline()
-        return self._stage(version, read_target(into), fresh, timeline)
+        return self._stage(version, read_target(into), fresh, check, timeline)
 
-    def pull(self, version: VersionName = "latest", *, into: Model, fresh: bool = False) -> PullResult:
+    def pull(
+        self,
+        version: VersionName = "latest",
+        *,
+        into: Model,
+        fresh: bool = False,
+        check: BaseCheck | None = None,
+    ) -> PullResult:
         """Bring weights to a version, bit for bit: ``stage`` and ``apply`` in one.
 
         Of two threads that pull into the same weights, one waits for the other.
@@ -121,7 +140,7 @@ class Registry(Catalogue):
             As ``stage``; the weights are then as they were.
         """
         timeline, views = Timeline(), read_target(into)
-        with self._held.of(views).pulling, self._stage(version, views, fresh, timeline) as staged:
+        with self._held.of(views).pulling, self._stage(version, views, fresh, check, timeline) as staged:
             return staged.apply()
 
     @overload
@@ -168,14 +187,16 @@ class Registry(Catalogue):
 
         return self._of(version, loaded)
 
-    def prefetch(self, into: Model, *, poll_seconds: float = 0.5) -> Prefetch:
+    def prefetch(self, into: Model, *, poll_seconds: float = 0.5, check: BaseCheck | None = None) -> Prefetch:
         """Keep the newest version staged in the background, for these weights: ``take`` it, then ``apply`` it.
 
         Args:
             into: as for ``stage``; they are only read, and may be serving.
             poll_seconds: between two looks at a bucket's log; a service tells of a new version at once.
+            check: as for ``stage``.
 
         Raises:
+            InvalidArgument: ``check`` is not valid.
             InvalidModel: ``into`` is no model, or can't be changed in place.
         """
         self._check_process()
@@ -190,7 +211,12 @@ class Registry(Catalogue):
         def number(version: VersionName) -> int:
             return self._entry(self.state(), version).version
 
-        made = Prefetch(lambda version: self.stage(version, into=into), number, news, held, self._events, self.run)
+        def stage(version: VersionName) -> Staged:
+            return self.stage(version, into=into, check=check)
+
+        if check is not None:
+            pulls_a_check(check)
+        made = Prefetch(stage, number, news, held, self._events, self.run)
         self._prefetches.add(made)
         return made
 
@@ -292,7 +318,16 @@ class Registry(Catalogue):
                 if isinstance(version, int) or self._entry(self.state(), version).version == entry.version:
                     raise
 
-    def _stage(self, version: VersionName, views: Mapping[str, View], fresh: bool, timeline: Timeline) -> Staged:
+    def _stage(
+        self,
+        version: VersionName,
+        views: Mapping[str, View],
+        fresh: bool,
+        check: BaseCheck | None,
+        timeline: Timeline,
+    ) -> Staged:
+        every = self._check_every if check is None else pulls_a_check(check)
+
         def staged(state: RunState, entry: VersionEntry) -> Staged:
             staging = self._working()
             geometry = staging.geometry(entry.layout)
@@ -307,6 +342,7 @@ class Registry(Catalogue):
                 timeline=timeline,
                 applied=self._applied,
                 nonfinite=self._nonfinite,
+                check_every=every,
             )
 
         return self._of(version, staged)

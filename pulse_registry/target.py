@@ -76,6 +76,10 @@ class Target(Protocol):
         """Store all cells of a group, from host memory. Thread-safe for different groups."""
         ...
 
+    def digest(self) -> Digest:
+        """Return the state digest by a full pass."""
+        ...
+
 
 class HostTarget:
     """Weights in host memory, worked on group by group by a pool's threads."""
@@ -124,6 +128,10 @@ class HostTarget:
     def fill(self, group: Group, cells: Cells) -> None:
         """Store all cells of a group."""
         self.weights.fill(group, cells)
+
+    def digest(self) -> Digest:
+        """Return the state digest by a full pass."""
+        return self.weights.digest(self._backend, ParallelMap(self._pool))
 
     def _link(self, group: Group, source: Source, what: Entry | Change, decoding: _Decoding) -> Link:
         """Return what a source changes of a group, not decoded yet."""

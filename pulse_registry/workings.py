@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from pulse_kernels import BackendName, warm_up_ahead
 from pulse_registry.backends import backend_of, check_backend
+from pulse_registry.base_check import BaseCheck, pulls_a_check
 from pulse_registry.cache import CachedStore, CacheFolder
 from pulse_registry.compact import Background, CompactOptions, Compactor
 from pulse_registry.cores import checked_threads
@@ -71,6 +72,7 @@ class Workings:
         signer: Signer | None = None,
         trust: Trust | None = None,
         nonfinite: NonFinite = "allow",
+        check: BaseCheck = "touched",
         cache: CacheFolder | None = None,
     ) -> None:
         """Open a run in a store; ``open`` does it by URL.
@@ -95,6 +97,7 @@ class Workings:
             signer: signs what is written.
             trust: the keys whose records are believed; None believes the store.
             nonfinite: what becomes of weights that are NaN or infinite, pushed or pulled.
+            check: which cells a pull checks before it changes some, unless it says so itself.
             cache: of this host, through which objects are read; None: all come from the store.
         """
         if not RUN_NAME.fullmatch(run):
@@ -105,6 +108,7 @@ class Workings:
         check_policy(nonfinite)
         check_backend(backend)
         self._nonfinite: NonFinite = nonfinite
+        self._check_every = pulls_a_check(check)
         self.run = run
         self.url = store.url
         self._around = surroundings or Surroundings()

@@ -65,6 +65,23 @@ def test_a_worker_on_the_device_follows_patches_of_both_coders_in_tensors_that_s
         assert [tensor.data_ptr() for tensor in worker.values()] == addresses
 
 
+def test_a_change_that_no_patch_touches_is_seen_on_the_device_if_all_cells_are_checked(
+    device: str, store: MemoryStore
+) -> None:
+    states = history(store, device, ["gap"])
+    with on_device(store, device) as registry:
+        worker = at_version(registry, 0, states[0], device)
+        untouched = worker["a.weight"].view(-1).view(torch.int16)[5:6]
+        untouched ^= 1
+        before = {key: tensor.clone() for key, tensor in worker.items()}
+        with pytest.raises(BaseMismatch, match=r"not version 0: .*fresh=True"):
+            registry.pull(1, into=worker, check="all")
+        assert holds(worker, before)
+        untouched ^= 1
+        registry.pull(1, into=worker, check="all")
+        assert holds(worker, states[1])
+
+
 @pytest.mark.parametrize("batch", [64, 128])
 def test_a_worker_that_is_behind_follows_a_chain_in_one_step(
     device: str, store: MemoryStore, batch: int, monkeypatch: pytest.MonkeyPatch

@@ -55,12 +55,14 @@ SIGNATURES = {
     "allow_new_layout: 'bool' = True, on_event: 'Listener | None' = None, object_cost: "
     "'int | None' = None, signing_key: 'Signer | str | os.PathLike[str] | None' = None, trust: 'Iterable[str] | "
     "Trust | None' = None, state_dir: 'str | os.PathLike[str] | None' = None, nonfinite: 'NonFinite' = 'allow', "
-    "cache: 'str | os.PathLike[str] | None' = None, cache_bytes: 'int | None' = None) -> 'Registry'",
+    "check: 'BaseCheck' = 'touched', cache: 'str | os.PathLike[str] | None' = None, "
+    "cache_bytes: 'int | None' = None) -> 'Registry'",
     "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
-    "Registry.pull": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False) "
-    "-> 'PullResult'",
-    "Registry.stage": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False) -> 'Staged'",
+    "Registry.pull": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False, "
+    "check: 'BaseCheck | None' = None) -> 'PullResult'",
+    "Registry.stage": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False, "
+    "check: 'BaseCheck | None' = None) -> 'Staged'",
     "Registry.versions": "(self) -> 'list[Version]'",
     "Registry.version": "(self, version: 'VersionName | None' = None, *, step: 'int | None' = None) -> 'Version'",
     "Registry.route": "(self, from_version: 'int | None' = None, to: 'VersionName' = 'latest') -> 'Route'",
@@ -71,7 +73,8 @@ SIGNATURES = {
     "timeout: 'float | None' = None) -> 'Iterator[Version]'",
     "Registry.compactor": "(self, options: 'CompactOptions | None' = None) -> 'Compactor'",
     "Registry.request_direct": "(self, base: 'int', target: 'int') -> 'bool'",
-    "Registry.prefetch": "(self, into: 'Model', *, poll_seconds: 'float' = 0.5) -> 'Prefetch'",
+    "Registry.prefetch": "(self, into: 'Model', *, poll_seconds: 'float' = 0.5, "
+    "check: 'BaseCheck | None' = None) -> 'Prefetch'",
     "Prefetch.take": "(self, timeout: 'float | None' = 0.0) -> 'Staged | None'",
     "Prefetch.skip": "(self, version: 'int') -> 'None'",
     "Prefetch.pin": "(self, version: 'VersionName | None') -> 'None'",
