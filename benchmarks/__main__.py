@@ -1,4 +1,5 @@
-"""``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder`` and ``gpu`` do the rest.
+"""``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending`` and ``gpu``
+do the rest.
 
 ``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
 """
@@ -17,6 +18,7 @@ from rich.table import Table
 
 from benchmarks.ladder import LADDER_SCALE, measure_ladder
 from benchmarks.links import LINKS, links_document
+from benchmarks.pending import run as pending
 from benchmarks.push_pull import CODERS
 from benchmarks.report import PAGE, update_page
 from benchmarks.results import RESULTS, rows_of, write_result
@@ -165,6 +167,9 @@ def gpu(
         raise typer.Exit(2)
     document = gpu_document("cuda", cells or SIZES, share, repeats, seed, lambda what: console.print(f"... {what}"))
     _finish(console, document, f"{document['title']}: {document['machine']['gpu']}", out / "gpu.json")
+
+
+app.command(name="pending")(pending)
 
 
 @app.command()

@@ -90,8 +90,7 @@ class Publisher:
         layout = layout_of(views, self._options.dtype)
         while True:
             with self._lock:
-                if self._closed:
-                    raise InvalidArgument("the registry was closed; open it again")
+                self._check_open()
                 if (unseen := self._pushes.unseen()) is not None:
                     raise unseen
                 replaced = self._room(step, layout, views)
@@ -99,6 +98,19 @@ class Publisher:
                     return self._begin(step, views, layout, metadata, timeline, replaced)
             with timeline.during("wait"):
                 self._pushes.wait()
+
+    def take_over(self, model: Model) -> None:
+        """Begin this writer's term, and bring the shadow to the newest version. See ``Registry.take_over``."""
+        views = read_model(model)
+        layout = layout_of(views, self._options.dtype)
+        while True:
+            with self._lock:
+                self._check_open()
+                if not self._lost:
+                    shadow, _ = self._newest(layout, views)
+                    self._trusted |= shadow is not None
+                    return
+            self._pushes.wait()
 
     def close(self, timeout: float | None = None) -> None:
         """Refuse new pushes, and wait for those on their way. Idempotent.
@@ -115,20 +127,31 @@ class Publisher:
         """Return the first failure that nobody has seen; once."""
         return self._pushes.unseen()
 
+    @property
+    def _lost(self) -> bool:
+        """Whether there is no shadow, and what it would be made from is not in the log yet, but on its way."""
+        return self._shadow is None and self._pushes.busy
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidArgument("the registry was closed; open it again")
+
     def _room(self, step: int, layout: Layout, views: Mapping[str, View]) -> list[PushFuture] | None:
         """Make room for one more push; None: it has to wait. The lock is held.
 
         Returns:
             The futures of the pushes whose place it is to take: the shadow is at the version before them again.
         """
-        job, shadow = self._pushes.waiting, self._shadow
-        if shadow is None and self._pushes.busy:
-            return None  # what is on its way is not in the log yet, where a new shadow would come from
+        if self._lost:
+            return None
         if not self._pushes.full:
             return []
+        job, shadow = self._pushes.waiting, self._shadow
         if self._options.when_full == "wait" or job is None or job.advance is None or shadow is None:
             return None
-        if not self._trusted or job.shadow is not shadow or layout.id != shadow.geometry.id:
+        if not self._trusted or job.generation != self._generation:
+            return None  # it has failed, or is about to
+        if job.shadow is not shadow or layout.id != shadow.geometry.id:
             return None
         if self._nonfinite == "refuse":
             # What this push changes must be fit to be published before another one is given up for it.
@@ -260,15 +283,25 @@ class Publisher:
         self._staging.events.tell(Event(EventKind.LAYOUT_CHANGED, self._reader.run, message))
 
     def _caught_up(self, state: RunState, layout_id: str, views: Mapping[str, View]) -> Shadow | None:
-        """Bring the shadow (or a new one) to the newest version, as a worker would."""
+        """Bring the shadow (or a new one) to the newest version, as a worker would.
+
+        A new one begins as a copy of the live weights. Where those are a version, as a trainer's are that has pulled it
+        or has loaded its own checkpoint of it, no more is fetched than what follows that version.
+        """
         latest = state.latest
         if latest is None or latest.layout != layout_id:
             return None
         known = self._shadow if self._shadow is not None and self._shadow.geometry.id == layout_id else None
         base = state.find(known.version) if known is not None else None
         if base is None or known is None or base.digest != known.digest.hex():
-            known = base = None  # so old that it is forgotten, or another writer's version has its number
-        shadow = known or self._staging.empty_shadow(self._staging.geometry(layout_id), views, self._options.shadow)
+            known = None  # so old that it is forgotten, or another writer's version has its number
+        shadow = known
+        if shadow is None:
+            shadow = self._staging.first_shadow(self._staging.geometry(layout_id), views, -1, self._options.shadow)
+            base = version_of(state, layout_id, shadow.digest.hex())
+        if base is not None and base.version == latest.version:
+            shadow.resume(latest.version, shadow.digest)
+            return shadow
         target = shadow.target()
         staged = stage_version(self._staging, state, latest, target, base=base, timeline=Timeline()).cells
         self._shadow = None  # until all cells are written, there is nothing to go on from
@@ -417,6 +450,17 @@ class Publisher:
             self._writer.attach(keyframes=[keyframe], write_id=write_id)
         except PulseError as error:
             _logger.warning("no keyframe of version %d, to be tried after the next push: %s", version, error)
+
+
+def version_of(state: RunState, layout_id: str, digest: str) -> VersionEntry | None:
+    """Return the newest version that the log knows of a layout and a digest; None if there is none. Pure."""
+    for number in range(len(state.versions) - 1, -1, -1):
+        entry = state.find(number)
+        if entry is None:
+            return None  # it is forgotten, and so are those before it
+        if entry.digest == digest and entry.layout == layout_id:
+            return entry
+    return None
 
 
 def keyframe_due(state: RunState, full_nbytes: int, options: PublishOptions) -> bool:

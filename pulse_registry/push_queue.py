@@ -89,6 +89,10 @@ class PushQueue:
         self._failed: list[PushFuture] = []
         self._at_work: int | None = None
 
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._turns)
+
     @property
     def full(self) -> bool:
         """Whether one more push would be too many; never for the queue's own thread, which nobody else could help."""

@@ -92,6 +92,23 @@ class Registry(Catalogue):
         future = self._publishing().push(label, model, kept)
         return future.result() if wait else future
 
+    def take_over(self, model: Model) -> Version | None:
+        """Begin as the run's trainer now, and not at the first push, which then has nothing to fetch.
+
+        A writer that pushed before is fenced. What pushes are diffed against, a copy of the newest version, is made: of
+        ``model``, which is only read, if that is a version already. So call it when the model has been pulled, or has
+        been loaded from your own checkpoint, before it is trained: then nothing is fetched, or only the patches since.
+
+        Returns:
+            The newest version, to go on from; None: the run has none.
+
+        Raises:
+            InvalidModel, LayoutMismatch, Fenced, StoreUnavailable: as ``push``.
+        """
+        self._publishing().take_over(model)
+        latest = self._reader.state.latest
+        return None if latest is None else describe(self._reader.state, latest)
+
     # -- worker ----------------------------------------------------------------------------------------------------
 
     def stage(

@@ -29,7 +29,7 @@ from pulse_registry.model import View
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.placement import Placement, ShadowPlace, on_host
 from pulse_registry.route import DEFAULT_OBJECT_COST, Leg, Route
-from pulse_registry.shadow import HostShadow, Shadow, first_shadow
+from pulse_registry.shadow import Shadow, first_shadow
 from pulse_registry.store import Store
 from pulse_registry.target import HostTarget, Source, Target
 from pulse_registry.timeline import Timeline
@@ -108,7 +108,10 @@ class Staging:
     def first_shadow(
         self, geometry: Geometry, views: Mapping[str, View], version: int, place: ShadowPlace = "device"
     ) -> Shadow:
-        """Copy live tensors into a shadow that stands for ``version``; ``place`` counts for tensors on a device."""
+        """Copy live tensors into a shadow that stands for ``version``; ``place`` counts for tensors on a device.
+
+        Its ``target`` may be brought to another version before it is used.
+        """
         device = self.placement(views)
         if device is None:
             return first_shadow(geometry, views, self.backend, self.pool, version)
@@ -116,15 +119,6 @@ class Staging:
 
         empty = empty_device_shadow(geometry, device, self.pool, self.target, place)
         return first_device_shadow(empty, views, version)
-
-    def empty_shadow(self, geometry: Geometry, views: Mapping[str, View], place: ShadowPlace = "device") -> Shadow:
-        """Allocate a shadow whose ``target`` is to be filled before anything else; otherwise as ``first_shadow``."""
-        device = self.placement(views)
-        if device is None:
-            return HostShadow(Weights.in_one_piece(geometry), self.backend, self.pool, -1, Digest())
-        from pulse_registry.device.shadow import empty_device_shadow
-
-        return empty_device_shadow(geometry, device, self.pool, self.target, place)
 
     def digest(self, geometry: Geometry, views: Mapping[str, View]) -> Digest:
         """Return the state digest of tensors, which are those of the layout, by a full pass where they are."""

@@ -21,6 +21,7 @@ from pulse_registry.target import HostTarget
 from pulse_registry.timeline import Timeline
 from tests.device.models import blank, changed, holds, made, objects, on_device, on_host
 from tests.faults.harness import settle, small_groups
+from tests.push.gate import PATIENCE, GateStore
 
 
 @pytest.fixture(autouse=True)
@@ -152,4 +153,36 @@ def test_tensors_that_are_not_contiguous_are_pushed(device: str) -> None:
         assert registry.push(1, model).changed == 1
         worker = blank(model, "cpu")
         reader.pull(into=worker)
+        assert holds(worker, model)
+
+
+@pytest.mark.parametrize("shadow", ["device", "host"])
+def test_a_push_takes_the_place_of_one_that_waits_and_a_restarted_trainer_begins_with_its_model(
+    device: str, shadow: Any
+) -> None:
+    store, model = GateStore(), made(device)
+    with on_device(store, device, shadow=shadow, when_full="coalesce", max_pending=2) as registry:
+        registry.push(0, model)
+        with store.shut():
+            futures = []
+            for step in (1, 2, 3):
+                changed(model, step)
+                futures.append(registry.push(step, model, wait=False))
+                assert store.reached.wait(PATIENCE)
+        assert [future.result(PATIENCE).version for future in futures] == [1, 2, 2]
+        assert [future.result().coalesced for future in futures] == [False, True, False]
+    objects_read: list[str] = []
+    get = store.get
+
+    def noted(key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        objects_read.extend([key] if "/objects/" in key else [])
+        return get(key, byte_range)
+
+    store.get = noted  # type: ignore[method-assign]
+    with on_device(store, device, shadow=shadow) as registry, on_host(store) as reader:
+        assert registry.take_over(model).version == 2  # type: ignore[union-attr]
+        changed(model, 40)
+        assert registry.push(4, model).kind == "patch"
+        assert objects_read == [], "the model was the newest version"
+        reader.pull(into=(worker := blank(model, "cpu")))
         assert holds(worker, model)

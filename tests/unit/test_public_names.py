@@ -59,6 +59,7 @@ SIGNATURES = {
     "cache_bytes: 'int | None' = None) -> 'Registry'",
     "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
+    "Registry.take_over": "(self, model: 'Model') -> 'Version | None'",
     "Registry.pull": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False, "
     "check: 'BaseCheck | None' = None) -> 'PullResult'",
     "Registry.stage": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False, "
