@@ -21,7 +21,7 @@ from benchmarks.links import LINKS, links_document
 from benchmarks.pending import run as pending
 from benchmarks.push_pull import CODERS
 from benchmarks.report import PAGE, update_page
-from benchmarks.results import RESULTS, rows_of, write_result
+from benchmarks.results import OUT, rows_of, write_result
 from benchmarks.scale import COPIES, measure_sizes
 from benchmarks.states import States, StatesError, load_states
 from benchmarks.suite import MIN_REPEATS, Parts, run_suite
@@ -54,7 +54,7 @@ def bench(
     peers: Annotated[bool, typer.Option(help="Measure others' codecs on the same states.")] = True,
     install: Annotated[bool, typer.Option(help="Install the one that is a package, in its own environment.")] = True,
     name: Annotated[str | None, typer.Option(help="Of the result file; default: from the states.")] = None,
-    out: OutOption = RESULTS,
+    out: OutOption = OUT,
 ) -> None:
     """Measure everything on recorded or synthetic states, print it beside its limits, and write a result file."""
     if context.invoked_subcommand is not None:
@@ -76,7 +76,7 @@ def links(
     seed: SeedOption = 0,
     repeats: Annotated[int, typer.Option(help="Steps brought to a worker in each way, over each link.", min=1)] = 5,
     threads: ThreadsOption = CORES,
-    out: OutOption = RESULTS,
+    out: OutOption = OUT,
 ) -> None:
     """Measure pushes and pulls end to end over slow links to a local SeaweedFS; write a result file."""
     console = Console()
@@ -95,7 +95,7 @@ def scale(
     seed: SeedOption = 0,
     threads: ThreadsOption = CORES,
     folder: Annotated[Path | None, typer.Option(help="Where the registry goes; it needs room for a keyframe.")] = None,
-    out: OutOption = RESULTS,
+    out: OutOption = OUT,
 ) -> None:
     """Measure pushes and pulls by model size, to what memory allows (Linux); write a result file."""
     if coder not in get_args(CoderChoice):
@@ -123,7 +123,7 @@ def ladder(
     coder: Annotated[str, typer.Option(help="gap, class or auto.")] = "auto",
     starts: Annotated[int, typer.Option(help="Versions to be behind from.", min=1)] = 16,
     targets: Annotated[int, typer.Option(help="Versions to get to from each.", min=1)] = 64,
-    out: OutOption = RESULTS,
+    out: OutOption = OUT,
 ) -> None:
     """Measure what being far behind costs with a compactor, against the chain and direct diffs; write a result file."""
     if coder not in get_args(CoderChoice):
@@ -151,7 +151,7 @@ def gpu(
     share: Annotated[float, typer.Option(help="Of the cells that change.", min=1e-6, max=1.0)] = 0.01,
     repeats: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 9,
     seed: Annotated[int, typer.Option(help="Of the cells.")] = 0,
-    out: OutOption = RESULTS,
+    out: OutOption = OUT,
 ) -> None:
     """Measure the kernels on a CUDA device, beside torch's own ways; write a result file."""
     console = Console()

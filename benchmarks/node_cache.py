@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.link import Link, over
-from benchmarks.results import RESULTS, Row, machine, versions, write_result
+from benchmarks.results import OUT, Row, machine, versions, write_result
 from benchmarks.states import Live, States
 from benchmarks.synthetic import synthetic_states
 from pulse_registry.cache import CacheFolder
@@ -205,7 +205,7 @@ def run(
     workers: Annotated[list[int] | None, typer.Option(help="Of the host; default: 1 and 8.", min=1)] = None,
     repeats: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="Of the policy.")] = 0,
-    out: Annotated[Path, typer.Option(help="The result file.")] = RESULTS / "store" / "node-cache.json",
+    out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "store" / "node-cache.json",
 ) -> None:
     """Measure pulls of one host's workers through one link, with and without a cache; write a result file."""
     console, counts = Console(), workers or [1, 8]

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import RESULTS, Row, machine, versions, write_result
+from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_registry.log import RunState, keys
 from pulse_registry.route import plan
 from pulse_schemas import CommitRecord, KeyframeRef, ObjectRef, PatchRef, Snapshot, VersionEntry
@@ -210,7 +210,7 @@ def routes(
     count: Annotated[int, typer.Option("--versions", help="Of each run.", min=200)] = 100_000,
     repeats: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 9,
     seed: Annotated[int, typer.Option(help="Of the patches' sizes.")] = 0,
-    out: Annotated[Path, typer.Option(help="The result file.")] = RESULTS / "routes.json",
+    out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "routes.json",
 ) -> None:
     """Measure route searches; print them, and write a result file."""
     console, found = Console(), []

@@ -21,12 +21,12 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-from benchmarks.results import machine
+from benchmarks.results import OUT, machine
 from pulse_registry import store as stores
 from pulse_registry.errors import AlreadyExists
 from tests.servers import S3Bucket, S3Server, seaweedfs
 
-RESULT = Path(__file__).parent / "results" / "store" / "s3-clients.json"
+RESULT = OUT / "store" / "s3-clients.json"
 PIECE_BYTES = 16 << 20
 RACERS = 16
 Get = Callable[[str, memoryview], Any]

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import RESULTS, Row, machine, versions, write_result
+from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_registry.log import LogReader, keys, sealed_hash
 from pulse_registry.store import MemoryStore
 from pulse_registry.trust import PinGuard, SigningKey, Trust
@@ -159,7 +159,7 @@ def _keyframe() -> KeyframeRef:
 @app.command()
 def signatures(
     repeats: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 25,
-    out: Annotated[Path, typer.Option(help="The result file.")] = RESULTS / "signatures.json",
+    out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "signatures.json",
 ) -> None:
     """Measure signing and verifying; print them, and write a result file."""
     console = Console()

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.memory import watched
-from benchmarks.results import RESULTS, Row, machine, versions, write_result
+from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_registry.fetch import FETCH_THREADS
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import SHARD_BYTES, write_keyframe
@@ -267,7 +267,7 @@ def transfer(
     repeats: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 5,
     peak: Annotated[int, typer.Option(help="Size of a keyframe to stream for its memory, in MB; 0: none.")] = 0,
     faults: Annotated[int, typer.Option(help="Journeys over a bad network, for each share of faults; 0: none.")] = 0,
-    out: Annotated[Path, typer.Option(help="The result file.")] = RESULTS / "store" / "transfer.json",
+    out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "store" / "transfer.json",
 ) -> None:
     """Measure the transfer of keyframes over a local SeaweedFS; print it, and write a result file."""
     console = Console()

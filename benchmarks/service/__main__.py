@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.results import RESULTS, rows_of, write_result
+from benchmarks.results import OUT, rows_of, write_result
 from benchmarks.service.soak import Soak, run_soak
 from benchmarks.service.suite import Size, run_suite
 from tests.servers import seaweedfs
 
 app = typer.Typer(add_completion=False, help="Load on the service.")
-FOLDER = RESULTS / "service"
+FOLDER = OUT / "service"
 
 
 @app.callback(invoke_without_command=True)

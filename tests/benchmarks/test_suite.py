@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from benchmarks import node_cache, routes, signatures, transfer
 from benchmarks.__main__ import app
 from benchmarks.report import PAGE, with_tables
 from benchmarks.results import Row, read_results, rows_of
+from benchmarks.service.__main__ import app as service
 from benchmarks.states import save_states
 from benchmarks.suite import BITS_LIMIT, Parts, run_suite
 from benchmarks.synthetic import synthetic_states
@@ -31,6 +34,15 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found = run_suite(states, threads=2, repeats=5, parts=parts, say=lambda _: None)
     parsed: dict[str, Any] = json.loads(json.dumps(found))
     return parsed
+
+
+@pytest.mark.parametrize("commands", [app, service, routes.app, signatures.app, transfer.app, node_cache.app])
+def test_what_a_user_measures_is_written_beside_nothing_that_is_committed(commands: typer.Typer) -> None:
+    command = typer.main.get_command(commands)
+    every = [command, *getattr(command, "commands", {}).values()]
+    outs = [Path(option.default) for one in every for option in one.params if option.name == "out"]
+    assert outs
+    assert all(out.parts[:2] == ("build", "benchmarks") for out in outs)
 
 
 def test_a_run_says_what_it_ran_on(document: dict[str, Any]) -> None:
