@@ -33,6 +33,8 @@ class EventKind(StrEnum):
     """A push has other tensors than the version before it, so that it is stored whole."""
     PUSH_FAILED = "push_failed"
     """A push was not committed; where the trainer may go on, its next push carries the changes."""
+    KERNELS_NOT_CACHED = "kernels_not_cached"
+    """No folder takes the compiled kernels: this process compiles for itself, and its first pushes or pulls wait."""
 
 
 @dataclass(frozen=True, slots=True)

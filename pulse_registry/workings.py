@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 from weakref import WeakSet
 
 from pulse_kernels import BackendName, warm_up_ahead
@@ -23,7 +23,7 @@ from pulse_registry.cache import CachedStore, CacheFolder
 from pulse_registry.compact import Background, CompactOptions, Compactor
 from pulse_registry.cores import checked_threads
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.events import Events, Listener
+from pulse_registry.events import Event, EventKind, Events, Listener
 from pulse_registry.fetch import FETCH_THREADS
 from pulse_registry.finite import NonFinite, check_policy
 from pulse_registry.held import HeldVersions
@@ -46,6 +46,12 @@ from pulse_registry.versions import PushResult
 from pulse_schemas import Signer
 
 _logger = logging.getLogger(__name__)
+
+_NOT_CACHED: Final = (
+    "no folder can be written to keep the compiled kernels in: this process compiles them for itself, for some ten "
+    "seconds of one core in the background, and the first pushes and pulls may wait for it. Set NUMBA_CACHE_DIR to a "
+    "folder that this user can write, filled by `pulse warm-up --to DIR`"
+)
 
 
 class Workings:
@@ -257,6 +263,8 @@ class Workings:
                 raise InvalidArgument("the registry was closed; open it again")
             if self._staging is None:
                 backend = backend_of(self._backend_name)
+                if backend.compiles_anew():
+                    self._events.tell(Event(EventKind.KERNELS_NOT_CACHED, self.run, _NOT_CACHED))
                 if self._ahead and backend.name != "reference":
                     warm_up_ahead()
                 self._pool = self._around.threads(self._threads, "pulse")

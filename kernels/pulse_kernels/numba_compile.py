@@ -7,6 +7,7 @@ import gc
 import inspect
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -88,6 +89,23 @@ def loops_of(width: int) -> Iterator[tuple[str, int]]:
         yield "cast_f32", 2
 
 
+def exponent_loops() -> Iterator[tuple[str, int]]:
+    """Yield the loops of coded keyframes, which those meet alone who use them."""
+    for name in ("exponents_fit", "exponents_split", "exponents_join"):
+        yield name, 2
+
+
+def cache_folder() -> Path | None:
+    """Return the folder in which what is compiled stays for the next process; None where none can be written."""
+    folder: str | None = compiled("address", 2).stats.cache_path  # type: ignore[attr-defined]
+    return None if folder is None else Path(folder)
+
+
+def keep_in(folder: Path) -> None:
+    """Keep what is compiled from now on below a folder, as NUMBA_CACHE_DIR does from the start."""
+    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # made from the environment
+
+
 def _loop(name: str) -> Callable[..., Any]:
     """Return the plain function of a loop, under a name that tells versions of what it inlines apart.
 
@@ -164,10 +182,10 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
     loop = _loop(name)
     try:
         function: Callable[..., Any] = numba.njit(signatures[name], cache=True, **_OPTIONS)(loop)
-    except RuntimeError as error:
-        if "cannot cache" not in str(error):
+    except (RuntimeError, OSError) as error:
+        if isinstance(error, RuntimeError) and "cannot cache" not in str(error):
             raise
-        # No folder can be written, not even the user's: every process compiles for itself.
+        # No folder can be written, not even the user's, or its disk is full: every process compiles for itself.
         function = numba.njit(signatures[name], **_OPTIONS)(loop)
     return function
 

@@ -28,6 +28,7 @@ from pulse_registry.cli.serve import serve
 from pulse_registry.cli.tag import tag
 from pulse_registry.cli.token import token
 from pulse_registry.cli.verify import verify
+from pulse_registry.cli.warm_up import warm_up
 from pulse_registry.errors import PulseError
 
 _EXITS = "\n\n".join(f"{code}  {meaning}" for code, meaning in MEANINGS.items())
@@ -45,6 +46,7 @@ app = typer.Typer(
 for command in (push, pull, log, route, verify, inspect, demo, doctor, serve, compact, export, gc, tag):
     app.command()(command)
 app.add_typer(key, name="key")
+app.command("warm-up")(warm_up)
 app.command("import")(import_)
 app.add_typer(token, name="token")
 

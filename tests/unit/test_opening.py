@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import pulse_kernels
 import pulse_registry
 from pulse_registry import AccessDenied, InvalidArgument, PulseError, opening
 from pulse_registry.store import MemoryStore
@@ -93,3 +95,39 @@ def test_an_open_that_fails_closes_its_connections(arguments, monkeypatch: pytes
 def test_threads_are_an_option_of_open():
     with pytest.raises(InvalidArgument, match="threads"):
         pulse_registry.open("memory://x", run="run", threads=0)
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host whose package folder and home can't be written: a file is in the way, since root may write all."""
+    package = Path(pulse_kernels.__file__).parent
+    shutil.copytree(package, tmp_path / "site/pulse_kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    for blocked in (tmp_path / "site/pulse_kernels/__pycache__", tmp_path / "home"):
+        blocked.write_text("in the way")
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home/cache"))
+
+
+TELLS = """
+import numpy, pulse_registry
+events = []
+with pulse_registry.open("memory://x", run="run", on_event=events.append) as registry:
+    registry.push(0, {"w": numpy.zeros(4, numpy.float32)})
+print(*(event.kind for event in events))
+print(*("NUMBA_CACHE_DIR" in event.message for event in events))
+"""
+
+
+@pytest.mark.usefixtures("sealed")
+def test_where_no_folder_keeps_the_kernels_the_first_push_tells_so():
+    code = "import logging; logging.getLogger('pulse_registry').disabled = True" + TELLS
+    assert python(code) == ["kernels_not_cached", "True"]
+
+
+@pytest.mark.usefixtures("sealed")
+def test_a_named_folder_keeps_them_and_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    assert python(TELLS) == []
+    assert list((tmp_path / "kernels").rglob("*.nbc"))
