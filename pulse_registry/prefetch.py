@@ -17,6 +17,7 @@ from tenacity import RetryCallState, Retrying, retry_if_not_exception_type, stop
 from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError, told
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.held import Held
+from pulse_registry.home import Home
 from pulse_registry.log import RunState
 from pulse_registry.pulling import Staged
 from pulse_registry.versions import VersionName
@@ -70,6 +71,7 @@ class Prefetch:
         self.error: BaseException | None = None
         self._stage, self._number, self._news = stage, number, news
         self._held, self._events, self._run = held, events, run
+        self._home = Home()
         self._changed = threading.Condition()
         self._woken = False
         self._skipped: set[int] = set()
@@ -78,7 +80,7 @@ class Prefetch:
         self._taken: Staged | None = None
         self._state: RunState | None = None  # as of which there was nothing to do
         self._closed = threading.Event()
-        self._ended = False
+        self._ended: BaseException | None = None
         # A daemon: who forgets to close it can end the process all the same.
         self._thread = threading.Thread(target=self._work, name="pulse-prefetch", daemon=True)
         self._thread.start()
@@ -96,9 +98,11 @@ class Prefetch:
             None if none is ready in time: the weights hold the newest version, or ``error`` says why not.
 
         Raises:
-            InvalidArgument: the prefetch was closed, perhaps while this waited.
+            InvalidArgument: the prefetch was closed, perhaps while this waited; or this is a process that was forked
+                from its own.
             PulseError: its thread has ended, which ``error``, its cause, says why; begin another prefetch.
         """
+        self._home.check(f"this prefetch of run {self._run!r}")
         ends = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             self._taken = None
@@ -148,6 +152,8 @@ class Prefetch:
 
     def close(self) -> None:
         """End it, once what is in the making is done, and discard that and what is ready. Idempotent."""
+        if not self._home.here:
+            return
         self._closed.set()
         self.wake()
         self._thread.join()
@@ -165,23 +171,21 @@ class Prefetch:
     def _check_alive(self) -> None:
         if self._closed.is_set():
             raise InvalidArgument(f"this prefetch of run {self._run!r} was closed; begin another one")
-        # A process that was forked from the one that began it has no such thread.
-        if self._ended or not self._thread.is_alive():
-            why = "it is not of this process" if self.error is None else told(self.error)
-            message = f"the thread of this prefetch of run {self._run!r} has ended: {why}. Begin another one"
-            raise PulseError(message) from self.error
+        if self._ended is not None:
+            message = (
+                f"the thread of this prefetch of run {self._run!r} has ended: {told(self._ended)}. Begin another one"
+            )
+            raise PulseError(message) from self._ended
 
     def _work(self) -> None:
         try:
             self._follow()
         except BaseException as error:  # noqa: BLE001 - the thread's outermost edge: ``take`` raises it
-            self.error = error
+            with self._changed:
+                self.error = self._ended = error
+                self._changed.notify_all()
             message = f"the newest version could not be made ready, and the prefetch has ended: {told(error)}"
             self._events.tell(Event(EventKind.PREFETCH_FAILED, self._run, message), error)
-        finally:
-            with self._changed:
-                self._ended = True
-                self._changed.notify_all()
 
     def _follow(self) -> None:
         while not self._closed.is_set():

@@ -450,6 +450,9 @@ class Publisher:
             self._writer.attach(keyframes=[keyframe], write_id=write_id)
         except PulseError as error:
             _logger.warning("no keyframe of version %d, to be tried after the next push: %s", version, error)
+        except Exception:
+            # A thread's outermost edge: nobody looks at what this ended with, and no push waits for it.
+            _logger.exception("no keyframe of version %d, to be tried after the next push", version)
 
 
 def version_of(state: RunState, layout_id: str, digest: str) -> VersionEntry | None:

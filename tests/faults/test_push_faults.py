@@ -12,7 +12,7 @@ import pytest
 from pulse_registry.errors import Fenced, StoreUnavailable
 from pulse_registry.gc import Policy
 from pulse_registry.registry import Registry
-from pulse_registry.store import Fault, FaultStore, Store
+from pulse_registry.store import Body, Fault, FaultStore, Store, WrapperStore
 from tests.faults.harness import (
     Model,
     Outage,
@@ -290,3 +290,29 @@ def test_a_push_between_two_failures_of_earlier_ones_keeps_its_place() -> None:
     assert [record.step for record in commits(store)] == [0, 1, 4, 5]
     for version, step in enumerate([0, 1, 4, 5]):
         assert restored(store, model_at(step), version) == bits(model_at(step))
+
+
+class _NoKeyframes(WrapperStore):
+    """A store that fails in a way of its own when a keyframe comes, once it is told to."""
+
+    fails = False
+
+    def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        if self.fails and "/keyframe/" in key:
+            raise RuntimeError("not ours")
+        super().put(key, data, if_absent=if_absent)
+
+
+def test_a_keyframe_that_fails_in_any_way_is_logged_and_tried_after_the_next_push(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = _NoKeyframes(DictStore())
+    with quick(store, keyframe_share=1e9, keyframe_every=2) as registry:
+        for version in range(4):
+            registry.push(version, model_at(version))
+            settle(registry)
+            store.fails = version < 2
+            if version == 2:
+                assert [record.levelname for record in caplog.records] == ["ERROR"]
+                assert "no keyframe of version 2" in caplog.text
+    assert {keyframe.version for keyframe in state_of(store).keyframes} == {0, 3}

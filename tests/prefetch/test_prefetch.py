@@ -461,6 +461,18 @@ def test_taking_from_a_prefetch_whose_thread_has_ended_says_so(site: Site, timeo
     assert caught.value.__cause__ is prefetch.error is site.store.failure
 
 
+def test_a_process_that_was_forked_from_its_own_is_told_and_does_not_wait(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
+        with monkeypatch.context() as patched:
+            patched.setattr(prefetch._home, "_process", -1)
+            with pytest.raises(InvalidArgument, match="forked"):
+                prefetch.take(None)
+            prefetch.close()
+        assert prefetch.take(timeout=WAIT) is not None
+
+
 def test_a_caller_that_waits_for_ever_is_told_when_the_prefetch_is_closed(site: Site) -> None:
     site.worker.pull(into=site.into)
     prefetch = site.worker.prefetch(into=site.into, poll_seconds=0.01)
