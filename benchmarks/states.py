@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels import CELL_TYPES
-from pulse_registry.model import NUMPY_NAMES
+from pulse_registry.model import numpy_dtype
+from pulse_registry.safetensors_header import cell_shape, tensor_entry
 from pulse_schemas import Dtype
 
 Cells: TypeAlias = npt.NDArray[Any]
@@ -103,7 +104,7 @@ class Live:
     def model(self) -> dict[str, Cells]:
         """Return the tensors by name, in their own dtypes; views of the live memory."""
         return {
-            tensor.name: cells.view(np.dtype(NUMPY_NAMES[tensor.dtype])).reshape(tensor.shape)
+            tensor.name: cells.view(numpy_dtype(tensor.dtype)).reshape(tensor.shape)
             for tensor, cells in zip(self._states.tensors, self.cells, strict=True)
         }
 
@@ -143,11 +144,7 @@ def save_states(states: States, folder: Path, count: int) -> None:
     header: dict[str, Any] = {}
     at = 0
     for tensor, cells in zip(states.tensors, live.cells, strict=True):
-        header[tensor.name] = {
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + cells.nbytes],
-        }
+        header[tensor.name] = tensor_entry(tensor.dtype, tensor.shape, at, at + cells.nbytes)
         at += cells.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -187,7 +184,7 @@ def _read(path: Path) -> tuple[list[Tensor], list[Cells]]:
         if entry["dtype"] not in CELL_TYPES:
             raise StatesError(f"{path.name}: tensor {name!r} is {entry['dtype']}, which is not known here")
         start, stop = (8 + size + offset for offset in entry["data_offsets"])
-        tensors.append(Tensor(name, entry["dtype"], tuple(entry["shape"])))
+        tensors.append(Tensor(name, entry["dtype"], cell_shape(entry["dtype"], entry["shape"])))
         arrays.append(
             np.frombuffer(
                 mapped, CELL_TYPES[entry["dtype"]].dtype, (stop - start) // CELL_TYPES[entry["dtype"]].width, start

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
@@ -47,15 +48,19 @@ _NUMPY_DTYPES: dict[str, Dtype] = {
     "float16": "F16",
     "int16": "I16",
     "uint16": "U16",
+    "float8_e8m0fnu": "F8_E8M0",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
     "int8": "I8",
     "uint8": "U8",
+    "float4_e2m1fn_x2": "F4",
     "bool": "BOOL",
 }
 _UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
 NUMPY_NAMES: dict[Dtype, str] = {dtype: name for name, dtype in _NUMPY_DTYPES.items()}
 """NumPy (with ml_dtypes) and torch name of each stored dtype; torch differs only in that it has the same names."""
+_FLOAT4_PAIRS = np.dtype([(NUMPY_NAMES["F4"], "u1")])
+"""NumPy has no dtype of two elements a byte: a structure of one byte, named as torch's dtype is, stands for it."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +223,7 @@ def _view(name: str, value: Any) -> View:
         raise InvalidModel(f"tensor {name!r} is a {type(value).__name__}; torch tensors and NumPy arrays are taken")
     dtype = _numpy_dtype(value.dtype)
     if dtype is None or not value.dtype.isnative:
-        raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
+        raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored{_advice(value.dtype)}")
     owner = value
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
@@ -236,6 +241,8 @@ def _torch_view(torch: Any, name: str, value: Any) -> View:
     tensor = value.detach()
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_neg().resolve_conj()
+    if dtype in ("F8_E8M0", "F4"):
+        tensor = tensor.view(torch.uint8)  # what is done with cells is not there for all dtypes
     signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     shape, owner = tuple(value.shape), value.untyped_storage()
     copied = tensor.data_ptr() != value.data_ptr()
@@ -272,7 +279,19 @@ def _identity(cells: np.ndarray[Any, Any], dtype: Dtype) -> tuple[Any, ...]:
 # To make a dtype's name takes longer than all else that is done for a tensor.
 @functools.cache
 def _numpy_dtype(dtype: np.dtype[Any]) -> Dtype | None:
-    return _NUMPY_DTYPES.get(dtype.name)
+    return "F4" if dtype == _FLOAT4_PAIRS else _NUMPY_DTYPES.get(dtype.name)
+
+
+def _advice(dtype: np.dtype[Any]) -> str:
+    if dtype.name != "float4_e2m1fn":
+        return ""
+    return f" with one element a byte: pack two, the first in the low four bits, into a byte of {_FLOAT4_PAIRS!r}"
+
+
+def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
+    """Return the NumPy dtype that stands for a stored one; those that NumPy does not have are from ml_dtypes."""
+    name = NUMPY_NAMES[dtype]
+    return _FLOAT4_PAIRS if dtype == "F4" else np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
 @functools.cache

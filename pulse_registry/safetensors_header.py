@@ -12,8 +12,25 @@ from typing import Any
 
 
 def tensor_entry(dtype: str, shape: Sequence[int], start: int, stop: int) -> dict[str, Any]:
-    """Return a tensor's entry; offsets count from the end of the header."""
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+    """Return a tensor's entry; offsets count from the end of the header.
+
+    ``shape`` counts cells, and the entry's counts elements: of F4, twice as many along the last dimension.
+    """
+    elements = [*shape[:-1], 2 * shape[-1]] if dtype == "F4" else list(shape)
+    return {"dtype": dtype, "shape": elements, "data_offsets": [start, stop]}
+
+
+def cell_shape(dtype: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return how many cells a tensor has along each dimension, by an entry's shape.
+
+    Raises:
+        ValueError: the elements of F4 do not fill cells.
+    """
+    if dtype != "F4":
+        return tuple(shape)
+    if not shape or shape[-1] % 2:
+        raise ValueError(f"of F4 two elements are a cell, and the last dimension of {list(shape)} is not even")
+    return (*shape[:-1], shape[-1] // 2)
 
 
 def header_bytes(document: dict[str, Any]) -> bytes:

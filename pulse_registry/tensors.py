@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 from typing import Any, Literal, get_args
 
-import ml_dtypes
 import numpy as np
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.model import NUMPY_NAMES
+from pulse_registry.model import NUMPY_NAMES, numpy_dtype
 from pulse_registry.weights import Weights
 from pulse_schemas import Dtype
 
@@ -33,10 +32,10 @@ def framework_of(name: Framework) -> Literal["torch", "numpy"]:
 def new_tensors(weights: Weights, framework: Framework = "auto") -> dict[str, Any]:
     """Return the tensors by name, tied names included (the same object); they share memory with ``weights``.
 
-    NumPy has no BF16 and FP8 of its own: those dtypes are from ml_dtypes.
+    NumPy has no BF16 and FP8 of its own: those dtypes are from ml_dtypes; a pair of F4 is a structure of one byte.
 
     Raises:
-        InvalidArgument: as ``framework_of``.
+        InvalidArgument: as ``framework_of``; or torch is older than a tensor's dtype.
     """
     layout = weights.geometry.layout
     make = _torch_tensor if framework_of(framework) == "torch" else _numpy_array
@@ -47,13 +46,14 @@ def new_tensors(weights: Weights, framework: Framework = "auto") -> dict[str, An
 
 
 def _numpy_array(cells: np.ndarray[Any, Any], dtype: Dtype) -> Any:
-    name = NUMPY_NAMES[dtype]
-    kind = getattr(ml_dtypes, name, None) or name
-    return cells.reshape(-1).view(kind).reshape(cells.shape)
+    return cells.reshape(-1).view(numpy_dtype(dtype)).reshape(cells.shape)
 
 
 def _torch_tensor(cells: np.ndarray[Any, Any], dtype: Dtype) -> Any:
     import torch
 
+    name = NUMPY_NAMES[dtype]
+    if not hasattr(torch, name):
+        raise InvalidArgument(f"torch {torch.__version__} has no {name}: upgrade it, or take framework='numpy'")
     signed = cells.reshape(-1).view(f"i{cells.itemsize}")
-    return torch.from_numpy(signed).view(getattr(torch, NUMPY_NAMES[dtype])).reshape(cells.shape)
+    return torch.from_numpy(signed).view(getattr(torch, name)).reshape(cells.shape)

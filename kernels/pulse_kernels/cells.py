@@ -72,6 +72,8 @@ CELL_TYPES: dict[str, CellType] = {
         CellType("I8", 1, False, 0, 0),
         CellType("U8", 1, False, 0, 0),
         CellType("BOOL", 1, False, 0, 0),
+        CellType("F8_E8M0", 1, False, 0, 0),  # a power of two: no sign, and its pattern is its order
+        CellType("F4", 1, False, 0, 0),  # two elements in a cell
     )
 }
 """By safetensors dtype name."""

@@ -13,6 +13,7 @@ NOT_FINITE_FROM: dict[str, int] = {
     "F16": 0x7C00,
     "F8_E5M2": 0x7C,
     "F8_E4M3": 0x7F,  # the one pattern that is NaN; it has no infinities, and 0x78 to 0x7E are numbers
+    "F8_E8M0": 0xFF,  # NaN; it has no infinities and no sign
 }
 """By dtype, the least pattern without its sign that is no finite number; all above it are none. The rest has none."""
 
@@ -21,8 +22,8 @@ _BLOCK = 1 << 16
 
 
 def magnitude_mask(cell_type: CellType) -> int:
-    """Return the bits of a pattern but its sign."""
-    return (1 << (cell_type.bits - 1)) - 1
+    """Return the bits of a pattern but its sign, where it has one."""
+    return (1 << (cell_type.bits - cell_type.is_float)) - 1
 
 
 def first_not_finite(cells: Cells, cell_type: CellType) -> int | None:

@@ -8,14 +8,13 @@ import mmap
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import InvalidArgument, InvalidModel
 from pulse_registry.keyframe import INDEX_NAME
-from pulse_registry.model import NUMPY_NAMES
-from pulse_registry.safetensors_header import split_header
+from pulse_registry.model import numpy_dtype
+from pulse_registry.safetensors_header import cell_shape, split_header
 
 _HEADER_LIMIT = 100 << 20
 """The safetensors library's own bound."""
@@ -81,18 +80,18 @@ def _read_shards(folder: Path, index: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 def _tensor(path: Path, mapped: mmap.mmap, start: int, name: str, entry: Any) -> np.ndarray[Any, Any]:
     try:
-        dtype, shape, (first, last) = entry["dtype"], [int(n) for n in entry["shape"]], entry["data_offsets"]
+        dtype, shape, (first, last) = entry["dtype"], tuple(map(int, entry["shape"])), entry["data_offsets"]
         known = CELL_TYPES.get(dtype)
         if known is None:
             raise InvalidModel(f"{path}: tensor {name!r} has dtype {dtype}, which can't be stored")
+        shape = cell_shape(dtype, shape)
         count = math.prod(shape)
         whole = min([0, *shape]) == 0 and 0 <= first <= last <= len(mapped) - start
         if not whole or last - first != count * known.width:
-            raise ValueError(f"bytes {first} to {last} of {len(mapped) - start} are not {shape} of {dtype}")
+            raise ValueError(f"bytes {first} to {last} of {len(mapped) - start} are not {list(shape)} of {dtype}")
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidModel(f"{path} is not whole: tensor {name!r}: {error}") from error
-    kind = NUMPY_NAMES[known.name]  # type: ignore[index]
     cells = np.frombuffer(mapped, known.dtype, count, start + first)
     if not cells.flags.aligned:  # no writer that we know leaves tensors so; the kernels can't read them in place
         cells = cells.copy()
-    return cells.view(getattr(ml_dtypes, kind, None) or kind).reshape(shape)
+    return cells.view(numpy_dtype(known.name)).reshape(shape)  # type: ignore[arg-type]

@@ -152,7 +152,7 @@ def _plain(name: str, data: bytes) -> dict[str, Any]:
         digest, stem = blake3(data).hexdigest(), name.rpartition("/")[2].removesuffix(".json")
         if name.startswith("layouts/") and stem != digest:
             raise CorruptObject(f"{name}: its bytes do not hash to its name")
-        return {"type": "layout", "id": digest, **document}
+        return {"type": "layout", "id": digest, "format": document["format"], **document}
     if isinstance(document.get("weight_map"), dict):
         shards = sorted(set(map(str, document["weight_map"].values())))
         tensors = len(document["weight_map"])

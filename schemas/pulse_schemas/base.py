@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self, get_args
 
 from blake3 import blake3
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -158,14 +158,14 @@ class Schema(BaseModel):
 
     @classmethod
     def _refuse_other_format(cls, value: Any) -> None:
-        expected = cls.model_fields["format"].default if "format" in cls.model_fields else None
+        known = get_args(cls.model_fields["format"].annotation) if "format" in cls.model_fields else ()
         found = value.get("format") if isinstance(value, dict) else None
-        if not isinstance(expected, str) or not isinstance(found, str) or found == expected:
+        if not isinstance(found, str) or found in known:
             return
-        if found.split("/")[0] == expected.split("/")[0]:
+        if found.split("/")[0] in {name.split("/")[0] for name in known}:
             raise SchemaError(
-                f"{cls.__name__}: format {found!r:.100} is not known here (this release reads {expected!r}); "
-                "upgrade pulse-registry",
+                f"{cls.__name__}: format {found!r:.100} is not known here (this release reads "
+                f"{' and '.join(map(repr, known))}); upgrade pulse-registry",
                 Fault.UNSUPPORTED,
             )
 

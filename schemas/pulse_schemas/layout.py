@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from blake3 import blake3
@@ -20,38 +21,61 @@ Dtype = Literal[
     "F16",
     "I16",
     "U16",
+    "F8_E8M0",
     "F8_E4M3",
     "F8_E5M2",
     "I8",
     "U8",
+    "F4",
     "BOOL",
 ]
 DTYPE_ORDER: tuple[Dtype, ...] = Dtype.__args__  # type: ignore[attr-defined]
 """The order of dtypes in a layout: wide cells first, so that every tensor is naturally aligned."""
+_SINCE_2: frozenset[Dtype] = frozenset({"F8_E8M0", "F4"})
 
 Name = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
+LayoutFormat = Literal["pulse-layout/1", "pulse-layout/2"]
+
+
 class Tensor(Schema):
-    """One stored tensor; ``shape`` is empty for a scalar."""
+    """One stored tensor; ``shape`` is empty for a scalar.
+
+    It counts cells: of F4, pairs of elements along the last dimension, the first of a pair in the low four bits.
+    """
 
     name: Name
     dtype: Dtype
     shape: Annotated[tuple[Count, ...], Field(max_length=32)]
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.dtype == "F4" and not self.shape:
+            raise ValueError("a tensor of F4 has pairs of elements along its last dimension, and this one has none")
+        return self
+
+
+def layout_format(tensors: Iterable[Tensor]) -> LayoutFormat:
+    """Return the one format of a layout with these tensors: the first that has their dtypes."""
+    return "pulse-layout/2" if any(tensor.dtype in _SINCE_2 for tensor in tensors) else "pulse-layout/1"
+
 
 class Layout(Schema):
     """All stored tensors, sorted by (dtype in DTYPE_ORDER, name in code point order).
 
-    ``tied`` maps each alias to the stored name that it shares its cells with.
+    ``tied`` maps each alias to the stored name that it shares its cells with. ``format`` follows from the dtypes: a
+    layout has one id.
     """
 
-    format: Literal["pulse-layout/1"] = "pulse-layout/1"
     tensors: Annotated[tuple[Tensor, ...], Field(min_length=1)]
     tied: dict[Name, Name] = Field(default_factory=dict)
+    format: LayoutFormat = Field(default_factory=lambda data: layout_format(data.get("tensors", ())))
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.format != layout_format(self.tensors):
+            raise ValueError(f"a layout of these dtypes is of format {layout_format(self.tensors)!r}")
         keys = [(DTYPE_ORDER.index(t.dtype), t.name) for t in self.tensors]
         if keys != sorted(keys):
             raise ValueError("tensors are not in canonical order (dtype, then name)")

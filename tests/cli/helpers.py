@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from pulse_registry.keyframe import INDEX_NAME
+from pulse_registry.model import numpy_dtype
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -44,6 +45,8 @@ def odd_model() -> Tensors:
         "bool": np.array([True, False, True]),
         "f8_e4m3": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn),
         "f8_e5m2": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e5m2),
+        "f8_e8m0": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu),
+        "f4": np.arange(256, dtype=np.uint8).view(numpy_dtype("F4")).reshape(64, 4),
         "scalar": np.array(-0.0, np.float32),
         "scalar.bf16": np.array(0x8001, np.uint16).view(BF16),
         "empty": np.empty((0, 4), np.float32),
@@ -116,7 +119,7 @@ def surplus(folder: Path) -> set[str]:
 
 
 def _torch_tensor(tensor: np.ndarray[Any, Any]) -> torch.Tensor:
-    dtype = getattr(torch, tensor.dtype.name)
+    dtype = getattr(torch, tensor.dtype.names[0] if tensor.dtype.names else tensor.dtype.name)
     if not tensor.size:
         return torch.empty(tensor.shape, dtype=dtype)
     return torch.frombuffer(bytearray(tensor.tobytes()), dtype=dtype).reshape(tensor.shape)

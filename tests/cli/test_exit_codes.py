@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ import pulse_registry.cli.session
 from pulse_registry import errors
 from pulse_registry.cli import main
 from pulse_registry.cli.exits import EXIT_CODES, MEANINGS, UNSAFE, exit_code
+from pulse_registry.safetensors_header import header_bytes
 from pulse_registry.store import Body, FileStore, Store, WrapperStore
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bf16_model, bits, held, save, step_of
@@ -109,10 +109,18 @@ def test_a_cut_file_is_refused(pulse: Pulse, run: Run, tmp_path: Path, cut: int)
 
 
 def test_a_tensor_of_a_dtype_that_cannot_be_stored_is_named(pulse: Pulse, run: Run, tmp_path: Path) -> None:
-    file = save(tmp_path / "m.safetensors", {"w": np.zeros(4, ml_dtypes.float8_e8m0fnu)})
+    file = save(tmp_path / "m.safetensors", {"w": np.zeros(4, np.complex64)})
     answer = pulse("push", "--step", 9, file)
     assert answer.code == 5
-    assert "tensor 'w' has dtype F8_E8M0" in answer.err
+    assert "tensor 'w' has dtype C64" in answer.err
+
+
+def test_four_bit_floats_that_do_not_fill_bytes_are_named(pulse: Pulse, run: Run, tmp_path: Path) -> None:
+    header = header_bytes({"w": {"dtype": "F4", "shape": [2, 3], "data_offsets": [0, 3]}})
+    (tmp_path / "m.safetensors").write_bytes(header + bytes(3))
+    answer = pulse("push", "--step", 9, tmp_path / "m.safetensors")
+    assert answer.code == 5
+    assert "tensor 'w': of F4 two elements are a cell, and the last dimension of [2, 3] is not even" in answer.err
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])

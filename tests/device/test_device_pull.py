@@ -177,6 +177,24 @@ def test_a_pull_that_a_push_on_the_device_made_reads_the_same_in_host_memory(dev
         assert holds(worker, model)
 
 
+def test_small_floats_are_pushed_and_pulled_where_they_are(device: str, store: MemoryStore) -> None:
+    def model(start: int) -> Tensors:
+        cells = (torch.arange(24, dtype=torch.uint8) + start).to(device)
+        pairs = cells.clone().reshape(6, 4)
+        return {"scales": cells.view(torch.float8_e8m0fnu), "pairs": pairs.view(torch.float4_e2m1fn_x2)}
+
+    with on_device(store, device) as registry:
+        registry.push(0, model(0))
+        after = model(0)
+        after["pairs"].view(torch.uint8)[2, 3] = 0xA5
+        assert registry.push(1, after).changed == 1
+        worker = model(7)
+        for version, wanted in ((0, model(0)), (1, after)):
+            registry.pull(version, into=worker)
+            for name, tensor in wanted.items():
+                assert torch.equal(worker[name].view(torch.uint8), tensor.view(torch.uint8))
+
+
 def test_tensors_that_are_not_contiguous_are_refused_by_name(device: str, store: MemoryStore) -> None:
     states = history(store, device, [])
     with on_device(store, device) as registry:

@@ -18,6 +18,7 @@ NUMBERS = {
     "F16": np.float16,
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
 }
 
 
@@ -32,14 +33,14 @@ def each_alone(cells, name):
 
 
 def test_the_floats_are_those_of_the_cells():
-    assert set(NOT_FINITE_FROM) == set(NUMBERS) == {name for name, t in CELL_TYPES.items() if t.is_float}
+    assert set(NOT_FINITE_FROM) == set(NUMBERS) == {name for name, t in CELL_TYPES.items() if t.is_float} | {"F8_E8M0"}
 
 
-@pytest.mark.parametrize("name", ["F8_E4M3", "F8_E5M2"])
+@pytest.mark.parametrize("name", ["F8_E4M3", "F8_E5M2", "F8_E8M0"])
 def test_every_pattern_of_a_byte_is_told_right(name):
     cells = np.arange(256, dtype=np.uint8)
     assert each_alone(cells, name) == [first_by_arithmetic(cells[at : at + 1], name) == 0 for at in range(256)]
-    assert sum(each_alone(cells, name)) == {"F8_E4M3": 2, "F8_E5M2": 8}[name]
+    assert sum(each_alone(cells, name)) == {"F8_E4M3": 2, "F8_E5M2": 8, "F8_E8M0": 1}[name]
 
 
 @pytest.mark.parametrize("name", ["BF16", "F16"])

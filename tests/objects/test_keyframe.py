@@ -11,6 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 from blake3 import blake3
 from safetensors import safe_open
 from safetensors.numpy import load_file
@@ -21,6 +23,7 @@ from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import INDEX_NAME, check_shards, shards_of, write_keyframe
 from pulse_registry.keyframe_cells import KeyframeCells
 from pulse_registry.model import layout_of, read_model
+from pulse_registry.safetensors_header import split_header
 from pulse_registry.store import Body, FileStore, Store, body_views
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, ObjectRef
@@ -88,6 +91,23 @@ def test_a_keyframe_opens_as_a_checkpoint_through_its_index(tmp_path: Path):
     for name, array in model.items():
         assert loaded[name].dtype == array.dtype
         assert loaded[name].tobytes() == array.tobytes()
+
+
+def test_a_keyframe_of_small_floats_opens_in_torch_with_the_shapes_that_it_has_there(tmp_path: Path):
+    scales = torch.arange(256, dtype=torch.uint8).reshape(16, 16).view(torch.float8_e8m0fnu)
+    pairs = torch.arange(30, dtype=torch.uint8).reshape(2, 5, 3).view(torch.float4_e2m1fn_x2)
+    write(FileStore(tmp_path), {"scales": scales, "pairs": pairs, "none": pairs[:0], "w": torch.ones(3).bfloat16()})
+    (path,) = (tmp_path / FOLDER).glob("*.safetensors")
+    header = split_header(path.read_bytes())[0]
+    assert list(header) == ["__metadata__", "w", "scales", "none", "pairs"]
+    assert (header["scales"]["dtype"], header["scales"]["shape"]) == ("F8_E8M0", [16, 16])
+    assert (header["pairs"]["dtype"], header["pairs"]["shape"]) == ("F4", [2, 5, 6]), (
+        "elements, of which two are a cell"
+    )
+    loaded = safetensors.torch.load_file(path)
+    for name, tensor in (("scales", scales), ("pairs", pairs), ("none", pairs[:0])):
+        assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(loaded[name].view(torch.uint8), tensor.view(torch.uint8))
 
 
 def test_the_references_describe_the_stored_bytes():

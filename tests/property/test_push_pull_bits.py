@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -10,22 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES
-from pulse_registry.model import NUMPY_NAMES
+from pulse_registry.geometry import Geometry
+from pulse_registry.model import NUMPY_NAMES, numpy_dtype, read_model
+from pulse_registry.tensors import new_tensors
 from pulse_schemas import DTYPE_ORDER
 from tests.faults.harness import bits, garbage, quick, restored, small_groups
 from tests.log.builders import DictStore
-from tests.property.strategies import special_bits
+from tests.property.strategies import Chain, chains, special_bits
 
 RUN_KEY = "run/objects/patch/"
 
 
 def as_dtype(cells: np.ndarray, dtype: str) -> np.ndarray:
-    name = NUMPY_NAMES[dtype]
-    return cells.view(getattr(ml_dtypes, name, None) or name)
+    return cells.view(numpy_dtype(dtype))
 
 
 @pytest.mark.parametrize("coder", ["gap", "class"])
-@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPE_ORDER if CELL_TYPES[dtype].is_float])
+@pytest.mark.parametrize("dtype", [d for d in DTYPE_ORDER if CELL_TYPES[d].is_float or d in ("F8_E8M0", "F4")])
 def test_every_special_pattern_survives_a_change_into_every_other(dtype: str, coder: str) -> None:
     odd = np.array(special_bits(CELL_TYPES[dtype]), CELL_TYPES[dtype].dtype)
     before, after = (grid.reshape(-1).copy() for grid in np.meshgrid(odd, odd))
@@ -99,6 +99,27 @@ def test_all_ties_and_neighbours_of_bf16_are_rounded_as_torch_rounds_them() -> N
         pulled = registry.load(0)["w"]
     assert torch.equal(pulled.view(torch.int16)[real], wanted.view(torch.int16)[real])
     assert torch.isnan(pulled[~real]).all()
+
+
+@given(chains(length=3), st.sampled_from(["gap", "class", "auto"]), st.sampled_from(["torch", "numpy"]))
+@settings(max_examples=40)
+def test_any_layout_of_any_dtypes_comes_back_bit_for_bit(chain: Chain, coder, framework) -> None:
+    store = DictStore()
+    names = [tensor.name for tensor in chain.layout.tensors]
+
+    def model(number: int) -> dict[str, np.ndarray]:
+        weights = chain.weights(Geometry(chain.layout), number)
+        return new_tensors(weights, framework)
+
+    with small_groups(chain.group_bytes), quick(store, coder=coder, backend="numba", keyframe_share=1e9) as registry:
+        for step in range(3):
+            registry.push(step, model(step))
+        assert registry.layout() == chain.layout
+        worker = model(1)
+        for version in (0, 1, 2, 0):
+            registry.pull(version, into=worker)
+            found = read_model(worker)
+            assert [found[n].cells.tobytes() for n in names] == [cells.tobytes() for cells in chain.states[version]]
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["gap", "class", "auto"]), st.sampled_from([8, 64, 2**24]))

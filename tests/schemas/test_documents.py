@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -116,8 +117,9 @@ def commits(draw):
 def layouts(draw):
     names = draw(st.lists(st.text(string.printable[:94], min_size=1, max_size=9), min_size=1, unique=True, max_size=6))
     tensors = [
-        Tensor(name=name, dtype=draw(st.sampled_from(DTYPE_ORDER)), shape=tuple(draw(st.lists(counts, max_size=3))))
+        Tensor(name=name, dtype=dtype, shape=tuple(draw(st.lists(counts, min_size=dtype == "F4", max_size=3))))
         for name in names
+        for dtype in [draw(st.sampled_from(DTYPE_ORDER))]
     ]
     tensors.sort(key=lambda t: (DTYPE_ORDER.index(t.dtype), t.name))
     return Layout(tensors=tuple(tensors), tied={name + "/tied" + "x" * 10: name for name in names[:2]})
@@ -301,7 +303,7 @@ def test_a_document_has_one_form_and_every_other_is_refused(number):
 
 @pytest.mark.parametrize("kind", DOCUMENTS.values(), ids=lambda kind: kind.__name__)
 def test_another_format_version_is_called_so(kind):
-    name, number = kind.model_fields["format"].default.split("/")
+    name, number = get_args(kind.model_fields["format"].annotation)[-1].split("/")
     with pytest.raises(SchemaError, match="upgrade pulse-registry") as caught:
         kind.parse(canonical_json({"format": f"{name}/{int(number) + 1}", "new": 1}))
     assert caught.value.fault is Fault.UNSUPPORTED
@@ -476,6 +478,29 @@ def test_the_id_of_a_layout_is_the_hash_of_its_canonical_bytes():
         b'{"format":"pulse-layout/1","tensors":[{"dtype":"BF16","name":"w","shape":[2,3]}],"tied":{}}'
     )
     assert layout.id == blake3(layout.canonical()).hexdigest()
+
+
+@pytest.mark.parametrize("dtype", ["F8_E8M0", "F4"])
+def test_a_layout_is_of_the_first_format_that_has_its_dtypes_and_of_no_other(dtype):
+    old, new = Tensor(name="a", dtype="F32", shape=(1,)), Tensor(name="b", dtype=dtype, shape=(1,))
+    for tensors, named in (((old,), "pulse-layout/1"), ((old, new), "pulse-layout/2"), ((new,), "pulse-layout/2")):
+        layout = Layout(tensors=tensors)
+        assert layout.format == named
+        assert Layout.parse(layout.canonical()) == layout
+        other = {"pulse-layout/1": "pulse-layout/2", "pulse-layout/2": "pulse-layout/1"}[named]
+        with pytest.raises(SchemaError, match=f"of format '{named}'") as caught:
+            Layout.parse(canonical_json(layout.model_dump(mode="json") | {"format": other}))
+        assert caught.value.fault is Fault.CORRUPT
+
+
+def test_dtypes_that_came_later_left_the_order_of_the_others_as_it_was():
+    first = "F64 I64 U64 F32 I32 U32 BF16 F16 I16 U16 F8_E4M3 F8_E5M2 I8 U8 BOOL"
+    assert [dtype for dtype in DTYPE_ORDER if dtype not in ("F8_E8M0", "F4")] == first.split()
+
+
+def test_four_bit_floats_come_in_pairs_along_a_dimension():
+    with pytest.raises(ValidationError, match="last dimension"):
+        Tensor(name="a", dtype="F4", shape=())
 
 
 def test_what_is_not_json_is_called_so():

@@ -43,7 +43,8 @@ def check_tiling(geometry: Geometry, group_bytes: int) -> None:
 
 
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
-models = st.lists(st.tuples(st.sampled_from(DTYPE_ORDER), shapes), min_size=1, max_size=12)
+kinds = st.tuples(st.sampled_from(DTYPE_ORDER), shapes).filter(lambda kind: kind != ("F4", ()))
+models = st.lists(kinds, min_size=1, max_size=12)
 
 
 @given(models)

@@ -17,13 +17,8 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pulse_registry.errors import InvalidModel
-from pulse_registry.model import NUMPY_NAMES, layout_of, read_model, read_target
+from pulse_registry.model import NUMPY_NAMES, layout_of, numpy_dtype, read_model, read_target
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout
-
-
-def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
-    name = NUMPY_NAMES[dtype]
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
 def torch_tensor(array: np.ndarray[Any, Any], dtype: Dtype) -> torch.Tensor:
@@ -248,6 +243,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "objects": (lambda: np.array([None]), "object"),
     "records": (lambda: np.zeros(3, "u4,u4"), "u4"),
     "dates": (lambda: np.zeros(3, "M8[s]"), "datetime64"),
+    "4-bit floats, one a byte": (lambda: np.zeros(3, ml_dtypes.float4_e2m1fn), "pack two, the first in the low four"),
+    "4-bit floats of no dimension": (lambda: torch.tensor(9, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "pairs"),
     "4-bit integers": (lambda: np.zeros(3, ml_dtypes.int4), "int4"),
     "fp8 of another kind": (lambda: torch.zeros(3).to(torch.float8_e4m3fnuz), "float8_e4m3fnuz"),
     "foreign byte order": (lambda: np.zeros(3, ">f4"), ">f4"),

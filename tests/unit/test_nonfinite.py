@@ -10,6 +10,7 @@ import pytest
 
 from pulse_registry import InvalidArgument, InvalidModel, PublishOptions, Registry
 from pulse_registry.events import EventKind
+from pulse_registry.model import numpy_dtype
 from tests.faults.harness import small_groups
 from tests.log.builders import DictStore
 
@@ -43,6 +44,14 @@ def model(seed=0):
         "w": rng.normal(size=(10, 20)).astype(np.float32),
         "z": rng.normal(size=50).astype(ml_dtypes.bfloat16),
     }
+
+
+def test_a_scale_that_is_no_number_is_refused_as_a_weight_is():
+    scales = np.arange(255, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu)
+    with opened(DictStore(), "refuse") as trainer:
+        assert trainer.push(0, {"scales": scales, "pairs": np.full(4, 0xFF, np.uint8).view(numpy_dtype("F4"))}).cells
+        with pytest.raises(InvalidModel, match="tensor 'scales' has NaN or an infinity at flat index 7"):
+            trainer.push(1, {"scales": np.where(np.arange(255) == 7, np.uint8(255), 1).astype("u1").view(scales.dtype)})
 
 
 def same(one, other):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pulse_registry.geometry import Geometry
-from pulse_registry.model import NUMPY_NAMES, layout_of, read_model
+from pulse_registry.model import NUMPY_NAMES, layout_of, numpy_dtype, read_model
 from pulse_registry.tensors import Framework, new_tensors
 from pulse_registry.weights import Weights
 from pulse_schemas import DTYPE_ORDER, Layout, Tensor
@@ -19,6 +19,7 @@ LAYOUT = Layout(
         Tensor(name=f"{dtype}{n}", dtype=dtype, shape=shape)
         for dtype in DTYPE_ORDER
         for n, shape in enumerate([(), (0, 3), (2, 3)])
+        if (dtype, shape) != ("F4", ())
     ),
     tied={"alias": "BF162", "another": "BF162", "none": "U81"},
 )
@@ -41,8 +42,8 @@ def test_every_dtype_and_shape_comes_out_as_it_is_in_the_layout(weights: Weights
         view = views[tensor.name]
         assert (view.dtype, view.shape) == (tensor.dtype, tensor.shape)
         assert view.cells.tolist() == weights.arrays[number].tolist()
-        expected = f"torch.{NUMPY_NAMES[tensor.dtype]}" if framework == "torch" else NUMPY_NAMES[tensor.dtype]
-        assert str(tensors[tensor.name].dtype) == expected
+        expected = getattr(torch, NUMPY_NAMES[tensor.dtype]) if framework == "torch" else numpy_dtype(tensor.dtype)
+        assert tensors[tensor.name].dtype == expected
     assert isinstance(tensors["U80"], torch.Tensor if framework == "torch" else np.ndarray)
 
 

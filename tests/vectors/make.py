@@ -22,7 +22,7 @@ from pulse_kernels.levels import frequencies, levels_of, store_table
 from pulse_registry.change import Change
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import index_document, pulse_metadata, shards_of
-from pulse_registry.model import layout_of, read_model
+from pulse_registry.model import layout_of, numpy_dtype, read_model
 from pulse_registry.patch import encode_patch
 from pulse_registry.pieces import Pieces
 from pulse_registry.trust import SigningKey
@@ -31,6 +31,8 @@ from pulse_schemas import DTYPE_ORDER, CommitRecord, EpochRecord, KeyframeRef, L
 
 FOLDER = Path(__file__).parent
 REFERENCE = get_backend("reference")
+FIRST_DTYPES = [dtype for dtype in DTYPE_ORDER if dtype not in ("F8_E8M0", "F4")]
+"""Those of ``pulse-layout/1``, in their order."""
 Document = dict[str, Any]
 
 
@@ -50,14 +52,15 @@ def layouts() -> Document:
             tied={"head.weight": "embed.weight"},
         ),
         "every dtype": Layout(
-            tensors=tuple(Tensor(name=f"t{n}", dtype=dtype, shape=(n,)) for n, dtype in enumerate(DTYPE_ORDER))
+            tensors=tuple(Tensor(name=f"t{n}", dtype=dtype, shape=(n,)) for n, dtype in enumerate(FIRST_DTYPES))
         ),
+        "dtypes of the second format, among others": layout_of(read_model(small_floats()), "keep"),
     }
     return {
         "layouts": [
             {
                 "about": about,
-                "layout": layout.model_dump(mode="json"),
+                "layout": _document(layout),
                 "bytes": layout.canonical().hex(),
                 "id": layout.id,
             }
@@ -255,6 +258,19 @@ def small_model() -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
+def small_floats() -> dict[str, np.ndarray[Any, Any]]:
+    """Return a model with one-byte scales and pairs of four-bit floats, among dtypes that they are sorted between."""
+    pairs = _cells(1, 12, 5).view(numpy_dtype("F4")).reshape(3, 4)
+    return {
+        "bias": np.arange(4, dtype=np.uint16).view(ml_dtypes.bfloat16),
+        "scales": np.arange(120, 126, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu).reshape(3, 2),
+        "other.scales": _cells(1, 3, 6).view(ml_dtypes.float8_e4m3fn),
+        "bytes": _cells(1, 3, 7),
+        "pairs": pairs,
+        "mask": np.array([True, False]),
+    }
+
+
 def patches() -> Document:
     """Whole patch objects of each coder from one small model to another, with what a record would say of them."""
     old = small_model()
@@ -281,7 +297,7 @@ def patches() -> Document:
         data = b"".join((file.head, *file.groups))
         made.append({"ref": file.ref("objects/patch/example.safetensors").model_dump(mode="json"), "bytes": data.hex()})
     return {
-        "layout": geometry.layout.model_dump(mode="json"),
+        "layout": _document(geometry.layout),
         "old": _flat(before),
         "old_digest": before.digest(REFERENCE, map).hex(),
         "new": _flat(after),
@@ -292,9 +308,18 @@ def patches() -> Document:
 
 def keyframes() -> Document:
     """The files of a keyframe of the small model, in two shards."""
-    geometry = Geometry(layout_of(read_model(small_model()), "keep"))
-    weights = _weights(geometry, small_model())
-    shards = shards_of(geometry, 100)
+    return _keyframe(small_model(), 100)
+
+
+def keyframes_of_small_floats() -> Document:
+    """The file of a keyframe whose layout is of the second format, and its index."""
+    return _keyframe(small_floats(), 1000)
+
+
+def _keyframe(model: dict[str, np.ndarray[Any, Any]], shard_bytes: int) -> Document:
+    geometry = Geometry(layout_of(read_model(model), "keep"))
+    weights = _weights(geometry, model)
+    shards = shards_of(geometry, shard_bytes)
     files = {
         shard.name: shard.header + b"".join(weights.arrays[n].tobytes() for n in range(shard.first, shard.last))
         for shard in shards
@@ -302,9 +327,9 @@ def keyframes() -> Document:
     pieces = Pieces(size=4096, blake3={name: (blake3(data).hexdigest(),) for name, data in files.items()})
     index = index_document(geometry, shards, pulse_metadata(geometry, 5, pieces))
     return {
-        "layout": geometry.layout.model_dump(mode="json"),
+        "layout": _document(geometry.layout),
         "version": 5,
-        "shard_bytes": 100,
+        "shard_bytes": shard_bytes,
         "cells": _flat(weights),
         "files": {name: data.hex() for name, data in {**files, "model.safetensors.index.json": index}.items()},
     }
@@ -334,6 +359,7 @@ VECTORS: dict[str, Callable[[], Document]] = {
     "exponents": exponents,
     "groups": groups,
     "keyframes": keyframes,
+    "keyframes-small-floats": keyframes_of_small_floats,
     "layouts": layouts,
     "patches": patches,
     "records": records,
@@ -345,6 +371,10 @@ VECTORS: dict[str, Callable[[], Document]] = {
 def _cells(width: int, count: int, seed: int) -> Cells:
     # Any patterns will do; these come from hashing, so that they do not depend on a release of NumPy.
     return np.frombuffer(blake3(f"{width} {count} {seed}".encode()).digest(length=width * count), f"<u{width}")
+
+
+def _document(layout: Layout) -> Document:
+    return {"format": layout.format, **layout.model_dump(mode="json")}
 
 
 def _weights(geometry: Geometry, model: dict[str, np.ndarray[Any, Any]]) -> Weights:

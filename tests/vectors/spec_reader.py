@@ -210,6 +210,15 @@ def groups_of(layout: dict[str, Any], tensors: dict[str, bytes]) -> list[tuple[s
     return groups
 
 
+def shard_entry(layout: dict[str, Any], name: str) -> tuple[str, list[int]]:
+    """Section 6: return the dtype and the shape that a shard's header has of a tensor."""
+    (tensor,) = (tensor for tensor in layout["tensors"] if tensor["name"] == name)
+    *first, last = tensor["shape"] or [None]
+    if tensor["dtype"] == "F4":
+        return "F4", [*first, 2 * last]
+    return tensor["dtype"], tensor["shape"]
+
+
 def apply_patch(
     data: bytes, layout: dict[str, Any], tensors: dict[str, bytes]
 ) -> tuple[dict[str, Any], list[list[int]]]:

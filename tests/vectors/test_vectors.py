@@ -193,8 +193,9 @@ def test_patches_are_read_by_the_specification_alone(number: int):
     assert spec_reader.digest(flat, 0) == document["new_digest"]
 
 
-def test_keyframes_hold_the_listed_cells():
-    document = stored("keyframes")
+@pytest.mark.parametrize("name", ["keyframes", "keyframes-small-floats"])
+def test_keyframes_hold_the_listed_cells(name: str):
+    document = stored(name)
     geometry, store = layout_in(document), DictStore()
     refs = {}
     for name, text in document["files"].items():
@@ -221,5 +222,7 @@ def test_keyframes_hold_the_listed_cells():
     for name, file in weight_map.items():
         data = store.objects[file]
         length = int.from_bytes(data[:8], "little")
-        start, stop = json.loads(data[8 : 8 + length])[name]["data_offsets"]
+        entry = json.loads(data[8 : 8 + length])[name]
+        assert (entry["dtype"], entry["shape"]) == spec_reader.shard_entry(document["layout"], name)
+        start, stop = entry["data_offsets"]
         assert data[8 + length :][start:stop].hex() == document["cells"][name]
