@@ -26,10 +26,11 @@ def threads() -> set[threading.Thread]:
 def test_close_beside_push_lets_it_end_or_tells_it_so_and_leaves_no_thread() -> None:
     before, model = threads(), small_model()
 
-    def push_until_told(registry: Registry, together: threading.Barrier, ends: list[object]) -> None:
-        together.wait()
+    def push_until_told(registry: Registry, under_way: threading.Barrier, ends: list[object], before: int) -> None:
         try:
             while True:
+                if len(ends) == before:
+                    under_way.wait()
                 ends.append(registry.push(1, model, wait=False))
         except BaseException as error:  # noqa: BLE001 whatever it is, the test looks at it
             ends.append(error)
@@ -37,20 +38,20 @@ def test_close_beside_push_lets_it_end_or_tells_it_so_and_leaves_no_thread() -> 
     for round_ in range(100):
         store = DictStore()
         registry = quick(store)
-        if round_ % 2:
-            registry.push(0, model)
-        together, ends = threading.Barrier(2, timeout=PATIENCE), list[object]()
-        pusher = threading.Thread(target=push_until_told, args=(registry, together, ends))
+        under_way, ends = threading.Barrier(2, timeout=PATIENCE), list[object]()
+        pusher = threading.Thread(target=push_until_told, args=(registry, under_way, ends, round_ % 4))
         pusher.start()
-        together.wait()
+        under_way.wait()
+        for _ in range(4 * (round_ % 10)):
+            registry.versions()  # of other lengths, so that the end comes at other moments of a push
         registry.close()
         pusher.join(PATIENCE)
         futures = [end for end in ends if isinstance(end, Future)]
         errors = [end for end in ends if not isinstance(end, Future)]
         assert [type(error) for error in errors] == [InvalidArgument], errors
         assert "closed" in str(errors[0])
-        assert [future.result(0).version for future in futures] == list(range(round_ % 2, round_ % 2 + len(futures)))
-        assert len(commits(store)) == len(futures) + round_ % 2
+        assert [future.result(0).version for future in futures] == list(range(len(futures)))
+        assert len(commits(store)) == len(futures)
     assert not threads() - before
 
 
