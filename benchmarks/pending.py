@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import RESULTS, Row, machine, versions, write_result
+from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_registry.publish_options import PublishOptions, WhenFull
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, LatencyStore
@@ -112,7 +112,7 @@ def run(
     pushes: Annotated[int, typer.Option(help="Of each way.", min=1)] = 45,
     latency_s: Annotated[float, typer.Option(help="Of each request.", min=0.0)] = 0.3,
     seed: Annotated[int, typer.Option(help="Of the cells.")] = 0,
-    out: Annotated[Path, typer.Option(help="The result file.")] = RESULTS / "store" / "pending.json",
+    out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "store" / "pending.json",
 ) -> None:
     """Measure what pushes on their way hold, with a bound and without; write a result file."""
     console = Console()
