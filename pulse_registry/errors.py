@@ -108,9 +108,13 @@ class StoreUnavailable(PulseError):
 
     Attributes:
         retry_after_s: how long the store or the service asked to wait before that, if it did.
+        throttled: it did not do it because it is asked too much.
+        lasting: to try again at once is in vain: it was tried for long, or somebody has to see to it first.
     """
 
     retry_after_s: float | None = None
+    throttled: bool = False
+    lasting: bool = False
 
 
 def told(error: BaseException) -> str:

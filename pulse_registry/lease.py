@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pulse_registry.errors import InvalidArgument, told
+from pulse_registry.errors import InvalidArgument, StoreUnavailable, told
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import keys
+from pulse_registry.store.retry import retrying_at_most
 from pulse_schemas import Lease, Signer
 from pulse_schemas.lease import MAX_LEASE_SECONDS
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _RENEWALS: Final = 3
+_AT_MOST_S: Final = 2.0
+"""Closing waits for this thread: a store that is away for longer is asked again later."""
+_AGAIN_S: Final = 15.0
 """In the time of a lease: two may fail before it runs out."""
 
 
@@ -91,7 +95,8 @@ class ReaderLease:
         self._due = self._monotonic() + self._seconds / _RENEWALS
         lease = Lease(run=self._run, reader=self._reader, version=version, seconds=self._seconds)
         try:
-            self._store.put(keys.lease_key(self._reader), lease.seal(self._signer))
+            with retrying_at_most(_AT_MOST_S):
+                self._store.put(keys.lease_key(self._reader), lease.seal(self._signer))
         except Exception as error:  # noqa: BLE001 - a signer, or a store, that is not ours may raise anything
             self.fail(error)
         else:
@@ -99,7 +104,12 @@ class ReaderLease:
         return max(0.0, self._due - self._monotonic())
 
     def fail(self, error: Exception) -> None:
-        """Tell of a lease that could not be written, unless the one before it could not either."""
+        """Tell of a lease that could not be written, unless the one before it could not either.
+
+        A store that is away is asked again soon.
+        """
+        if isinstance(error, StoreUnavailable):
+            self._due = self._monotonic() + min(self._seconds / _RENEWALS, _AGAIN_S)
         if not self._failing:
             message = f"what version {self._version} needs may be deleted, for no lease could be written: {told(error)}"
             event = Event(EventKind.LEASE_FAILED, self._run, message, keys.lease_key(self._reader))
@@ -113,7 +123,8 @@ class ReaderLease:
             return
         self._written = False
         try:
-            self._store.delete(keys.lease_key(self._reader))
+            with retrying_at_most(_AT_MOST_S):
+                self._store.delete(keys.lease_key(self._reader))
         except Exception as error:  # noqa: BLE001 - as in renew; a registry closes all the same
             _logger.info("run %s: the lease of %s is left to run out: %s", self._run, self._reader, told(error))
 

@@ -17,6 +17,8 @@ PREFIX: Final = "pulse-doctor-"
 
 _FOLDER: Final = re.compile(rf"({re.escape(PREFIX)}[0-9a-f]{{16}})/")
 _THREADS: Final = 16
+PATIENCE_S: Final = 5.0
+"""A store that is away for longer is one of the findings."""
 
 
 class LedgerStore(WrapperStore):
@@ -50,7 +52,7 @@ def remove_folder(store: Store, folder: str, keys: Iterable[str] = ()) -> int:
     Raises:
         StoreUnavailable, AccessDenied: something could not be removed.
     """
-    patient = RetryStore(store)
+    patient = RetryStore(store, total_s=PATIENCE_S)
     found = {*keys, *patient.list(f"{folder}/")}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="pulse-doctor") as pool:
         for _ in pool.map(patient.delete, sorted(found)):
@@ -70,7 +72,7 @@ def remove_leftovers(store: Store) -> tuple[str, ...]:
     Raises:
         StoreUnavailable, AccessDenied: the store can't be listed, or something could not be removed.
     """
-    matches = map(_FOLDER.match, RetryStore(store).list(PREFIX))
+    matches = map(_FOLDER.match, RetryStore(store, total_s=PATIENCE_S).list(PREFIX))
     folders = sorted({match.group(1) for match in matches if match is not None})
     for folder in folders:
         remove_folder(store, folder)

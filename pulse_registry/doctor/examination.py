@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from pulse_registry.doctor import atomicity, clock, creation, listing, ranges, service, signing, speed, visibility
-from pulse_registry.doctor.cleaning import PREFIX, LedgerStore, remove_folder
+from pulse_registry.doctor.cleaning import PATIENCE_S, PREFIX, LedgerStore, remove_folder
 from pulse_registry.doctor.context import Context, Plan
 from pulse_registry.doctor.finding import Finding, ok, unsafe, warn
 from pulse_registry.doctor.report import Report
@@ -88,13 +88,13 @@ class Examination:
         self._ledger = LedgerStore(store)
         self._folder = f"{PREFIX}{name or secrets.token_hex(8)}"
         bare = PrefixStore(self._ledger, self._folder)
-        self._store = RetryStore(bare, sleep=pause)
+        self._store = RetryStore(bare, total_s=PATIENCE_S, sleep=pause)
         self._writes = gateway_of(store) is None
         self._checks = checks if checks is not None else CHECKS if self._writes else SERVICE_CHECKS
         self._cleared = False
         self._context = Context(
             bare=bare,
-            observer=RetryStore(PrefixStore(observer or store, self._folder), sleep=pause),
+            observer=RetryStore(PrefixStore(observer or store, self._folder), total_s=PATIENCE_S, sleep=pause),
             plan=plan or Plan(),
             clock=clock,
             now=now,

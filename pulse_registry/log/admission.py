@@ -5,6 +5,7 @@ A writer that holds no key of the bucket sends its records here, sealed as they 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +24,7 @@ from pulse_registry.log.keeper import LogKeeper
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import is_void, objects_of, violation
 from pulse_registry.log.state import RunState
+from pulse_registry.store.retry import retrying_at_most
 from pulse_schemas import AttachRecord, CommitRecord, ObjectRef, Record, SchemaError, unseal_record
 
 if TYPE_CHECKING:
@@ -147,12 +149,16 @@ class Admission:
         try:
             self._store.put(key, sealed, if_absent=True)
         except (AlreadyExists, StoreUnavailable) as error:
-            # Taken, perhaps by this very put, whose answer was lost: the store knows.
+            # Taken, perhaps by this very put, whose answer was lost: the store knows. If it was away, time is spent.
+            spent = isinstance(error, StoreUnavailable)
             try:
-                stored = self._store.get(key)
-            except NotFound:
-                if isinstance(error, StoreUnavailable):
+                with retrying_at_most(0.0 if spent else math.inf):
+                    stored = self._store.get(key)
+            except (NotFound, StoreUnavailable) as failure:
+                if spent:
                     raise error from None
+                if isinstance(failure, StoreUnavailable):
+                    raise
                 raise StoreUnavailable(
                     f"{self._store.url}: record {record.seq} is said to exist and not to; send it again"
                 ) from error

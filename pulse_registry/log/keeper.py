@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pulse_registry.errors import InvalidArgument, PulseError, Untrusted
 from pulse_registry.log import keys
 from pulse_registry.log.reader import LogReader
+from pulse_registry.store.retry import retrying_at_most
 from pulse_schemas import EpochRecord, Head, Record, Signer
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
 
 _logger = logging.getLogger(__name__)
+_TIDY_S: Final = 2.0
+"""No writer waits longer for a store that is away, for what only saves readers time."""
 
 SNAPSHOT_EVERY = 64
 """Records from one snapshot to the next."""
@@ -68,7 +71,8 @@ class LogKeeper:
                 # Snapshots that an earlier writer owed, and a hint, so that readers of a young run need no LIST.
                 self._snapshot_due |= record.seq - self._newest >= self._every
                 self._hint_due = True
-            self._tidy()
+            with retrying_at_most(_TIDY_S):
+                self._tidy()
 
     def _tidy(self) -> None:
         state = self._reader.state

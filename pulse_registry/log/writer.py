@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from pulse_registry.log.keeper import SNAPSHOT_EVERY, LogKeeper
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import retired_object, violation
 from pulse_registry.log.state import RunState
+from pulse_registry.store.retry import retrying_at_most
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
@@ -317,7 +319,7 @@ class LogWriter:
                     f"{self._store.url}: record {record.seq} is said to exist and not to; call again"
                 ) from error
         except StoreUnavailable:
-            found = self._reader.read(record.seq)
+            found = self._read_back(record.seq)
             if found is None:
                 raise
         else:
@@ -327,6 +329,12 @@ class LogWriter:
         if stored.write_id == write_id:
             return stored
         self._reader.refresh()
+        return None
+
+    def _read_back(self, seq: int) -> tuple[Record, bytes] | None:
+        """Look whether there is a record, after a put that failed: the time that a store may be away is spent on it."""
+        with retrying_at_most(0.0), suppress(StoreUnavailable):
+            return self._reader.read(seq)
         return None
 
     def _checked(self, make_record: MakeRecord, state: RunState, write_id: str) -> Record:

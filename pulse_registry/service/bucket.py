@@ -28,6 +28,7 @@ from pulse_registry.service.link import (
 )
 from pulse_registry.service.wire import range_header, read_range, read_range_into, read_size
 from pulse_registry.store.base import ByteRange
+from pulse_registry.store.s3_errors import THROTTLED
 from pulse_schemas.api import SignedRequest
 
 _CODE: Final = re.compile(rb"<Code>([A-Za-z0-9.]{1,64})</Code>")
@@ -129,5 +130,7 @@ def _refusal(what: str, status: int, body: bytes) -> PulseError:
         return NotFound(f"{what}: there is no such object")
     # 409 on a conditional PUT: another one is under way.
     if status in (408, 409, 425, 429) or status >= 500 or code in _DAMAGED:
-        return StoreUnavailable(said)
+        error = StoreUnavailable(said)
+        error.throttled = code in THROTTLED or status in (429, 503)
+        return error
     return InvalidArgument(said)

@@ -13,9 +13,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
-from tenacity import RetryCallState, wait_random_exponential
 
 from pulse_registry.errors import PulseError, StoreUnavailable, UnsupportedFormat
+from pulse_registry.store.retry_after import seconds_asked
 
 CHUNK_BYTES: Final = 256 << 10
 """Bodies are sent in pieces of this size: the transport copies what the system did not take at once."""
@@ -23,7 +23,6 @@ MOST_BYTES: Final = 1 << 30
 """Of an answer that is kept whole: longer than any document; what is without end ends here."""
 MOST_PROBLEM_BYTES: Final = 1 << 20
 """Of an answer that says what went wrong, or only that it is done."""
-_LONGEST_PAUSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +115,10 @@ class Pace:
                 self.add(piece.nbytes)
 
 
-def pause(multiplier: float, longest_s: float) -> Callable[[RetryCallState], float]:
-    """Return what says how long to pause before the next try: at random, after what the server asked for."""
-    random = wait_random_exponential(multiplier=multiplier, max=longest_s)
-
-    def seconds(state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        asked = error.retry_after_s if isinstance(error, StoreUnavailable) else None
-        return random(state) + (asked or 0.0)
-
-    return seconds
-
-
 def told_to_wait(error: PulseError, headers: Mapping[str, str]) -> PulseError:
     """Return the error of an answer, with the time that its ``Retry-After`` asks for."""
-    text = headers.get("retry-after", "")
-    if isinstance(error, StoreUnavailable) and text.isascii() and text.isdigit():
-        error.retry_after_s = min(float(text), _LONGEST_PAUSE_S)
+    if isinstance(error, StoreUnavailable):
+        error.retry_after_s = seconds_asked(headers)
     return error
 
 

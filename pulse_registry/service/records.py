@@ -6,14 +6,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay
-
-from pulse_registry.errors import NotFound, StoreUnavailable, UnsupportedFormat
+from pulse_registry.errors import NotFound, UnsupportedFormat
 from pulse_registry.service.api import ServiceApi
-from pulse_registry.service.link import pause
 from pulse_registry.service.places import run_path
+from pulse_registry.store.retry import Retries
 from pulse_schemas.api import LogPage
 
 _PAGE: Final = 100
@@ -21,8 +20,6 @@ _KEPT: Final = 1024
 _LONGEST_WAIT_S: Final = 50.0
 """Of one request; under the minute after which services, and many proxies, give up."""
 _PAUSE_S: Final = 0.25
-_GONE_S: Final = 30.0
-"""For so long the service may be away while somebody waits: it restarts."""
 
 
 class Records:
@@ -45,6 +42,7 @@ class Records:
         self._api = api
         self._clock = clock
         self._sleep = sleep
+        self._patiently = Retries(first_pause_s=0.2, longest_pause_s=2.0, clock=clock, sleep=sleep)
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._next: dict[str, int] = {}
@@ -85,23 +83,13 @@ class Records:
                     return True
             asked_at = self._clock()
             wait_s = int(max(0.0, min(give_up - asked_at, _LONGEST_WAIT_S)))  # the service takes whole seconds
-            if self._patiently(run, seq, wait_s):
+            if self._patiently(partial(self._page, run, seq, wait_s)):
                 return True
             now = self._clock()
             if now >= give_up:
                 return False
             if now - asked_at < max(wait_s, 1) / 2:  # too early: less than a second is left, or the service is stopping
                 self._sleep(min(_PAUSE_S, give_up - now))
-
-    def _patiently(self, run: str, seq: int, wait_s: int) -> bool:
-        tries = Retrying(
-            sleep=self._sleep,
-            stop=stop_after_delay(_GONE_S),
-            wait=pause(0.2, 2.0),
-            retry=retry_if_exception_type(StoreUnavailable),
-            reraise=True,
-        )
-        return bool(tries(self._page, run, seq, wait_s))
 
     def _page(self, run: str, since: int, wait_s: int) -> list[bytes]:
         """Ask for the records from ``since`` on, and keep them."""

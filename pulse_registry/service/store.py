@@ -23,6 +23,7 @@ from pulse_registry.service.records import Records
 from pulse_registry.service.uploads import Uploads
 from pulse_registry.service.wire import range_header, read_range, read_size
 from pulse_registry.store.base import Body, Buffer, ByteRange, body_views, check_buffer, check_range
+from pulse_registry.store.retry import Retries
 from pulse_schemas.api import SnapshotList, WorkerReport
 
 
@@ -34,7 +35,13 @@ class ServiceStore:
     """
 
     def __init__(
-        self, url: str, token: str | None = None, *, patience: Patience | None = None, allow_http: bool = False
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        patience: Patience | None = None,
+        allow_http: bool = False,
+        part_retries: Retries | None = None,
     ) -> None:
         """Prepare to ask a service; no I/O yet.
 
@@ -43,6 +50,7 @@ class ServiceStore:
             token: of the caller; it is sent to this URL alone.
             patience: limits of each request.
             allow_http: the token may go over ``http://`` to another machine, too.
+            part_retries: what repeats the requests of an upload in parts; None: the bounds of RetryStore.
 
         Raises:
             InvalidArgument: the URL or the token is not valid, or the token would go in clear.
@@ -52,7 +60,7 @@ class ServiceStore:
         self._bucket = Bucket(patience)
         self._links = Links(self._api)
         self._records = Records(self._api)
-        self._uploads = Uploads(self._api, self._bucket)
+        self._uploads = Uploads(self._api, self._bucket, part_retries or Retries())
         self._closed = threading.Event()
         # Whoever forgets to close it leaves no open connections behind.
         self._finalizer = weakref.finalize(self, at_home(partial(_close, self._api, self._bucket)))

@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
-
-from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
+from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, UnsupportedFormat
 from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.bucket import Bucket, SignatureRefused
-from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace, pause
+from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace
 from pulse_registry.service.links import own_path
 from pulse_registry.service.places import run_path
 from pulse_registry.service.wire import content_digest
 from pulse_registry.store.base import Body, Stream, body_size, body_views
+from pulse_registry.store.retry import Retries
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
 
 _logger = logging.getLogger(__name__)
@@ -32,23 +31,22 @@ _MOST_PARTS: Final = 10_000
 _COMPLETE_S: Final = 120.0
 _STORED_S: Final = 5.0
 """The service has written as it received: a longer wait would leave no time to try again."""
-_ATTEMPTS: Final = 4
-
-T = TypeVar("T")
 
 
 class Uploads:
     """Stores objects of runs. Thread-safe."""
 
-    def __init__(self, api: ServiceApi, bucket: Bucket) -> None:
+    def __init__(self, api: ServiceApi, bucket: Bucket, retries: Retries) -> None:
         """Store through a service.
 
         Args:
             api: says where to send an object.
             bucket: sends it there.
+            retries: what repeats the requests of an upload in parts.
         """
         self._api = api
         self._bucket = bucket
+        self._retries = retries
 
     def put(self, run: str, key: str, data: Body) -> None:
         """Create an object, all or nothing.
@@ -81,7 +79,7 @@ class Uploads:
                     f"{self._api.url} wants {key!r}, of {size} bytes, in parts of {upload.part_size}; upgrade the older"
                 )
             pieces = _parts(body_views(data) if views is None else views, part_size)
-            _PartsUpload(self._api, self._bucket, run, key, upload.upload_id).send(pieces, part_size)
+            _PartsUpload(self._api, self._bucket, self._retries, run, key, upload.upload_id).send(pieces, part_size)
         else:
             raise UnsupportedFormat(
                 f"{self._api.url} does not say how to store {key!r} in a way that this release knows; upgrade the older"
@@ -105,9 +103,10 @@ class Uploads:
 class _PartsUpload:
     """One object on its way in parts: several at a time, each tried again alone."""
 
-    def __init__(self, api: ServiceApi, bucket: Bucket, run: str, key: str, upload_id: str) -> None:
+    def __init__(self, api: ServiceApi, bucket: Bucket, retries: Retries, run: str, key: str, upload_id: str) -> None:
         self._api = api
         self._bucket = bucket
+        self._retries = retries
         self._key = key
         self._path = f"{run_path(run)}/uploads/{quote(upload_id, safe='')}"
 
@@ -139,11 +138,17 @@ class _PartsUpload:
         sha256 = _sha256([part])
         request = PartRequest(key=self._key, number=number, size=part.nbytes, sha256=sha256)
 
-        def attempt() -> str:
+        def send() -> str:
             signed = self._api.json(SignedRequest, "POST", f"{self._path}/parts", body=request)
             return self._bucket.put(signed, f"{self._key}, part {number}", [part])
 
-        return PartDone(number=number, etag=_retried(attempt), sha256=sha256)
+        def attempt() -> str:
+            try:
+                return send()
+            except SignatureRefused:  # it may have expired on the way
+                return send()
+
+        return PartDone(number=number, etag=self._retries(attempt), sha256=sha256)
 
     def _complete(self, request: CompleteRequest) -> None:
         body, tried = request.model_dump_json().encode(), 0
@@ -158,23 +163,13 @@ class _PartsUpload:
                     raise AlreadyExists(f"{self._key}: {error}") from error
                 raise
 
-        _retried(attempt)
+        self._retries(attempt)
 
     def _give_up(self) -> None:
         try:
             self._api.ask("DELETE", self._path, params={"key": self._key})
         except PulseError as error:
             _logger.warning("%s: its parts are left to the bucket's own clean-up: %s", self._key, error)
-
-
-def _retried(call: Callable[[], T]) -> T:
-    tries = Retrying(
-        stop=stop_after_attempt(_ATTEMPTS),
-        wait=pause(0.1, 5.0),
-        retry=retry_if_exception_type((StoreUnavailable, SignatureRefused)),
-        reraise=True,
-    )
-    return tries(call)
 
 
 def _held(data: Body, size: int) -> Sequence[memoryview] | None:

@@ -193,10 +193,12 @@ class FileStore(FsspecStore):
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
-            raise StoreUnavailable(
+            failure = StoreUnavailable(
                 f"could not put {key!r} in {self.url}: {error.strerror}; create-if-absent needs a "
                 "file system with hard links: keep the registry on another one"
-            ) from error
+            )
+            failure.lasting = True
+            raise failure from error
 
 
 def _unless_missing(error: OSError) -> None:

@@ -24,6 +24,8 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: mount it writable",
     errno.EMFILE: "too many open files: raise ulimit -n",
 }
+_LASTING = frozenset(_ADVICE) - {errno.EMFILE}
+"""What no store gets over by itself."""
 
 
 class FileSystem(Protocol):
@@ -175,7 +177,9 @@ def _as_pulse_error(error: OSError, verb: Verb, key: str, url: str) -> PulseErro
         )
     reason = error.strerror or str(error) or type(error).__name__
     advice = _ADVICE.get(error.errno or 0, "check that the store can be reached, then try again")
-    return StoreUnavailable(f"could not {verb} {key!r} in {url}: {reason}; {advice}")
+    failure = StoreUnavailable(f"could not {verb} {key!r} in {url}: {reason}; {advice}")
+    failure.lasting = error.errno in _LASTING
+    return failure
 
 
 def not_found(key: str, url: str) -> NotFound:

@@ -1,15 +1,23 @@
-"""A store that tries again when the one below is unavailable for a moment."""
+"""A store that tries again when the one below is unavailable for a moment.
+
+Time bounds it, not a count. Where one thing that repeats lies within another, as the parts of an upload do, the inner
+one spends the time: what it gives up is `lasting`, and passes.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar, cast
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type
+from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.store.base import Body, Buffer, ByteRange, LocalFiles, Store, modified, read_into
@@ -17,17 +25,44 @@ from pulse_registry.store.wrapper import WrapperStore
 
 T = TypeVar("T")
 
+TOTAL_S: Final = 30.0
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+_THROTTLED: Final = 10.0
+"""So many times longer is the first pause where the store is asked too much."""
+_SILENT_S: Final = 2.0
+"""A wait that is longer is told of, once in ``_TOLD_S`` seconds."""
+_TOLD_S: Final = 10.0
+
+_logger = logging.getLogger(__name__)
+_at_most: ContextVar[float] = ContextVar("_at_most", default=math.inf)
+
+
+@contextmanager
+def retrying_at_most(seconds: float) -> Iterator[None]:
+    """Let this thread's calls in the block be repeated for less long than usual; 0: each is made once.
+
+    For what is not worth a long wait, and for what follows on a failure that was waited for already.
+    """
+    before = _at_most.set(min(seconds, _at_most.get()))
+    try:
+        yield
+    finally:
+        _at_most.reset(before)
+
 
 class Retries:
-    """Makes a call until it succeeds, fails for good, or the bounds are reached: what RetryStore does for each verb."""
+    """Makes a call until it succeeds, fails for good, or the time is over: what RetryStore does for each verb.
+
+    The time counts from the call's first failure: what took minutes, and fails at its end, has all of it.
+    """
 
     def __init__(
         self,
         *,
-        attempts: int = 5,
-        total_s: float = 30.0,
-        first_pause_s: float = 0.1,
-        longest_pause_s: float = 5.0,
+        total_s: float = TOTAL_S,
+        first_pause_s: float = FIRST_PAUSE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
@@ -35,59 +70,78 @@ class Retries:
         """Set the bounds: see RetryStore.
 
         Raises:
-            InvalidArgument: a bound is not positive.
+            InvalidArgument: a pause is not positive, or the time is negative.
         """
-        if attempts < 1 or min(total_s, first_pause_s, longest_pause_s) <= 0:
-            raise InvalidArgument("attempts, total_s, first_pause_s and longest_pause_s must be positive")
-        self._attempts = attempts
+        if min(first_pause_s, longest_pause_s) <= 0 or total_s < 0:
+            raise InvalidArgument("first_pause_s and longest_pause_s must be positive, total_s 0 or more")
         self._total_s = total_s
         self._first_pause_s = first_pause_s
         self._longest_pause_s = longest_pause_s
         self._clock = clock
         self._sleep = sleep
         self._rng = rng or random.Random()
+        self._quiet_until = -math.inf
 
     def __call__(self, call: Callable[[], T]) -> T:
         """Make a call.
 
         Raises:
-            StoreUnavailable: the last attempt did; the message says how many there were.
-            What else the call raises, at once.
+            StoreUnavailable: the last attempt did; the message says how many there were. It is `lasting`.
+            What else the call raises, at once; also a StoreUnavailable that is `lasting`.
         """
-        started = self._clock()
+        budget_s = min(self._total_s, _at_most.get())
+        began: float | None = None
+        over = last = False
 
         def pause(state: RetryCallState) -> float:
-            # The exponent is bounded so that many attempts don't overflow a float.
-            longest = min(self._longest_pause_s, self._first_pause_s * 2.0 ** min(state.attempt_number - 1, 64))
-            drawn = self._rng.uniform(0.0, longest)
-            error = state.outcome.exception() if state.outcome else None
-            asked = error.retry_after_s if isinstance(error, StoreUnavailable) else None
-            # Those who were told the same moment should not all come at it.
-            return drawn if asked is None else asked + drawn
-
-        def stop(state: RetryCallState) -> bool:
-            late = self._clock() - started + state.upcoming_sleep > self._total_s
-            return late or state.attempt_number >= self._attempts
+            nonlocal began, over, last
+            now = self._clock()
+            began = now if began is None else began
+            left = began + budget_s - now
+            seconds = self._drawn(state.attempt_number, _failure(state))
+            over, last = last or left <= 0, seconds >= left
+            if not over and now - began >= _SILENT_S:
+                self._tell(now, left, _failure(state))
+            return max(0.0, min(seconds, left))
 
         def give_up(state: RetryCallState) -> NoReturn:
-            error = state.outcome.exception() if state.outcome else None
-            raise StoreUnavailable(
-                f"{error}; gave up after {state.attempt_number} attempts in {self._clock() - started:.1f} s"
-            ) from error
+            failure = _failure(state)
+            tried = f"gave up after {state.attempt_number} attempts in {self._clock() - (began or 0.0):.1f} s"
+            error = StoreUnavailable(f"{failure}; {tried}" if state.attempt_number > 1 else str(failure))
+            error.key, error.retry_after_s, error.throttled = failure.key, failure.retry_after_s, failure.throttled
+            error.lasting = True
+            raise error from failure
 
         return Retrying(
             sleep=self._sleep,
-            stop=stop,
+            stop=lambda _: over,
             wait=pause,
-            retry=retry_if_exception_type(StoreUnavailable),
+            retry=retry_if_exception(lambda error: isinstance(error, StoreUnavailable) and not error.lasting),
             retry_error_callback=give_up,
         )(call)
+
+    def _drawn(self, attempt: int, failure: StoreUnavailable) -> float:
+        """Return how long to pause after an attempt: at random, since those who fail together should not return so."""
+        first = self._first_pause_s * (_THROTTLED if failure.throttled else 1.0)
+        # The exponent is bounded so that many attempts don't overflow a float.
+        longest = min(self._longest_pause_s, first * 2.0 ** min(attempt - 1, 64))
+        return (failure.retry_after_s or 0.0) + self._rng.uniform(0.0, longest)
+
+    def _tell(self, now: float, left: float, failure: StoreUnavailable) -> None:
+        if now >= self._quiet_until:
+            self._quiet_until = now + _TOLD_S
+            _logger.warning("%s; it is tried again for up to %.0f s", failure, left)
+
+
+def _failure(state: RetryCallState) -> StoreUnavailable:
+    """Return what an attempt raised: nothing else is tried again."""
+    return cast("StoreUnavailable", state.outcome.exception() if state.outcome is not None else None)
 
 
 class RetryStore(WrapperStore):
     """Retries StoreUnavailable, with exponential back-off and full jitter; every other error passes at once.
 
-    Where the store says how long to wait, the pause is at least that long.
+    Where the store says how long to wait, the pause is at least that long, or all that is left.
 
     AlreadyExists is never hidden. A conditional put whose answer was lost is sent again, and may then find
     its own object: it raises AlreadyExists though it has won. Only the caller can tell, by reading the object
@@ -98,10 +152,9 @@ class RetryStore(WrapperStore):
         self,
         store: Store,
         *,
-        attempts: int = 5,
-        total_s: float = 30.0,
-        first_pause_s: float = 0.1,
-        longest_pause_s: float = 5.0,
+        total_s: float = TOTAL_S,
+        first_pause_s: float = FIRST_PAUSE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
@@ -110,21 +163,20 @@ class RetryStore(WrapperStore):
 
         Args:
             store: the store to call.
-            attempts: how often a call is made at most, the first time included.
-            total_s: no pause begins that would end later than this many seconds after the call did. An
-                attempt that is under way is not cut short.
-            first_pause_s: the pause before attempt n + 1 is drawn evenly from 0 to this times 2^(n-1).
+            total_s: a call is made for the last time when so many seconds are over since it failed first; 0: it is
+                made once. An attempt that is under way is not cut short.
+            first_pause_s: the pause before attempt n + 1 is drawn evenly from 0 to this times 2^(n-1); ten times that
+                where the store is asked too much.
             longest_pause_s: bound on that product.
             clock: monotonic time in seconds.
             sleep: what pauses.
             rng: what draws the pauses; seed it to repeat them.
 
         Raises:
-            InvalidArgument: a bound is not positive.
+            InvalidArgument: a pause is not positive, or the time is negative.
         """
         super().__init__(store)
         self._retry = Retries(
-            attempts=attempts,
             total_s=total_s,
             first_pause_s=first_pause_s,
             longest_pause_s=longest_pause_s,

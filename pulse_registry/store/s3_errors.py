@@ -16,15 +16,21 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
 )
+from pulse_registry.store.retry_after import seconds_asked
 
 _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _DENIED: Final = frozenset({"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "UnauthorizedAccess"})
 _SKEWED: Final = frozenset({"RequestTimeTooSkewed"})
-_AGAIN: Final = frozenset(
+THROTTLED: Final = frozenset(
     {
-        # The store is busy, or gave up waiting.
-        *("RequestTimeout", "RequestTimeoutException", "RequestLimitExceeded", "SlowDown", "ThrottlingException"),
-        *("Throttling", "TooManyRequestsException", "BandwidthLimitExceeded"),
+        *("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "RequestThrottled"),
+        *("TooManyRequests", "TooManyRequestsException", "BandwidthLimitExceeded"),
+    }
+)
+"""Codes of answers to who asks too much."""
+_AGAIN: Final = THROTTLED | frozenset(
+    {
+        *("RequestTimeout", "RequestTimeoutException"),  # the store gave up waiting
         # The body was changed or cut on its way.
         *("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "IncompleteBody"),
         "InvalidChecksum",
@@ -82,7 +88,7 @@ def answered(response: dict[str, Any], what: str, key: str, url: str) -> PulseEr
     if code in _FOLDER:
         return InvalidArgument(f"{could_not}; this store can't hold a key that is the folder of another")
     if code in _AGAIN or status in (408, 409, 425, 429):
-        return _unavailable(could_not, meta)
+        return _unavailable(could_not, code, meta)
     if status in (401, 403) or code in _DENIED:
         return AccessDenied(f"{could_not}; check the credentials and what they allow")
     if status == 412:
@@ -94,7 +100,7 @@ def answered(response: dict[str, Any], what: str, key: str, url: str) -> PulseEr
     if status == 501:
         return InvalidArgument(f"{could_not}; it does not know this request (pulse doctor tells what it lacks)")
     if status >= 500 or status < 300:
-        return _unavailable(could_not, meta)
+        return _unavailable(could_not, code, meta)
     if status < 400:
         return InvalidArgument(f"{could_not}; the bucket is elsewhere: correct its region or endpoint_url")
     return InvalidArgument(could_not)
@@ -131,11 +137,10 @@ def _not_answered(error: Exception, what: str, key: str, url: str) -> PulseError
     return StoreUnavailable(f"{reason}; {_LATER}")
 
 
-def _unavailable(could_not: str, meta: dict[str, Any]) -> StoreUnavailable:
+def _unavailable(could_not: str, code: str, meta: dict[str, Any]) -> StoreUnavailable:
     error = StoreUnavailable(f"{could_not}; {_LATER}")
-    asked = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
-    if asked.isascii() and asked.isdecimal():
-        error.retry_after_s = float(min(int(asked), 3600))
+    error.retry_after_s = seconds_asked(meta.get("HTTPHeaders", {}))
+    error.throttled = code in THROTTLED or meta.get("HTTPStatusCode") in (429, 503)
     return error
 
 

@@ -130,10 +130,13 @@ class Upload:
 
     def _has_size(self, key: str, size: int) -> bool:
         try:
-            with translated("size", key, self.url):
-                return bool(self.client.head_object(Bucket=self.bucket, Key=key)["ContentLength"] == size)
+            return self.retries(lambda: self._size(key)) == size
         except NotFound:
             return False
+
+    def _size(self, key: str) -> int:
+        with translated("size", key, self.url):
+            return int(self.client.head_object(Bucket=self.bucket, Key=key)["ContentLength"])
 
     def _abort(self, key: str, upload_id: str) -> None:
         with translated("give up the upload of", key, self.url):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
@@ -12,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from pulse_registry.errors import PulseError
+from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.service.problems import TYPE_PREFIX, problem_of
 from pulse_schemas.api import Problem
 from pulse_server.answers import content_digest
@@ -56,7 +57,10 @@ def problem_for(request: Request, error: PulseError) -> Response:
         return _problem(request, problem_type, status, str(error))
     # The message may name buckets and endpoints: that is for the operator's log, not for any caller.
     logger.error("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
-    headers = {"retry-after": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    headers = {}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        asked = error.retry_after_s if isinstance(error, StoreUnavailable) else None
+        headers["retry-after"] = str(math.ceil(max(1.0, asked or 0.0)))
     return _problem(request, problem_type, status, _general(status), headers)
 
 

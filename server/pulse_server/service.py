@@ -36,6 +36,8 @@ _FOLLOWERS: Final = 8
 _CALLERS: Final = 16
 _CHECKERS: Final = 8
 _LIST_S: Final = 3.0
+_RETRY_S: Final = 1.0
+"""For the store: clients wait 20 s for an answer, and try again themselves."""
 _MAX_LAYOUTS: Final = 1_000
 _MAX_OBJECT_UPLOADS: Final = 8
 _ANNOUNCE_S: Final = 0.1
@@ -73,8 +75,7 @@ class Service:
         self.store = DocumentStore(
             RetryStore(
                 MetricsStore(store, metrics),
-                attempts=4,
-                total_s=settings.store_answer_s + 1.0,
+                total_s=_RETRY_S,
                 first_pause_s=0.05,
                 longest_pause_s=1.0,
             )

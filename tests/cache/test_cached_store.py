@@ -14,9 +14,11 @@ from pulse_registry.cache import cache_folder, part
 from pulse_registry.cache.part import Part
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.events import EventKind
-from pulse_registry.store import Fault, FaultStore
+from pulse_registry.store import Fault, FaultStore, RetryStore
+from pulse_registry.store.retry import TOTAL_S
 from tests.cache.building import Node, data_of, taken
 from tests.log.builders import DictStore
+from tests.store.clock import Clock
 from tests.waiting import HANG_S
 
 RANGE = 64
@@ -52,6 +54,19 @@ def test_any_range_of_an_object_is_the_stores_and_the_store_is_read_once(node: N
     assert node.view.size(ref.key) == size
     assert node.store.calls["size"] == 0
     assert node.events == []
+
+
+def test_a_store_that_is_away_for_good_is_waited_for_once(tmp_path: Path) -> None:
+    clock, objects = Clock(), DictStore()
+    faults = FaultStore(objects, [Fault("fail_before")])
+    node = Node(tmp_path / "cache", store=RetryStore(faults, clock=clock, sleep=clock.sleep))
+    node.objects = objects
+    ref = node.add(1, RANGE)  # one range, so that one thread at a time sleeps
+    with pytest.raises(StoreUnavailable, match="gave up"):
+        node.read(ref)
+    node.view.close()
+    assert clock.now == pytest.approx(TOTAL_S)
+    assert len(faults.fired) < 40
 
 
 def test_what_was_not_expected_goes_to_the_store_and_leaves_nothing(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from pulse_registry import Registry
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.service.store import ServiceStore
+from pulse_registry.store import RetryStore
+from pulse_registry.store.retry import TOTAL_S
+from pulse_registry.surroundings import Surroundings
 from tests.service import Service
 
 Policy = dict[str, np.ndarray[Any, Any]]
@@ -32,8 +36,11 @@ def equal(one: Policy, other: Policy) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def opened(service: Service, run: str, token: str | None = None, **options: Any) -> Registry:
+def opened(
+    service: Service, run: str, token: str | None = None, *, retry_s: float = TOTAL_S, **options: Any
+) -> Registry:
     """Open a run through a service, with kernels that need no compiling."""
     store = ServiceStore(service.url, token or service.token)
     made = PublishOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))
-    return Registry(store, run, options=made, backend="reference", owns_store=True)
+    around = Surroundings(retrying=partial(RetryStore, total_s=retry_s))
+    return Registry(store, run, options=made, backend="reference", owns_store=True, surroundings=around)

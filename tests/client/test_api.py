@@ -116,9 +116,14 @@ def test_no_redirect_is_followed_with_the_token() -> None:
         assert other.asked == []
 
 
-@pytest.mark.parametrize(("said", "seconds"), [("3", 3.0), ("3600", 10.0), ("soon", None), ("", None)])
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("3", 3.0), ("7200", 3600.0), ("Wed, 21 Oct 2015 07:28:07 GMT", 7.0), ("soon", None), ("", None)],
+)
 def test_an_error_says_how_long_the_service_asks_to_be_left_alone(said: str, seconds: float | None) -> None:
-    with serving(lambda _: problem("TooManyRequests", 429, **{"Retry-After": said})) as server:
+    with serving(
+        lambda _: problem("TooManyRequests", 429, Date="Wed, 21 Oct 2015 07:28:00 GMT", **{"Retry-After": said})
+    ) as server:
         client = api(server.url)
         with pytest.raises(StoreUnavailable) as caught:
             client.ask("GET", "/v1/runs")

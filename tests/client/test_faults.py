@@ -102,7 +102,7 @@ def test_with_a_tenth_of_all_answers_harmed_all_arrives(
 
 
 def test_a_service_that_is_gone_is_a_typed_error_and_nothing_is_half_applied(own_service: Service, run: str) -> None:
-    with opened(own_service, run) as trainer:
+    with opened(own_service, run, retry_s=0.2) as trainer:
         trainer.push(0, policy(0))
         weights = blank(policy(0))
         trainer.pull("latest", into=weights)
@@ -121,7 +121,7 @@ def test_a_service_that_is_gone_is_a_typed_error_and_nothing_is_half_applied(own
 def test_a_service_that_accepts_and_says_nothing_is_given_up(run: str) -> None:
     brief = Patience(silence_s=0.1)
     with serving(lambda _: Reply(pieces=[b"never"], pause_s=HANG_S)) as silent:
-        store = RetryStore(ServiceStore(silent.url, patience=brief), attempts=2, first_pause_s=0.01)
+        store = RetryStore(ServiceStore(silent.url, patience=brief), total_s=0.1, first_pause_s=0.01)
         registry = Registry(store, run, backend="reference")
         with pytest.raises(StoreUnavailable, match="no answer in time"):
             registry.versions()

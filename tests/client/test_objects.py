@@ -7,6 +7,7 @@ import io
 import logging
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -28,8 +29,10 @@ from pulse_registry.service.bucket import Bucket
 from pulse_registry.service.link import Patience
 from pulse_registry.service.store import ServiceStore
 from pulse_registry.service.uploads import HELD_BYTES
-from pulse_registry.store import Buffer, Stream, create, read_into
+from pulse_registry.store import Buffer, RetryStore, Stream, create, read_into
+from pulse_registry.store.retry import TOTAL_S, Retries
 from tests.client.scripted import PATIENT, Asked, Reply, Script, Server, document, problem, serving
+from tests.store.clock import Clock
 from tests.waiting import HANG_S
 
 KEY = "run/objects/patch/000000000000-000000000001-0123456789abcdef0123456789abcdef.safetensors"
@@ -61,6 +64,7 @@ class Pair:
         self.aborted: list[Asked] = []
         self.complete: Callable[[], Reply] = lambda: Reply(201)
         self.bucket_script = bucket
+        self.clock = Clock()
         self.bucket: Server
         self.service: Server
         self.store: ServiceStore
@@ -93,7 +97,8 @@ class Pair:
 def pair() -> Iterator[Pair]:
     it = Pair()
     with serving(it.script) as it.service, serving(lambda asked: it.bucket_script(asked)) as it.bucket:
-        it.store = ServiceStore(it.service.url, TOKEN, patience=PATIENT)
+        retries = Retries(clock=it.clock, sleep=it.clock.sleep)
+        it.store = ServiceStore(it.service.url, TOKEN, patience=PATIENT, part_retries=retries)
         yield it
         it.store.close()
 
@@ -297,6 +302,41 @@ def test_a_part_that_fails_is_tried_again_alone_with_a_new_signature(pair: Pair)
     numbers = sorted(asked.query["partNumber"][0] for asked in pair.bucket.asked)
     assert numbers == ["1", "1", "2", "3", "3", "4", "4", "5"]
     assert len(pair.completed) == 1
+
+
+def test_an_upload_outlives_a_burst_of_refusals_of_one_part_and_sends_no_other_again(pair: Pair) -> None:
+    pair.kind = "parts"
+
+    def bucket(asked: Asked) -> Reply:
+        busy = asked.query["partNumber"] == ["2"] and pair.clock.now < 25.0
+        return Reply(503, body=b"<Code>SlowDown</Code>") if busy else Reply(headers={"ETag": "e"})
+
+    pair.bucket_script = bucket
+    RetryStore(pair.store, clock=pair.clock, sleep=pair.clock.sleep).put(KEY, b"x" * (4 << 20))
+    sent = Counter(asked.query["partNumber"][0] for asked in pair.bucket.asked)
+    assert sent.pop("2") > 3
+    assert sent == {"1": 1, "3": 1, "4": 1}
+    assert (len(pair.completed), pair.aborted) == (1, [])
+
+
+@pytest.mark.parametrize("what", ["part", "completion"])
+def test_an_upload_to_a_bucket_that_is_away_for_good_is_given_up_once(pair: Pair, what: str) -> None:
+    pair.kind = "parts"
+    pair.bucket_script = lambda _: Reply(503) if what == "part" else Reply(headers={"ETag": "e"})
+    pair.complete = lambda: Reply(503)
+    with pytest.raises(StoreUnavailable, match="gave up"):
+        RetryStore(pair.store, clock=pair.clock, sleep=pair.clock.sleep).put(KEY, b"x" * (1 << 20))
+    assert pair.clock.now == pytest.approx(TOTAL_S)
+    assert len(pair.aborted) == 1
+    assert len(pair.bucket.asked) + len(pair.completed) < 40
+
+
+def test_what_a_bucket_asks_for_is_heeded(pair: Pair) -> None:
+    pair.bucket_script = lambda _: Reply(503, {"Retry-After": "7"}, b"<Code>SlowDown</Code>")
+    for call in (lambda: pair.store.get(KEY), lambda: pair.store.put(KEY, b"data")):
+        with pytest.raises(StoreUnavailable) as caught:
+            call()
+        assert (caught.value.retry_after_s, caught.value.throttled) == (7.0, True)
 
 
 def test_an_upload_that_can_not_go_on_is_given_up(pair: Pair) -> None:

@@ -25,7 +25,7 @@ def pushed(store: Store, versions: int, *, coder: str = "gap", still: bool = Fal
 
 def compact(store: Store, options: CompactOptions | None = None, told: list[Event] | None = None) -> list[Done]:
     """Do all that can be done."""
-    with without_pauses(1):
+    with without_pauses(retries=False):
         registry = Registry(store, RUN, backend="numba", on_event=None if told is None else told.append)
     with registry:
         return finish(registry.compactor(options))

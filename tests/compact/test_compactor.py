@@ -161,7 +161,7 @@ def test_nothing_is_attached_to_a_version_that_is_retired_meanwhile() -> None:
         with quick(store) as registry:
             registry._writer().retire(versions=[0])
 
-    with without_pauses(1):
+    with without_pauses(retries=False):
         registry = Registry(_Before(store, "objects/patch", retire), RUN, on_event=told.append)
     with registry:
         assert finish(registry.compactor()) == []
@@ -186,7 +186,7 @@ def test_a_compactor_that_may_not_write_says_so_at_once() -> None:
 def test_a_full_disk_is_an_event_and_the_work_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     store, told = DictStore(), list[Event]()
     model = small_model()
-    with without_pauses(1):
+    with without_pauses(retries=False):
         options = PublishOptions(dtype="keep", keyframe_share=NEVER, coder="gap")
         registry = Registry(store, RUN, options=options, on_event=told.append)
     with registry:
@@ -316,7 +316,7 @@ def test_a_keyframe_whose_cells_change_while_it_is_written_is_not_attached(monke
 def test_work_that_fails_is_tried_again_after_new_versions_and_then_left() -> None:
     store, told = DictStore(), list[Event]()
     model = small_model()
-    with without_pauses(1):
+    with without_pauses(retries=False):
         options = PublishOptions(dtype="keep", keyframe_share=NEVER, coder="gap")
         registry = Registry(store, RUN, options=options, on_event=told.append)
     with registry:

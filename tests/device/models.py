@@ -71,6 +71,6 @@ def objects(store: MemoryStore, kind: str) -> list[bytes]:
 
 
 def _registry(store: Store, device: Any, options: dict[str, Any]) -> Registry:
-    with without_pauses(1):
+    with without_pauses(retries=False):
         chosen = PublishOptions(**({"keyframe_share": 100.0, "coder": "gap"} | options))
         return Registry(store, RUN, options=chosen, backend="reference", device=device)

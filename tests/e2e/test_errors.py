@@ -285,11 +285,7 @@ def test_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_disk_that_is_full_for_real(tmp_path: Path) -> None:
     script = """
-import functools, resource, signal, sys, numpy as np, pulse_registry, pulse_registry.workings as module
-from pulse_registry.store import RetryStore
-from pulse_registry.surroundings import Surroundings
-retrying = functools.partial(RetryStore, sleep=lambda seconds: None)
-module.Surroundings = functools.partial(Surroundings, retrying=retrying)
+import resource, signal, sys, numpy as np, pulse_registry
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 model = {"w": np.random.default_rng(0).random(300_000).astype(np.float32)}
 with pulse_registry.open(sys.argv[1], run="math", publish_dtype="keep", backend="reference") as registry:

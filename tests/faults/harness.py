@@ -23,9 +23,11 @@ from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FaultStore, RetryStore, Store
 from pulse_registry.store.fault import Fault, FaultAction
+from pulse_registry.store.retry import TOTAL_S
 from pulse_registry.surroundings import Surroundings
 from pulse_schemas import CommitRecord, unseal_record
 from tests.log.builders import DictStore
+from tests.store.clock import Clock
 
 RUN = "run"
 Model = dict[str, np.ndarray[Any, Any]]
@@ -42,18 +44,22 @@ def small_groups(group_bytes: int = 64) -> Iterator[None]:
 
 
 @contextmanager
-def without_pauses(attempts: int = 5, snapshot_every: int = 64) -> Iterator[None]:
-    """Let the registries that are made meanwhile retry at once, and write snapshots often."""
-    retry = functools.partial(RetryStore, attempts=attempts, sleep=lambda seconds: None)
+def without_pauses(*, retries: bool = True, snapshot_every: int = 64) -> Iterator[None]:
+    """Let the registries that are made meanwhile retry at once, or not at all, and write snapshots often."""
+
+    def retry(store: Store) -> Store:
+        clock = Clock()
+        return RetryStore(store, total_s=TOTAL_S if retries else 0.0, clock=clock, sleep=clock.sleep)
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(workings_module, "Surroundings", functools.partial(Surroundings, retrying=retry))
         patched.setattr(workings_module, "LogWriter", functools.partial(LogWriter, snapshot_every=snapshot_every))
         yield
 
 
-def quick(store: Store, *, attempts: int = 1, backend: BackendName = "reference", **options: Any) -> Registry:
-    """Return a registry of the run that makes a store call ``attempts`` times at most, without pauses."""
-    with without_pauses(attempts):
+def quick(store: Store, *, retries: bool = False, backend: BackendName = "reference", **options: Any) -> Registry:
+    """Return a registry of the run that makes each call of the store once, or again without pauses."""
+    with without_pauses(retries=retries):
         return Registry(store, RUN, options=PublishOptions(**({"dtype": "keep"} | options)), backend=backend)
 
 

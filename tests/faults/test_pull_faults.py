@@ -57,8 +57,8 @@ PULLS = [
 ]
 
 
-def open_worker(pull: Pull, store, attempts: int) -> tuple[Registry, Model]:
-    registry = quick(store, attempts=attempts)
+def open_worker(pull: Pull, store, retries: bool) -> tuple[Registry, Model]:
+    registry = quick(store, retries=retries)
     registry._undo_share = 0.0  # every way back is by objects
     weights = garbage(model_at(0))
     if pull.have is not None:
@@ -75,27 +75,27 @@ def test_a_pull_that_loses_a_call_leaves_the_weights_as_they_were_and_can_be_rep
     store = a_run(pull.coder, pull.keyframe_every)
     wanted = bits(model_at(pull.target))
     faulty, outage = failing(store)
-    registry, weights = open_worker(pull, faulty, attempts=1)
+    registry, weights = open_worker(pull, faulty, retries=False)
     with registry:
         calls = len(calls_of(lambda: registry.pull(pull.target, into=weights), outage))
     assert calls >= 2
     assert bits(weights) == wanted
-    for attempts in (1, 3):
+    for retries in (False, True):
         for nth in range(1, calls + 1):
             for action in ("fail_before", "fail_after"):
                 faulty, outage = failing(store)
-                registry, weights = open_worker(pull, faulty, attempts)
+                registry, weights = open_worker(pull, faulty, retries)
                 was = bits(weights)
                 with registry:
                     outage.arm(nth, action)
                     try:
                         registry.pull(pull.target, into=weights)
                     except StoreUnavailable:
-                        assert attempts == 1, "a single failure is what retries are for"
+                        assert not retries, "a single failure is what retries are for"
                         assert bits(weights) == was
                     else:
                         assert bits(weights) == wanted
-                        assert attempts > 1 or action == "fail_after", "no call of a pull is without use"
+                        assert retries or action == "fail_after", "no call of a pull is without use"
                     outage.heal()
                     registry.pull(pull.target, into=weights)
                     assert bits(weights) == wanted
@@ -107,7 +107,7 @@ def test_a_pull_that_is_lied_to_asks_again_and_takes_no_lie_for_the_truth(pull: 
     store = a_run(pull.coder, pull.keyframe_every)
     wanted = bits(model_at(pull.target))
     faulty, outage = failing(store)
-    registry, weights = open_worker(pull, faulty, attempts=1)
+    registry, weights = open_worker(pull, faulty, retries=False)
     with registry:
         calls = calls_of(lambda: registry.pull(pull.target, into=weights), outage)
     gets = sum(verb == "get" for verb, _ in calls)
@@ -116,7 +116,7 @@ def test_a_pull_that_is_lied_to_asks_again_and_takes_no_lie_for_the_truth(pull: 
             armed: list[bool] = []
             fault = Fault(action, verb="get", matches=lambda verb, key, armed=armed: bool(armed), nth=nth)
             lying = FaultStore(store, [fault], seed=seed)
-            registry, weights = open_worker(pull, lying, attempts=1)
+            registry, weights = open_worker(pull, lying, retries=False)
             armed.append(True)
             with registry:
                 registry.pull(pull.target, into=weights)
@@ -129,7 +129,7 @@ def test_a_pull_that_is_lied_to_asks_again_and_takes_no_lie_for_the_truth(pull: 
 def test_a_pull_that_hears_nothing_but_lies_of_an_object_goes_another_way_or_is_refused(pull: Pull, action) -> None:
     store = a_run(pull.coder, pull.keyframe_every)
     faulty, outage = failing(store)
-    registry, weights = open_worker(pull, faulty, attempts=1)
+    registry, weights = open_worker(pull, faulty, retries=False)
     with registry:
         calls = calls_of(lambda: registry.pull(pull.target, into=weights), outage)
     keys = {key for verb, key in calls if verb == "get"}
@@ -137,7 +137,7 @@ def test_a_pull_that_hears_nothing_but_lies_of_an_object_goes_another_way_or_is_
         armed: list[bool] = []
         fault = Fault(action, verb="get", matches=lambda verb, of, key=key, armed=armed: bool(armed) and of == key)
         lying = FaultStore(store, [fault], seed=3)
-        registry, weights = open_worker(pull, lying, attempts=1)
+        registry, weights = open_worker(pull, lying, retries=False)
         was = bits(weights)
         armed.append(True)
         with registry:

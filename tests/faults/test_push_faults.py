@@ -40,8 +40,8 @@ class Push:
     warm: bool
     keyframe_every: int | None = None
 
-    def open(self, store: Store, attempts: int) -> Registry:
-        return quick(store, attempts=attempts, keyframe_share=1e9, keyframe_every=self.keyframe_every)
+    def open(self, store: Store, retries: bool) -> Registry:
+        return quick(store, retries=retries, keyframe_share=1e9, keyframe_every=self.keyframe_every)
 
 
 PUSHES = [
@@ -61,18 +61,18 @@ def model_at(version: int) -> Model:
     return model
 
 
-def prepared(push: Push, attempts: int) -> tuple[DictStore, Registry, Outage]:
+def prepared(push: Push, retries: bool) -> tuple[DictStore, Registry, Outage]:
     """Return a store with the versions before, and the registry that is to push the next one through faults."""
     store = DictStore()
     faulty, outage = failing(store)
-    before = push.open(faulty if push.warm else store, attempts)
+    before = push.open(faulty if push.warm else store, retries)
     for version in range(push.before):
         before.push(version, model_at(version))
     settle(before)
     if push.warm:
         return store, before, outage
     before.close()
-    return store, push.open(faulty, attempts), outage
+    return store, push.open(faulty, retries), outage
 
 
 def pushed(registry: Registry, version: int) -> Callable[[], object]:
@@ -94,13 +94,13 @@ def check_history(store: Store, versions: int) -> None:
 @pytest.mark.parametrize(("action", "lasting"), FAILURES)
 @pytest.mark.parametrize("push", PUSHES, ids=lambda push: push.name)
 def test_a_push_that_loses_a_call_is_whole_or_absent_and_the_next_one_carries_it(push: Push, action, lasting) -> None:
-    store, registry, outage = prepared(push, attempts=1)
+    store, registry, outage = prepared(push, retries=False)
     with registry:
         calls = len(calls_of(pushed(registry, push.before), outage))
     assert calls >= 2
     told, refused = 0, 0
     for nth in range(1, calls + 1):
-        store, registry, outage = prepared(push, attempts=1)
+        store, registry, outage = prepared(push, retries=False)
         with registry:
             outage.arm(nth, action, lasting=lasting)
             try:
@@ -131,11 +131,11 @@ def test_a_push_that_loses_a_call_is_whole_or_absent_and_the_next_one_carries_it
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
 @pytest.mark.parametrize("push", PUSHES, ids=lambda push: push.name)
 def test_a_push_with_retries_does_not_notice_a_single_lost_call(push: Push, action) -> None:
-    store, registry, outage = prepared(push, attempts=3)
+    store, registry, outage = prepared(push, retries=True)
     with registry:
         calls = len(calls_of(pushed(registry, push.before), outage))
     for nth in range(1, calls + 1):
-        store, registry, outage = prepared(push, attempts=3)
+        store, registry, outage = prepared(push, retries=True)
         with registry:
             outage.arm(nth, action)
             assert registry.push(push.before, model_at(push.before)).version == push.before
@@ -149,7 +149,7 @@ def test_a_push_with_retries_does_not_notice_a_single_lost_call(push: Push, acti
 
 
 def test_the_lost_answer_of_every_conditional_put_makes_no_conflict_and_no_second_version() -> None:
-    for attempts in (1, 2, 5):
+    for retries in (False, True):
         store = DictStore()
         lost: list[str] = []
 
@@ -160,7 +160,7 @@ def test_the_lost_answer_of_every_conditional_put_makes_no_conflict_and_no_secon
             return True
 
         faulty = FaultStore(store, [Fault("fail_after", matches=is_new_record)])
-        with quick(faulty, attempts=attempts, keyframe_every=2) as registry:
+        with quick(faulty, retries=retries, keyframe_every=2) as registry:
             for version in range(8):
                 assert registry.push(version, model_at(version)).version == version
                 settle(registry)
@@ -172,12 +172,12 @@ def test_the_lost_answer_of_every_conditional_put_makes_no_conflict_and_no_secon
 
 
 def test_pushes_that_do_not_wait_fail_together_and_the_next_one_carries_them_all() -> None:
-    store, registry, outage = prepared(PUSHES[1], attempts=1)
+    store, registry, outage = prepared(PUSHES[1], retries=False)
     with registry:
         calls = len(calls_of(pushed(registry, 2), outage))
     for nth in range(1, 3 * calls + 1):
         for action, lasting in FAILURES:
-            store, registry, outage = prepared(PUSHES[1], attempts=1)
+            store, registry, outage = prepared(PUSHES[1], retries=False)
             with registry:
                 outage.arm(nth, action, lasting=lasting)
                 model = model_at(2)
@@ -264,7 +264,7 @@ def test_a_trainer_whose_start_was_collected_while_it_slept_is_told_that_another
 
 
 def test_a_push_between_two_failures_of_earlier_ones_keeps_its_place() -> None:
-    store, registry, outage = prepared(PUSHES[1], attempts=1)
+    store, registry, outage = prepared(PUSHES[1], retries=False)
     with registry:
         publisher = registry._publisher
         assert publisher is not None

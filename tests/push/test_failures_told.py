@@ -19,7 +19,7 @@ from tests.push.gate import PATIENCE, GateStore
 
 
 def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Registry:
-    with without_pauses(1):
+    with without_pauses(retries=False):
         chosen = PublishOptions(dtype="keep", keyframe_share=1e9, **options)
         listener = None if told is None else told.append
         return Registry(store, RUN, options=chosen, backend="reference", on_event=listener)

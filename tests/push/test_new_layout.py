@@ -18,7 +18,7 @@ from tests.log.builders import DictStore
 
 
 def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Registry:
-    with without_pauses(1):
+    with without_pauses(retries=False):
         listener = None if told is None else told.append
         chosen = PublishOptions(dtype="keep", keyframe_share=1e9, **options)
         return Registry(store, RUN, options=chosen, backend="reference", on_event=listener)

@@ -122,4 +122,4 @@ class Process:
         if not self._patient:
             return store
         world = self.world
-        return RetryStore(store, attempts=3, clock=lambda: world.now, sleep=world.pause, rng=world.rng)
+        return RetryStore(store, clock=lambda: world.now, sleep=world.pause, rng=world.rng)

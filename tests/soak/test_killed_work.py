@@ -56,7 +56,7 @@ def killer() -> Iterator[Killer]:
 def pushed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of seven versions in files."""
     root = tmp_path_factory.mktemp("pushed") / "root"
-    with quick(FileStore(root), attempts=3, keyframe_every=3) as registry:
+    with quick(FileStore(root), retries=True, keyframe_every=3) as registry:
         for number, state in enumerate(STATES):
             registry.push(number, state)
     return root

@@ -254,12 +254,12 @@ def test_an_upload_that_fails_is_given_up() -> None:
     assert not answers.done
 
 
-def test_a_part_that_never_arrives_is_tried_in_a_new_upload_by_what_was_kept() -> None:
-    answers = Multipart({("PUT", count): error(503, "SlowDown") for count in range(1, 10)})
+def test_an_upload_that_is_gone_is_made_anew_of_what_was_kept() -> None:
+    answers = Multipart({("finish", 1): error(404, "NoSuchUpload")})
     with served(answers) as (_, store):
         RetryStore(store, first_pause_s=0.001).put("key", grown(), if_absent=True)
     assert answers.done == whole()
-    assert answers.counts["begin"] == answers.counts["DELETE"] + 1 >= 2
+    assert answers.counts["begin"] == answers.counts["DELETE"] + 1 == 2
 
 
 def test_an_error_of_the_making_ends_the_upload_and_is_not_taken_for_the_end() -> None:
@@ -269,8 +269,8 @@ def test_an_error_of_the_making_ends_the_upload_and_is_not_taken_for_the_end() -
 
     answers = Multipart({})
     with served(answers) as (_, store), pytest.raises(StoreUnavailable, match="coder was not there"):
-        RetryStore(store, first_pause_s=0.001, attempts=3).put("key", Growing(broken(), lambda: b"head"))
-    assert answers.counts["DELETE"] == answers.counts["begin"] == 3
+        RetryStore(store, first_pause_s=0.001, total_s=0.01).put("key", Growing(broken(), lambda: b"head"))
+    assert answers.counts["DELETE"] == answers.counts["begin"] >= 1
     assert not answers.done
 
 

@@ -142,7 +142,7 @@ def test_a_range_is_read_into_a_buffer_through_any_wrappers() -> None:
     below = MemoryStore(next(_names))
     below.put("runs/a/b", b"0123456789")
     faults = FaultStore(below, [Fault("fail_before", verb="get", times=2)])
-    store = PrefixStore(RetryStore(PrefixStore(faults, "runs"), sleep=lambda _: None), "a")
+    store = PrefixStore(RetryStore(PrefixStore(faults, "runs"), first_pause_s=0.001), "a")
     assert isinstance(store, ReadsInto)
     buffer = bytearray(b"------")
     read_into(store, "b", (2, 6), memoryview(buffer)[1:5])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 import socket
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 
 import pytest
 
@@ -19,8 +23,9 @@ from pulse_registry.errors import (
     StoreUnavailable,
 )
 from pulse_registry.store import RetryStore, S3Place, S3Store, Stream
-from pulse_registry.store.retry import Retries
+from pulse_registry.store.retry import TOTAL_S, Retries
 from pulse_registry.store.s3_body import Pace
+from tests.store.clock import Clock
 from tests.store.misbehaving import Misbehaving, Request, misbehaving
 from tests.waiting import HANG_S, NEVER_S
 
@@ -39,12 +44,19 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def served(
-    *script: Step, reads_bodies: bool = True, pace: Pace = PATIENT, answer_s: float = NEVER_S
+    *script: Step,
+    reads_bodies: bool = True,
+    pace: Pace = PATIENT,
+    answer_s: float = NEVER_S,
+    clock: Clock | None = None,
+    threads: int = 4,
 ) -> Iterator[tuple[Misbehaving, S3Store]]:
     with misbehaving(*script, reads_bodies=reads_bodies) as server:
-        retries = Retries(attempts=3, first_pause_s=0.001)
+        clock = clock or Clock()
+        retries = Retries(clock=clock, sleep=clock.sleep)
         place = S3Place("bucket", server.url, "us-east-1", "path")
-        yield server, S3Store(place, part_bytes=5 * MIB, pace=pace, answer_s=answer_s, part_retries=retries)
+        store = S3Store(place, part_bytes=5 * MIB, pace=pace, answer_s=answer_s, part_retries=retries, threads=threads)
+        yield server, store
 
 
 def error(status: int, code: str, **headers: str) -> Step:
@@ -185,9 +197,32 @@ def test_a_create_whose_answer_was_lost_finds_its_own_object() -> None:
 def test_the_store_says_how_long_to_wait() -> None:
     pauses: list[float] = []
     with served(error(503, "SlowDown", Retry_After="7"), ok()) as (_, store):
-        RetryStore(store, sleep=pauses.append, first_pause_s=0.5).put("key", b"data")
+        RetryStore(store, sleep=pauses.append, first_pause_s=0.05).put("key", b"data")
     assert len(pauses) == 1
     assert 7.0 <= pauses[0] <= 7.5
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "throttled"),
+    [
+        (503, "SlowDown", True),
+        (503, "ServiceUnavailable", True),
+        (429, "TooManyRequests", True),
+        (400, "RequestLimitExceeded", True),
+        (500, "InternalError", False),
+        (409, "OperationAborted", False),
+    ],
+)
+def test_a_store_that_is_asked_too_much_says_so_and_may_say_for_how_long_in_both_forms(
+    status: int, code: str, throttled: bool
+) -> None:
+    in_an_hour = formatdate(time.time() + 7200.0, usegmt=True)
+    with served(error(status, code, Retry_After="7"), error(status, code, Retry_After=in_an_hour)) as (_, store):
+        for seconds in (7.0, 3600.0):
+            with pytest.raises(StoreUnavailable) as caught:
+                store.get("key")
+            assert caught.value.retry_after_s == seconds
+            assert caught.value.throttled is throttled
 
 
 def test_no_server_is_unavailable() -> None:
@@ -363,6 +398,44 @@ def test_parts_that_fail_are_sent_again_and_no_others() -> None:
         store.put("key", data, if_absent=True)
     assert answers.done == b"".join(data)
     assert answers.counts == {"HEAD": 1, "begin": 2, "PUT": 5, "finish": 1}
+
+
+class Burst(Multipart):
+    """Has no place for one of the parts, or for any, for some time."""
+
+    def __init__(self, clock: Clock, seconds: float = math.inf, part: int | None = None) -> None:
+        super().__init__({})
+        self.clock, self.seconds, self.part = clock, seconds, part
+        self.tries: Counter[int] = Counter()
+
+    def __call__(self, request: Request) -> None:
+        number = int(request.path.split("partNumber=")[1].split("&")[0]) if request.verb == "PUT" else 0
+        self.tries[number] += 1
+        if number and self.part in (number, None) and self.clock.now < self.seconds:
+            request.error(503, "SlowDown")
+        else:
+            super().__call__(request)
+
+
+def test_an_upload_outlives_a_burst_of_refusals_of_one_part_and_sends_no_other_again() -> None:
+    clock, data = Clock(), Zeros(18 * MIB)
+    answers = Burst(clock, 25.0, part=2)
+    with served(answers, clock=clock) as (_, store):
+        RetryStore(store, clock=clock, sleep=clock.sleep).put("key", data, if_absent=True)
+    assert answers.done == b"".join(data)
+    assert [answers.tries[number] for number in (1, 3, 4)] == [1, 1, 1]
+    assert answers.tries[2] > 3
+    assert answers.counts["begin"] == answers.counts["finish"] == 1
+
+
+def test_an_upload_to_a_store_that_takes_no_part_any_more_is_given_up_once() -> None:
+    clock = Clock()
+    answers = Burst(clock)
+    with served(answers, clock=clock, threads=1) as (_, store), pytest.raises(StoreUnavailable, match="gave up"):
+        RetryStore(store, clock=clock, sleep=clock.sleep).put("key", bytes(6 * MIB))
+    assert clock.now == pytest.approx(TOTAL_S)
+    assert answers.counts == {"begin": 1, "DELETE": 1}
+    assert 3 < answers.tries[1] < 40
 
 
 def test_an_upload_that_fails_is_given_up() -> None:

@@ -17,6 +17,8 @@ from pulse_registry.store import (
     Store,
     WrapperStore,
 )
+from pulse_registry.store.retry import TOTAL_S
+from tests.store.clock import Clock
 from tests.store.conformance import StoreConformance, Subject
 
 _names = (f"test-wrappers-{number}" for number in itertools.count())
@@ -26,40 +28,22 @@ def memory() -> MemoryStore:
     return MemoryStore(next(_names))
 
 
-class Clock:
-    """Time that passes only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.pauses: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
-
-
-def retrying(store: Store, **options: float) -> RetryStore:
+def retrying(store: Store, total_s: float = TOTAL_S) -> RetryStore:
     clock = Clock()
-    attempts = int(options.pop("attempts", 5))
-    return RetryStore(store, attempts=attempts, clock=clock, sleep=clock.sleep, rng=random.Random(1), **options)
+    return RetryStore(store, total_s=total_s, clock=clock, sleep=clock.sleep, rng=random.Random(1))
 
 
 WRAPPERS: dict[str, Callable[[Store], Store]] = {
     "wrapper": WrapperStore,
     "counting": CountingStore,
     "retry": retrying,
-    "retry over a store that fails half the time": lambda store: RetryStore(
+    "retry over a store that fails half the time": lambda store: retrying(
         FaultStore(
             store,
             [Fault("fail_before", probability=0.5), Fault("fail_after", verb="list", probability=0.5)],
             seed=7,
         ),
-        attempts=200,
         total_s=1e9,
-        sleep=lambda seconds: None,
     ),
     "fault": lambda store: FaultStore(store, []),
     "latency": lambda store: LatencyStore(store, latency_s=0.0),
@@ -105,103 +89,6 @@ def test_the_ledger_holds_every_call_and_the_bytes_of_those_that_succeed() -> No
     ]
     store.reset()
     assert (store.calls, store.bytes_read, store.bytes_written, store.ledger) == ({}, 0, 0, [])
-
-
-# retry
-
-
-def test_a_call_is_repeated_until_the_store_is_back() -> None:
-    counting = CountingStore(memory())
-    store = retrying(FaultStore(counting, [Fault("fail_before", verb="put", times=4)]))
-    store.put("key", b"data")
-    assert store.get("key") == b"data"
-    assert counting.calls == {"put": 1, "get": 1}
-
-
-def test_after_the_last_attempt_the_error_says_how_often_it_was_tried() -> None:
-    faults = FaultStore(memory(), [Fault("fail_before")])
-    with pytest.raises(StoreUnavailable, match=r"injected fault.*'key'.*gave up after 3 attempts") as caught:
-        retrying(faults, attempts=3).size("key")
-    assert len(faults.fired) == 3
-    assert isinstance(caught.value.__cause__, StoreUnavailable)
-
-
-def test_pauses_grow_are_drawn_at_random_and_are_bounded() -> None:
-    clock = Clock()
-    store = RetryStore(
-        FaultStore(memory(), [Fault("fail_before")]),
-        attempts=400,
-        total_s=1e6,
-        first_pause_s=1.0,
-        longest_pause_s=8.0,
-        clock=clock,
-        sleep=clock.sleep,
-        rng=random.Random(5),
-    )
-    with pytest.raises(StoreUnavailable):
-        store.exists("key")
-    bounds = [min(8.0, 2.0**number) for number in range(399)]
-    assert len(clock.pauses) == 399
-    assert all(0 <= pause <= bound for pause, bound in zip(clock.pauses, bounds, strict=True))
-    assert max(clock.pauses) > 7.0
-    assert len(set(clock.pauses)) == 399
-
-
-def test_no_pause_ends_after_the_total_time() -> None:
-    clock = Clock()
-    faults = FaultStore(memory(), [Fault("fail_before")])
-    store = RetryStore(
-        faults,
-        attempts=1000,
-        total_s=10.0,
-        first_pause_s=4.0,
-        clock=clock,
-        sleep=clock.sleep,
-        rng=random.Random(2),
-    )
-    with pytest.raises(StoreUnavailable, match="gave up"):
-        store.get("key")
-    assert 5.0 < clock.now <= 10.0
-    assert len(faults.fired) < 20
-
-
-def test_other_errors_pass_at_once() -> None:
-    counting = CountingStore(memory())
-    store = retrying(counting)
-    with pytest.raises(NotFound):
-        store.get("missing")
-    store.put("key", b"", if_absent=True)
-    with pytest.raises(AlreadyExists):
-        store.put("key", b"", if_absent=True)
-    with pytest.raises(InvalidArgument):
-        store.get("/")
-    assert counting.calls == {"get": 2, "put": 2}
-
-
-def test_a_create_whose_answer_was_lost_finds_its_own_object() -> None:
-    below = memory()
-    store = retrying(FaultStore(below, [Fault("fail_after", verb="put", nth=1)]))
-    with pytest.raises(AlreadyExists):
-        store.put("key", b"mine", if_absent=True)
-    assert below.get("key") == b"mine"
-
-
-def test_a_broken_listing_goes_on_without_losing_or_repeating_a_key() -> None:
-    below = memory()
-    keys = [f"log/{number:03d}" for number in range(100)]
-    for key in keys:
-        below.put(key, b"")
-    faults = FaultStore(below, [Fault("fail_after", verb="list", times=20)], seed=3)
-    assert [*retrying(faults, attempts=50, total_s=1e6).list("log/", after="log/009")] == keys[10:]
-    assert len(faults.fired) > 3
-
-
-@pytest.mark.parametrize(
-    "options", [{"attempts": 0}, {"total_s": 0.0}, {"first_pause_s": -1.0}, {"longest_pause_s": 0.0}]
-)
-def test_bounds_of_retries_must_be_positive(options: dict[str, float]) -> None:
-    with pytest.raises(InvalidArgument):
-        retrying(memory(), **options)
 
 
 # faults
