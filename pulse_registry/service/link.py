@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,9 +54,6 @@ def new_client(patience: Patience, headers: dict[str, str] | None = None, *, tru
         headers: of each request.
         trust_env: go through the proxy that the environment names, if it does.
     """
-    logger = logging.getLogger("httpx")
-    if not any(isinstance(one, _WithoutQueries) for one in logger.filters):
-        logger.addFilter(_WithoutQueries())
     return httpx.Client(
         verify=_trusted(),
         headers={"Accept-Encoding": "identity", "User-Agent": "pulse-registry", **(headers or {})},
@@ -65,6 +61,7 @@ def new_client(patience: Patience, headers: dict[str, str] | None = None, *, tru
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         follow_redirects=False,
         trust_env=trust_env,
+        event_hooks={"request": [_hide_query]},
     )
 
 
@@ -163,11 +160,15 @@ def _reason(error: Exception) -> str:
     return type(error).__name__  # its text may quote what was sent
 
 
-class _WithoutQueries(logging.Filter):
-    """Takes the queries off URLs in httpx's own log: that of a signed URL is a credential."""
+class _HiddenQuery(httpx.URL):
+    """A URL that is sent as it is, and shown, as in logs, without its query: a signed one's is a credential."""
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, without queries."""
-        if isinstance(record.args, tuple):
-            record.args = tuple(arg.copy_with(query=None) if isinstance(arg, httpx.URL) else arg for arg in record.args)
-        return True
+    def __str__(self) -> str:
+        return str(self.copy_with(query=None))
+
+    def __repr__(self) -> str:
+        return repr(self.copy_with(query=None))
+
+
+def _hide_query(request: httpx.Request) -> None:
+    request.url = _HiddenQuery(request.url)

@@ -20,6 +20,8 @@ _KEPT: Final = 1024
 _LONGEST_WAIT_S: Final = 50.0
 """Of one request; under the minute after which services, and many proxies, give up."""
 _PAUSE_S: Final = 0.25
+_GONE_S: Final = 30.0
+"""For so long the service may be away while somebody waits: it restarts."""
 
 
 class Records:
@@ -42,7 +44,7 @@ class Records:
         self._api = api
         self._clock = clock
         self._sleep = sleep
-        self._patiently = Retries(first_pause_s=0.2, longest_pause_s=2.0, clock=clock, sleep=sleep)
+        self._patiently = Retries(total_s=_GONE_S, first_pause_s=0.2, longest_pause_s=2.0, clock=clock, sleep=sleep)
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._next: dict[str, int] = {}

@@ -28,7 +28,7 @@ from pulse_registry.store.growing import Growing
 from pulse_registry.store.keys import check_key, check_prefix
 from pulse_registry.store.retry import Retries
 from pulse_registry.store.s3_body import Pace, Parcel, crc32, receive
-from pulse_registry.store.s3_client import make_client
+from pulse_registry.store.s3_client import STREAM, make_client
 from pulse_registry.store.s3_errors import translated
 from pulse_registry.store.s3_listing import Listing
 from pulse_registry.store.s3_place import S3Place
@@ -119,7 +119,7 @@ class S3Store:
             if not self._asks_for_bytes(key, byte_range):
                 return b""
         with translated("get", key, self.url):
-            body, size = self._open(key, byte_range)
+            body, stream, size = self._open(key, byte_range)
             try:
                 # One allocation: BytesIO hands out the very bytes that it was made of.
                 kept = io.BytesIO(bytes(size))
@@ -127,7 +127,7 @@ class S3Store:
                 body.close()
                 raise StoreUnavailable(f"{key!r} in {self.url} has {size} bytes, too many for this process") from error
             with kept.getbuffer() as view:
-                receive(body, view, self._pace, self._transfer("get", key))
+                receive(body, stream, view, self._pace, self._transfer("get", key))
         return kept.getvalue()
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
@@ -137,8 +137,8 @@ class S3Store:
         if not self._asks_for_bytes(key, byte_range):
             return
         with translated("get", key, self.url):
-            body, _ = self._open(key, byte_range)
-            receive(body, view, self._pace, self._transfer("get", key))
+            body, stream, _ = self._open(key, byte_range)
+            receive(body, stream, view, self._pace, self._transfer("get", key))
 
     def exists(self, key: str) -> bool:
         """Tell whether the object is there: see Store.exists."""
@@ -224,8 +224,8 @@ class S3Store:
             raise self._too_short(key, byte_range, size)
         return False
 
-    def _open(self, key: str, byte_range: ByteRange | None) -> tuple[Any, int]:
-        """Ask for an object, or a range; return the body, unread, and its size, which is what was asked for."""
+    def _open(self, key: str, byte_range: ByteRange | None) -> tuple[Any, Any, int]:
+        """Ask for an object, or a range; return body and stream, unread, and its size, which is what was asked for."""
         if byte_range is None:
             answer = self._client.get_object(Bucket=self._place.bucket, Key=key)
             if answer.get("ContentLength") is None:
@@ -235,7 +235,7 @@ class S3Store:
             if not 0 <= size <= MOST_WHOLE_BYTES:
                 answer["Body"].close()
                 raise StoreUnavailable(f"{key!r} in {self.url} is said to have {size} bytes, too many to be read whole")
-            return answer["Body"], size
+            return answer["Body"], answer[STREAM], size
         start, stop = byte_range
         answer = self._client.get_object(Bucket=self._place.bucket, Key=key, Range=f"bytes={start}-{stop - 1}")
         body, length, part = answer["Body"], answer.get("ContentLength"), answer.get("ContentRange")
@@ -251,7 +251,7 @@ class S3Store:
         except BaseException:
             body.close()
             raise
-        return body, stop - start
+        return body, answer[STREAM], stop - start
 
     def _put(self, key: str, data: Body, *, if_absent: bool) -> None:
         size = body_size(data)

@@ -67,11 +67,12 @@ class Meter:
         self._since, self._bytes = now, 0
 
 
-def receive(body: Any, into: memoryview, pace: Pace, what: str) -> None:
+def receive(body: Any, stream: Any, into: memoryview, pace: Pace, what: str) -> None:
     """Read exactly a buffer full out of an answer, which is closed if it does not come to its end.
 
     Args:
-        body: the `StreamingBody` of an answer.
+        body: the `StreamingBody` of an answer. It reads until a count is reached, however slowly it comes.
+        stream: urllib3's response under it, which gives what has come.
         into: where its bytes go.
         pace: below it the transfer is given up.
         what: the transfer, for messages.
@@ -80,15 +81,13 @@ def receive(body: Any, into: memoryview, pace: Pace, what: str) -> None:
         StoreUnavailable: it ended early, or stalled.
         Errors of urllib3 and the network pass.
     """
-    # The public methods of a StreamingBody read until a count is reached, however slowly it comes.
-    raw = body._raw_stream
     done = False
     try:
         if into.nbytes >= pace.min_bytes_per_s * pace.window_s:
             body.set_socket_timeout(pace.window_s)
         meter, at = Meter(pace, what), 0
         while at < into.nbytes:
-            got = raw.read1(min(READ_BYTES, into.nbytes - at))
+            got = stream.read1(min(READ_BYTES, into.nbytes - at))
             if not got:
                 raise StoreUnavailable(f"{what}: cut after {at} of {into.nbytes} bytes; try again")
             into[at : at + len(got)] = got

@@ -11,6 +11,8 @@ from typing import Any, Final
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store.s3_place import S3Place
 
+STREAM: Final = "Stream"
+"""Beside ``Body`` in an answer to GetObject: urllib3's response, which can give what has come."""
 _CONNECT_S: Final = 5.0
 _CONNECTIONS: Final = 64
 _ASK_FIRST_BYTES: Final = 1 << 20
@@ -57,6 +59,7 @@ def make_client(place: S3Place, answer_s: float) -> Any:
     except (BotoCoreError, ValueError) as error:
         raise InvalidArgument(f"can't set up access to {place.url}: {error}") from error
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
+    client.meta.events.register_last("needs-retry.s3.GetObject", _hand_out_stream)
     return client
 
 
@@ -66,6 +69,13 @@ def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:
 
     if (determine_content_length(params["body"]) or 0) < _ASK_FIRST_BYTES:
         params["headers"].pop("Expect", None)
+
+
+def _hand_out_stream(response: tuple[Any, dict[str, Any]] | None, **_: object) -> None:
+    # The event that has both the answer's own stream and what the caller gets: see s3_body.receive.
+    if response is not None:
+        answer, parsed = response
+        parsed[STREAM] = answer.raw
 
 
 def _default_region(place: S3Place) -> str | None:

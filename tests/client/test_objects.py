@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
+import httpx
 import pytest
 
 from pulse_registry.errors import (
@@ -232,6 +233,18 @@ def test_signatures_are_in_no_message_and_no_log(pair: Pair, caplog: pytest.LogC
         pair.store.get(KEY)
     assert BELOW in caplog.text
     assert "Signature" not in caplog.text + str(caught.value)
+
+
+def test_the_applications_own_requests_are_logged_as_they_were(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "httpx")
+    with httpx.Client() as mine:
+        pair.store.get(KEY)
+        mine.get(f"{pair.bucket.url}/of-the-application?page=2")
+    assert f"HTTP Request: GET {pair.bucket.url}/b/{BELOW} " in caplog.text
+    assert f"HTTP Request: GET {pair.bucket.url}/of-the-application?page=2 " in caplog.text
+    for name in ("httpx", "httpcore"):
+        assert logging.getLogger(name).filters == []
+    assert pair.bucket.asked[0].query == {"X-Amz-Signature": ["s1"]}
 
 
 def test_a_url_that_is_no_url_is_refused(pair: Pair) -> None:

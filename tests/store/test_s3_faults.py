@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from email.utils import formatdate
 
 import pytest
+from botocore.response import StreamingBody
 
 from pulse_registry.errors import (
     AccessDenied,
@@ -241,6 +242,24 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
 
 
 # bodies on their way in
+
+
+def test_of_the_clients_body_only_what_it_offers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Offered:
+        def __init__(self, stream: object, size: int) -> None:
+            self.__body = StreamingBody(stream, size)
+
+        def set_socket_timeout(self, seconds: float) -> None:
+            self.__body.set_socket_timeout(seconds)
+
+        def close(self) -> None:
+            self.__body.close()
+
+    monkeypatch.setattr("botocore.endpoint.StreamingBody", Offered)
+    data = bytes(range(256)) * 4096
+    with served(ok(data), ok(data, Content_Range=f"bytes 0-{len(data) - 1}/{len(data)}"), ok(data)) as (_, store):
+        assert store.get("key") == data
+        assert store.get("key", (0, len(data))) == data
 
 
 def test_a_body_that_is_cut_is_unavailable_and_never_short() -> None:
