@@ -237,7 +237,7 @@ def test_signatures_are_in_no_message_and_no_log(pair: Pair, caplog: pytest.LogC
 
 def test_the_applications_own_requests_are_logged_as_they_were(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "httpx")
-    with httpx.Client() as mine:
+    with httpx.Client(timeout=HANG_S) as mine:
         pair.store.get(KEY)
         mine.get(f"{pair.bucket.url}/of-the-application?page=2")
     assert f"HTTP Request: GET {pair.bucket.url}/b/{BELOW} " in caplog.text

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 
 from pulse_registry.errors import CorruptObject, StoreUnavailable
 from pulse_registry.registry import Registry
+from pulse_registry.store import RetryStore
+from pulse_registry.surroundings import Surroundings
 from tests.faults.harness import bits
 from tests.faults.network import model_at, s3_store, travel
 from tests.faults.proxy import FAULTS, FaultName, FaultyProxy, Plan
@@ -62,7 +65,8 @@ def test_a_pull_that_nothing_answers_right_ends_in_a_typed_error_with_the_weight
     store = s3_store(bucket, proxy.endpoint, prefix)
     with Registry(s3_store(bucket, bucket.server.endpoint, prefix), "run", backend="reference") as trainer:
         trainer.push(0, model_at(0))
-        with Registry(store, "run", backend="reference") as worker:
+        brief = Surroundings(retrying=partial(RetryStore, total_s=0.5))
+        with Registry(store, "run", backend="reference", surroundings=brief) as worker:
             into = {name: np.full_like(cells, 7) for name, cells in model_at(0).items()}
             was = bits(into)
             worker.versions()
