@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def ignoring(url: str, token: str | None) -> Iterator[Store]:
+def ignoring(url: str, token: str | None, *, allow_http: bool) -> Iterator[Store]:
     yield IgnoringStore(FileStore(url))
 
 

@@ -103,8 +103,8 @@ def test_a_lease_that_can_not_be_written_is_told_of_once_and_tried_again():
     lease = lease_over(store, clock, told)
     lease.hold(7)
     for _ in range(3):
-        assert lease.renew() == 1200
-        clock.now += 1200
+        assert lease.renew() == 15, "soon, and not when a third of its time is over"
+        clock.now += 15
     assert [(event.kind, event.run, event.key) for event in told] == [(EventKind.LEASE_FAILED, RUN, KEY)]
     store.refuses = False
     lease.renew()
