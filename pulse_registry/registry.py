@@ -26,7 +26,7 @@ from pulse_registry.service.reports import TakesReports, report_of
 from pulse_registry.tensors import Framework, framework_of, new_tensors
 from pulse_registry.timeline import Timeline
 from pulse_registry.versions import PullResult, PushResult, Version, VersionName, describe
-from pulse_registry.weights import Weights, check_layout
+from pulse_registry.weights import Weights
 from pulse_schemas import VersionEntry
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class Registry(Catalogue):
         *,
         into: Model,
         fresh: bool = False,
+        cast: bool = False,
         check: BaseCheck | None = None,
     ) -> Staged:
         """Fetch, check and decode all that leads to a version; ``apply`` on the result then changes the weights.
@@ -127,6 +128,8 @@ class Registry(Catalogue):
                 only read here, and may be serving. What a module's ``state_dict`` gives must be its own memory, and no
                 copy.
             fresh: take ``into`` as holding nothing known.
+            cast: where the version is BF16 and ``into`` is F32, in host memory, write each number as the same one in
+                F32. ``into`` then holds the version for as long as it holds these numbers.
             check: which cells must be those of the version that ``into`` is known to hold: ``"touched"``, those that
                 change; ``"all"``, compared as the last step, so that what others write between that and ``apply`` is
                 not seen; n, all of them at every n-th pull. None: as the registry was opened.
@@ -139,7 +142,7 @@ class Registry(Catalogue):
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
         timeline = Timeline()
-        return self._stage(version, read_target(into), fresh, check, timeline)
+        return self._stage(version, read_target(into), fresh, cast, check, timeline)
 
     def pull(
         self,
@@ -147,6 +150,7 @@ class Registry(Catalogue):
         *,
         into: Model,
         fresh: bool = False,
+        cast: bool = False,
         check: BaseCheck | None = None,
     ) -> PullResult:
         """Bring weights to a version, bit for bit: ``stage`` and ``apply`` in one.
@@ -157,7 +161,7 @@ class Registry(Catalogue):
             As ``stage``; the weights are then as they were.
         """
         timeline, views = Timeline(), read_target(into)
-        with self._held.of(views).pulling, self._stage(version, views, fresh, check, timeline) as staged:
+        with self._held.of(views).pulling, self._stage(version, views, fresh, cast, check, timeline) as staged:
             return staged.apply()
 
     @overload
@@ -204,13 +208,15 @@ class Registry(Catalogue):
 
         return self._of(version, loaded)
 
-    def prefetch(self, into: Model, *, poll_seconds: float = 0.5, check: BaseCheck | None = None) -> Prefetch:
+    def prefetch(
+        self, into: Model, *, poll_seconds: float = 0.5, cast: bool = False, check: BaseCheck | None = None
+    ) -> Prefetch:
         """Keep the newest version staged in the background, for these weights: ``take`` it, then ``apply`` it.
 
         Args:
             into: as for ``stage``; they are only read, and may be serving.
             poll_seconds: between two looks at a bucket's log; a service tells of a new version at once.
-            check: as for ``stage``.
+            cast, check: as for ``stage``.
 
         Raises:
             InvalidArgument: ``check`` is not valid.
@@ -229,7 +235,7 @@ class Registry(Catalogue):
             return self._entry(self.state(), version).version
 
         def stage(version: VersionName) -> Staged:
-            return self.stage(version, into=into, check=check)
+            return self.stage(version, into=into, cast=cast, check=check)
 
         if check is not None:
             pulls_a_check(check)
@@ -237,13 +243,14 @@ class Registry(Catalogue):
         self._prefetches.add(made)
         return made
 
-    def verify(self, version: VersionName = "latest", model: Model | None = None) -> Version:
+    def verify(self, version: VersionName = "latest", model: Model | None = None, *, cast: bool = False) -> Version:
         """Check a model, or the stored objects of a version, against its state digest by a full pass.
 
         Args:
             version: a number or ``"latest"``.
             model: weights that should hold the version; if they do, that is remembered, so that the next pull into
                 them needs patches only. None: the objects on the version's route are fetched and checked.
+            cast: as for ``stage``.
 
         Raises:
             LayoutMismatch: the model has other tensors.
@@ -264,8 +271,7 @@ class Registry(Catalogue):
             digest = weights.digest(staging.backend, staging.map_)
         else:
             views = read_model(model)
-            check_layout(geometry.layout, views)
-            held, digest = self._held.of(views), staging.digest(geometry, views)
+            held, digest = self._held.of(views), staging.digest(geometry, views, cast=cast)
         if digest != Digest.parse(entry.digest):
             raise (CorruptObject if model is None else BaseMismatch)(
                 f"the cells are not those of version {entry.version}: their state digest is {digest.hex()}, "
@@ -340,6 +346,7 @@ class Registry(Catalogue):
         version: VersionName,
         views: Mapping[str, View],
         fresh: bool,
+        cast: bool,
         check: BaseCheck | None,
         timeline: Timeline,
     ) -> Staged:
@@ -352,7 +359,7 @@ class Registry(Catalogue):
                 staging,
                 state,
                 entry,
-                staging.into(geometry, views),
+                staging.into(geometry, views, cast=cast),
                 self._held.of(views),
                 fresh=fresh,
                 undo_limit=int(self._undo_share * geometry.nbytes),

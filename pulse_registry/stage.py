@@ -17,10 +17,11 @@ from typing import Protocol
 from pulse_kernels import Backend, Cells
 from pulse_registry.change import Change, Changes, HostChanges
 from pulse_registry.digest import Digest
-from pulse_registry.errors import CorruptObject, InvalidArgument
+from pulse_registry.errors import CorruptObject, InvalidArgument, LayoutMismatch
 from pulse_registry.events import Events
 from pulse_registry.fetch import Map, begin_patches, fetch_layout
 from pulse_registry.finite import first_in_groups
+from pulse_registry.fit import check_layout
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.held import Step
 from pulse_registry.keyframe_cells import KeyframeCells
@@ -32,8 +33,9 @@ from pulse_registry.route import DEFAULT_OBJECT_COST, Leg, Route
 from pulse_registry.shadow import Shadow, first_shadow
 from pulse_registry.store import Store
 from pulse_registry.target import HostTarget, Source, Target
+from pulse_registry.ties import first_torn
 from pulse_registry.timeline import Timeline
-from pulse_registry.weights import Weights, check_layout
+from pulse_registry.weights import Weights
 
 _DENSE_SHARE = 0.25
 """Of a keyframe, a change of more cells than this share is applied as a copy: its list would take too much memory."""
@@ -90,8 +92,10 @@ class Staging:
         """Return weights in host memory as what a pull changes."""
         return HostTarget(weights, self.backend, self.pool)
 
-    def into(self, geometry: Geometry, views: Mapping[str, View]) -> Target:
+    def into(self, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Target:
         """Return a worker's tensors as what a pull changes, where they are.
+
+        In host memory they may be tied otherwise than in the layout, and ``cast`` lets BF16 go into F32.
 
         Raises:
             LayoutMismatch: names, dtypes or shapes differ from the layout.
@@ -99,7 +103,7 @@ class Staging:
         """
         device = self.placement(views)
         if device is None:
-            return self.target(Weights.into(geometry, views))
+            return self.target(Weights.into(geometry, views, cast=cast))
         from pulse_registry.device.target import DeviceTarget
 
         check_layout(geometry.layout, views)
@@ -120,14 +124,18 @@ class Staging:
         empty = empty_device_shadow(geometry, device, self.pool, self.target, place)
         return first_device_shadow(empty, views, version)
 
-    def digest(self, geometry: Geometry, views: Mapping[str, View]) -> Digest:
-        """Return the state digest of tensors, which are those of the layout, by a full pass where they are."""
+    def digest(self, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Digest:
+        """Return the state digest of tensors by a full pass where they are; ``cast`` as for ``into``.
+
+        Raises:
+            LayoutMismatch: they are not those of the layout.
+        """
         device = self.placement(views)
         if device is None:
-            weights = Weights(geometry, [views[tensor.name].cells for tensor in geometry.layout.tensors])
-            return weights.digest(self.backend, self.map_)
+            return Weights.of(geometry, views, cast=cast).digest(self.backend, self.map_)
         from pulse_registry.device.target import DeviceTarget
 
+        check_layout(geometry.layout, views)
         return DeviceTarget.into(geometry, views, device).digest()
 
     def geometry(self, layout_id: str) -> Geometry:
@@ -287,11 +295,30 @@ def _verify(
             f"version {route.target}: the route leads to state digest {digest.hex()}, "
             f"{target_digest.hex()} was committed; nothing was changed"
         )
+    if isinstance(target, HostTarget) and target.weights.tied:
+        _check_tied(target.weights, staged, route.target)
     if keyframe is not None and keyframe.in_memory and isinstance(target, HostTarget):
         target.weights.adopt(keyframe.weights)
     if keyframe is not None and staged.keyframe is None:
         keyframe.close()
     return staged
+
+
+def _check_tied(weights: Weights, staged: StagedCells, version: int) -> None:
+    """Raise LayoutMismatch if tensors that are one in the model would have to become two."""
+    if not isinstance(staged.changes, HostChanges):
+        return
+    keyframe = staged.keyframe
+    torn = first_torn(weights.tied, staged.changes, None if keyframe is None else keyframe.weights)
+    if keyframe is not None:
+        for group in weights.geometry.groups:
+            keyframe.release(group)
+    if torn is not None:
+        one, other = (weights.geometry.layout.tensors[number].name for number in torn)
+        raise LayoutMismatch(
+            f"tensors {one!r} and {other!r} are one in the model, and differ in version {version}: give each memory of "
+            "its own. Nothing was changed"
+        )
 
 
 def _against_keyframe(
@@ -302,7 +329,8 @@ def _against_keyframe(
     Such a change makes a short pause and can be undone; it needs no belief in what the weights hold.
     """
     geometry, backend, on_top = target.geometry, staging.backend, _by_group(changes)
-    left = _Budget(int(_DENSE_SHARE * geometry.cells) if known and isinstance(target, HostTarget) else 0)
+    listed = known and isinstance(target, HostTarget) and target.weights.plain
+    left = _Budget(int(_DENSE_SHARE * geometry.cells) if listed else 0)
 
     def look(group: Group) -> tuple[Digest, Change | None]:
         digest = keyframe.weights.digest_of(backend, group)

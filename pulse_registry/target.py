@@ -150,9 +150,12 @@ class HostTarget:
 
     def _follow(self, group: Group, base: int | None, links: Sequence[Link]) -> Change:
         try:
-            return follow(self._backend, group, self.weights, links)
+            change = follow(self._backend, group, self.weights, links)
         except WrongBase:
             raise wrong_base(self.geometry, group, base) from None
+        if not self.weights.exact_at(group, change.index):
+            raise wrong_base(self.geometry, group, base)
+        return change
 
 
 def wrong_base(geometry: Geometry, group: Group, base: int | None) -> BaseMismatch:

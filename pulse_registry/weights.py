@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from pulse_kernels import CELL_TYPES, Backend, Cells, Index
 from pulse_registry.digest import Digest
-from pulse_registry.errors import InvalidModel, LayoutMismatch
+from pulse_registry.errors import InvalidModel
+from pulse_registry.fit import Fit, fit
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.model import View
-from pulse_schemas import Layout
+from pulse_registry.places import Place, Strided
 
 
 class Weights:
@@ -24,11 +25,25 @@ class Weights:
 
     Contiguous tensors are read and written where they are; of others, spans are copied for reading and single cells
     are written through their strides.
+
+    Attributes:
+        geometry: the layout's.
+        arrays: one a tensor.
+        tied: pairs of tensors, by number, that are one in memory.
+        plain: whether all cells are those of the arrays, and nothing beside them.
     """
 
-    def __init__(self, geometry: Geometry, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        arrays: Sequence[npt.NDArray[Any]],
+        places: Mapping[int, Place] | None = None,
+        tied: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Take the arrays; ``places`` are those of tensors, by number, whose cells are not simply their array's."""
         self.geometry = geometry
-        self._take(arrays)
+        self.tied = list(tied)
+        self._take(arrays, places or {})
 
     @classmethod
     def empty(cls, geometry: Geometry) -> Self:
@@ -55,29 +70,36 @@ class Weights:
         return cls(geometry, arrays)
 
     @classmethod
-    def into(cls, geometry: Geometry, views: Mapping[str, View]) -> Self:
-        """Take a worker's tensors as the place to write.
+    def into(cls, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Self:
+        """Take a worker's tensors as the place to write; see ``fit``.
 
         Raises:
             LayoutMismatch: names, dtypes or shapes differ from the layout; the first difference is named.
             InvalidModel: a tensor can't be written in place.
         """
-        check_layout(geometry.layout, views)
-        arrays = []
-        for tensor in geometry.layout.tensors:
-            view = views[tensor.name]
+        for view in views.values():
             if not view.on_host:
-                raise InvalidModel(f"tensor {tensor.name!r} is not in host memory and can't be changed in place here")
+                raise InvalidModel(f"tensor {view.name!r} is not in host memory and can't be changed in place here")
+        found = fit(geometry.layout, views, cast=cast)
+        for view in found.views:
             if not view.cells.flags.writeable:
-                raise InvalidModel(f"tensor {tensor.name!r} is read-only memory")
+                raise InvalidModel(f"tensor {view.name!r} is read-only memory")
             if _overlaps_itself(view.cells):
-                raise InvalidModel(f"tensor {tensor.name!r} is expanded: several of its cells share memory")
-            arrays.append(view.cells)
-        return cls(geometry, arrays)
+                raise InvalidModel(f"tensor {view.name!r} is expanded: several of its cells share memory")
+        return cls._fitted(geometry, found)
+
+    @classmethod
+    def of(cls, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Self:
+        """Take tensors to be read alone; see ``fit``.
+
+        Raises:
+            LayoutMismatch: as ``into``.
+        """
+        return cls._fitted(geometry, fit(geometry.layout, views, cast=cast))
 
     def adopt(self, other: Self) -> None:
         """Become the arrays of other weights of the layout; the own ones are let go of."""
-        self._take(other.arrays)
+        self._take(other.arrays, {})
 
     def spans(self, group: Group) -> list[Cells]:
         """Return the group's cells as 1-D arrays, end to end: views where the tensor is contiguous."""
@@ -88,8 +110,8 @@ class Weights:
         spans = self._views(group)
         if spans is not None:
             return backend.gather_spans(spans, index)
-        parts = [self.arrays[number].flat[places] for number, places, _ in _parts(group, index)]
-        return np.concatenate([*parts, np.empty(0, group.cell_type.dtype)])
+        found = [self._places[number].read(places) for number, places, _ in parts(group, index)]
+        return np.concatenate([*found, np.empty(0, group.cell_type.dtype)])
 
     def step(
         self, backend: Backend, group: Group, index: Index, distance: Cells
@@ -112,32 +134,34 @@ class Weights:
         if spans is not None:
             backend.scatter_spans(spans, index, values)
             return
-        for number, places, chosen in _parts(group, index):
-            self.arrays[number].flat[places] = values[chosen]
+        for number, places, chosen in parts(group, index):
+            self._places[number].write(places, values[chosen])
 
     def fill(self, group: Group, cells: Cells) -> None:
         """Store all cells of the group."""
         done = 0
         for span in group.spans:
             size = span.stop - span.start
-            flat = self._flat[span.tensor]
-            if flat is None:
-                self.arrays[span.tensor].flat[span.start : span.stop] = cells[done : done + size]
-            else:
-                flat[span.start : span.stop] = cells[done : done + size]
+            self._places[span.tensor].write(slice(span.start, span.stop), cells[done : done + size])
             done += size
 
     def copy_of(self, group: Group) -> Cells:
         """Return the group's cells as one new array."""
         return np.concatenate(self.spans(group))
 
+    def exact_at(self, group: Group, index: Index) -> bool:
+        """Whether memory holds there what ``gather`` returns: no replica that differs, and no further bits."""
+        return self.plain or all(self._places[number].exact(places) for number, places, _ in parts(group, index))
+
     def digest(self, backend: Backend, map_: Callable[..., Iterator[Digest]]) -> Digest:
         """Return the state digest by a full pass; ``map_`` is ``map`` or an executor's."""
         return sum(map_(lambda group: self.digest_of(backend, group), self.geometry.groups), Digest())
 
     def digest_of(self, backend: Backend, group: Group) -> Digest:
-        """Return one group's share of the state digest."""
-        return Digest(*backend.digest_spans(self.spans(group), group.start))
+        """Return one group's share of the state digest; another one, where memory holds more than the cells."""
+        digest = Digest(*backend.digest_spans(self.spans(group), group.start))
+        exact = self.plain or all(self._places[span.tensor].exact(slice(span.start, span.stop)) for span in group.spans)
+        return digest if exact else digest + Digest(1, 1)
 
     def _views(self, group: Group) -> list[Cells] | None:
         """Return the group's cells where they are; None if a tensor of theirs is not contiguous."""
@@ -145,41 +169,25 @@ class Weights:
         spans = [flat[span.start : span.stop] for flat, span in flats if flat is not None]
         return spans if len(spans) == len(flats) else None
 
-    def _take(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    @classmethod
+    def _fitted(cls, geometry: Geometry, found: Fit) -> Self:
+        arrays = [view.cells for view in found.views[: len(geometry.layout.tensors)]]
+        return cls(geometry, arrays, found.places, found.tied)
+
+    def _take(self, arrays: Sequence[npt.NDArray[Any]], places: Mapping[int, Place]) -> None:
         self.arrays = list(arrays)
-        self._flat = [a.reshape(-1) if a.flags.c_contiguous else None for a in self.arrays]
+        self.plain = not places
+        self._places = [places.get(number) or Strided(array) for number, array in enumerate(self.arrays)]
+        self._flat = [
+            array.reshape(-1) if array.flags.c_contiguous and number not in places else None
+            for number, array in enumerate(self.arrays)
+        ]
 
     def _span(self, number: int, start: int, stop: int) -> Cells:
         flat = self._flat[number]
         if flat is not None:
             return flat[start:stop]
-        return np.ascontiguousarray(self.arrays[number].flat[start:stop])
-
-
-def check_layout(layout: Layout, views: Mapping[str, View]) -> None:
-    """Raise LayoutMismatch, naming the first difference, unless ``views`` are the layout's tensors."""
-    wanted = {tensor.name: tensor for tensor in layout.tensors}
-    for name, tensor in wanted.items():
-        view = views.get(name)
-        if view is None:
-            raise LayoutMismatch(f"tensor {name!r} of the version is not in the model")
-        if (view.dtype, view.shape) != (tensor.dtype, tensor.shape):
-            raise LayoutMismatch(
-                f"tensor {name!r} is {view.dtype} {list(view.shape)} in the model and "
-                f"{tensor.dtype} {list(tensor.shape)} in the version"
-            )
-    for name, view in views.items():
-        if name in wanted:
-            continue
-        stored = layout.tied.get(name)
-        if stored is None:
-            raise LayoutMismatch(f"tensor {name!r} of the model is not in the version")
-        if view.size and view.identity != views[stored].identity:
-            raise LayoutMismatch(f"tensor {name!r} is tied to {stored!r} in the version, not in the model")
-    seen: dict[tuple[Any, ...], str] = {}
-    for name in wanted:
-        if views[name].size and (first := seen.setdefault(views[name].identity, name)) != name:
-            raise LayoutMismatch(f"tensor {name!r} is tied to {first!r} in the model, not in the version")
+        return self._places[number].read(slice(start, stop))
 
 
 def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
@@ -194,7 +202,7 @@ def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
     return False
 
 
-def _parts(group: Group, index: Index) -> Iterator[tuple[int, npt.NDArray[np.int64], slice]]:
+def parts(group: Group, index: Index) -> Iterator[tuple[int, npt.NDArray[np.int64], slice]]:
     """Split an index by spans: yield (tensor, places in it, which part of the index they are)."""
     base = at = 0
     for span in group.spans:

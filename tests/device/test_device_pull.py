@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pulse_registry.device import target as target_module
-from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidModel
+from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidModel, LayoutMismatch
 from pulse_registry.model import read_model
 from pulse_registry.registry import Registry
 from pulse_registry.store import FaultStore, MemoryStore
@@ -227,3 +227,14 @@ def test_verify_reads_the_weights_where_they_are(device: str, store: MemoryStore
         worker["a.weight"].view(-1)[5] += 1
         with pytest.raises(BaseMismatch):
             registry.verify(0, worker)
+
+
+def test_wider_tensors_and_other_ties_are_refused_on_a_device(device: str, store: MemoryStore) -> None:
+    shared = torch.ones(4, dtype=torch.bfloat16, device=device)
+    with on_device(store, device) as registry:
+        registry.push(0, {"a": shared, "b": shared})
+        wide = torch.zeros(4, device=device)
+        with pytest.raises(LayoutMismatch, match=r"F32 \[4\] in the model and BF16 \[4\] in the version. P"):
+            registry.pull(0, into={"a": wide, "b": wide}, cast=True)
+        with pytest.raises(LayoutMismatch, match="'b' is tied to 'a' in the version, not in the model"):
+            registry.pull(0, into={name: torch.zeros_like(shared) for name in "ab"})

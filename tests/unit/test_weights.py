@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pulse_kernels import Backend, get_backend
 from pulse_registry.digest import Digest
 from pulse_registry.errors import InvalidModel, LayoutMismatch
+from pulse_registry.fit import check_layout
 from pulse_registry.geometry import Geometry
 from pulse_registry.model import read_model
-from pulse_registry.weights import Weights, check_layout
+from pulse_registry.weights import Weights
 from tests.unit.models import flat_cells, geometry_of, group_cells, mixed_model, strided, weights_of
 
 FORMS = {"contiguous": dict, "strided": strided}
@@ -239,8 +240,9 @@ def test_the_first_difference_of_the_layouts_is_named(version: dict[str, Any], m
     geometry = geometry_of(version)
     with pytest.raises(LayoutMismatch, match=message):
         check_layout(geometry.layout, read_model(model))
-    with pytest.raises(LayoutMismatch, match=message):
-        Weights.into(geometry, read_model(model))
+    if "tied" not in message:  # in host memory, that is for the cells to say
+        with pytest.raises(LayoutMismatch, match=message):
+            Weights.into(geometry, read_model(model))
 
 
 def test_equal_layouts_pass_whatever_the_order_of_names_and_which_tied_name_comes_first():
