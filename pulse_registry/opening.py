@@ -17,6 +17,7 @@ from pulse_registry.placement import DeviceName, ShadowPlace
 from pulse_registry.publish_options import PublishOptions, WhenFull
 from pulse_registry.registry import Registry
 from pulse_registry.service.connect import HasConnections, connect
+from pulse_registry.spool import spool_of
 from pulse_registry.trust import Trust, signer_of, trust_of
 from pulse_schemas import Signer
 
@@ -55,6 +56,7 @@ def open(
     check: BaseCheck = "touched",
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | None = None,
+    spool: str | os.PathLike[str] | None = None,
 ) -> Registry:
     """Open one run of a registry, to push to it and to pull from it. Nothing is written until the first push.
 
@@ -109,6 +111,9 @@ def open(
         cache: a folder of this host, in which processes of one user share what they fetch, so that each object is
             downloaded once; None takes it from PULSE_CACHE, or there is none.
         cache_bytes: what the cache takes at most; None takes it from PULSE_CACHE_BYTES, or is half of its disk.
+        spool: a folder for keyframes on their way, where a pull after one that died finds what it had fetched, and for
+            a compactor's copy of the weights; None takes it from PULSE_SPOOL. Without one, keyframes are fetched into
+            memory where that is as good, and the rest goes where TMPDIR says, or onto the system's disk.
 
     Raises:
         InvalidArgument: an argument is not valid, or the ``backend`` that it names can't run here.
@@ -129,7 +134,7 @@ def open(
         allow_new_layout,
     )
     signer, pinned = signer_of(signing_key), trust_of(trust, state_dir)
-    copies = cache_folder(cache, cache_bytes)
+    copies, files = cache_folder(cache, cache_bytes), spool_of(spool)
     with ExitStack() as undo:
         store = connect(url, token, allow_http=allow_http)
         if isinstance(store, HasConnections):
@@ -152,6 +157,7 @@ def open(
             nonfinite=nonfinite,
             check=check,
             cache=copies,
+            spool=files,
         )
         undo.callback(registry.close)
         if not create and registry.state().seq < 0:
@@ -166,7 +172,7 @@ class Reopening:
 
     def __init__(self, given: Mapping[str, Any], trust: Trust | None, *, signs: bool) -> None:
         """Keep what ``open`` was given, and that it signs what it writes, if it does; no token and no signing key."""
-        places = {name: _absolute(given[name]) for name in ("url", "cache") if name in given}
+        places = {name: _absolute(given[name]) for name in ("url", "cache", "spool") if name in given}
         self._given = {**given, **places, "trust": trust}
         self._signs = signs
 

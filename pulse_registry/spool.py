@@ -18,12 +18,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from pulse_registry.errors import StoreUnavailable
+from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.home import Home
+from pulse_registry.temporary import temporary_folder
 from pulse_schemas import ObjectRef
 
 PART = re.compile(r"\.pulse-[0-9a-f]{64}\.part")
 """Names of the spool's files."""
+VARIABLE = "PULSE_SPOOL"
 STALE_SECONDS = 7 * 86400.0
 """A file that nobody wrote to for so long belongs to a pull that will not be tried again."""
 
@@ -139,7 +141,7 @@ class SpoolFile:
         Raises:
             StoreUnavailable: the disk is too small, or can't be written.
         """
-        self._ref, self._where = ref, folder or Path(tempfile.gettempdir())
+        self._ref, self._where = ref, folder or temporary_folder()
         self._path: Path | None = None
         self._descriptor = -1
         self._home = Home()
@@ -148,7 +150,7 @@ class SpoolFile:
             if folder is not None:
                 self._open_named(folder / f".pulse-{ref.blake3}.part")
             if self._descriptor < 0:
-                with tempfile.TemporaryFile(dir=folder) as file:
+                with tempfile.TemporaryFile(dir=self._where) as file:
                     self._descriptor = os.dup(file.fileno())
         try:
             with self._disk():
@@ -219,6 +221,21 @@ class SpoolFile:
                 f"{self._ref.key}: it can't be kept in {self._where} on its way: {error.strerror}; "
                 f"it takes {self._ref.size} bytes there for a while"
             ) from error
+
+
+def spool_of(folder: str | os.PathLike[str] | None) -> Path | None:
+    """Return the folder for files on their way; None takes it from PULSE_SPOOL, or there is none.
+
+    Raises:
+        InvalidArgument: it is no folder.
+    """
+    given = folder if folder is not None else os.environ.get(VARIABLE) or None
+    if given is None:
+        return None
+    path = Path(given).expanduser().absolute()
+    if not path.is_dir():
+        raise InvalidArgument(f"spool is {path}, which is no folder: make it, or name another one")
+    return path
 
 
 def remove_stale(folder: Path, now: float | None = None) -> None:

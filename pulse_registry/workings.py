@@ -91,7 +91,7 @@ class Workings:
             threads: that compute, at most; None: one for each core that this process may use.
             ahead: compile the kernels in the background, from the first call on that needs one.
             spool: folder for keyframes on their way, where a pull after one that died finds what it had fetched; None
-                for the system's temporary folder.
+                for memory, or a temporary folder.
             undo_share: what a worker keeps to go back in memory, at most, as a share of the weights' bytes.
             worker: its name, in reports to a service: of a worker's pulls, or of a trainer's pushes; and in its lease.
             lease_seconds: how long a worker's lease is good after it was written; None: it takes none.
@@ -116,6 +116,7 @@ class Workings:
         self._nonfinite: NonFinite = nonfinite
         self._check_every = pulls_a_check(check)
         self.run = run
+        self._worker = worker
         self.url = store.url
         self._around = surroundings or Surroundings()
         link = Link(object_cost)
@@ -218,6 +219,14 @@ class Workings:
         if self._owned is not None:
             self._owned.close()
         return publisher.unseen() if publisher is not None else None
+
+    def __repr__(self) -> str:
+        seen = self._reader.seen
+        version = None if seen is None or seen.latest is None else seen.latest.version
+        said = [f"url={self.url.partition('?')[0]!r}", f"run={self.run!r}"]
+        said += [] if self._worker is None else [f"worker={self._worker!r}"]
+        said += [f"newest={version}", "closed" if self._closed else "open"]
+        return f"<{type(self).__name__} {' '.join(said)}>"
 
     def __enter__(self) -> Self:
         return self

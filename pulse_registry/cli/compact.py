@@ -36,7 +36,7 @@ def compact(
     spool: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="For a copy of the weights and a patch; the system's temporary folder if not given."
+            envvar="PULSE_SPOOL", metavar="DIR", help="For a copy of the weights and a patch; else a temporary folder."
         ),
     ] = None,
     poll_seconds: Annotated[

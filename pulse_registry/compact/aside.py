@@ -16,6 +16,7 @@ from pulse_registry.errors import StoreUnavailable
 from pulse_registry.geometry import Geometry
 from pulse_registry.patch import Coded, PatchFile
 from pulse_registry.store import Store, Stream, create
+from pulse_registry.temporary import temporary_folder
 from pulse_schemas import ObjectRef, PatchRef
 
 _CHUNK = 8 << 20
@@ -47,9 +48,9 @@ class PatchAside:
             StoreUnavailable: the disk did not take them.
             What ``coded`` raises.
         """
-        self._where = folder or Path(tempfile.gettempdir())
+        self._where = folder or temporary_folder()
         with self._disk():
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed at the end of this object's block
+            self._file = tempfile.TemporaryFile(dir=self._where)  # noqa: SIM115 - closed at the end of this object's block
         try:
             entries = []
             for group in coded:

@@ -25,6 +25,7 @@ from pulse_registry.log import RunState
 from pulse_registry.route import Leg, Route, plan
 from pulse_registry.spool import reserve
 from pulse_registry.stage import Staging
+from pulse_registry.temporary import temporary_folder
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights import Weights
 from pulse_schemas import VersionEntry
@@ -177,12 +178,12 @@ class Mirror:
 
 
 def _map_file(nbytes: int, folder: Path | None) -> mmap.mmap:
+    where = folder or temporary_folder()
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
+        with tempfile.TemporaryFile(dir=where) as file:
             reserve(file.fileno(), max(1, nbytes))
             return mmap.mmap(file.fileno(), max(1, nbytes))
     except OSError as error:
-        where = folder or tempfile.gettempdir()
         raise StoreUnavailable(
             f"the compactor's copy of the weights can't be kept in {where}: {error.strerror}; it takes {nbytes} bytes"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,14 +59,16 @@ class Part:
 
 
 _made: weakref.WeakKeyDictionary[Geometry, dict[torch.device, tuple[Part, ...]]] = weakref.WeakKeyDictionary()
+_MAKING = threading.Lock()
 
 
 def parts_of(geometry: Geometry, device: torch.device) -> tuple[Part, ...]:
     """Return the parts of a layout, by first group; made once a device, as long as the geometry lives."""
-    known = _made.setdefault(geometry, {})
-    if device not in known:
-        known[device] = _parts_of(geometry, device)
-    return known[device]
+    with _MAKING:
+        known = _made.setdefault(geometry, {})
+        if device not in known:
+            known[device] = _parts_of(geometry, device)
+        return known[device]
 
 
 def _parts_of(geometry: Geometry, device: torch.device) -> tuple[Part, ...]:

@@ -30,6 +30,7 @@ from pulse_registry.interop.workshop import typed
 from pulse_registry.model import layout_of, read_model
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.registry import Registry
+from pulse_registry.temporary import temporary_folder
 from pulse_registry.versions import Version
 
 THREADS = 4
@@ -134,7 +135,7 @@ class _Import:
 
     def _fit(self, geometry: Geometry) -> StateFiles:
         if self._state is None or self._state.geometry.id != geometry.id:
-            folder = Path(tempfile.mkdtemp(prefix="pulse-import-", dir=self._spool))
+            folder = Path(tempfile.mkdtemp(prefix="pulse-import-", dir=self._spool or temporary_folder()))
             try:
                 self._state = self._stack.enter_context(StateFiles(folder, geometry, FileOperations()))
             finally:

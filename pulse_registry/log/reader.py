@@ -78,6 +78,11 @@ class LogReader:
         return self._state if self._state is not None and self._settled else self.refresh()
 
     @property
+    def seen(self) -> RunState | None:
+        """The state as last seen, if the log was read; no I/O."""
+        return self._state
+
+    @property
     def guard(self) -> Guard | None:
         """What judges the records, if anything does."""
         return self._guard

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 import pulse_kernels
@@ -131,3 +132,21 @@ def test_a_named_folder_keeps_them_and_nothing_is_told(tmp_path: Path, monkeypat
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
     assert python(TELLS) == []
     assert list((tmp_path / "kernels").rglob("*.nbc"))
+
+
+def test_a_registry_says_what_it_is_without_asking_the_store(tmp_path: Path):
+    options = {"publish_dtype": "keep", "backend": "reference", "worker": "host-3"}
+    with pulse_registry.open(str(tmp_path), run="math", **options) as registry:
+        assert repr(registry) == f"<Registry url={registry.url!r} run='math' worker='host-3' newest=None open>"
+        registry.push(0, {"w": numpy.zeros(4, numpy.float32)})
+        shutil.rmtree(tmp_path / "math")
+        assert "newest=0 open" in repr(registry)
+    assert "newest=0 closed" in repr(registry)
+
+
+def test_what_a_registry_says_of_its_url_holds_no_query(monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "unused")
+    with pulse_registry.open("s3://bucket/prefix?endpoint_url=http://127.0.0.1:1", run="math") as registry:
+        assert "s3://bucket/prefix" in repr(registry)
+        assert "endpoint_url" not in repr(registry)

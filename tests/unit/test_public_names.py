@@ -51,12 +51,12 @@ SIGNATURES = {
     "'gap', 'class']\" = 'auto', publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = "
     "0.5, keyframe_every: 'int | None' = None, keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', backend: "
     "'BackendName' = 'auto', threads: 'int | None' = None, device: 'DeviceName' = 'auto', shadow: 'ShadowPlace' = "
-    "'device', compact: \"Literal['off', 'inline']\" = 'off', max_pending: 'int' = 2, when_full: 'WhenFull' = 'wait', "
-    "allow_new_layout: 'bool' = True, on_event: 'Listener | None' = None, object_cost: "
-    "'int | None' = None, signing_key: 'Signer | str | os.PathLike[str] | None' = None, trust: 'Iterable[str] | "
-    "Trust | None' = None, state_dir: 'str | os.PathLike[str] | None' = None, nonfinite: 'NonFinite' = 'allow', "
-    "check: 'BaseCheck' = 'touched', cache: 'str | os.PathLike[str] | None' = None, "
-    "cache_bytes: 'int | None' = None) -> 'Registry'",
+    "'device', compact: \"Literal['off', 'inline']\" = 'off', max_pending: 'int' = 2, when_full: 'WhenFull' = "
+    "'wait', allow_new_layout: 'bool' = True, on_event: 'Listener | None' = None, object_cost: 'int | None' = "
+    "None, signing_key: 'Signer | str | os.PathLike[str] | None' = None, trust: 'Iterable[str] | Trust | None' = "
+    "None, state_dir: 'str | os.PathLike[str] | None' = None, nonfinite: 'NonFinite' = 'allow', check: 'BaseCheck' "
+    "= 'touched', cache: 'str | os.PathLike[str] | None' = None, cache_bytes: 'int | None' = None, spool: 'str | "
+    "os.PathLike[str] | None' = None) -> 'Registry'",
     "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.take_over": "(self, model: 'Model') -> 'Version | None'",

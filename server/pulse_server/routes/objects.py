@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.store import Store, Stream
+from pulse_registry.temporary import temporary_folder
 from pulse_schemas.api import UrlBody, UrlRequest
 from pulse_server.answers import Rendered, no_content
 from pulse_server.errors import InvalidRequest
@@ -111,7 +112,7 @@ async def store_object(request: Request, service: Service) -> Response:
     if not announced.isdigit():
         raise InvalidRequest("the length of an object must be said beforehand", HTTPStatus.LENGTH_REQUIRED)
     async with service.uploads:
-        with NamedTemporaryFile(prefix="pulse-upload-") as file:
+        with NamedTemporaryFile(prefix="pulse-upload-", dir=temporary_folder()) as file:
             try:
                 await _spool(request, file, int(announced))
             except ClientDisconnect:

@@ -1,0 +1,37 @@
+"""The parts of a layout are made once for all threads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from pulse_registry.device import parts
+from pulse_registry.geometry import Geometry
+from pulse_registry.model import layout_of, read_model
+
+
+def test_threads_that_want_the_parts_of_a_layout_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch):
+    geometry = Geometry(layout_of(read_model({"w": np.zeros(8, np.float32)}), "keep"))
+    together, made, real = threading.Barrier(4), [], parts._parts_of
+
+    def make(*arguments):
+        made.append(real(*arguments))
+        for _ in range(100_000):  # long enough for the others to come by
+            pass
+        return made[-1]
+
+    monkeypatch.setattr(parts, "_parts_of", make)
+
+    def want() -> None:
+        together.wait(60)
+        parts.parts_of(geometry, torch.device("cpu"))
+
+    threads = [threading.Thread(target=want) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
