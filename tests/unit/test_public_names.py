@@ -61,20 +61,21 @@ SIGNATURES = {
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.take_over": "(self, model: 'Model') -> 'Version | None'",
     "Registry.pull": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False, "
-    "check: 'BaseCheck | None' = None) -> 'PullResult'",
+    "cast: 'bool' = False, check: 'BaseCheck | None' = None) -> 'PullResult'",
     "Registry.stage": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False, "
-    "check: 'BaseCheck | None' = None) -> 'Staged'",
+    "cast: 'bool' = False, check: 'BaseCheck | None' = None) -> 'Staged'",
     "Registry.versions": "(self) -> 'list[Version]'",
     "Registry.version": "(self, version: 'VersionName | None' = None, *, step: 'int | None' = None) -> 'Version'",
     "Registry.route": "(self, from_version: 'int | None' = None, to: 'VersionName' = 'latest') -> 'Route'",
     "Registry.layout": "(self, version: 'VersionName' = 'latest') -> 'Layout'",
     "Registry.warm_up": "(self) -> 'None'",
-    "Registry.verify": "(self, version: 'VersionName' = 'latest', model: 'Model | None' = None) -> 'Version'",
+    "Registry.verify": "(self, version: 'VersionName' = 'latest', model: 'Model | None' = None, *, "
+    "cast: 'bool' = False) -> 'Version'",
     "Registry.watch": "(self, after: 'int | None' = None, *, latest_only: 'bool' = False, poll_seconds: 'float' = 0.5, "
     "timeout: 'float | None' = None) -> 'Iterator[Version]'",
     "Registry.compactor": "(self, options: 'CompactOptions | None' = None) -> 'Compactor'",
     "Registry.request_direct": "(self, base: 'int', target: 'int') -> 'bool'",
-    "Registry.prefetch": "(self, into: 'Model', *, poll_seconds: 'float' = 0.5, "
+    "Registry.prefetch": "(self, into: 'Model', *, poll_seconds: 'float' = 0.5, cast: 'bool' = False, "
     "check: 'BaseCheck | None' = None) -> 'Prefetch'",
     "Prefetch.take": "(self, timeout: 'float | None' = 0.0) -> 'Staged | None'",
     "Prefetch.skip": "(self, version: 'int') -> 'None'",
