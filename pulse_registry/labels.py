@@ -49,7 +49,7 @@ def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
-        raise InvalidArgument(f"metadata is a {type(metadata).__name__}; it is a mapping of names to JSON values")
+        raise InvalidArgument(f"metadata is of type {type(metadata).__name__}; it is a mapping of names to JSON values")
     plain = _Copy().object(metadata, "metadata", 0)
     size = len(canonical_json(plain))
     if size > METADATA_BYTES:
@@ -67,7 +67,7 @@ class _Copy:
         found = {}
         for key, item in value.items():
             if not isinstance(key, str):
-                raise InvalidArgument(f"{where} has a key that is a {type(key).__name__}; keys are strings")
+                raise InvalidArgument(f"{where} has a key of type {type(key).__name__}; keys are strings")
             found[self._text(key, f"a key of {where}")] = self.value(item, f"{where}[{_shown(key)}]", depth + 1)
         return found
 
@@ -96,7 +96,7 @@ class _Copy:
         if isinstance(value, list | tuple):
             return [self.value(item, f"{where}[{number}]", depth + 1) for number, item in enumerate(value)]
         hint = "; .item() gives the number in it" if hasattr(value, "item") else ""
-        raise InvalidArgument(f"{where} is a {type(value).__name__}, which JSON has no form for{hint}")
+        raise InvalidArgument(f"{where} is of type {type(value).__name__}, which JSON has no form for{hint}")
 
     def _text(self, text: str, where: str) -> str:
         self._take(len(text))

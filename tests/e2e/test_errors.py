@@ -176,13 +176,19 @@ def test_a_step_that_is_no_number(root: Path, step) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "metadata"),
-    [(2**63, None), (1, {"loss": float("nan")}), (1, {"object": object()}), (1, {"big": 10**30}), (1, {1: 2})],
+    ("step", "metadata", "says"),
+    [
+        (2**63, None, "step is an integer of 64 bits"),
+        (1, {"loss": float("nan")}, r"metadata\['loss'\] is nan"),
+        (1, {"object": object()}, r"metadata\['object'\] is of type object"),
+        (1, {"big": 10**30}, r"metadata\['big'\] is an integer of 100 bits"),
+        (1, {1: 2}, "metadata has a key of type int"),
+    ],
     ids=["a huge step", "NaN", "an object", "a huge number", "a key that is no text"],
 )
-def test_a_label_that_no_record_can_hold_is_refused_and_the_run_goes_on(root: Path, step, metadata) -> None:
+def test_a_label_that_no_record_can_hold_is_refused_and_the_run_goes_on(root: Path, step, metadata, says) -> None:
     with pulse_registry.open(str(root), run="math") as registry:
-        with pytest.raises(InvalidArgument, match="'math'"):
+        with pytest.raises(InvalidArgument, match=says):
             registry.push(step, model(0.25), metadata=metadata)
         assert registry.push(30, model(0.25)).version == 2
         assert float(registry.load(2)["layers.0.weight"][0, 0]) == 0.25
