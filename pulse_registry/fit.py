@@ -1,7 +1,7 @@
 """Whether a model's tensors can take a version, and where in them its cells go.
 
-Names and shapes are the version's. A model that is F32 where the version is BF16 takes it widened, if that is asked
-for; tensors may be tied otherwise than in the version, as far as their cells agree.
+Names and shapes are the version's. A model that is F32 where the version is BF16 or F16 takes it widened, if that is
+asked for; tensors may be tied otherwise than in the version, as far as their cells agree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from pulse_registry.errors import LayoutMismatch
 from pulse_registry.model import View
-from pulse_registry.places import Place, Replicas, Strided, Widened
+from pulse_registry.places import WIDENED, Place, Replicas, Strided
 from pulse_schemas import Layout, Tensor
 
 
@@ -34,7 +34,7 @@ class Fit:
 
 
 def fit(layout: Layout, views: Mapping[str, View], *, cast: bool = False) -> Fit:
-    """Find where the cells of a layout go in tensors in host memory; ``cast`` allows BF16 cells to go into F32.
+    """Find where the cells of a layout go in tensors in host memory; ``cast`` lets BF16 and F16 cells go into F32.
 
     Raises:
         LayoutMismatch: the tensors can't take it; the first difference is named.
@@ -61,13 +61,12 @@ def fit(layout: Layout, views: Mapping[str, View], *, cast: bool = False) -> Fit
             if other != number:
                 _check_tied(layout.tensors[other], tensor)
                 found.tied.append((other, number))
-            widened = view.dtype != tensor.dtype
-            places.append(Widened(view.cells) if widened else Strided(view.cells))
+            places.append(WIDENED.get((tensor.dtype, view.dtype), Strided)(view.cells))
         for at, view in enumerate(others):
             _check_apart([first, *others[:at]], view)
         if others:
             found.places[number] = Replicas(places)
-        elif isinstance(places[0], Widened):
+        elif first.dtype != tensor.dtype:
             found.places[number] = places[0]
     found.views.extend(further)
     return found
@@ -99,16 +98,16 @@ def _check_names(layout: Layout, views: Mapping[str, View]) -> None:
 
 
 def _check_tensor(tensor: Tensor, view: View, *, cast: bool = False) -> None:
-    widens = (tensor.dtype, view.dtype) == ("BF16", "F32")
+    widens = (tensor.dtype, view.dtype) in WIDENED
     if view.shape == tensor.shape and (view.dtype == tensor.dtype or (cast and widens)):
         return
     hint = ""
     if view.shape == tensor.shape and widens and view.on_host:
-        hint = ". Pass cast=True to write each BF16 number as the same one in F32"
+        hint = f". Pass cast=True to write each {tensor.dtype} number as the same one in {view.dtype}"
     elif view.shape == tensor.shape:
         hint = (
             f". Pull into a tensor of {tensor.dtype}, or load() the version, and cast it yourself: cast=True does BF16 "
-            "to F32 alone, in host memory"
+            "and F16 to F32 alone, in host memory"
         )
     raise LayoutMismatch(
         f"tensor {view.name!r} is {view.dtype} {list(view.shape)} in the model and "

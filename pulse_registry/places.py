@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels import Cells
+from pulse_schemas import Dtype
 
 Where = slice | npt.NDArray[np.int64]
 """Cells of one tensor, by their flat indices in it."""
@@ -50,7 +53,7 @@ class Strided:
         return True
 
 
-class Widened:
+class WidenedBF16:
     """BF16 cells in an array of F32, of any strides: the upper half of each, above a lower half of zeros.
 
     So each is the same number in F32, with the sign of a zero and the payload of a NaN.
@@ -71,6 +74,32 @@ class Widened:
     def exact(self, where: Where) -> bool:
         """Whether the lower halves are zeros: what an optimizer has changed is no BF16."""
         return not (self._memory[where] & np.uint32(0xFFFF)).any()
+
+
+class WidenedF16:
+    """F16 cells in an array of F32, of any strides: each as the same number, NaN with its sign and payload."""
+
+    def __init__(self, array: npt.NDArray[np.uint32]) -> None:
+        self._memory = _memory(array)
+
+    def read(self, where: Where) -> Cells:
+        """Return the F16 that each of some cells is; where one is none, some other."""
+        return _narrow(self._memory[where])
+
+    def write(self, where: Where, cells: Cells) -> None:
+        """Store some cells."""
+        self._memory[where] = _wide_f16()[cells]
+
+    def exact(self, where: Where) -> bool:
+        """Whether each cell is one of F16: what an optimizer has changed is none."""
+        cells = self._memory[where]
+        return np.array_equal(_wide_f16()[_narrow(cells)], cells)
+
+
+WIDENED: Final[Mapping[tuple[Dtype, Dtype], Callable[[npt.NDArray[Any]], Place]]] = MappingProxyType(
+    {("BF16", "F32"): WidenedBF16, ("F16", "F32"): WidenedF16}
+)
+"""How cells of a version's dtype lie in tensors of a wider one, which holds each of them exactly, by both."""
 
 
 class Replicas:
@@ -96,3 +125,21 @@ class Replicas:
 
 def _memory(array: npt.NDArray[Any]) -> Any:
     return array.reshape(-1) if array.flags.c_contiguous else array.flat
+
+
+@functools.cache
+def _wide_f16() -> npt.NDArray[np.uint32]:
+    """Return the F32 of each F16, as bits; a cast would change what a NaN carries."""
+    every = np.arange(1 << 16, dtype=np.uint16)
+    wide = every.view(np.float16).astype(np.float32).view(np.uint32)
+    cells = every.astype(np.uint32)
+    nan = (cells << 16 & 0x8000_0000) | 0x7F80_0000 | (cells & 0x3FF) << 13
+    return np.where(cells & 0x7FFF > 0x7C00, nan, wide)
+
+
+def _narrow(wide: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
+    """Return the F16 of each F32 that is exactly one, as bits; of another, some F16."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        cells = np.asarray(wide).view(np.float32).astype(np.float16).view(np.uint16)
+    nan = (wide >> 16 & 0x8000) | 0x7C00 | (wide >> 13 & 0x3FF)
+    return np.where(wide & 0x7FFF_FFFF > 0x7F80_0000, nan, cells).astype(np.uint16)

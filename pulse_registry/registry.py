@@ -128,8 +128,8 @@ class Registry(Catalogue):
                 only read here, and may be serving. What a module's ``state_dict`` gives must be its own memory, and no
                 copy.
             fresh: take ``into`` as holding nothing known.
-            cast: where the version is BF16 and ``into`` is F32, in host memory, write each number as the same one in
-                F32. ``into`` then holds the version for as long as it holds these numbers.
+            cast: where the version is BF16 or F16, and ``into`` F32 in host memory, write each number as the same one
+                in F32. ``into`` then holds the version for as long as it holds these numbers.
             check: which cells must be those of the version that ``into`` is known to hold: ``"touched"``, those that
                 change; ``"all"``, compared as the last step, so that what others write between that and ``apply`` is
                 not seen; n, all of them at every n-th pull. None: as the registry was opened.

@@ -24,15 +24,33 @@ def bits(tensor: torch.Tensor) -> list[int]:
 
 
 def widened(tensor: torch.Tensor) -> list[int]:
-    return (tensor.reshape(-1).view(torch.int16).to(torch.int32) << 16).tolist()
+    """Return the bits of the same numbers in F32, by arithmetic on each cell alone."""
+    cells = [cell & 0xFFFF for cell in tensor.reshape(-1).view(torch.int16).tolist()]
+    wide = [cell << 16 if tensor.dtype == torch.bfloat16 else _widened_f16(cell) for cell in cells]
+    return [bits - (bits >> 31 << 32) for bits in wide]
+
+
+def _widened_f16(cell: int) -> int:
+    """Widen by the definition of IEEE 754: sign, exponent of 5 bits with bias 15, fraction of 10 bits."""
+    sign, exponent, fraction = cell >> 15, cell >> 10 & 31, cell & 1023
+    if exponent == 31:  # infinite, or NaN with its payload
+        return sign << 31 | 0xFF << 23 | fraction << 13
+    if exponent:
+        return sign << 31 | exponent - 15 + 127 << 23 | fraction << 13
+    if not fraction:
+        return sign << 31
+    top = fraction.bit_length() - 1  # subnormal in F16, and normal in F32
+    return sign << 31 | top - 24 + 127 << 23 | (fraction - (1 << top)) << 23 - top
 
 
 # -- dtypes ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_pattern_of_bf16_is_widened_bit_for_bit_and_taken_back(registry: Registry) -> None:
-    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_pattern_of_16_bits_is_widened_bit_for_bit_and_taken_back(dtype: torch.dtype) -> None:
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     turned = every.flip(0)
+    registry = pulse_registry.open(f"memory://{uuid.uuid4().hex}", run="run", publish_dtype="keep")
     registry.push(0, {"w": every})
     registry.push(1, {"w": turned})
     into = {"w": torch.full((2**16,), 1.2345)}
@@ -45,6 +63,10 @@ def test_every_pattern_of_bf16_is_widened_bit_for_bit_and_taken_back(registry: R
         staged.undo()
     assert bits(into["w"]) == widened(every)
     assert registry.verify(0, into, cast=True).version == 0
+    into["w"].view(torch.int32)[777] ^= 1
+    with pytest.raises(BaseMismatch, match="not those of version 0"):
+        registry.verify(0, into, cast=True)
+    registry.close()
 
 
 def test_an_fp32_model_is_told_how_it_takes_a_bf16_version(registry: Registry) -> None:
@@ -59,7 +81,7 @@ def test_an_fp32_model_is_told_how_it_takes_a_bf16_version(registry: Registry) -
     assert bits(model.weight) == before
 
 
-@pytest.mark.parametrize(("stored", "own"), [("float32", "bfloat16"), ("bfloat16", "float16"), ("float16", "float32")])
+@pytest.mark.parametrize(("stored", "own"), [("float32", "bfloat16"), ("bfloat16", "float16"), ("float32", "float64")])
 def test_a_cast_that_is_not_exact_or_not_done_names_the_tensor_both_dtypes_and_what_to_do(
     stored: str, own: str
 ) -> None:
