@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 from tenacity import RetryCallState, Retrying, retry_if_not_exception_type, stop_when_event_set, wait_random_exponential
 
+from pulse_registry.closing import UnderWay
 from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError, told
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.held import Held
@@ -150,12 +151,22 @@ class Prefetch:
             self._woken = True
             self._changed.notify_all()
 
+    def stop(self) -> None:
+        """Begin nothing more, and return at once. Idempotent."""
+        if self._home.here:
+            self._closed.set()
+            self.wake()
+
+    def under_way(self) -> UnderWay | None:
+        """Say that its thread has not ended, and return what waits for that; None: it has."""
+        alive = self._home.here and self._thread.is_alive()
+        return ("a prefetch has not ended what it began", self._thread.join) if alive else None
+
     def close(self) -> None:
         """End it, once what is in the making is done, and discard that and what is ready. Idempotent."""
         if not self._home.here:
             return
-        self._closed.set()
-        self.wake()
+        self.stop()
         self._thread.join()
         with self._changed:
             self._replace(None)

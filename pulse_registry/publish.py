@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from pulse_kernels import Cells
+from pulse_registry.closing import Closing
 from pulse_registry.detour import stage_version
 from pulse_registry.digest import Digest
 from pulse_registry.errors import Conflict, Fenced, Gone, InvalidArgument, InvalidModel, LayoutMismatch, PulseError
@@ -112,16 +113,16 @@ class Publisher:
                     return
             self._pushes.wait()
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, closing: Closing) -> None:
         """Refuse new pushes, and wait for those on their way. Idempotent.
 
         Raises:
-            StoreUnavailable: they are not done in so many seconds.
+            StoreUnavailable: they are not done in time.
         """
         self._closed = True
         with self._lock:
             pass  # a push that had begun is queued now
-        self._pushes.finish(timeout)
+        self._pushes.finish(closing)
 
     def unseen(self) -> BaseException | None:
         """Return the first failure that nobody has seen; once."""

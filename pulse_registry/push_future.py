@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from pulse_registry.home import Home
 from pulse_registry.versions import PushResult
 
 
@@ -24,6 +25,7 @@ class PushFuture(Future[PushResult]):
         super().__init__()
         self.set_running_or_notify_cancel()
         self.step = step
+        self._home = Home()
         self._looking = threading.Lock()
         self._lookers = 0
         self._seen = False
@@ -35,17 +37,19 @@ class PushFuture(Future[PushResult]):
             return self._seen or self._lookers > 0
 
     def result(self, timeout: float | None = None) -> PushResult:
-        """Return the result, or raise what went wrong."""
+        """Return the result, or raise what went wrong; InvalidArgument in a process forked off before the end."""
         with self._look():
             return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what went wrong; None: the version is committed."""
+        """Return what went wrong; None: the version is committed. Raises InvalidArgument as ``result``."""
         with self._look():
             return super().exception(timeout)
 
     @contextmanager
     def _look(self) -> Iterator[None]:
+        if not self.done():
+            self._home.check(f"the push of step {self.step}")  # the thread that would end it is not here
         with self._looking:
             self._lookers += 1
         try:

@@ -7,24 +7,20 @@ waits, waits for the thread's own futures, which tests may bring along with the 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
+from pulse_registry.closing import Closing, UnderWay
 from pulse_registry.digest import Digest
-from pulse_registry.errors import InvalidArgument, StoreUnavailable
+from pulse_registry.errors import InvalidArgument
 from pulse_registry.push_future import PushFuture
 from pulse_registry.shadow import Advance, Shadow
 from pulse_registry.timeline import Timeline
 from pulse_registry.versions import PushResult
-
-_logger = logging.getLogger(__name__)
-_TELL_SECONDS: Final = 5.0
-"""How often ``finish`` says what it waits for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +62,6 @@ class PushQueue:
         publish: Callable[[Job], PushResult],
         limit: int,
         run: str,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to publish.
 
@@ -75,13 +70,11 @@ class PushQueue:
             publish: publishes a job, in that thread.
             limit: how many pushes may be on their way.
             run: the run's name, for messages.
-            clock: monotonic time in seconds.
         """
         self._thread = thread
         self._publish = publish
         self._limit = limit
         self._run = run
-        self._clock = clock
         self._lock = threading.RLock()
         self._turns: list[_Turn] = []  # of the jobs on their way, oldest first
         self._spare: _Turn | None = None
@@ -154,32 +147,18 @@ class PushQueue:
         if task is not None:
             task.exception()
 
-    def finish(self, timeout: float | None) -> None:
-        """Wait for all that was queued, tell the log what that is, and end the thread. Idempotent.
+    def finish(self, closing: Closing) -> None:
+        """Wait for all that was queued, and end the thread. Idempotent.
 
         Raises:
-            StoreUnavailable: it is not done in so many seconds; the thread goes on, and so does a later call.
+            StoreUnavailable: it is not done in time; the thread goes on, and so does a later call.
             InvalidArgument: a push's own callback called it, which the thread would wait for.
         """
         if self._at_work == threading.get_ident():
             raise InvalidArgument(
                 f"run {self._run!r}: a callback of a push can't close its registry, which waits for it"
             )
-        began = self._clock()
-        level, told = logging.INFO, began
-        while (left := self._left()) is not None:
-            what, task = left
-            waited = self._clock() - began
-            if timeout is not None and waited >= timeout:
-                raise StoreUnavailable(f"run {self._run!r}: after {timeout} s, {what}. close() again to go on waiting")
-            if level == logging.INFO or self._clock() - told >= _TELL_SECONDS:
-                _logger.log(level, "run %s: closing: %s (%.0f s)", self._run, what, waited)
-                level, told = logging.WARNING, self._clock()
-            patience = _TELL_SECONDS if timeout is None else min(_TELL_SECONDS, timeout - waited)
-            try:
-                task.exception(patience)
-            except TimeoutError:
-                continue
+        closing.wait(self._under_way)
         self._thread.shutdown(wait=True)
 
     def unseen(self) -> BaseException | None:
@@ -193,14 +172,14 @@ class PushQueue:
         errors[0].add_note(f"{steps} pushed with wait=False, and nobody has looked at the future: so it is raised here")
         return errors[0]
 
-    def _left(self) -> tuple[str, Future[Any]] | None:
-        """Say what is not done yet, and return the future of the first of it."""
+    def _under_way(self) -> UnderWay | None:
+        """Say what is not done yet, and return what waits for the first of it."""
         with self._lock:
             waiting = [(turn.job.step, turn.task) for turn in self._turns if turn.job is not None and turn.task]
             others = [(what, task) for what, task in self._others if not task.done()]
         if waiting:
-            return f"{_steps([step for step, _ in waiting])} not committed yet", waiting[0][1]
-        return (f"{others[0][0]} is not done yet", others[0][1]) if others else None
+            return f"{_steps([step for step, _ in waiting])} not committed yet", _waiting(waiting[0][1])
+        return (f"{others[0][0]} is not done yet", _waiting(others[0][1])) if others else None
 
     def _take_turn(self, turn: _Turn) -> None:
         with self._lock:
@@ -233,6 +212,14 @@ class PushQueue:
         job.future.set_result(result)
         for future in job.replaced:
             future.set_result(dataclasses.replace(result, coalesced=True))
+
+
+def _waiting(task: Future[Any]) -> Callable[[float], None]:
+    def wait(seconds: float) -> None:
+        with suppress(TimeoutError):
+            task.exception(seconds)
+
+    return wait
 
 
 def _steps(steps: list[int]) -> str:

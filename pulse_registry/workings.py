@@ -20,6 +20,7 @@ from pulse_kernels import BackendName, warm_up_ahead
 from pulse_registry.backends import backend_of, check_backend
 from pulse_registry.base_check import BaseCheck, pulls_a_check
 from pulse_registry.cache import CachedStore, CacheFolder
+from pulse_registry.closing import Closing
 from pulse_registry.compact import Background, CompactOptions, Compactor
 from pulse_registry.cores import checked_threads
 from pulse_registry.errors import InvalidArgument
@@ -181,11 +182,12 @@ class Workings:
         one that opened it, it does nothing: all of that is the parent's.
 
         Args:
-            timeout: seconds for the pushes that are on their way; None: as long as it takes.
+            timeout: seconds for the pushes that are on their way, and for what prefetches and a compactor have begun;
+                None: as long as it takes. A report and a lease take a few more, where the store is away.
 
         Raises:
-            StoreUnavailable: the pushes were not done in time, and go on; the message names their steps. Close again
-                to go on waiting.
+            StoreUnavailable: something was not done in time, and goes on; the message names it, and the steps of
+                pushes. Close again to go on waiting.
             PulseError: a push with ``wait=False`` failed, and nobody has looked at its future. All is closed.
         """
         unseen = self._end(timeout)
@@ -196,17 +198,19 @@ class Workings:
         """Close; return the failure of a push that nobody has seen."""
         if not self._home.here:
             return None
-        for prefetch in list(self._prefetches):
-            prefetch.close()
+        closing, prefetches = Closing(self.run, timeout), list(self._prefetches)
+        for prefetch in prefetches:
+            prefetch.stop()
         with self._lock:
             self._closed = True
             publisher, pools = self._publisher, (self._pool, self._fetchers)
         if publisher is not None:
-            publisher.close(timeout)
+            publisher.close(closing)
+        for prefetch in prefetches:
+            closing.wait(prefetch.under_way)
+            prefetch.close()
         if self._background is not None:
-            if not self._background.idle.is_set():
-                _logger.info("run %s: closing: a piece of the compactor's work is not done yet", self.run)
-            self._background.close()
+            self._background.close(closing)
         for pool in pools:
             if pool is not None:
                 pool.shutdown(wait=True)

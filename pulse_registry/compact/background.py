@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
+from pulse_registry.closing import Closing, UnderWay
 from pulse_registry.compact.compactor import Compactor
 from pulse_registry.errors import InvalidArgument, PulseError, told
 from pulse_registry.events import Event, EventKind, Events
@@ -27,6 +28,7 @@ class Background:
         failed at a run.
         """
         self.idle = threading.Event()
+        self.idle.set()
         self._compactor = compactor
         self._thread = thread
         self._others = others
@@ -41,14 +43,22 @@ class Background:
             if not self._busy:
                 self._go_on()
 
-    def close(self) -> None:
-        """Stop after the piece of work at hand. Idempotent."""
+    def close(self, closing: Closing) -> None:
+        """Stop after the piece of work at hand. Idempotent.
+
+        Raises:
+            StoreUnavailable: that is not done in time; it goes on, and so does a later call.
+        """
         with self._lock:
             self._closing = True
+        closing.wait(self._under_way)
         self._thread.shutdown(wait=True)
         self._compactor.close()
         for pool in self._others:
             pool.shutdown(wait=True)
+
+    def _under_way(self) -> UnderWay | None:
+        return None if self.idle.is_set() else ("a piece of the compactor's work is not done yet", self.idle.wait)
 
     def _go_on(self) -> None:
         """Queue the next piece, unless this is the end; the lock is held."""

@@ -36,7 +36,9 @@ def test_the_example_worker_follows_the_example_trainer(tmp_path: Path) -> None:
     versions = registry.versions()
     assert [version.step for version in versions] == list(range(10))
     assert out.splitlines()[-1] == f"verified {versions[-1].digest}"
-    assert [line.split(":")[0] for line in out.splitlines()[:-1]] == [f"version {n}" for n in range(10)]
+    served = [int(line.removeprefix("version ").split(":")[0]) for line in out.splitlines()[:-1]]
+    assert served == sorted(set(served)), "it may skip versions, and goes back to none"
+    assert served[-1] == 9
 
 
 @pytest.mark.parametrize("name", ["trainer.py", "worker.py"])

@@ -256,3 +256,21 @@ def test_what_no_other_process_can_open_says_so(tmp_path: Path):
         pickle.dumps(in_memory)
     with Registry(FileStore(tmp_path), "run") as of_a_store, pytest.raises(InvalidArgument, match="URL"):
         pickle.dumps(of_a_store)
+
+
+def test_a_child_that_asks_for_the_end_of_its_parents_push_is_told_and_does_not_wait(tmp_path: Path):
+    code = """
+from pulse_registry.push_future import PushFuture
+pending, done = PushFuture(7), PushFuture(8)
+done.set_result("committed")
+def child():
+    for ask in (pending.result, pending.exception):
+        try:
+            ask()
+        except pulse_registry.InvalidArgument as error:
+            say(type(error).__name__, "step 7" in str(error), str(os.getppid()) in str(error))
+    say(done.result())
+say("exit", in_child(child))
+"""
+    told = "InvalidArgument True True"
+    assert script(code, tmp_path) == [told, told, "committed", "exit 0"]

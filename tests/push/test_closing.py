@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pulse_registry import push_queue
+from pulse_registry import closing
+from pulse_registry.compact import Compactor
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.registry import Registry
 from pulse_registry.versions import PushResult
@@ -136,7 +137,7 @@ def test_close_names_the_steps_that_are_not_committed_in_time_and_a_later_one_go
 def test_close_says_what_it_waits_for_and_again_while_it_lasts(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_queue, "_TELL_SECONDS", 0.001)
+    monkeypatch.setattr(closing, "_TELL_SECONDS", 0.001)
     caplog.set_level(logging.INFO, "pulse_registry")
     said = SimpleQueue[logging.LogRecord]()
     monkeypatch.setattr(caplog.handler, "emit", said.put)
@@ -145,10 +146,10 @@ def test_close_says_what_it_waits_for_and_again_while_it_lasts(
     registry.push(0, model)
     with store.shut():
         registry.push(1, model, wait=False)
-        closing = threading.Thread(target=registry.close)
-        closing.start()
+        closer = threading.Thread(target=registry.close)
+        closer.start()
         first = [said.get(timeout=PATIENCE) for _ in range(3)]
-    closing.join(PATIENCE)
+    closer.join(PATIENCE)
     assert [record.levelno for record in first] == [logging.INFO, logging.WARNING, logging.WARNING]
     assert all("closing: step 1 was not committed yet" in record.getMessage() for record in first)
 
@@ -159,6 +160,48 @@ def test_close_without_pushes_on_their_way_says_nothing(caplog: pytest.LogCaptur
         registry.push(0, small_model())
     quick(DictStore()).close()
     assert not [record for record in caplog.records if "closing" in record.getMessage()]
+
+
+def test_close_gives_up_in_time_on_the_compactor_and_a_later_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def step(self: Compactor) -> None:
+        began.set()
+        assert go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(Compactor, "step", step)
+    before, registry = threads(), quick(DictStore(), compact="inline")
+    registry.push(0, small_model())
+    assert began.wait(PATIENCE)
+    with pytest.raises(StoreUnavailable, match="a piece of the compactor's work is not done yet"):
+        registry.close(timeout=0.001)
+    go_on.set()
+    registry.close(timeout=PATIENCE)
+    assert not threads() - before
+
+
+def test_close_gives_up_in_time_on_a_prefetch_and_a_later_one_goes_on() -> None:
+    before, store, model = threads(), GateStore(), small_model()
+    with quick(store) as trainer:
+        trainer.push(0, model)
+    worker = quick(store)
+    began, go_on, stage = threading.Event(), threading.Event(), worker.stage
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        began.set()
+        assert go_on.wait(PATIENCE)
+        return stage(*arguments, **options)
+
+    worker.stage = slow  # type: ignore[method-assign]
+    prefetch = worker.prefetch(into=garbage(model))
+    assert began.wait(PATIENCE)
+    with pytest.raises(StoreUnavailable, match="a prefetch has not ended what it began"):
+        worker.close(timeout=0.001)
+    go_on.set()
+    worker.close(timeout=PATIENCE)
+    with pytest.raises(InvalidArgument, match="closed"):
+        prefetch.take()
+    assert not threads() - before
 
 
 def test_close_waits_for_the_keyframe_that_follows_a_push() -> None:
