@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -14,10 +15,15 @@ _V1_FOLDERS = ("cpu,cpuacct", "cpu")
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use, at least one."""
+    """Return how many cores this process may use, at least one. Quotas are read once a process: that takes files."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota(_text)
+    quota = _own_quota()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+@functools.cache
+def _own_quota() -> float | None:
+    return cpu_quota(_text)
 
 
 def checked_threads(threads: int | None) -> int:

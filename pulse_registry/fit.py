@@ -40,36 +40,45 @@ def fit(layout: Layout, views: Mapping[str, View], *, cast: bool = False) -> Fit
         LayoutMismatch: the tensors can't take it; the first difference is named.
     """
     _check_names(layout, views)
-    names: dict[str, list[str]] = {tensor.name: [tensor.name] for tensor in layout.tensors}
+    aliases: dict[str, list[str]] = {}
     for alias, name in layout.tied.items():
         if alias in views:
-            names[name].append(alias)
+            aliases.setdefault(name, []).append(alias)
     found, further = Fit([]), []
     numbers: dict[tuple[Any, ...], int] = {}
     for number, tensor in enumerate(layout.tensors):
-        distinct: dict[tuple[Any, ...], View] = {}
-        for name in names[tensor.name]:
-            view = views[name]
+        first, *same = (views[name] for name in (tensor.name, *aliases.get(tensor.name, ())))
+        for view in (first, *same):
             _check_tensor(tensor, view, cast=cast)
-            distinct.setdefault(view.identity if view.size else (), view)
-        first, *others = distinct.values()
-        found.views.append(first)
-        further += others
-        places: list[Place] = []
+        others = _others(first, same)
         for view in (first, *others):
             other = numbers.setdefault(view.identity, number) if view.size else number
             if other != number:
                 _check_tied(layout.tensors[other], tensor)
                 found.tied.append((other, number))
-            places.append(WIDENED.get((tensor.dtype, view.dtype), Strided)(view.cells))
-        for at, view in enumerate(others):
-            _check_apart([first, *others[:at]], view)
+        found.views.append(first)
+        further += others
         if others:
-            found.places[number] = Replicas(places)
+            found.places[number] = Replicas([_place(tensor, view) for view in (first, *others)])
         elif first.dtype != tensor.dtype:
-            found.places[number] = places[0]
+            found.places[number] = _place(tensor, first)
     found.views.extend(further)
     return found
+
+
+def _others(first: View, aliases: list[View]) -> list[View]:
+    """Return the views of further memory among those of names that the version ties to the first."""
+    others: list[View] = []
+    for view in aliases:
+        seen = [first, *others]
+        if view.size and all(view.identity != one.identity for one in seen):
+            _check_apart(seen, view)
+            others.append(view)
+    return others
+
+
+def _place(tensor: Tensor, view: View) -> Place:
+    return WIDENED.get((tensor.dtype, view.dtype), Strided)(view.cells)
 
 
 def check_layout(layout: Layout, views: Mapping[str, View]) -> None:

@@ -16,6 +16,7 @@ from pulse_registry.compact import CompactOptions, Compactor
 from pulse_registry.compact.requests import ask, check_request
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument
+from pulse_registry.held import Held
 from pulse_registry.labels import checked_metadata, integer
 from pulse_registry.log import RunState
 from pulse_registry.model import Model, View, read_model, read_target
@@ -141,8 +142,8 @@ class Registry(Catalogue):
             InvalidArgument: ``check`` is none of these.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
-        timeline = Timeline()
-        return self._stage(version, read_target(into), fresh, cast, check, timeline)
+        timeline, views = Timeline(), read_target(into)
+        return self._stage(version, views, self._held.of(views), fresh, cast, check, timeline)
 
     def pull(
         self,
@@ -161,7 +162,8 @@ class Registry(Catalogue):
             As ``stage``; the weights are then as they were.
         """
         timeline, views = Timeline(), read_target(into)
-        with self._held.of(views).pulling, self._stage(version, views, fresh, cast, check, timeline) as staged:
+        held = self._held.of(views)
+        with held.pulling, self._stage(version, views, held, fresh, cast, check, timeline) as staged:
             return staged.apply()
 
     @overload
@@ -345,6 +347,7 @@ class Registry(Catalogue):
         self,
         version: VersionName,
         views: Mapping[str, View],
+        held: Held,
         fresh: bool,
         cast: bool,
         check: BaseCheck | None,
@@ -360,7 +363,7 @@ class Registry(Catalogue):
                 state,
                 entry,
                 staging.into(geometry, views, cast=cast),
-                self._held.of(views),
+                held,
                 fresh=fresh,
                 undo_limit=int(self._undo_share * geometry.nbytes),
                 timeline=timeline,

@@ -110,7 +110,7 @@ class Weights:
         spans = self._views(group)
         if spans is not None:
             return backend.gather_spans(spans, index)
-        found = [self._places[number].read(places) for number, places, _ in parts(group, index)]
+        found = [self._place(number).read(places) for number, places, _ in parts(group, index)]
         return np.concatenate([*found, np.empty(0, group.cell_type.dtype)])
 
     def step(
@@ -135,14 +135,14 @@ class Weights:
             backend.scatter_spans(spans, index, values)
             return
         for number, places, chosen in parts(group, index):
-            self._places[number].write(places, values[chosen])
+            self._place(number).write(places, values[chosen])
 
     def fill(self, group: Group, cells: Cells) -> None:
         """Store all cells of the group."""
         done = 0
         for span in group.spans:
             size = span.stop - span.start
-            self._places[span.tensor].write(slice(span.start, span.stop), cells[done : done + size])
+            self._place(span.tensor).write(slice(span.start, span.stop), cells[done : done + size])
             done += size
 
     def copy_of(self, group: Group) -> Cells:
@@ -151,7 +151,7 @@ class Weights:
 
     def exact_at(self, group: Group, index: Index) -> bool:
         """Whether memory holds there what ``gather`` returns: no replica that differs, and no further bits."""
-        return self.plain or all(self._places[number].exact(places) for number, places, _ in parts(group, index))
+        return self.plain or all(self._place(number).exact(places) for number, places, _ in parts(group, index))
 
     def digest(self, backend: Backend, map_: Callable[..., Iterator[Digest]]) -> Digest:
         """Return the state digest by a full pass; ``map_`` is ``map`` or an executor's."""
@@ -160,7 +160,7 @@ class Weights:
     def digest_of(self, backend: Backend, group: Group) -> Digest:
         """Return one group's share of the state digest; another one, where memory holds more than the cells."""
         digest = Digest(*backend.digest_spans(self.spans(group), group.start))
-        exact = self.plain or all(self._places[span.tensor].exact(slice(span.start, span.stop)) for span in group.spans)
+        exact = self.plain or all(self._place(span.tensor).exact(slice(span.start, span.stop)) for span in group.spans)
         return digest if exact else digest + Digest(1, 1)
 
     def _views(self, group: Group) -> list[Cells] | None:
@@ -177,17 +177,20 @@ class Weights:
     def _take(self, arrays: Sequence[npt.NDArray[Any]], places: Mapping[int, Place]) -> None:
         self.arrays = list(arrays)
         self.plain = not places
-        self._places = [places.get(number) or Strided(array) for number, array in enumerate(self.arrays)]
+        self._places = places
         self._flat = [
             array.reshape(-1) if array.flags.c_contiguous and number not in places else None
             for number, array in enumerate(self.arrays)
         ]
 
+    def _place(self, number: int) -> Place:
+        return self._places.get(number) or Strided(self.arrays[number])
+
     def _span(self, number: int, start: int, stop: int) -> Cells:
         flat = self._flat[number]
         if flat is not None:
             return flat[start:stop]
-        return self._places[number].read(slice(start, stop))
+        return self._place(number).read(slice(start, stop))
 
 
 def _overlaps_itself(array: npt.NDArray[Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import get_args
 import jsonschema
 import pytest
 from blake3 import blake3
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -522,6 +522,7 @@ def test_the_exporter_writes_the_files_into_the_folder_named(tmp_path, capsys):
 
 
 @given(documents)
+@settings(max_examples=30)  # each is validated against its schema from scratch
 def test_every_document_fits_its_json_schema(document: Schema):
     (name,) = [name for name, kind in DOCUMENTS.items() if kind is type(document)]
     schema = json.loads(exported()[f"{name}.schema.json"])
