@@ -20,9 +20,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
-# Two more for the suite: a third of a test's time is waiting, for servers, processes and disks. Each begins with a part
+# One more for the suite: a third of a test's time is waiting, for servers, processes and disks. Each begins with a part
 # of it of its own (`worksteal`), so that what the tests of a file share is made once, and not in each process.
-TESTERS := $(shell expr $(WORKERS) + 2)
+TESTERS := $(shell expr $(WORKERS) + 1)
 IN_RANGE := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
