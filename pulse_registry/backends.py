@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from pulse_kernels import Backend, BackendName, BackendUnavailable, get_backend
+import importlib.util
+from typing import Final
+
+from pulse_kernels import Backend, BackendName, BackendUnavailable, get_backend, loops_cached, loops_folder
 from pulse_registry.errors import InvalidArgument
+
+_COMPILES: Final = (
+    "this process compiles them, for some ten seconds of one core, from its first push or pull on, "
+    "and those may wait for it. "
+)
+_NOWHERE: Final = (
+    f"no folder can be written to keep the compiled kernels in: {_COMPILES}Set NUMBA_CACHE_DIR to a folder that this "
+    "user can write, filled by `pulse warm-up --to DIR`"
+)
+_NOT_YET: Final = (
+    f"there are no compiled kernels in {{}} yet: {_COMPILES}Later processes find them there. Call warm_up() before the "
+    "first step, or run `pulse warm-up` when this host is set up"
+)
 
 
 def backend_of(name: BackendName) -> Backend:
@@ -26,3 +42,16 @@ def check_backend(name: BackendName) -> None:
     """
     if name != "auto":
         backend_of(name)
+
+
+def what_compiles(name: BackendName) -> str | None:
+    """Return what a process should be told that finds no compiled kernels on disk, and compiles some; None if it won't.
+
+    Looks at files alone: nothing is loaded.
+    """
+    if name == "reference" or importlib.util.find_spec("numba") is None:
+        return None
+    folder = loops_folder()
+    if folder is None:
+        return _NOWHERE
+    return None if loops_cached(folder) else _NOT_YET.format(folder)

@@ -34,7 +34,7 @@ class EventKind(StrEnum):
     PUSH_FAILED = "push_failed"
     """A push was not committed; where the trainer may go on, its next push carries the changes."""
     KERNELS_NOT_CACHED = "kernels_not_cached"
-    """No folder takes the compiled kernels: this process compiles for itself, and its first pushes or pulls wait."""
+    """The kernels are not on disk: this process compiles them, and its first pushes or pulls may wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

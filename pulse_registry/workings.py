@@ -13,11 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 from weakref import WeakSet
 
 from pulse_kernels import BackendName, warm_up_ahead
-from pulse_registry.backends import backend_of, check_backend
+from pulse_registry.backends import backend_of, check_backend, what_compiles
 from pulse_registry.base_check import BaseCheck, pulls_a_check
 from pulse_registry.cache import CachedStore, CacheFolder
 from pulse_registry.closing import Closing
@@ -47,12 +47,6 @@ from pulse_registry.versions import PushResult
 from pulse_schemas import Signer
 
 _logger = logging.getLogger(__name__)
-
-_NOT_CACHED: Final = (
-    "no folder can be written to keep the compiled kernels in: this process compiles them for itself, for some ten "
-    "seconds of one core in the background, and the first pushes and pulls may wait for it. Set NUMBA_CACHE_DIR to a "
-    "folder that this user can write, filled by `pulse warm-up --to DIR`"
-)
 
 
 class Workings:
@@ -90,7 +84,8 @@ class Workings:
             options: how to publish.
             backend: of the kernels.
             threads: that compute, at most; None: one for each core that this process may use.
-            ahead: compile the kernels in the background, from the first call on that needs one.
+            ahead: compile the kernels in the background, from the first call on that needs one; and tell now, not then,
+                where they are not on disk.
             spool: folder for keyframes on their way, where a pull after one that died finds what it had fetched; None
                 for memory, or a temporary folder.
             undo_share: what a worker keeps to go back in memory, at most, as a share of the weights' bytes.
@@ -174,6 +169,8 @@ class Workings:
         self._home = Home()
         self._reopening: Callable[[], object] | None = None
         self._lacks_key = False
+        if ahead:
+            self._tell_what_compiles()
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for pushes and reports under way, stop the threads, close connections. Idempotent.
@@ -269,6 +266,11 @@ class Workings:
     def _check_process(self) -> None:
         self._home.check(f"this registry of run {self.run!r}")
 
+    def _tell_what_compiles(self) -> None:
+        waits = what_compiles(self._backend_name)
+        if waits is not None:
+            self._events.tell(Event(EventKind.KERNELS_NOT_CACHED, self.run, waits))
+
     def _working(self) -> Staging:
         self._check_process()
         with self._lock:
@@ -276,9 +278,9 @@ class Workings:
                 raise InvalidArgument("the registry was closed; open it again")
             if self._staging is None:
                 backend = backend_of(self._backend_name)
-                if backend.compiles_anew():
-                    self._events.tell(Event(EventKind.KERNELS_NOT_CACHED, self.run, _NOT_CACHED))
-                if self._ahead and backend.name != "reference":
+                if not self._ahead:
+                    self._tell_what_compiles()
+                elif backend.name != "reference":
                     warm_up_ahead()
                 self._pool = self._around.threads(self._threads, "pulse")
                 self._fetchers = self._around.threads(FETCH_THREADS, "pulse-fetch")

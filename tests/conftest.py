@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from pulse_kernels import get_backend
+from pulse_registry.backends import what_compiles
 from tests import servers
 from tests.servers import S3Bucket, S3Server
 
@@ -27,6 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--device") == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # or 3.9 warns; the kernels have no floating point
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # Once and not in each test process, where they are not on disk yet: `open` tells its users of that.
+    if not hasattr(session.config, "workerinput") and what_compiles("auto") is not None:
+        get_backend("numba").warm_up(2)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@
 
 from pulse_kernels.ahead import warm_up_ahead
 from pulse_kernels.backend import Backend, BackendName, get_backend
+from pulse_kernels.cached_loops import loops_cached, loops_folder
 from pulse_kernels.cells import CELL_TYPES, Cells, CellType, Index
 from pulse_kernels.errors import BackendUnavailable, CodecError, RankError
 from pulse_kernels.group import GROUP_BYTES, CoderName, decode_group, encode_group
@@ -30,5 +31,7 @@ __all__ = [
     "decode_group",
     "encode_group",
     "get_backend",
+    "loops_cached",
+    "loops_folder",
     "warm_up_ahead",
 ]

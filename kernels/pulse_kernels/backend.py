@@ -42,9 +42,6 @@ class Backend(Protocol):
         It is done step by step; ``stopped`` is asked before each, and ends it early.
         """
 
-    def compiles_anew(self) -> bool:
-        """Tell whether each process compiles for itself, since no folder takes what was compiled."""
-
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """Return (index, old, new): where ``live`` differs from ``base`` as bits, and both values there."""
 

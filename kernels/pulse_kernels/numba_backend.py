@@ -15,7 +15,7 @@ from pulse_kernels.coded import Coded
 from pulse_kernels.digest_tables import LANE_SEEDS, coefficients
 from pulse_kernels.errors import RankError
 from pulse_kernels.numba_coding import NumbaCoding
-from pulse_kernels.numba_compile import cache_folder, compiled, loops_of
+from pulse_kernels.numba_compile import compiled, loops_of
 from pulse_kernels.numba_spans import Table, table
 from pulse_kernels.simd import LANES
 
@@ -47,10 +47,6 @@ class NumbaBackend:
             if stopped():
                 return
             compiled(name, cells)
-
-    def compiles_anew(self) -> bool:
-        """See ``Backend.compiles_anew``; compiles one small loop to find out."""
-        return cache_folder() is None
 
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """See ``Backend.diff``."""

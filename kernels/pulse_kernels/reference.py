@@ -26,10 +26,6 @@ class ReferenceBackend:
     def warm_up(self, width: int, stopped: Callable[[], bool] = lambda: False) -> None:
         """There is nothing to prepare."""
 
-    def compiles_anew(self) -> bool:
-        """Nothing is compiled."""
-        return False
-
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """See ``Backend.diff``."""
         index = np.flatnonzero(live != base).astype(np.uint32)

@@ -12,7 +12,8 @@ import pytest
 
 import pulse_kernels
 import pulse_registry
-from pulse_registry import AccessDenied, InvalidArgument, PulseError, opening
+from pulse_kernels import BackendName
+from pulse_registry import AccessDenied, Event, InvalidArgument, PulseError, Registry, backends, opening
 from pulse_registry.store import MemoryStore
 
 
@@ -112,26 +113,65 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TELLS = """
-import numpy, pulse_registry
+import logging, numpy, sys, pulse_registry
+logging.getLogger("pulse_registry").disabled = True
 events = []
 with pulse_registry.open("memory://x", run="run", on_event=events.append) as registry:
+    print(*(event.kind for event in events), "numba" in sys.modules)
+    print(*(part in event.message for event in events for part in ("NUMBA_CACHE_DIR", "warm_up()", *sys.argv[1:])))
     registry.push(0, {"w": numpy.zeros(4, numpy.float32)})
-print(*(event.kind for event in events))
-print(*("NUMBA_CACHE_DIR" in event.message for event in events))
+    print(len(events))
 """
 
 
 @pytest.mark.usefixtures("sealed")
-def test_where_no_folder_keeps_the_kernels_the_first_push_tells_so():
-    code = "import logging; logging.getLogger('pulse_registry').disabled = True" + TELLS
-    assert python(code) == ["kernels_not_cached", "True"]
+def test_where_no_folder_keeps_the_kernels_open_tells_so_before_a_push_waits_for_them():
+    assert python(TELLS) == ["kernels_not_cached", "False", "True", "False", "1"]
 
 
 @pytest.mark.usefixtures("sealed")
-def test_a_named_folder_keeps_them_and_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
-    assert python(TELLS) == []
-    assert list((tmp_path / "kernels").rglob("*.nbc"))
+def test_where_no_kernel_is_compiled_yet_open_tells_so_and_the_next_process_has_nothing_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    assert python(TELLS, folder) == ["kernels_not_cached", "False", "False", "True", "True", "1"]
+    assert python(TELLS, folder) == ["False", "0"]
+    assert list(folder.rglob("*.nbc"))
+
+
+FOUND = """
+from pulse_kernels import loops_folder
+from pulse_kernels.numba_compile import cache_folder
+print(loops_folder(), cache_folder())
+"""
+
+
+@pytest.mark.usefixtures("sealed")
+@pytest.mark.parametrize("writable", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME", None])
+def test_the_folder_that_is_looked_into_is_the_one_that_numba_takes(
+    writable: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if writable == "HOME":
+        monkeypatch.delenv("XDG_CACHE_HOME")
+    if writable is not None:
+        monkeypatch.setenv(writable, str(tmp_path / "here"))
+    looked, taken = python(FOUND)
+    assert looked == taken
+    assert looked.startswith(str(tmp_path / "here")) == (writable is not None)
+
+
+@pytest.mark.parametrize(("backend", "told"), [("reference", []), ("numba", ["kernels_not_cached"])])
+def test_a_registry_made_of_a_store_tells_at_its_first_push(
+    backend: BackendName, told: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(backends, "loops_folder", lambda: None)
+    events: list[Event] = []
+    with Registry(MemoryStore("told"), "run", backend=backend, on_event=events.append) as registry:
+        assert events == []
+        registry.push(0, {"w": numpy.zeros(4, numpy.float32)})
+        registry.push(1, {"w": numpy.ones(4, numpy.float32)})
+    assert [event.kind for event in events] == told
 
 
 def test_a_registry_says_what_it_is_without_asking_the_store(tmp_path: Path):
