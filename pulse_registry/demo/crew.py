@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import queue
 import signal
@@ -93,15 +94,8 @@ class Crew:
     def _start(self, name: str, body: Callable[[Wires, str], None], threads: int) -> None:
         process = self._context.Process(target=enter, args=(body, self._wires, name, threads), name=name, daemon=True)
         self._processes[name] = process
-        if threading.current_thread() is not threading.main_thread():
+        with interrupt_held():
             process.start()
-            return
-        # Ctrl-C reaches the whole group; the supervisor alone answers it, and children inherit what is ignored.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            process.start()
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     def _next(self) -> Event | None:
         try:
@@ -137,6 +131,31 @@ class Crew:
                     if process.exitcode is not None
                     else f"the process {process.name} did not end within {_END_SECONDS:.0f} s"
                 )
+
+
+@contextlib.contextmanager
+def interrupt_held() -> Iterator[None]:
+    """Hold back Ctrl-C until the end of the block, and from processes that are started in it for good.
+
+    It reaches the whole group, but the supervisor alone answers it.
+
+    Raises:
+        KeyboardInterrupt: at the end, if it came meanwhile.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))  # another thread may be given it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a new process inherits this
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -21,9 +21,11 @@ for extra in ("torch", "transformers", "accelerate", "gguf", "matplotlib"):
     pytest.importorskip(extra)
 
 PROGRAM = """
-import sys
+import signal, sys
 from pathlib import Path
 from pulse_registry.demo import run_demo
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background, where it is ignored
 
 steps, model, root, out, as_json = sys.argv[1:]
 sys.exit(run_demo(steps=int(steps), model=model, root=root or None, out=Path(out), json_output=as_json == "json"))
