@@ -47,10 +47,10 @@ def fit(layout: Layout, views: Mapping[str, View], *, cast: bool = False) -> Fit
     found, further = Fit([]), []
     numbers: dict[tuple[Any, ...], int] = {}
     for number, tensor in enumerate(layout.tensors):
-        first, *same = (views[name] for name in (tensor.name, *aliases.get(tensor.name, ())))
+        first, same = views[tensor.name], [views[alias] for alias in aliases.get(tensor.name, ())]
         for view in (first, *same):
             _check_tensor(tensor, view, cast=cast)
-        others = _others(first, same)
+        others = _others(first, same) if same else same
         for view in (first, *others):
             other = numbers.setdefault(view.identity, number) if view.size else number
             if other != number:
@@ -107,8 +107,10 @@ def _check_names(layout: Layout, views: Mapping[str, View]) -> None:
 
 
 def _check_tensor(tensor: Tensor, view: View, *, cast: bool = False) -> None:
+    if view.shape == tensor.shape and view.dtype == tensor.dtype:
+        return
     widens = (tensor.dtype, view.dtype) in WIDENED
-    if view.shape == tensor.shape and (view.dtype == tensor.dtype or (cast and widens)):
+    if view.shape == tensor.shape and cast and widens:
         return
     hint = ""
     if view.shape == tensor.shape and widens and view.on_host:

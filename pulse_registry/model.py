@@ -92,7 +92,7 @@ class View:
         """
         return self.read()
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """How many cells."""
         return math.prod(self.shape)
@@ -138,7 +138,7 @@ def read_target(model: Model) -> dict[str, View]:
     views = read_model(model)
     is_own = _ownership(model)
     for view in views.values():
-        if view.size and (view.copied or not is_own(view)):
+        if (view.copied or not is_own(view)) and view.size:
             raise InvalidModel(
                 f"tensor {view.name!r} is a copy of what the model computes with: to write into it would change "
                 "nothing. Pass a mapping of names to the tensors themselves"

@@ -16,9 +16,12 @@ SMALL_PIECES = {"PULSE_SINGLE_PUT_BYTES": "4096", "PULSE_PART_BYTES": str(5 << 2
 """So that a keyframe of a few MB goes in parts, and a patch in one piece."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[dict[str, Service]]:
-    """Services that tests share, by kind of root, each started when it is first asked for."""
+    """Services that the tests of a file share, by kind of root, each started when it is first asked for.
+
+    They look for news all the time, and so end with these tests, not with the last of all.
+    """
     with ExitStack() as stack:
 
         class Started(dict[str, Service]):
