@@ -51,6 +51,7 @@ OTHER: Final[dict[str, type[PulseError]]] = {
     "InvalidRequest": InvalidArgument,  # 400, 404, 405, 413, 422: the request itself is not valid
     "Unauthenticated": AccessDenied,  # 401: no token, a wrong or an expired one
     "DamagedRequest": StoreUnavailable,  # 400: the body does not hash to its Content-Digest: send it again
+    "SlowRequest": StoreUnavailable,  # 408: the body came too slowly
     "TooManyRequests": StoreUnavailable,  # 429, with Retry-After
 }
 """Problems that no error of the library stands behind, and what a client raises for them."""

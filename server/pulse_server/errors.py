@@ -4,7 +4,8 @@ Refused                 base: status, problem name and headers of the answer
 ├── Unauthenticated     401: no token, a wrong or an expired one
 ├── TooManyRequests     429: over a limit; Retry-After says when to come again
 ├── DamagedRequest      400: the body does not hash to its Content-Digest; it can be sent again
-└── InvalidRequest      400, 408, 413, 431: the request itself is not valid
+├── SlowRequest         408: the body came too slowly; it can be sent again
+└── InvalidRequest      400, 413, 431: the request itself is not valid
 
 A token that is good but not enough is the library's own AccessDenied (403).
 """
@@ -76,6 +77,13 @@ class DamagedRequest(Refused, StoreUnavailable):
 
     problem = "DamagedRequest"
     status = HTTPStatus.BAD_REQUEST
+
+
+class SlowRequest(Refused, StoreUnavailable):
+    """The body did not come in time; nothing was done."""
+
+    problem = "SlowRequest"
+    status = HTTPStatus.REQUEST_TIMEOUT
 
 
 class InvalidRequest(Refused, InvalidArgument):

@@ -21,9 +21,19 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_server.access import Guard
-from pulse_server.errors import DamagedRequest, InvalidRequest, Refused, TooManyRequests, Unauthenticated
+from pulse_server.errors import (
+    DamagedRequest,
+    InvalidRequest,
+    Refused,
+    SlowRequest,
+    TooManyRequests,
+    Unauthenticated,
+)
 from pulse_server.rate import RateLimit
 from pulse_server.settings import Settings
+
+CALLER: Final = "pulse.caller"
+"""Where a request's scope says who asks: a token's id, or an address for a request without a good token."""
 
 _FREE: Final = frozenset({"/healthz", "/readyz"})
 _PAGE_PER_S: Final = 500
@@ -34,6 +44,8 @@ _OBJECT: Final = re.compile(r"/v1/runs/[^/]+/objects/.+", re.DOTALL)
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLOSE: Final = {"connection": "close"}
 _BUSY_RETRY_S: Final = 1.0
+_PACED_BYTES: Final = 2 << 20
+"""Of an object: so many must come in the time that another body has as a whole. Clients give up at twice the pace."""
 
 
 def install(app: FastAPI, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,6 +62,7 @@ class Limits:
         self._known = RateLimit(settings.rate_per_s, settings.rate_burst, clock=clock)
         self._strangers = RateLimit(settings.anonymous_per_s, settings.anonymous_burst, clock=clock)
         self._page = RateLimit(_PAGE_PER_S, _PAGE_BURST, clock=clock)
+        self._clock = clock
         self._pending: Counter[str] = Counter()
         self._buffered = 0
 
@@ -63,6 +76,7 @@ class Limits:
         except Refused as refusal:
             await _refuse(refusal, scope, send)
             return
+        scope[CALLER] = caller
         self._pending[caller] += 1
         try:
             if scope["method"] in _WITHOUT_BODY:
@@ -120,7 +134,7 @@ class Limits:
             if digest is not None and not hmac.compare_digest(hashlib.sha256(data).digest(), digest):
                 raise _damaged()
         except TimeoutError:
-            await _refuse(_slow(self._settings.body_seconds), scope, send)
+            await _refuse(_slow(self._settings.body_seconds, "the body"), scope, send)
         except Refused as refusal:
             await _refuse(refusal, scope, send)
         else:
@@ -167,20 +181,30 @@ class Limits:
 
     def _checked(self, receive: Receive, digest: bytes | None) -> Callable[[], Awaitable[Message]]:
         size, hasher, ended = 0, hashlib.sha256(), False
+        patience = self._settings.body_seconds
+        left, moved = patience, 0
+        what = f"{_PACED_BYTES:,} bytes of the object"
 
         async def checked() -> Message:
-            nonlocal size, ended
+            nonlocal size, ended, left, moved
             if ended:
                 return await receive()  # waits for the client to go
+            began = self._clock()
             try:
-                async with asyncio.timeout(self._settings.body_seconds):
+                async with asyncio.timeout(left):
                     message = await receive()
             except TimeoutError:
-                raise _slow(self._settings.body_seconds) from None
+                raise _slow(patience, what) from None
+            left -= self._clock() - began  # what passes between two calls is the service's own time
             piece: bytes = message.get("body", b"")
             size += len(piece)
+            moved += len(piece)
+            if moved >= _PACED_BYTES:
+                left, moved = patience, 0
             _check_size(size, self._settings.max_object_bytes)
             ended = message["type"] != "http.request" or not message.get("more_body", False)
+            if left <= 0 and not ended:
+                raise _slow(patience, what)
             if digest is not None and message["type"] == "http.request":
                 hasher.update(piece)
                 if ended and not hmac.compare_digest(hasher.digest(), digest):
@@ -230,9 +254,8 @@ def _damaged() -> DamagedRequest:
     return DamagedRequest("the body does not hash to its Content-Digest: nothing was done; send it again")
 
 
-def _slow(seconds: float) -> InvalidRequest:
-    detail = f"the body did not come within {seconds:g} s"
-    return InvalidRequest(detail, HTTPStatus.REQUEST_TIMEOUT, headers=_CLOSE)
+def _slow(seconds: float, what: str) -> SlowRequest:
+    return SlowRequest(f"{what} did not come within {seconds:g} s", headers=_CLOSE)
 
 
 def _once(body: bytes, receive: Receive) -> Receive:

@@ -28,6 +28,7 @@ from pulse_server.feeds import Feeds
 from pulse_server.metrics import Metrics, RunFigures
 from pulse_server.reports import Reports
 from pulse_server.settings import Settings
+from pulse_server.spool import Spool
 from pulse_server.store_metrics import MetricsStore
 from pulse_server.threads import in_thread
 from pulse_server.urls import Urls, UrlSigner
@@ -39,7 +40,6 @@ _LIST_S: Final = 3.0
 _RETRY_S: Final = 1.0
 """For the store: clients wait 20 s for an answer, and try again themselves."""
 _MAX_LAYOUTS: Final = 1_000
-_MAX_OBJECT_UPLOADS: Final = 8
 _ANNOUNCE_S: Final = 0.1
 _LINES_PER_S: Final = 2_000
 """Workers that an event stream tells of in a second, about: the more there are, the longer a new list of them waits."""
@@ -59,7 +59,7 @@ class Service:
         urls: signs URLs of objects.
         reports: of workers.
         checkers: threads for many small calls at once; what runs in them waits for no other.
-        uploads: bounds the objects that go through the service at a time.
+        spool: takes the objects that go through the service.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Service:
             keep_s=settings.report_ttl_s,
             clock=clock,
         )
-        self.uploads = asyncio.Semaphore(_MAX_OBJECT_UPLOADS)
+        self.spool = Spool(self._callers, objects=settings.max_uploads, nbytes=settings.max_spooled_bytes)
         self.stopping = False
         self._full_nbytes: dict[str, int] = {}
         self._runs: asyncio.Task[list[str]] | None = None

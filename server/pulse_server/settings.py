@@ -66,7 +66,9 @@ class Settings(BaseSettings):
     max_body_bytes: Annotated[Bytes, Field(description="of a request, but for objects")] = 16 * MIB
     max_object_bytes: Annotated[Bytes, Field(description="of an object that goes through the service")] = 64 << 30
     max_header_bytes: Annotated[int, Field(ge=1024, description="of a request's line and headers")] = 64 << 10
-    body_seconds: Annotated[Seconds, Field(description="to send a body; of an object: to send its next piece")] = 60
+    max_uploads: Annotated[int, Field(ge=1, description="objects that a token sends through the service for a run")] = 8
+    max_spooled_bytes: Annotated[Bytes, Field(description="of these; for all runs, four times as many")] = 64 << 30
+    body_seconds: Annotated[Seconds, Field(description="to send a body; of an object: to send each 2 MiB of it")] = 60
     stop_seconds: Annotated[Seconds, Field(description="what is under way at a stop may take this long")] = 8
     trusted_proxies: Annotated[str, Field(description="addresses whose X-Forwarded headers count")] = ""
 

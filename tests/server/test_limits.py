@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -227,10 +227,49 @@ def test_a_body_that_does_not_come_is_not_waited_for(path: str) -> None:
 
     async def ask(client: httpx.AsyncClient) -> None:
         method = "PUT" if "objects" in path else "POST"
-        check_problem(await client.request(method, path, content=stuck()), 408, "InvalidRequest")
+        check_problem(await client.request(method, path, content=stuck()), 408, "SlowRequest")
 
     service.run(ask)
     assert service.app.state.seen == []
+
+
+def test_an_object_that_trickles_is_not_waited_for_though_each_piece_comes_in_time() -> None:
+    service = Service(body_seconds=60)
+
+    async def trickle(pieces: int) -> AsyncIterator[bytes]:
+        for _ in range(pieces):
+            service.clock.seconds += 30
+            yield b"x"
+
+    async def slow(megabytes: int) -> AsyncIterator[bytes]:
+        for _ in range(megabytes):
+            service.clock.seconds += 20
+            yield b"x" * (1 << 20)
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        path = "/v1/runs/a/objects/patch/x"
+        check_problem(await client.put(path, content=trickle(3)), 408, "SlowRequest")
+        assert (await client.put(path, content=slow(20))).status_code == 201
+
+    service.run(ask)
+    assert [*map(len, service.app.state.seen)] == [20 << 20]
+
+
+def test_what_the_service_does_between_two_pieces_is_not_the_senders_time() -> None:
+    service = Service(body_seconds=60)
+
+    @service.app.put("/v1/runs/{run}/objects/slowly/{path:path}")
+    async def busy(request: Request) -> None:
+        async for _ in request.stream():
+            service.clock.seconds += 100
+
+    service.app.router.routes.insert(0, service.app.router.routes.pop())
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        answer = await client.put("/v1/runs/a/objects/slowly/x", content=pieces(b"x", b"y", b"z"))
+        assert answer.status_code == 200
+
+    service.run(ask)
 
 
 @pytest.mark.parametrize("path", ["/v1/runs/a/log", "/v1/runs/a/objects/patch/x"])

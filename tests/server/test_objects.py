@@ -16,6 +16,7 @@ from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.log import keys
 from pulse_registry.store import CountingStore
 from pulse_registry.store.base import SignedPut, UploadedPart
+from pulse_server import spool
 from pulse_server.routes import objects
 from tests.log.builders import DictStore, write_id
 from tests.server.running import app_over
@@ -110,7 +111,8 @@ def test_an_object_goes_through_the_service_where_the_store_can_not_sign(
 def test_an_object_of_many_chunks_arrives_whole(
     client: TestClient, store: DictStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_CHUNK", 1000)
+    monkeypatch.setattr(objects, "CHUNK", 1000)
+    monkeypatch.setattr(spool, "CHUNK", 1000)
     data = bytes(range(251)) * 100
     assert client.put(f"{URL}/{PATCH}", content=data).status_code == 201
     assert store.get(f"{RUN}/{PATCH}") == data

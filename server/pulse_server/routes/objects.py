@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from http import HTTPStatus
-from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO, TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument
-from pulse_registry.store import Store, Stream
-from pulse_registry.temporary import temporary_folder
+from pulse_registry.store import Store
 from pulse_schemas.api import UrlBody, UrlRequest
 from pulse_server.answers import Rendered, no_content
 from pulse_server.errors import InvalidRequest
+from pulse_server.limits import CALLER
 from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Parameter, body_of, checked_key, object_key
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN
+from pulse_server.spool import CHUNK
 
 if TYPE_CHECKING:
     from pulse_server.service import Service
@@ -33,7 +31,6 @@ _PATH: Final = Parameter(
     "path", "an object's key without objects/", re.compile(r".+", re.DOTALL), examples.PATCH.removeprefix("objects/")
 )
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
-_CHUNK: Final = 4 << 20
 _BYTES: Final = "application/octet-stream"
 _LENGTHS: Final = {"Content-Length": "its size", "Accept-Ranges": "bytes"}
 
@@ -111,21 +108,13 @@ async def store_object(request: Request, service: Service) -> Response:
     announced = request.headers.get("content-length", "")
     if not announced.isdigit():
         raise InvalidRequest("the length of an object must be said beforehand", HTTPStatus.LENGTH_REQUIRED)
-    async with service.uploads:
-        with NamedTemporaryFile(prefix="pulse-upload-", dir=temporary_folder()) as file:
-            try:
-                await _spool(request, file, int(announced))
-            except ClientDisconnect:
-                return no_content(HTTPStatus.BAD_REQUEST)  # nobody is there to read it
-            upload = asyncio.ensure_future(
-                service.call(
-                    service.store_of(run).put, key, _FileStream(Path(file.name), int(announced)), if_absent=True
-                )
-            )
-            try:
-                await _to_its_end(upload)
-            except AlreadyExists as error:
-                raise AlreadyExists(f"run {run!r} has {key} already: keys are fresh for every write") from error
+    store, sender = service.store_of(run), request.scope[CALLER]
+    try:
+        await service.spool.put(store, key, request.stream(), int(announced), sender=sender, run=run)
+    except ClientDisconnect:
+        return no_content(HTTPStatus.BAD_REQUEST)  # nobody is there to read it
+    except AlreadyExists as error:
+        raise AlreadyExists(f"run {run!r} has {key} already: keys are fresh for every write") from error
     return no_content(HTTPStatus.CREATED)
 
 
@@ -150,53 +139,9 @@ async def make_urls(request: Request, service: Service) -> Response:
     return Rendered.of(UrlBody.model_construct(urls=urls.by_key, expires_at=urls.expires_at))
 
 
-class _FileStream(Stream):
-    """An upload's bytes, from the file that they were spooled to."""
-
-    def __init__(self, path: Path, nbytes: int) -> None:
-        self._path, self.nbytes = path, nbytes
-
-    def __iter__(self) -> Iterator[bytes]:
-        with self._path.open("rb") as file:
-            while piece := file.read(_CHUNK):
-                yield piece
-
-
-async def _spool(request: Request, file: IO[bytes], announced: int) -> None:
-    """Write a request's body to a file.
-
-    Raises:
-        InvalidRequest: it is not as long as was announced.
-    """
-    size, pending = 0, bytearray()
-    async for piece in request.stream():
-        size += len(piece)
-        pending += piece
-        if len(pending) >= _CHUNK:
-            await asyncio.to_thread(file.write, bytes(pending))
-            pending.clear()
-    await asyncio.to_thread(_finish, file, bytes(pending))
-    if size != announced:
-        raise InvalidRequest(f"{announced} bytes were announced, and {size} came", HTTPStatus.BAD_REQUEST)
-
-
-def _finish(file: IO[bytes], rest: bytes) -> None:
-    file.write(rest)
-    file.flush()
-
-
-async def _to_its_end(upload: asyncio.Future[None]) -> None:
-    """Wait for an upload, even if this is cancelled meanwhile: its file must stay until it has ended."""
-    try:
-        await asyncio.shield(upload)
-    except asyncio.CancelledError:
-        await asyncio.wait((upload,))
-        raise
-
-
 async def _chunks(service: Service, store: Store, key: str, start: int, stop: int) -> AsyncIterator[bytes]:
-    for begin in range(start, stop, _CHUNK):
-        yield await service.call(store.get, key, (begin, min(begin + _CHUNK, stop)))
+    for begin in range(start, stop, CHUNK):
+        yield await service.call(store.get, key, (begin, min(begin + CHUNK, stop)))
 
 
 def _wanted(header: str | None, size: int, key: str) -> tuple[int, int] | None:
