@@ -106,9 +106,13 @@ def bucket_polls(fleet: Fleet, prices: Prices) -> float:
 
 
 def service_requests(fleet: Fleet, prices: Prices) -> float:
-    """Return what the replicas ask of the bucket: they look for records, share reports, and see whether it is there."""
-    gets = fleet.month_s / fleet.feed_s + fleet.versions + fleet.month_s / fleet.probe_s
-    puts = fleet.month_s / fleet.report_s
+    """Return what the replicas ask of the bucket: they look for records, share reports, and see whether it is there.
+
+    To share reports, each writes its own file, lists all, and reads those of the others.
+    """
+    shares = fleet.month_s / fleet.report_s
+    gets = fleet.month_s / fleet.feed_s + fleet.versions + fleet.month_s / fleet.probe_s + shares * (fleet.replicas - 1)
+    puts = 2 * shares
     return fleet.replicas * (gets * prices.get + puts * prices.put)
 
 

@@ -6,6 +6,7 @@ service added. Requests, on the other hand, are refused for a field that is not 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -266,9 +267,10 @@ MAX_AVOIDED = 64
 class WorkerReport(Request):
     """What a worker tells of itself: the version it serves and how its last pull went.
 
-    ``phases``: seconds from each one's start to its end; they overlap. ``timeline``: the same in more detail. Of a
-    trainer that reports a push, the times are counted; it is not listed as a worker. ``avoided``: keys of the objects
-    that the pull found gone or damaged, the first of them.
+    Without phases and bytes it is a sign of life: the worker serves the version that it told of before. ``phases``:
+    seconds from each one's start to its end; they overlap. ``timeline``: the same in more detail. Of a trainer that
+    reports a push, the times are counted; it is not listed as a worker. ``avoided``: keys of the objects that the pull
+    found gone or damaged, the first of them.
     """
 
     operation: Literal["pull", "push"] = "pull"
@@ -299,10 +301,24 @@ class WorkerNote(Answer):
 
 
 class ReportFile(Answer):
-    """What one replica of the service heard of a run's workers; stored under ``<run>/reports/``."""
+    """What one replica of the service heard of a run's workers; stored under ``<run>/reports/``.
 
-    format: Literal["pulse-reports/1"] = "pulse-reports/1"
+    ``gone``: when a worker said that it is none any more; what any replica heard of it until then counts no more. A
+    file is of format 2 where there are some, and of format 1, which has no such field, where there are none.
+    """
+
+    format: Literal["pulse-reports/1", "pulse-reports/2"] = "pulse-reports/1"
     workers: tuple[WorkerNote, ...]
+    gone: dict[WorkerId, Timestamp] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, workers: tuple[WorkerNote, ...], gone: Mapping[str, str]) -> ReportFile:
+        """Return the file of these, in the oldest format that can hold them."""
+        return cls(format="pulse-reports/2" if gone else "pulse-reports/1", workers=workers, gone=dict(gone))
+
+    def text(self) -> bytes:
+        """Return the file as it is stored."""
+        return self.model_dump_json(exclude=None if self.gone else {"gone"}).encode()
 
 
 class WorkerBody(Answer):

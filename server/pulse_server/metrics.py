@@ -122,10 +122,15 @@ class Metrics:
             count = self._labelled[key] = self._counter(*key)
         count(seconds)
 
-    def count_report(self, report: WorkerReport) -> None:
-        """Count what a worker or a trainer reported; phases that no release has count as one."""
+    def count_report(self, report: WorkerReport, *, timed: bool = True) -> None:
+        """Count what a worker or a trainer reported; phases that no release has count as one.
+
+        ``timed`` False: it tells of no pull, so that its times say nothing.
+        """
         self.reports.inc()
         self.avoided.inc(len(report.avoided))
+        if not timed:
+            return
         phases = {phase.phase: phase.end - phase.start for phase in report.timeline} or report.phases
         for name, seconds in phases.items():
             self.phase_seconds.labels(report.operation, name if name in _PHASES else "other").observe(max(0.0, seconds))
@@ -168,7 +173,7 @@ class _RunCollector(Collector):
         return (
             GaugeMetricFamily("pulse_run_version", "The newest version of a run; -1: none.", labels=("run",)),
             GaugeMetricFamily("pulse_log_age_seconds", "Since a run's log was last looked at.", labels=("run",)),
-            GaugeMetricFamily("pulse_workers", "Workers of a run that reported of late.", labels=("run",)),
+            GaugeMetricFamily("pulse_workers", "Workers that reported to any replica of late.", labels=("run",)),
             GaugeMetricFamily("pulse_worker_staleness", "Versions that the last of them lacks.", labels=("run",)),
         )
 

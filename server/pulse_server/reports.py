@@ -1,7 +1,8 @@
 """What workers report of themselves: kept in memory by the replica that heard it, and shared through the bucket.
 
-Each replica writes one object a run, now and then, and reads those of the others when somebody asks. Reports that are
-old count no more. They say nothing of a run's truth: a lost one costs a line on a page.
+Each replica writes one object a run, now and then, and reads those of the others of the runs that it follows, so that
+all of them list the same workers. Reports that are old count no more, nor do those of a worker that has gone since.
+They say nothing of a run's truth: a lost one costs a line on a page.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -24,9 +26,26 @@ from pulse_server.metrics import RunFigures
 
 MAX_WORKERS: Final = 10_000
 """Workers of a run that are remembered; those that reported last."""
+_QUIET_S: Final = 60.0
+"""How often what others wrote is read unasked, of a run that has no workers as far as is known."""
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 Notes = Mapping[str, WorkerNote]
+Gone = Mapping[str, str]
+"""Workers that have gone, by name, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """What the other replicas wrote, and when it was read, by the monotonic clock."""
+
+    read_at: float = float("-inf")
+    notes: Notes = field(default_factory=dict)
+    gone: Gone = field(default_factory=dict)
+
+
+_NOTHING: Final = _Others()
 
 
 class Reports:
@@ -59,21 +78,50 @@ class Reports:
         self._clock = clock
         self._lock = threading.Lock()
         self._own: dict[str, OrderedDict[str, WorkerNote]] = {}
-        self._others: dict[str, tuple[float, Notes]] = {}
+        self._gone: dict[str, OrderedDict[str, str]] = {}
+        self._others: dict[str, _Others] = {}
         self._dirty: set[str] = set()
 
-    def take(self, run: str, worker: str, report: WorkerReport) -> None:
-        """Remember a worker's report; asks nothing of the store."""
-        note = WorkerNote(
-            **report.model_dump(), seconds=report.seconds, worker=worker, reported_at=timestamp(self._now())
-        )
+    def take(self, run: str, worker: str, report: WorkerReport) -> bool:
+        """Remember a worker's report; asks nothing of the store.
+
+        Returns:
+            Whether it tells of a pull. One that brought nothing, of the version that was told before, is a sign of
+            life: what was told of the last pull stays.
+        """
+        now = timestamp(self._now())
         with self._lock:
-            notes = self._own.setdefault(run, OrderedDict())
-            notes.pop(worker, None)
-            notes[worker] = note
-            if len(notes) > self._max:
-                notes.popitem(last=False)
+            known = self._known(run, worker, self._since())
+            lives = known is not None and known.version == report.version and report.nbytes == 0
+            if known is not None and lives:
+                note = known.model_copy(update={"digest": report.digest, "reported_at": now})
+            else:
+                note = WorkerNote(**report.model_dump(), seconds=report.seconds, worker=worker, reported_at=now)
+            self._gone.get(run, OrderedDict()).pop(worker, None)
+            self._put(self._own.setdefault(run, OrderedDict()), worker, note)
             self._dirty.add(run)
+        return not lives
+
+    def forget(self, run: str, worker: str) -> bool:
+        """List a worker no more, in any replica, until it reports again; asks nothing of the store.
+
+        Returns:
+            Whether it was listed here.
+        """
+        now = timestamp(self._now())
+        with self._lock:
+            known = self._known(run, worker, self._since())
+            self._own.get(run, OrderedDict()).pop(worker, None)
+            # The replica that heard the report may have a clock that is ahead of this one.
+            when = now if known is None else max(now, known.reported_at)
+            self._put(self._gone.setdefault(run, OrderedDict()), worker, when)
+            self._dirty.add(run)
+        return known is not None
+
+    def knows(self, run: str, worker: str) -> bool:
+        """Tell whether a worker is listed, as far as this replica knows."""
+        with self._lock:
+            return self._known(run, worker, self._since()) is not None
 
     def heard(self, run: str) -> int:
         """Return how many workers of a run reported to this replica."""
@@ -87,8 +135,9 @@ class Reports:
         for run in sorted(dirty):
             with self._lock:
                 notes = tuple(self._live(self._own.get(run, {})).values())
+                gone = self._young(self._gone.get(run, {}))
             try:
-                self._store.put(self._key(run), ReportFile(workers=notes).model_dump_json().encode())
+                self._store.put(self._key(run), ReportFile.of(notes, gone).text())
             except PulseError as error:
                 logger.warning("run %s: the workers' reports are not shared: %s", run, error)
                 with self._lock:
@@ -98,11 +147,7 @@ class Reports:
         """Return the workers of a run by name, as far as this replica knows; asks nothing of the store."""
         run = state.run
         with self._lock:
-            _, others = self._others.get(run, (0.0, {}))
-            found = dict(self._live(others))
-            for worker, note in self._live(self._own.get(run, {})).items():
-                if worker not in found or found[worker].reported_at <= note.reported_at:
-                    found[worker] = note
+            found = self._listed(run)
         newest = sorted(found.values(), key=lambda note: note.reported_at)[-self._max :]
         return WorkerList(
             run=run, workers=tuple(_told(state, note) for note in sorted(newest, key=lambda note: note.worker))
@@ -116,9 +161,15 @@ class Reports:
 
     def is_stale(self, run: str) -> bool:
         """Tell whether what the other replicas wrote should be read anew before the run's workers are listed."""
+        return self._age_s(run) >= self._share_s
+
+    def is_due(self, run: str) -> bool:
+        """Tell whether that should be read although nobody asks: so that figures don't stand still where workers are,
+        and now and then where none is known.
+        """
         with self._lock:
-            read_at, _ = self._others.get(run, (float("-inf"), {}))
-        return self._clock() - read_at >= self._share_s
+            pause = self._share_s if self._listed(run) else max(self._share_s, _QUIET_S)
+        return self._age_s(run) >= pause
 
     def gather(self, run: str) -> None:
         """Read what the other replicas wrote; one LIST and a GET each. A replica's object goes with its last report.
@@ -127,28 +178,63 @@ class Reports:
             StoreUnavailable: the store failed.
         """
         found: dict[str, WorkerNote] = {}
+        left: dict[str, str] = {}
         for key in [*self._store.list(f"{run}/reports/")]:
             if key == self._key(run):
                 continue
-            notes = self._live({note.worker: note for note in self._read(key)})
-            if not notes:
+            file = self._read(key)
+            notes, gone = self._live({note.worker: note for note in file.workers}), self._young(file.gone)
+            if not notes and not gone:
                 self._store.delete(key)
             for worker, note in notes.items():
                 if worker not in found or found[worker].reported_at < note.reported_at:
                     found[worker] = note
+            for worker, when in gone.items():
+                left[worker] = max(when, left.get(worker, ""))
         with self._lock:
-            self._others[run] = self._clock(), found
+            self._others[run] = _Others(self._clock(), found, left)
 
-    def _read(self, key: str) -> tuple[WorkerNote, ...]:
+    def _read(self, key: str) -> ReportFile:
         try:
-            return ReportFile.model_validate_json(self._store.get(key)).workers
+            return ReportFile.model_validate_json(self._store.get(key))
         except (NotFound, CorruptObject, ValidationError) as error:
             logger.warning("%s: the reports in it can't be read: %s", key, type(error).__name__)
-            return ()
+            return ReportFile(workers=())
+
+    def _put(self, kept: OrderedDict[str, T], worker: str, new: T) -> None:
+        kept.pop(worker, None)
+        kept[worker] = new
+        if len(kept) > self._max:
+            kept.popitem(last=False)
+
+    def _age_s(self, run: str) -> float:
+        with self._lock:
+            return self._clock() - self._others.get(run, _NOTHING).read_at
+
+    def _listed(self, run: str) -> Notes:
+        """Return the newest note of each worker that is listed; the lock is held."""
+        since = self._since()
+        names = {**self._others.get(run, _NOTHING).notes, **self._own.get(run, {})}
+        return {worker: note for worker in names if (note := self._known(run, worker, since)) is not None}
+
+    def _known(self, run: str, worker: str, since: str) -> WorkerNote | None:
+        """Return a worker's newest note if it is not older than ``since``, nor than its going; the lock is held."""
+        own, others = self._own.get(run, {}).get(worker), self._others.get(run, _NOTHING)
+        other = others.notes.get(worker)
+        newest = own if other is None or (own is not None and own.reported_at >= other.reported_at) else other
+        gone = max(self._gone.get(run, {}).get(worker, ""), others.gone.get(worker, ""))
+        return newest if newest is not None and newest.reported_at >= since and newest.reported_at > gone else None
 
     def _live(self, notes: Notes) -> Notes:
-        since = timestamp(self._now() - timedelta(seconds=self._keep_s))
+        since = self._since()
         return {worker: note for worker, note in notes.items() if note.reported_at >= since}
+
+    def _young(self, gone: Gone) -> Gone:
+        since = self._since()
+        return {worker: when for worker, when in gone.items() if when >= since}
+
+    def _since(self) -> str:
+        return timestamp(self._now() - timedelta(seconds=self._keep_s))
 
     def _key(self, run: str) -> str:
         return f"{run}/reports/{self._replica}.json"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
-from pulse_registry.errors import InvalidArgument, NotFound, PulseError
+from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUnavailable
 from pulse_registry.geometry import Geometry
 from pulse_registry.log import Admission, LogKeeper, LogReader, keys, utc_now
 from pulse_registry.parallel import ParallelMap
@@ -107,6 +107,7 @@ class Service:
         self._collects: asyncio.Task[None] | None = None
         self._gathering: dict[str, asyncio.Task[None]] = {}
         self._sharing: asyncio.Task[None] | None = None
+        self._gathers_fail = False
         metrics.feeds.set_function(lambda: len(self.feeds))
         metrics.waiters.set_function(lambda: sum(feed.waiting for feed in self.feeds))
         metrics.watch_runs(self._figures)
@@ -128,6 +129,7 @@ class Service:
         tasks = [task for task in (self._sharing, self._collects) if task is not None]
         for task in tasks:
             task.cancel()
+        tasks += self._gathering.values()
         if tasks:
             await asyncio.wait(tasks)
         await self.feeds.stop()
@@ -202,13 +204,20 @@ class Service:
     def take_report(self, feed: RunFeed, worker: str, report: WorkerReport) -> None:
         """Remember a worker's report, and tell the run's event streams of it, at a rate that they can bear.
 
-        Of a trainer's report of a push, only the times are counted.
+        Of a trainer's report of a push, only the times are counted: it is no worker, though it pulled to begin with.
         """
-        self.metrics.count_report(report)
         if report.operation == "push":
+            self.metrics.count_report(report)
+            if self.reports.knows(feed.run, worker):
+                self.forget_worker(feed, worker)
             return
-        self.reports.take(feed.run, worker, report)
-        feed.announce(max(_ANNOUNCE_S, self.reports.heard(feed.run) / _LINES_PER_S))
+        self.metrics.count_report(report, timed=self.reports.take(feed.run, worker, report))
+        self._announce_workers(feed)
+
+    def forget_worker(self, feed: RunFeed, worker: str) -> None:
+        """List a worker no more, and tell the run's event streams if it was listed."""
+        if self.reports.forget(feed.run, worker):
+            self._announce_workers(feed)
 
     async def gather_reports(self, feed: RunFeed) -> None:
         """Read what the other replicas heard of a run's workers, if that was not done of late.
@@ -237,6 +246,9 @@ class Service:
             self._gathering[run] = task
             task.add_done_callback(done)
         return task
+
+    def _announce_workers(self, feed: RunFeed) -> None:
+        feed.announce(max(_ANNOUNCE_S, self.reports.heard(feed.run) / _LINES_PER_S))
 
     async def _named(self, run: str, key: str, function: Callable[[str], T]) -> T:
         try:
@@ -277,10 +289,28 @@ class Service:
         while True:
             await asyncio.sleep(self.settings.report_seconds)
             await self.call(self.reports.share)
+            await self._gather_unasked()
+
+    async def _gather_unasked(self) -> None:
+        """Read what the other replicas heard, run by run, so that this one's figures and lists are theirs, too."""
+        failure: PulseError | None = None
+        for feed in [feed for feed in self.feeds if feed.followed]:
+            if self.reports.is_due(feed.run):
+                try:
+                    await self.gather_reports(feed)
+                except StoreUnavailable as error:
+                    failure = error
+                    break  # the other runs' are in the same store
+                except PulseError as error:
+                    failure = error
+        if failure is not None and not self._gathers_fail:
+            logger.warning("what other replicas heard of workers can't be read: %s", failure)
+        self._gathers_fail = failure is not None
 
     def _figures(self) -> Iterator[RunFigures]:
+        """Yield the figures of the runs that are followed: those of others would stand still."""
         for feed in self.feeds:
-            if feed.exists:
+            if feed.exists and feed.followed:
                 yield self.reports.figures(feed.state, feed.age_s)
 
     def _end_threads(self) -> None:

@@ -84,6 +84,9 @@ def test_a_push_and_a_report_are_shown_as_they_come(site: Site, open_tab: OpenTa
     expect(page.locator("[data-tile=workers] .note")).to_have_text("1 with a digest that differs")
     site.report("live", "near", 2)
     expect(page.locator(tile(page, "workers"))).to_have_text("1 of 2")
+    site.forget("live", "far")
+    expect(page.locator(tile(page, "workers"))).to_have_text("1 of 1")
+    expect(page.get_by_role("row").filter(has_text="far")).to_have_count(0)
 
 
 def test_news_moves_neither_the_page_nor_the_window_that_was_chosen(site: Site, open_tab: OpenTab) -> None:

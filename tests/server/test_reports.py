@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -11,9 +12,11 @@ from fastapi.testclient import TestClient
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import CountingStore, Store
 from pulse_schemas.api import PhaseBody, WorkerReport
+from pulse_server import reports as reports_module
 from pulse_server.reports import Reports
 from tests.log.builders import RUN, DictStore
 from tests.server.running import app_over, fill, run_of
+from tests.waiting import until
 
 URL = f"/v1/runs/{RUN}"
 STATE = run_of(3).state
@@ -73,7 +76,7 @@ def test_the_time_of_a_pull_is_that_of_its_timeline_and_without_one_of_its_phase
     reports.take(RUN, "b", WorkerReport(version=0, digest="0" * 32, phases={"a": 1.5, "b": 0.5}))
     reports.take(RUN, "c", WorkerReport(version=0, digest="0" * 32))
     assert [worker.seconds for worker in reports.listed(STATE).workers] == [2.0, 2.0, 0.0]
-    reports.take(RUN, "b", WorkerReport(version=0, digest="0" * 32, phases={"a": 1.5, "b": 1.0}))
+    reports.take(RUN, "b", WorkerReport(version=0, digest="0" * 32, phases={"a": 1.5, "b": 1.0}, nbytes=1))
     assert [worker.seconds for worker in reports.listed(STATE).workers] == [2.0, 2.5, 0.0]
 
 
@@ -93,6 +96,110 @@ def test_replicas_hear_of_each_others_workers_and_the_newest_report_counts(time:
         assert [(w.worker, w.version) for w in reports.listed(STATE).workers] == [("a", 2), ("b", 2)]
     time.passed += 5
     assert one.is_stale(RUN)
+
+
+def test_a_report_that_brings_nothing_says_that_the_worker_lives_and_nothing_of_its_last_pull(time: Time) -> None:
+    reports = replica(DictStore(), time)
+    idle = REPORT.model_copy(update={"phases": {"fetch": 0.0}, "nbytes": 0, "avoided": ()})
+    assert reports.take(RUN, "a", REPORT)
+    time.passed += 600
+    assert not reports.take(RUN, "a", idle)
+    time.passed += 600
+    (told,) = reports.listed(STATE).workers
+    assert (told.phases, told.nbytes, told.avoided) == (REPORT.phases, REPORT.nbytes, REPORT.avoided)
+    assert told.reported_at == "2026-03-01T00:10:00.000Z"
+    assert reports.take(RUN, "a", idle.model_copy(update={"version": 1}))
+
+
+def test_a_sign_of_life_by_another_replica_keeps_what_the_first_one_heard(time: Time) -> None:
+    store = DictStore()
+    one, two = replica(store, time, "one"), replica(store, time, "two")
+    one.take(RUN, "a", REPORT)
+    one.share()
+    two.gather(RUN)
+    time.passed += 1
+    two.take(RUN, "a", WorkerReport(version=2, digest="f" * 32))
+    assert [(w.nbytes, w.reported_at) for w in two.listed(STATE).workers] == [(7, "2026-03-01T00:00:01.000Z")]
+
+
+def test_a_worker_that_has_gone_is_listed_by_no_replica_until_it_reports_again(time: Time) -> None:
+    store = DictStore()
+    one, two, three = (replica(store, time, name) for name in ("one", "two", "three"))
+    one.take(RUN, "a", REPORT)
+    one.take(RUN, "b", REPORT)
+    one.share()
+    assert not two.forget(RUN, "a")  # it has not heard of it yet
+    two.share()
+    for reports in (one, two, three):
+        reports.gather(RUN)
+        assert names(reports) == ["b"]
+    assert two.forget(RUN, "b")
+    assert names(two) == []
+    time.passed += 1
+    three.take(RUN, "a", REPORT)
+    three.share()
+    two.share()
+    for reports in (one, two, three):
+        reports.gather(RUN)
+        assert names(reports) == ["a"]
+
+
+def test_a_worker_has_gone_although_the_clock_of_the_replica_that_heard_so_is_behind(time: Time) -> None:
+    store, late = DictStore(), Time()
+    one, two = replica(store, time, "one"), replica(store, late, "two")
+    time.passed += 3
+    one.take(RUN, "a", REPORT)
+    one.share()
+    two.gather(RUN)
+    two.forget(RUN, "a")
+    two.share()
+    one.gather(RUN)
+    assert names(one) == []
+
+
+def test_that_a_worker_has_gone_is_remembered_as_long_as_a_report_counts_and_no_longer(time: Time) -> None:
+    store = DictStore()
+    one, two = replica(store, time, "one"), replica(store, time, "two")
+    one.forget(RUN, "a")
+    one.share()
+    time.passed += 899
+    two.gather(RUN)
+    assert set(store.objects) == {f"{RUN}/reports/one.json"}
+    time.passed += 2
+    two.gather(RUN)
+    assert store.objects == {}
+
+
+def test_only_a_file_that_tells_of_workers_that_have_gone_is_of_the_second_format(time: Time) -> None:
+    store = DictStore()
+    reports = replica(store, time)
+    reports.take(RUN, "a", WorkerReport(version=1, digest="f" * 32))
+    reports.share()
+    assert store.objects[f"{RUN}/reports/one.json"] == (
+        b'{"format":"pulse-reports/1","workers":[{"worker":"a","version":1,"digest":"ffffffffffffffffffffffffffffffff",'
+        b'"phases":{},"seconds":0.0,"nbytes":0,"avoided":[],"reported_at":"2026-03-01T00:00:00.000Z"}]}'
+    )
+    reports.forget(RUN, "a")
+    reports.share()
+    assert store.objects[f"{RUN}/reports/one.json"] == (
+        b'{"format":"pulse-reports/2","workers":[],"gone":{"a":"2026-03-01T00:00:00.000Z"}}'
+    )
+
+
+def test_what_others_heard_is_due_soon_where_workers_are_and_seldom_where_none_is_known(time: Time) -> None:
+    store = DictStore()
+    one, two = replica(store, time, "one"), replica(store, time, "two")
+    assert one.is_due(RUN)
+    one.gather(RUN)
+    time.passed += 59
+    assert not one.is_due(RUN)
+    time.passed += 1
+    two.take(RUN, "a", REPORT)
+    two.share()
+    assert one.is_due(RUN)
+    one.gather(RUN)
+    time.passed += 5
+    assert one.is_due(RUN)
 
 
 def test_only_what_is_new_is_written(time: Time) -> None:
@@ -180,6 +287,64 @@ def test_workers_report_over_http_to_any_replica() -> None:
         assert one.put(f"{URL}/workers/trainer", json=body | {"operation": "push"}).status_code == 204
         assert [told["worker"] for told in one.get(f"{URL}/workers").json()["workers"]] == ["rollout-1:0"]
         assert 'pulse_phase_seconds_count{operation="push",phase="fetch"} 1.0' in one.get("/metrics").text
+
+
+def gauges(client: TestClient) -> dict[str, float]:
+    """Return what a replica shows of the run's workers, by metric."""
+    text = client.get("/metrics").text
+    found = re.findall(rf'^(pulse_workers|pulse_worker_staleness){{run="{RUN}"}} (.*)$', text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def test_the_figures_of_all_replicas_become_the_same_and_nobody_needs_to_ask_for_the_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reports_module, "_QUIET_S", 0.05)
+    store = DictStore()
+    fill(store, run_of(3))
+    with TestClient(app_over(store)) as one, TestClient(app_over(store)) as two:
+
+        def all_show(workers: int, staleness: int) -> None:
+            shown = {"pulse_workers": workers, "pulse_worker_staleness": staleness}
+            until(lambda: gauges(one) == gauges(two) == shown)
+
+        for client in (one, two):
+            assert client.get(URL).status_code == 200
+        body = {"digest": "f" * 32, "phases": {"fetch": 0.5}, "nbytes": 100}
+        one.put(f"{URL}/workers/a", json=body | {"version": 0})
+        one.put(f"{URL}/workers/b", json=body | {"version": 1})
+        all_show(2, 2)
+        two.put(f"{URL}/workers/a", json=body | {"version": 2})
+        all_show(2, 1)
+        assert two.delete(f"{URL}/workers/b").status_code == 204
+        all_show(1, 0)
+        one.put(f"{URL}/workers/trainer", json=body | {"version": 0})
+        all_show(2, 2)
+        one.put(f"{URL}/workers/trainer", json=body | {"version": 2, "operation": "push"})
+        all_show(1, 0)
+        assert one.delete("/v1/runs/ghost/workers/a").status_code == 404
+
+
+def test_a_run_that_is_followed_no_more_has_no_figures_that_stand_still() -> None:
+    store = DictStore()
+    fill(store, run_of(3))
+    with TestClient(app_over(store)) as client:
+        assert client.get("/v1/runs").json()["runs"][0]["run"] == RUN
+        assert f'run="{RUN}"' not in client.get("/metrics").text
+        client.get(URL)
+        assert f'pulse_run_version{{run="{RUN}"}} 2.0' in client.get("/metrics").text
+
+
+def test_pulls_that_brought_nothing_are_not_timed() -> None:
+    store = DictStore()
+    fill(store, run_of(3))
+    with TestClient(app_over(store)) as client:
+        body = {"version": 1, "digest": "f" * 32, "phases": {"fetch": 0.5}, "nbytes": 100}
+        for change in ({}, {"phases": {"fetch": 0.0}, "nbytes": 0}, {"phases": {}, "nbytes": 0}):
+            assert client.put(f"{URL}/workers/a", json=body | change).status_code == 204
+        assert 'pulse_phase_seconds_count{operation="pull",phase="fetch"} 1.0' in client.get("/metrics").text
+        (told,) = client.get(f"{URL}/workers").json()["workers"]
+        assert (told["phases"], told["nbytes"]) == ({"fetch": 0.5}, 100)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,25 @@ async def report(request: Request, service: Service) -> Response:
 
 @OPERATIONS.add(
     Operation(
+        "DELETE",
+        "/v1/runs/{run}/workers/{worker}",
+        "read",
+        "Say that a worker is none any more",
+        {204: Says("It is not listed, or not any more.")},
+        "It is listed again once it reports again.",
+        (RUN, _WORKER),
+        refuses={404: "There is no such run."},
+    )
+)
+async def forget(request: Request, service: Service) -> Response:
+    """Forget a worker."""
+    worker = _WORKER(request)
+    service.forget_worker(await feed_of(request, service), worker)
+    return no_content()
+
+
+@OPERATIONS.add(
+    Operation(
         "GET",
         "/v1/runs/{run}/workers",
         "read",
