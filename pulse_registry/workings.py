@@ -123,6 +123,7 @@ class Workings:
         self._reporter: Reporter | None = None
         if worker is not None and isinstance(self._gateway, TakesReports):
             self._reporter = Reporter(self._gateway, run, checked_worker(worker))
+            weakref.finalize(self, at_home(self._reporter.stop))
         self._lease: LeaseKeeper | None = None
         self._owned = store if owns_store and isinstance(store, HasConnections) else None
         self._backend_name = backend

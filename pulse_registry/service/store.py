@@ -189,6 +189,15 @@ class ServiceStore:
         path = f"{run_path(run)}/workers/{checked_worker(worker)}"
         self._api.ask("PUT", path, body=report.model_dump_json().encode())
 
+    def deregister(self, run: str, worker: str) -> None:
+        """Tell the service that a worker is none any more.
+
+        Raises:
+            As `report`.
+        """
+        self._check_open()
+        self._api.ask("DELETE", f"{run_path(run)}/workers/{checked_worker(worker)}")
+
     # -- objects ---------------------------------------------------------------------------------------------------
 
     def _object(self, place: Place, byte_range: ByteRange | None) -> bytes:

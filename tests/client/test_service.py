@@ -24,7 +24,7 @@ from pulse_registry.store import open_store
 from pulse_schemas.api import WorkerReport
 from tests.client.policies import blank, equal, opened, policy
 from tests.service import Service
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 
 def push_all(registry: Registry, count: int, first: int = 0) -> None:
@@ -284,6 +284,12 @@ def workers_of(service: Service, run: str) -> dict[str, dict[str, object]]:
     return {worker["worker"]: worker for worker in answer.raise_for_status().json()["workers"]}
 
 
+def await_worker(service: Service, run: str, name: str, version: int) -> dict[str, object]:
+    """Return what is listed of a worker once it has told of this version."""
+    until(lambda: workers_of(service, run).get(name, {}).get("version") == version)
+    return workers_of(service, run)[name]
+
+
 def test_a_worker_with_a_name_reports_what_it_applied(file_service: Service, run: str) -> None:
     with opened(file_service, run) as trainer:
         push_all(trainer, 3)
@@ -294,12 +300,27 @@ def test_a_worker_with_a_name_reports_what_it_applied(file_service: Service, run
         worker.pull(0, into=weights)
         result = worker.pull(1, into=weights)
         staged = worker.stage(2, into=weights)
-    told = workers_of(file_service, run)["host-3:0"]
+        told = await_worker(file_service, run, "host-3:0", 1)
+    assert workers_of(file_service, run) == {}
     assert (told["version"], told["digest"], told["nbytes"], told["staleness"]) == (1, result.digest, result.nbytes, 1)
     assert told["digest_matches"] is True
     assert told["phases"] == pytest.approx(dict(result.phases))
     staged.apply()  # closed: nobody is told, and nothing fails
-    assert workers_of(file_service, run)["host-3:0"]["version"] == 1
+    assert workers_of(file_service, run) == {}
+
+
+def test_a_trainer_that_resumes_is_no_worker_once_it_pushes(file_service: Service, run: str) -> None:
+    with opened(file_service, run) as trainer:
+        push_all(trainer, 2)
+    weights = blank(policy(0))
+    with pulse_registry.open(
+        file_service.url, run=run, token=file_service.token, worker="trainer", backend="reference"
+    ) as trainer:
+        trainer.pull(into=weights)
+        await_worker(file_service, run, "trainer", 1)
+        trainer.take_over(weights)
+        trainer.push(2, policy(2))
+        until(lambda: workers_of(file_service, run) == {})
 
 
 def test_a_trainer_with_a_name_reports_its_pushes_and_is_no_worker(
