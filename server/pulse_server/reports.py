@@ -219,10 +219,12 @@ class Reports:
 
     def _known(self, run: str, worker: str, since: str) -> WorkerNote | None:
         """Return a worker's newest note if it is not older than ``since``, nor than its going; the lock is held."""
-        own, others = self._own.get(run, {}).get(worker), self._others.get(run, _NOTHING)
-        other = others.notes.get(worker)
+        heard: Notes = self._own.get(run, {})
+        left: Gone = self._gone.get(run, {})
+        others = self._others.get(run, _NOTHING)
+        own, other = heard.get(worker), others.notes.get(worker)
         newest = own if other is None or (own is not None and own.reported_at >= other.reported_at) else other
-        gone = max(self._gone.get(run, {}).get(worker, ""), others.gone.get(worker, ""))
+        gone = max(left.get(worker, ""), others.gone.get(worker, ""))
         return newest if newest is not None and newest.reported_at >= since and newest.reported_at > gone else None
 
     def _live(self, notes: Notes) -> Notes:
