@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.fetch import FETCH_THREADS
 from pulse_registry.gc import Collected, Collector, Policy
-from pulse_registry.labels import integer
+from pulse_registry.labels import check_tag, integer
 from pulse_registry.log import RunState
 from pulse_registry.news import await_news
 from pulse_registry.parallel import ParallelMap
@@ -106,8 +106,13 @@ class Catalogue(Workings):
         """Return the names that stand for versions."""
         return dict(sorted(self.state().tags.items()))
 
-    def tag(self, name: str, version: VersionName | None = "latest") -> None:
+    def tag(self, name: str, version: VersionName | None) -> int | None:
         """Give a version a name, which ``pull`` takes for it, and which keeps it for as long; None takes the name away.
+
+        ``tags`` tells which version a name stands for.
+
+        Returns:
+            The version that the name stood for until now, which it does not keep any more; None if it stood for none.
 
         Raises:
             InvalidArgument: it is no name (a to z first, then those, 0 to 9, '.', '_' and '-', at most 64; not
@@ -115,8 +120,9 @@ class Catalogue(Workings):
             NotFound: there is no such version.
             AccessDenied, StoreUnavailable: the store did not take it.
         """
+        check_tag(name)
         number = None if version is None else self._entry(self.state(), version).version
-        self._writer().tag(name, number)
+        return self._writer().tag(name, number)
 
     def gc(self, policy: Policy | None = None, *, dry_run: bool = True) -> Collected:
         """Retire the versions that a policy does not keep, and delete what was retired longer ago than its grace time.

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.labels import TAG
 
 Root = Annotated[
     str, typer.Option("--root", envvar="PULSE_ROOT", metavar="URL", help="The registry: a folder, or a URL.")
@@ -79,7 +80,6 @@ NonFiniteOption = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, of errors too.")]
 VersionOption = Annotated[str, typer.Option("--version", metavar="V", help="A version's number, latest, or a tag.")]
-_NAME = re.compile(r"[a-z][a-z0-9._-]{0,63}", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -91,7 +91,7 @@ def parse_version(text: str) -> int | str:
     """
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    if _NAME.fullmatch(text):
+    if TAG.fullmatch(text):  # latest, too
         return text
     raise InvalidArgument(f"{text!r} is no version: give a number from 0 on, latest, or a tag")
 

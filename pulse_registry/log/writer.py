@@ -232,18 +232,26 @@ class LogWriter:
 
         return self.append(make, write_id or self._new_id())
 
-    def tag(self, name: str, version: int | None, *, write_id: str | None = None) -> Record:
+    def tag(self, name: str, version: int | None, *, write_id: str | None = None) -> int | None:
         """Give a version a name, which keeps it from being retired; None takes the name away. Needs no term.
+
+        Returns:
+            The version that the name stood for before that record; None if it stood for none.
 
         Raises:
             InvalidArgument: the name is not valid, or the version does not exist or was retired.
             CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
         """
 
+        before: int | None = None
+
         def make(state: RunState, shared: dict[str, Any]) -> TagRecord:
+            nonlocal before
+            before = state.tags.get(name)
             return TagRecord(**shared, name=name, version=version)
 
-        return self.append(make, write_id or self._new_id())
+        self.append(make, write_id or self._new_id())
+        return before
 
     def deleted(self, until: int, *, write_id: str | None = None) -> Record:
         """Tell that all which the records up to ``until`` retired is gone from the store. Needs no term.

@@ -26,16 +26,46 @@ def whole(run: Run, pulse: Pulse) -> Run:
 
 def test_tags_are_given_listed_moved_and_taken_away(run: Run, pulse: Pulse, tmp_path: Path) -> None:
     assert pulse("tag").out.split()[:2] == ["tag", "version"]
-    assert pulse("tag", "best", "--version", "1").out == "best stands for version 1\n"
-    assert pulse("tag", "newest", "--json").json == {"best": 1, "newest": 4}
-    assert pulse("tag", "best", "--version", "newest", "--json").json == {"best": 4, "newest": 4}
+    assert pulse("tag", "best", "--version", "1").out == "best stands for version 1 now\n"
+    assert pulse("tag", "newest", "--version", "latest", "--json").json == {
+        "tag": "newest",
+        "version": 4,
+        "before": None,
+    }
+    assert pulse("tag", "best", "--version", "newest").out == "best stands for version 4 now; it stood for version 1\n"
+    assert pulse("tag", "best", "--version", "4").out == "best stands for version 4 now, as before\n"
     assert pulse("tag", "--json").json == {"best": 4, "newest": 4}
     assert pulse("tag", "other", "--version", "2").code == 0
     assert pulse("pull", "--version", "other", "--out", tmp_path / "out").code == 0
     assert held(tmp_path / "out") == bits(run.states[2])
-    assert pulse("tag", "newest", "--remove").out == "newest stands for nothing now\n"
-    assert pulse("tag", "--json").json == {"best": 4, "other": 2}
+    assert pulse("tag", "newest", "--remove").out == "newest stands for nothing now; it stood for version 4\n"
+    assert pulse("tag", "other", "--remove", "--json").json == {"tag": "other", "version": None, "before": 2}
+    assert pulse("tag", "--json").json == {"best": 4}
     assert pulse("tag", "gone", "--version", "99").code == 3
+
+
+def test_a_tags_name_alone_shows_where_it_is_and_moves_nothing(run: Run, pulse: Pulse) -> None:
+    assert pulse("tag", "best", "--version", "1").code == 0
+    records = {path.name for path in (run.folder / "log").glob("*.json")}
+    assert pulse("tag", "best").out == "best stands for version 1\n"
+    assert pulse("tag", "best", "--json").json == {"tag": "best", "version": 1}
+    for missing in (("tag", "bets"), ("tag", "bets", "--remove")):
+        answer = pulse(*missing)
+        assert answer.code == 3
+        assert "no tag 'bets'" in answer.err
+    assert {path.name for path in (run.folder / "log").glob("*.json")} == records
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("latest", "the newest version at any time"), ("Best", "no name of a tag")]
+)
+def test_what_can_be_no_tag_is_said_in_a_sentence(run: Run, pulse: Pulse, name: str, words: str) -> None:
+    for more in ((), ("--version", "1"), ("--remove",)):
+        answer = pulse("tag", name, *more)
+        assert answer.code == 2
+        assert words in answer.err
+        assert "pydantic" not in answer.err
+        assert "validation" not in answer.err
 
 
 def test_a_plan_is_shown_and_nothing_is_done_without_delete(whole: Run, pulse: Pulse) -> None:

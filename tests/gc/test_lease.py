@@ -330,15 +330,16 @@ def test_a_tag_keeps_a_version_and_can_be_pulled():
         for step in range(6):
             model["w"][:] += 1
             registry.push(step, model)
-        registry.tag("best", 3)
-        registry.tag("newest")
+        assert registry.tag("best", 1) is None
+        assert registry.tag("best", 3) == 1
+        registry.tag("newest", "latest")
         assert registry.tags() == {"best": 3, "newest": 5}
         for _ in range(2):
             registry.gc(Policy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
         assert registry.pull("best", into=weights()).version == 3
-        registry.tag("best", None)
+        assert registry.tag("best", None) == 3
         assert registry.tags() == {"newest": 5}
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(InvalidArgument, match="newest version at any time"):
             registry.tag("latest", 5)
         with pytest.raises(Gone):
             registry.tag("old", 0)

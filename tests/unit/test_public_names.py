@@ -82,7 +82,7 @@ SIGNATURES = {
     "Prefetch.pin": "(self, version: 'VersionName | None') -> 'None'",
     "Prefetch.close": "(self) -> 'None'",
     "Registry.tags": "(self) -> 'dict[str, int]'",
-    "Registry.tag": "(self, name: 'str', version: 'VersionName | None' = 'latest') -> 'None'",
+    "Registry.tag": "(self, name: 'str', version: 'VersionName | None') -> 'int | None'",
     "Registry.gc": "(self, policy: 'Policy | None' = None, *, dry_run: 'bool' = True) -> 'Collected'",
     "Registry.close": "(self, timeout: 'float | None' = None) -> 'None'",
     "Staged.apply": "(self) -> 'PullResult'",
