@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +12,13 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.ending import stops_on_signals
+from pulse_registry.cli.exits import exit_code
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
-from pulse_registry.cli.output import print_json, size
+from pulse_registry.cli.output import print_error, print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.compact import CompactOptions, Compactor, Done
 from pulse_registry.compact.following import follow
-from pulse_registry.errors import InvalidArgument
+from pulse_registry.errors import InvalidArgument, PulseError
 
 
 def compact(
@@ -50,7 +52,8 @@ def compact(
 ) -> None:
     """Attach the merged patches that a run lacks, and keyframes by policy. Any number may work on one run.
 
-    Without --follow it ends when there is nothing left to do. It may be stopped at any moment.
+    Without --follow it ends when there is nothing left to do, and fails if something could not be done. It may be
+    stopped at any moment.
     """
     options = CompactOptions(keyframe_every, keyframe_share, direct_after)
     options.check()
@@ -76,15 +79,27 @@ def compact(
             made = _work(compactor, follow_, stop, poll_seconds, json_output)
         finally:
             compactor.close()
-        left = [] if follow_ else [str(work) for work in compactor.pending()]
-    if follow_:
-        return
+        if follow_:
+            return
+        left = {str(work): compactor.error(work) for work in compactor.pending()}
+    _conclude(made, left, json_output=json_output)
+
+
+def _conclude(made: list[Done], left: Mapping[str, PulseError | None], *, json_output: bool) -> None:
+    """Say what was made and what was not; end as the first error ends that kept something from being made."""
+    error = next(filter(None, left.values()), None)
+    nbytes = sum(done.nbytes for done in made)
     if json_output:
-        print_json({"made": [asdict(done) for done in made], "bytes": sum(done.nbytes for done in made), "left": left})
-        return
-    print(f"{len(made)} objects attached, {size(sum(done.nbytes for done in made))}")
-    for work in left:
-        print(f"not made: {work}")
+        failed = {} if error is None else {"error": type(error).__name__, "message": str(error)}
+        print_json({"made": [asdict(done) for done in made], "bytes": nbytes, "left": list(left)} | failed)
+    else:
+        print(f"{len(made)} objects attached, {size(nbytes)}")
+        for work in left:
+            print(f"not made: {work}")
+        if error is not None:
+            print_error(type(error).__name__, str(error), json_output=False)
+    if error is not None:
+        raise typer.Exit(exit_code(error))
 
 
 def _work(

@@ -94,10 +94,15 @@ class Compactor:
         self._mirror = Mirror(staging)
         self._after = -1  # all that ends at or before this version is done, or was left
         self._failed: dict[Work, tuple[int, int]] = {}  # tries, and versions at the last of them
+        self._errors: dict[Work, PulseError] = {}  # of what failed, and was not done since
 
     def pending(self) -> list[Work]:
         """Return what the ladder lacks, as the log says now; what this compactor has left is in it too."""
         return list(due(self._reader.refresh(), self._options))
+
+    def error(self, work: Work) -> PulseError | None:
+        """Return what kept this compactor from a piece of work when it tried last; None if nothing did."""
+        return self._errors.get(work)
 
     def step(self) -> Done | None:
         """Do the next piece of work, if there is any that can be done.
@@ -116,6 +121,7 @@ class Compactor:
                 return None
             done = self._try(state, work)
             if done is not None:
+                self._errors.pop(work, None)
                 return done
 
     def close(self) -> None:
@@ -166,6 +172,7 @@ class Compactor:
         # A store, or a disk, that fails is no fault of the objects.
         tries = self._failed.get(work, (0, 0))[0] + (not isinstance(error, StoreUnavailable))
         self._failed[work] = (tries, len(state.versions))
+        self._errors[work] = error
         then = "it is left" if tries == TRIES else "it is tried again after the next version"
         self._staging.events.tell(
             Event(EventKind.COMPACTION_FAILED, state.run, f"{work} could not be made: {error}; {then}", error.key)

@@ -16,7 +16,7 @@ from pulse_kernels import CELL_TYPES
 from pulse_registry.arrival import arriving, in_pool
 from pulse_registry.compact.link import link_of
 from pulse_registry.digest import Digest
-from pulse_registry.errors import BaseMismatch, CorruptObject, NotFound, StoreUnavailable
+from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, NotFound, PulseError, StoreUnavailable
 from pulse_registry.events import Event, EventKind
 from pulse_registry.fetch import begin_patches
 from pulse_registry.geometry import Geometry, Group
@@ -72,8 +72,13 @@ class Mirror:
             self.close()
             self._weights = self._allocate(geometry)
         avoided: set[str] = set()
+        first: PulseError | None = None
         while self.version != version:
-            route = plan(state, version, have=self._known(state), avoid=avoided)
+            try:
+                route = plan(state, version, have=self._known(state), avoid=avoided)
+            except NotFound as error:
+                # With routes that were avoided, what was wrong with the first of them says more.
+                raise (error if first is None or isinstance(error, Gone) else first) from None
             try:
                 self._follow(state, geometry, route)
             except (NotFound, CorruptObject) as error:
@@ -84,6 +89,7 @@ class Mirror:
                     state = newer  # it was retired meanwhile, which is no damage
                     continue
                 avoided.add(error.key)
+                first = first or error
                 message = f"{error}; the compactor takes another route to version {version}"
                 self._staging.events.tell(Event(EventKind.OBJECT_AVOIDED, state.run, message, error.key))
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,8 +32,27 @@ def test_it_attaches_what_is_missing_and_says_so(pulse: Pulse, run: Run) -> None
 def test_what_could_not_be_made_is_named(pulse: Pulse, run: Run) -> None:
     next(run.folder.glob("objects/patch/000000000001-*")).write_bytes(b"")
     answer = pulse("compact")
-    assert answer.code == 0
+    assert answer.code == 6
     assert "not made: the patch 0 -> 4" in answer.out
+    assert "objects/patch/000000000001-" in answer.err
+
+
+FULL = """
+import os, resource, sys
+from pulse_registry.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, 1 << 12))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_spool_that_is_full_ends_with_the_exit_code_of_its_error(pulse: Pulse, run: Run, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL, "compact", "--json", "--spool", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 7, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["error"], document["made"], document["left"]) == ("StoreUnavailable", [], ["the patch 0 -> 4"])
+    assert str(tmp_path) in document["message"]
+    assert pulse("compact", "--json").json["left"] == []
 
 
 @pytest.mark.parametrize(
