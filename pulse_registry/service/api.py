@@ -19,6 +19,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
+from pulse_registry.proxies import by_way_of
 from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace, Patience, failures, new_client, told_to_wait
 from pulse_registry.service.problems import error_of
 from pulse_registry.service.token import check_token, is_loopback
@@ -60,15 +61,17 @@ class ServiceApi:
             allow_http: the token may go in clear to another machine.
 
         Raises:
-            InvalidArgument: the URL or the token is not valid, or the token would go in clear.
+            InvalidArgument: the URL, the token or a proxy of the environment is not valid, or the token would go in
+                clear.
         """
         self.url = checked_url(url)
         if token is not None:
             check_token(self.url, token, allow_http=allow_http)
         self.patience = patience
         # No proxy of the environment's knows this machine's own addresses, or should be told a token in clear.
+        self._proxied_url = None if is_loopback(self.url) else self.url
         self._client = new_client(
-            patience, {"Authorization": f"Bearer {token}"} if token else None, trust_env=not is_loopback(self.url)
+            patience, {"Authorization": f"Bearer {token}"} if token else None, trust_env=self._proxied_url is not None
         )
 
     def __repr__(self) -> str:
@@ -161,7 +164,7 @@ class ServiceApi:
             PulseError: as `ask`.
         """
         what = self._what(method, path)
-        with failures(what):
+        with failures(what, self._proxied_url):
             timeout = self.patience.timeout(wait_s)
             with self._client.stream(
                 method, self.url + path, params=params, headers=headers, content=content, timeout=timeout
@@ -180,7 +183,8 @@ class ServiceApi:
         try:
             problem = Problem.model_validate_json(answer.body)
         except ValidationError:
-            return told_to_wait(error_of("", answer.status, f"{what}: HTTP {answer.status}"), answer.headers)
+            way = by_way_of(self._proxied_url) if self._proxied_url else ""
+            return told_to_wait(error_of("", answer.status, f"{what}: HTTP {answer.status}{way}"), answer.headers)
         error = error_of(problem.type, answer.status, f"{what}: {problem.detail[:_SHOWN_CHARACTERS]}")
         return told_to_wait(error, answer.headers)
 
@@ -196,7 +200,7 @@ def _damaged(what: str) -> StoreUnavailable:
 
 
 def checked_url(url: str) -> str:
-    """Return a service's URL without a slash at its end.
+    """Return a service's URL without a slash, or the API's own prefix, at its end.
 
     Raises:
         InvalidArgument: it is not ``http[s]://host[:port][/prefix]``; the message holds nothing that may be secret.
@@ -213,4 +217,4 @@ def checked_url(url: str) -> str:
             f"the URL of the service at {parts.hostname} has a user name, a query or a fragment; a token is given by "
             "token=..., --token or PULSE_TOKEN"
         )
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1').rstrip('/')}"

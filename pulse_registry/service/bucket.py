@@ -45,7 +45,11 @@ class Bucket:
     """Sends signed requests. Thread-safe."""
 
     def __init__(self, patience: Patience) -> None:
-        """Prepare to send; no I/O yet."""
+        """Prepare to send; no I/O yet.
+
+        Raises:
+            InvalidArgument: the environment names a proxy that can't be used.
+        """
         self._patience = patience
         self._client = new_client(patience)
 
@@ -110,7 +114,7 @@ class Bucket:
         content: Iterator[bytes] | None,
         good: tuple[int, ...],
     ) -> Iterator[httpx.Response]:
-        with failures(what), self._client.stream(method, url, headers=headers, content=content) as response:
+        with failures(what, url), self._client.stream(method, url, headers=headers, content=content) as response:
             if response.status_code not in good:
                 body = b"".join(Pace(self._patience, what).received(response, MOST_PROBLEM_BYTES))
                 raise told_to_wait(_refusal(what, response.status_code, body), response.headers)

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from pulse_registry.errors import PulseError, StoreUnavailable, UnsupportedFormat
+from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
+from pulse_registry.proxies import by_way_of, named_proxies
 from pulse_registry.store.retry_after import seconds_asked
 
 CHUNK_BYTES: Final = 256 << 10
@@ -53,16 +54,27 @@ def new_client(patience: Patience, headers: dict[str, str] | None = None, *, tru
         patience: limits of each request.
         headers: of each request.
         trust_env: go through the proxy that the environment names, if it does.
+
+    Raises:
+        InvalidArgument: it names one that can't be used.
     """
-    return httpx.Client(
-        verify=_trusted(),
-        headers={"Accept-Encoding": "identity", "User-Agent": "pulse-registry", **(headers or {})},
-        timeout=patience.timeout(),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
-        follow_redirects=False,
-        trust_env=trust_env,
-        event_hooks={"request": [_hide_query]},
-    )
+    try:
+        return httpx.Client(
+            verify=_trusted(),
+            headers={"Accept-Encoding": "identity", "User-Agent": "pulse-registry", **(headers or {})},
+            timeout=patience.timeout(),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+            follow_redirects=False,
+            trust_env=trust_env,
+            event_hooks={"request": [_hide_query]},
+        )
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        # The error may quote a proxy's password.
+        why = "SOCKS needs a package more: pip install socksio" if isinstance(error, ImportError) else "no such URL"
+        raise InvalidArgument(
+            f"the environment names a proxy that can't be used ({named_proxies()}): {why}; write http://host:port, or "
+            "take it out of the environment"
+        ) from None
 
 
 class Pace:
@@ -120,12 +132,17 @@ def told_to_wait(error: PulseError, headers: Mapping[str, str]) -> PulseError:
 
 
 @contextmanager
-def failures(what: str) -> Iterator[None]:
-    """Turn the transport's failures into StoreUnavailable; no message holds a URL, a header or a token."""
+def failures(what: str, url: str | None) -> Iterator[None]:
+    """Turn the transport's failures into StoreUnavailable; no message holds a query, a header or a token.
+
+    Args:
+        what: was asked, of whom.
+        url: where the request goes, by the proxy that the environment names; None: by none.
+    """
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise StoreUnavailable(f"{what}: {_reason(error)}") from None
+        raise StoreUnavailable(f"{what}: {_reason(error)}{by_way_of(url) if url else ''}") from None
 
 
 @functools.cache

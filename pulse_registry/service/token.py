@@ -11,7 +11,8 @@ from pulse_registry.errors import InvalidArgument
 
 TOKEN_VARIABLE: Final = "PULSE_TOKEN"
 ALLOW_HTTP_VARIABLE: Final = "PULSE_ALLOW_HTTP"
-_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{1,1024}")
+_LONGEST: Final = 1024
+_TOKEN: Final = re.compile(rf"[A-Za-z0-9._~+/=-]{{1,{_LONGEST}}}")
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("", "0", "false", "no", "off")
 
@@ -28,12 +29,27 @@ def check_token(url: str, token: str, *, allow_http: bool) -> None:
         InvalidArgument: it has other characters than tokens have, or would go in clear; the message does not hold it.
     """
     if not _TOKEN.fullmatch(token):
-        raise InvalidArgument("the token is not one that `pulse token new` makes: it has other characters")
+        raise InvalidArgument(f"the token is not one that `pulse token new` makes: {_fault(token)}")
     if not (allow_http or url.startswith("https://") or is_loopback(url)):
         raise InvalidArgument(
             f"{url}: a token that goes over http:// can be read on its way: use https://, or, where nobody listens, "
             f"allow_http=True, --allow-http or {ALLOW_HTTP_VARIABLE}=1"
         )
+
+
+def _fault(token: str) -> str:
+    """Return what is wrong with a token that is none, and what to do; nothing of the token itself."""
+    if not token.strip():
+        return "it is empty"
+    if token != token.strip():
+        return "it begins or ends with a space or a newline, perhaps that of the file it comes from: take that away"
+    if re.search(r"\s", token):
+        return "it has a space or a newline within: give the token alone, without 'Bearer' and on one line"
+    if token[0] in "\"'" or token[-1] in "\"'":
+        return "it has quotation marks around it: take them away"
+    if len(token) > _LONGEST:
+        return f"it has more than {_LONGEST:,} characters"
+    return "it has characters that no token has: letters of ASCII, digits and . _ ~ + / = - are in them"
 
 
 def is_loopback(url: str) -> bool:

@@ -18,6 +18,7 @@ from pulse_registry.store.prefix import PrefixStore
 from pulse_registry.store.s3 import ANSWER_S, S3Store
 from pulse_registry.store.s3_place import parse_s3_url
 
+_HOST_AND_PORT: Final = re.compile(r"([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(/.*)?", re.DOTALL)
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -34,7 +35,7 @@ def open_store(url: str, *, answer_s: float | None = None) -> Store:
 
     Raises:
         InvalidArgument: the scheme is not known, or the rest of the URL is not valid for it, or what it needs is
-            not installed; or answer_s is not positive.
+            not installed; or it is a host and a port without a scheme; or answer_s is not positive.
     """
     if not url:
         raise InvalidArgument("the URL of the store is empty")
@@ -43,6 +44,11 @@ def open_store(url: str, *, answer_s: float | None = None) -> Store:
         for scheme in SCHEMES:
             if url.lower().startswith(f"{scheme}:"):
                 raise InvalidArgument(f"{url!r} is not a URL: write {scheme}://...")
+        if _HOST_AND_PORT.fullmatch(url):
+            raise InvalidArgument(
+                f"{url!r} is a host and a port: write https://{url} or http://{url} for a service, and ./{url} for a "
+                "folder of that name"
+            )
         return FileStore(os.path.expanduser(url))
     scheme, rest = found.group(1).lower(), found.group(2)
     opener = SCHEMES.get(scheme)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.proxies import named_proxies, proxy_of
 from pulse_registry.store.s3_place import S3Place
 
 STREAM: Final = "Stream"
@@ -27,7 +28,8 @@ def make_client(place: S3Place, answer_s: float) -> Any:
         answer_s: how long the store may be silent before a request is given up.
 
     Raises:
-        InvalidArgument: boto3 is not installed, or the configuration (place, environment, profile) is not valid.
+        InvalidArgument: boto3 is not installed, or the configuration (place, environment, profile) is not valid, or
+            the environment names a proxy that boto3 can't use.
     """
     try:
         import boto3  # type: ignore[import-untyped]
@@ -57,7 +59,15 @@ def make_client(place: S3Place, answer_s: float) -> Any:
         region = place.region or session.region_name or _default_region(place)
         client = session.client("s3", endpoint_url=place.endpoint_url, region_name=region, config=config)
     except (BotoCoreError, ValueError) as error:
-        raise InvalidArgument(f"can't set up access to {place.url}: {error}") from error
+        proxies = named_proxies()  # which it takes to look for credentials, too
+        way = f"; the environment names proxies ({proxies})" if proxies else ""
+        raise InvalidArgument(f"can't set up access to {place.url}: {error}{way}") from error
+    proxy = proxy_of(client.meta.endpoint_url, kinds=())
+    if proxy is not None and not proxy.speaks_http:
+        raise InvalidArgument(
+            f"can't set up access to {place.url}: {proxy} is none that boto3 can use: write http://host:port, or take "
+            "it out of the environment"
+        )
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     client.meta.events.register_last("needs-retry.s3.GetObject", _hand_out_stream)
     return client

@@ -111,6 +111,13 @@ def _not_answered(error: Exception, what: str, key: str, url: str) -> PulseError
     from botocore import exceptions  # type: ignore[import-untyped]
 
     reason = f"could not {what} {key!r} in {url}: {_plain(error)}"
+    if isinstance(error, exceptions.ProxyConnectionError):
+        # Its own text has the password that the proxy's URL may hold.
+        place = str(error.kwargs["proxy_url"]).rpartition("@")[2].rpartition("://")[2]
+        return StoreUnavailable(
+            f"could not {what} {key!r} in {url}: no connection to the proxy {place} (HTTP_PROXY, HTTPS_PROXY): look "
+            "there first, or name the store's host in NO_PROXY"
+        )
     if isinstance(error, exceptions.MetadataRetrievalError):
         return StoreUnavailable(f"{reason}; {_LATER}")
     no_credentials = (

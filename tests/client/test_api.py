@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 
 import pytest
 
@@ -217,6 +218,71 @@ def test_what_goes_to_this_machine_goes_through_no_proxy(monkeypatch: pytest.Mon
         client.ask("GET", "/v1/token")
         client.close()
     assert (len(proxy.asked), len(server.asked)) == (0, 1)
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Name a proxy for all that goes over http:// to other machines."""
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("http_proxy", raising=False)
+    return lambda url: monkeypatch.setenv("HTTP_PROXY", url)
+
+
+def test_what_fails_at_a_proxy_is_not_blamed_on_the_service_alone(proxied: Callable[[str], None]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        proxied(f"http://user:geheim@{place}")
+        client = api("http://pulse.example", None)
+        with pytest.raises(StoreUnavailable, match=rf"refused; .* the proxy {place} \(HTTP_PROXY\)") as lost:
+            client.ask("GET", "/v1/runs")
+        client.close()
+    assert "geheim" not in str(lost.value)
+
+
+def test_a_page_of_the_proxys_own_is_told_as_one(proxied: Callable[[str], None]) -> None:
+    with serving(lambda _: Reply(502, body=b"<html>no such host</html>")) as proxy:
+        proxied(proxy.url)
+        client = api("http://pulse.example", None)
+        with pytest.raises(StoreUnavailable, match=r"HTTP 502; it went through the proxy .* \(HTTP_PROXY\)"):
+            client.ask("GET", "/v1/runs")
+        client.close()
+
+
+@pytest.mark.parametrize("url", ["socks4://user:geheim@host:1", "http://user:geheim@host:port", "http://[::1", ":::"])
+def test_a_proxy_that_can_not_be_used_is_an_error_of_the_environment(proxied: Callable[[str], None], url: str) -> None:
+    proxied(url)
+    with pytest.raises(InvalidArgument, match=r"a proxy that can't be used \(.*HTTP_PROXY") as caught:
+        api("http://pulse.example", None)
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "/v1", "/v1/", "/below/v1"])
+def test_a_url_may_end_in_the_apis_own_prefix(prefix: str) -> None:
+    with serving(lambda _: document({})) as server:
+        client = api(f"{server.url}{prefix}")
+        client.ask("GET", "/v1/token")
+        client.close()
+    assert [asked.path for asked in server.asked] == [f"{'/below' if 'below' in prefix else ''}/v1/token"]
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        (f"{TOKEN}\n", "ends with a space or a newline"),
+        (f" {TOKEN}", "ends with a space or a newline"),
+        (f"Bearer {TOKEN}", "without 'Bearer'"),
+        (f'"{TOKEN}"', "quotation marks"),
+        (" ", "empty"),
+        ("a" * 1025, "1,024 characters"),
+        ("pulse_é", "no token has"),
+    ],
+)
+def test_a_token_that_is_none_is_refused_with_the_reason(token: str, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words) as caught:
+        api("https://host", token)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,23 @@ def test_an_unknown_scheme_is_named_beside_the_known_ones() -> None:
         "file:///a%00b",
         "file://host/a",
         "file:/a",
+        "127.0.0.1:28081",
+        "localhost:8080/registry",
+        "pulse.example.com:443",
+        "[::1]:8080",
     ],
 )
 def test_a_url_that_is_not_valid_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument):
         open_store(url)
+
+
+def test_a_host_and_a_port_are_no_folder_unless_it_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match=r"http://127\.0\.0\.1:80 for a service, and \./127"):
+        open_store("127.0.0.1:80")
+    open_store("./127.0.0.1:80").put("key", b"x")
+    assert (tmp_path / "127.0.0.1:80" / "key").exists()
 
 
 def test_the_public_names_are_all_there_in_order() -> None:

@@ -235,6 +235,18 @@ def test_no_server_is_unavailable() -> None:
                 call()
 
 
+def test_a_proxy_that_is_down_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("HTTP_PROXY", f"http://user:geheim@{place}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        store = S3Store(S3Place("bucket", "http://store.example:9000", "us-east-1"))
+        with pytest.raises(StoreUnavailable, match=f"no connection to the proxy {place}") as caught:
+            store.get("key")
+    assert "geheim" not in str(caught.value)
+
+
 def test_a_server_that_says_nothing_is_given_up() -> None:
     silent: Step = lambda request: request.hold() and None  # noqa: E731
     with served(silent, answer_s=0.1) as (_, store), pytest.raises(StoreUnavailable, match="timeout"):

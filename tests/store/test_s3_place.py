@@ -111,6 +111,20 @@ def test_a_profile_gives_keys_region_and_endpoint(monkeypatch: pytest.MonkeyPatc
     assert "%2Flab-1%2Fs3%2F" in url
 
 
+@pytest.mark.parametrize("proxy", ["socks5://host:1080", "http://host:port", "http://[::1", "http://", "http://a b:1"])
+def test_a_proxy_that_can_not_be_used_is_refused_when_the_store_is_opened(
+    monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with pytest.raises(InvalidArgument, match=r"the proxy .*\(HTTP_PROXY\)"):
+        open_store("s3://bucket?endpoint_url=http://store.example:9000&region=x")
+    monkeypatch.setenv("NO_PROXY", "store.example")
+    open_store("s3://bucket?endpoint_url=http://store.example:9000&region=x")
+
+
 def test_without_boto3_the_error_says_what_to_install() -> None:
     script = (
         "import sys; sys.modules['boto3'] = None\n"
