@@ -13,8 +13,8 @@ from pulse_registry.doctor import atomicity, clock, creation, listing, ranges, s
 from pulse_registry.doctor.cleaning import PATIENCE_S, PREFIX, LedgerStore, remove_folder
 from pulse_registry.doctor.context import Context, Plan
 from pulse_registry.doctor.finding import Finding, ok, unsafe, warn
-from pulse_registry.doctor.report import Report
-from pulse_registry.errors import PulseError
+from pulse_registry.doctor.report import WRITABLE, Report
+from pulse_registry.errors import AccessDenied, PulseError
 from pulse_registry.store import PrefixStore, RetryStore, Store, gateway_of
 
 
@@ -123,11 +123,19 @@ class Examination:
     def findings(self) -> Iterator[Finding]:
         """Run the checks, one as each finding is asked for; the last finding is on clearing up what was written.
 
+        With keys that may only read, the findings are on what these may do.
+
         Raises:
+            AccessDenied: the keys may neither write nor list.
             PulseError: the store does not take and return one object: there is nothing to examine.
         """
         if self._writes:
-            self._store.put("begun", b"pulse doctor was here")
+            try:
+                self._store.put("begun", b"pulse doctor was here")
+            except AccessDenied as error:
+                self._cleared = True  # nothing was written
+                yield from self._of_reading_keys(error)
+                return
             self._store.get("begun")
         for check in self._checks:
             yield replace(self._outcome(check), check=check.name)
@@ -137,6 +145,19 @@ class Examination:
     def report(self, findings: Sequence[Finding] | None = None) -> Report:
         """Return the report of findings that were made, or make all of them."""
         return Report(self._root.url, tuple(self.findings() if findings is None else findings))
+
+    def _of_reading_keys(self, refusal: AccessDenied) -> Iterator[Finding]:
+        """Yield what there is to say of keys that may not write; raises the refusal where they may not list either."""
+        try:
+            next(self._store.list(""), None)
+        except AccessDenied:
+            raise refusal from None
+        advice = (
+            "run pulse doctor with keys that may write and delete; if these are to read alone, nothing is wrong with "
+            "them: pulse verify tries them on a run"
+        )
+        verdict = f"these keys may list and not write, so that nothing more is examined: {refusal}"
+        yield replace(unsafe(verdict, advice), check=WRITABLE)
 
     def _cleared_up(self) -> Finding:
         try:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pulse_registry.doctor.finding import Finding, Level
+
+WRITABLE: Final = "these keys may write"
+"""A finding where they may not, which leaves nothing to be examined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Report:
     @property
     def verdict(self) -> str:
         """The whole in one sentence."""
+        if any(finding.check == WRITABLE for finding in self.findings):
+            return "whether several writers may share the store is not shown: these keys may not write"
         if not self.safe:
             broken = ", ".join(finding.check for finding in self.findings if finding.level is Level.UNSAFE)
             return f"UNSAFE for more than one writer: {broken or 'nothing was examined'}"

@@ -10,6 +10,7 @@ import pytest
 
 from pulse_registry.doctor import CHECKS, Examination, Level, Plan
 from pulse_registry.doctor.examination import CLEARED
+from pulse_registry.doctor.report import WRITABLE
 from pulse_registry.errors import AccessDenied, InvalidArgument
 from pulse_registry.store import Fault, FaultStore, FileStore, MemoryStore, Store
 from tests.doctor import broken
@@ -133,10 +134,24 @@ def test_what_may_not_be_deleted_is_said_to_be_left() -> None:
     assert "--clean" in report.findings[-1].advice
 
 
-def test_a_store_that_takes_nothing_is_an_error_and_no_finding() -> None:
-    store = FaultStore(MemoryStore("doctor/closed"), [Fault("fail_before", verb="put", error=denied)])
-    with Examination(store, plan=PLAN) as examination, pytest.raises(AccessDenied):
+def test_keys_that_may_do_nothing_are_an_error_and_no_finding() -> None:
+    faults = [Fault("fail_before", matches=lambda verb, key: verb in ("put", "list"), error=denied)]
+    store = FaultStore(MemoryStore("doctor/closed"), faults)
+    with pytest.raises(AccessDenied, match="no put of"), Examination(store, plan=PLAN) as examination:
         examination.report()
+
+
+def test_keys_that_may_only_read_are_a_finding_and_leave_nothing_to_clear() -> None:
+    faults = [Fault("fail_before", matches=lambda verb, key: verb in ("put", "delete"), error=denied)]
+    store = FaultStore(MemoryStore("doctor/reader"), faults)
+    with Examination(store, plan=PLAN) as examination:
+        report = examination.report()
+    (finding,) = report.findings
+    assert (finding.check, finding.level) == (WRITABLE, Level.UNSAFE)
+    assert "no put of" in finding.verdict
+    assert "keys that may write" in finding.advice
+    assert not report.safe
+    assert report.verdict.endswith("is not shown: these keys may not write")
 
 
 @pytest.mark.parametrize("skew", [-100.0, 100.0])
