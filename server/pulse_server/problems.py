@@ -17,18 +17,28 @@ from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.service.problems import TYPE_PREFIX, problem_of
 from pulse_schemas.api import Problem
 from pulse_server.answers import content_digest
+from pulse_server.crowds import Crowds
 from pulse_server.errors import Refused
 
 MEDIA_TYPE: Final = "application/problem+json"
+_GENERAL: Final = {
+    HTTPStatus.SERVICE_UNAVAILABLE: "the service's store can't be reached, or did not do it: try again",
+    HTTPStatus.BAD_GATEWAY: "what the service's store holds is damaged, or not to be believed",
+    HTTPStatus.NOT_IMPLEMENTED: "what the service's store holds was written by another release",
+}
+"""What a caller is told in place of an error's own words: what is wrong, and where."""
+_NOWHERE: Final = "there is nothing at this path: the API is below /v1/, and a client's URL ends before that"
 logger = logging.getLogger(__name__)
 
 
 def install_problems(app: FastAPI) -> None:
     """Make every error of ``app`` a problem document."""
 
+    crowds = Crowds(logger)
+
     @app.exception_handler(PulseError)
     async def on_pulse_error(request: Request, error: PulseError) -> Response:
-        return problem_for(request, error)
+        return _problem_for(request, error, crowds)
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid_request(request: Request, error: RequestValidationError) -> Response:
@@ -39,7 +49,8 @@ def install_problems(app: FastAPI) -> None:
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         name = "InvalidRequest" if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else "PulseError"
         status = HTTPStatus(error.status_code)
-        return _problem(request, TYPE_PREFIX + name, status, str(error.detail), error.headers or {})
+        detail = _NOWHERE if status == HTTPStatus.NOT_FOUND else str(error.detail)
+        return _problem(request, TYPE_PREFIX + name, status, detail, error.headers or {})
 
     @app.exception_handler(Exception)
     async def on_defect(request: Request, error: Exception) -> Response:
@@ -48,7 +59,7 @@ def install_problems(app: FastAPI) -> None:
         return _problem(request, TYPE_PREFIX + "PulseError", status, _general(status))
 
 
-def problem_for(request: Request, error: PulseError) -> Response:
+def _problem_for(request: Request, error: PulseError, crowds: Crowds) -> Response:
     """Return the problem document that an error becomes."""
     if isinstance(error, Refused):
         return _problem(request, error.problem_type, error.status, str(error), error.headers)
@@ -56,7 +67,8 @@ def problem_for(request: Request, error: PulseError) -> Response:
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return _problem(request, problem_type, status, str(error))
     # The message may name buckets and endpoints: that is for the operator's log, not for any caller.
-    logger.error("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
+    kind = type(error).__name__
+    crowds.tell(kind, f"{request.method} {request.url.path}: {kind}: {error}")
     headers = {}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         asked = error.retry_after_s if isinstance(error, StoreUnavailable) else None
@@ -65,7 +77,7 @@ def problem_for(request: Request, error: PulseError) -> Response:
 
 
 def _general(status: HTTPStatus) -> str:
-    return f"{status.description or status.phrase}; the service's log says more."
+    return f"{_GENERAL.get(status, 'the service has a defect')}; the service's log says more"
 
 
 def _problem(

@@ -144,6 +144,10 @@ def test_what_is_not_there_is_a_404_problem(client: TestClient, path: str) -> No
     assert (body["status"], body["title"], body["instance"]) == (404, "Not Found", path)
 
 
+def test_an_address_that_is_none_says_where_the_api_is(client: TestClient) -> None:
+    assert "the API is below /v1/" in client.get("/v1/v1/token").json()["detail"]
+
+
 def test_a_method_that_an_address_does_not_take_is_a_405_that_names_those_it_takes(client: TestClient) -> None:
     answer = client.delete("/v1/runs/math-7b/log")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
