@@ -30,6 +30,7 @@ from pulse_registry.cli.token import token
 from pulse_registry.cli.verify import verify
 from pulse_registry.cli.warm_up import warm_up
 from pulse_registry.errors import PulseError
+from pulse_registry.variables import READ, strays
 
 _EXITS = "\n\n".join(f"{code}  {meaning}" for code, meaning in MEANINGS.items())
 # The command-line parser's own base class: typer brings it along in some releases and takes it from click in others.
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``pulse`` and return its exit code; ``arguments`` are those of the process if not given."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     json_output = "--json" in given
+    if given[:1] != ["serve"]:  # which knows more names, and tells of them in its log
+        _tell_misspelt()
     try:
         code = get_command(app).main(args=given, prog_name="pulse", standalone_mode=False)
         sys.stdout.flush()
@@ -66,10 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone: nobody is there to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNEXPECTED
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return 130
     except Exception as error:  # noqa: BLE001 - the outermost edge: whatever it is, one line and an exit code
         return _refused(error, json_output)
+
+
+def _tell_misspelt() -> None:
+    for name, near in strays(os.environ, READ).items():
+        if near is not None:
+            print(f"pulse: {name} in the environment is read by nothing: is it {near}?", file=sys.stderr)
 
 
 def _refused(error: Exception, json_output: bool) -> int:

@@ -26,6 +26,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.variables import PREFIX, READ, strays
 from pulse_server import logs
 from pulse_server.app import create_app
 from pulse_server.settings import Settings
@@ -64,6 +65,7 @@ def serve(*, host: str, port: int, json_output: bool = False, **given: object) -
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[", host])
     with _listen(host, port) as listener:
         logs.configure(settings)
+        _tell_strays()
         _allow_many_connections()
         server = Server(app, settings, where=_where(listener), json_output=json_output)
         try:
@@ -182,6 +184,13 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
         raise InvalidArgument(f"can't listen on {host} port {port}: {error}; choose others") from None
     with listener:
         yield listener
+
+
+def _tell_strays() -> None:
+    known = READ | {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    for name, near in strays(os.environ, known).items():
+        hint = f"is it {near}?" if near else "docs/operations.md lists the settings"
+        logger.warning("%s in the environment is no setting: %s", name, hint)
 
 
 def _where(listener: socket.socket) -> str:

@@ -68,6 +68,7 @@ def test_the_documentation_has_the_same_exit_codes() -> None:
         (["gc", "--keep-last", "0"], 2, "keep_last is 0"),
         (["tag", "--remove"], 2, "give the tag's name"),
         (["tag", "Best"], 2, "name"),
+        (["log", "--root", "127.0.0.1:28081"], 2, "http://127.0.0.1:28081 for a service"),
         (["push", "--step", "1", "nofile.safetensors"], 2, "nofile.safetensors can't be read"),
         (["push", "--step", "1", "--coder", "zip", "x"], 2, "zip"),
         (["inspect", "log/000000000099.json"], 3, "log/000000000099.json"),
@@ -202,6 +203,16 @@ def test_a_file_system_that_takes_no_more_is_a_typed_error(run: Run, pulse: Puls
     assert {path.name for path in out.iterdir()} <= {".pulse.lock"}
     assert main(["pull", "--out", str(out)]) == 0
     assert held(out) == bits(model)
+
+
+def test_a_misspelt_variable_is_told_beside_what_the_command_says(
+    pulse: Pulse, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSE_RUNN", "math")
+    monkeypatch.delenv("PULSE_RUN")
+    answer = pulse("log", "--json")
+    assert (answer.code, answer.json["error"]) == (2, "UsageError")
+    assert answer.err == "pulse: PULSE_RUNN in the environment is read by nothing: is it PULSE_RUN?\n"
 
 
 def test_an_unexpected_error_is_one_line_too(pulse: Pulse, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

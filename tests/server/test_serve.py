@@ -208,12 +208,15 @@ def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
     assert "?" not in "".join(line for line in log.splitlines() if "pulse_server.access" in line)
 
 
-def test_log_lines_can_be_json(tmp_path: Path) -> None:
-    with serving(str(tmp_path), tmp_path, *OPEN, "--log-format", "json") as served:
+def test_log_lines_can_be_json_and_a_misspelt_setting_is_one(tmp_path: Path) -> None:
+    misspelt = {"PULSE_POLL_SECONS": "9"}
+    with serving(str(tmp_path), tmp_path, *OPEN, "--log-format", "json", environment=misspelt) as served:
         httpx.get(f"{served.url}/v1/token", timeout=HANG_S)
         assert served.stop(signal.SIGTERM) == 0
         lines = [json.loads(line) for line in served.log.read_text().splitlines()]
     assert [line["route"] for line in lines if line["logger"] == "pulse_server.access"] == ["/v1/token"]
+    warnings = [line["message"] for line in lines if line["level"] == "WARNING"]
+    assert warnings == ["PULSE_POLL_SECONS in the environment is no setting: is it PULSE_POLL_SECONDS?"]
 
 
 @pytest.fixture

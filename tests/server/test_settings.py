@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.variables import PREFIX, READ, strays
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenSet
 
@@ -75,6 +76,30 @@ def test_what_a_wrong_setting_holds_is_not_said(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(InvalidArgument, match="tokens") as raised:
         Settings.read(root="x")
     assert "hush" not in str(raised.value)
+
+
+NAMES = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("PULSE_POLL_SECONS", "PULSE_POLL_SECONDS"),
+        ("PULSE_TOKEN_FILE", "PULSE_TOKENS_FILE"),
+        ("PULSE_TRUSTED_PROXY", "PULSE_TRUSTED_PROXIES"),
+        ("PULSE_MAX_BODY_SIZE", "PULSE_MAX_BODY_BYTES"),
+        ("PULSE_COLOUR", None),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_found_with_the_nearest_one(name: str, near: str | None) -> None:
+    assert strays([name, "PATH", *NAMES], NAMES | READ) == {name: near}
+
+
+def test_what_belongs_to_other_programs_is_no_stray() -> None:
+    others = "PULSE_PORT PULSE_IMAGE PULSE_SERVICE_HOST PULSE_PORT_8080_TCP_ADDR PULSE_REGISTRY_SERVICE_PORT_HTTP"
+    assert strays(others.split(), NAMES | READ) == {}
+    # The command line tells of near ones alone.
+    assert not any(strays([*NAMES, *others.split(), "PULSE_SERVER", "PULSE_STATE_PATH"], READ).values())
 
 
 def test_settings_do_not_change() -> None:
