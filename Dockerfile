@@ -16,6 +16,7 @@ COPY README.md LICENSE CHANGELOG.md ./
 COPY schemas schemas
 COPY kernels kernels
 COPY pulse_registry pulse_registry
+COPY pulse_start pulse_start
 COPY server server
 RUN python -m pip wheel --no-cache-dir --disable-pip-version-check --no-deps --wheel-dir wheels . \
     && /opt/pulse/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps wheels/*.whl \

@@ -27,7 +27,8 @@ def copy_tree(tree: Path) -> None:
     for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
         shutil.copy(ROOT / name, tree / name)
     unwanted = shutil.ignore_patterns("*.egg-info", "__pycache__", ".*")
-    for name in ("pulse_registry", "server", "kernels", "schemas", "tests", "docs", "benchmarks", "examples"):
+    ours = ("pulse_start", "pulse_registry", "server", "kernels", "schemas")
+    for name in (*ours, "tests", "docs", "benchmarks", "examples"):
         shutil.copytree(ROOT / name, tree / name, ignore=unwanted)
 
 

@@ -1,4 +1,4 @@
-"""What a user installs: the sdist builds a wheel that holds our four packages, typed, and nothing else."""
+"""What a user installs: the sdist builds a wheel that holds our packages, typed, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from tests.packaging.environments import ROOT, run
 
-PACKAGES = ("pulse_kernels", "pulse_registry", "pulse_schemas", "pulse_server")
+PACKAGES = ("pulse_kernels", "pulse_registry", "pulse_schemas", "pulse_server", "pulse_start")
 
 
-def test_the_wheel_holds_exactly_our_four_packages(wheel: Path) -> None:
+def test_the_wheel_holds_exactly_our_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     top = {name.split("/")[0] for name in names}
@@ -22,7 +22,7 @@ def test_the_wheel_holds_exactly_our_four_packages(wheel: Path) -> None:
 
 
 def test_the_wheel_holds_every_module_of_the_tree(wheel: Path) -> None:
-    roots = {"pulse_registry": ROOT, "pulse_server": ROOT / "server"}
+    roots = {"pulse_registry": ROOT, "pulse_start": ROOT, "pulse_server": ROOT / "server"}
     roots |= {"pulse_kernels": ROOT / "kernels", "pulse_schemas": ROOT / "schemas"}
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if name.endswith(".py")}

@@ -22,7 +22,7 @@ def project(tmp_path: Path) -> Path:
 def test_an_editable_install_is_paths_alone_which_type_checkers_follow(editable: Path) -> None:
     (file,) = site_packages(editable).glob("*pulse*.pth")
     roots = [Path(line) for line in file.read_text().splitlines()]
-    for package in ("pulse_kernels", "pulse_registry", "pulse_schemas", "pulse_server"):
+    for package in ("pulse_kernels", "pulse_registry", "pulse_schemas", "pulse_server", "pulse_start"):
         assert [root for root in roots if (root / package / "py.typed").exists()], package
 
 
