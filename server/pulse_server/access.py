@@ -124,6 +124,14 @@ class Guard:
         principal: Principal = known
         return principal
 
+    def identify_again(self, scope: Any) -> Principal:
+        """Return whose request this is by the tokens as they are now, for one that has been answered for a while.
+
+        Raises:
+            Unauthenticated: the token was revoked, or has expired since.
+        """
+        return self._identify(scope)
+
     def _identify(self, scope: Any) -> Principal:
         if self._open:
             return ANYBODY
@@ -195,6 +203,24 @@ class Requirement:
             raise InvalidArgument(f"{run[:200]!r} is no name of a run: [a-z0-9][a-z0-9._-]{{0,127}}")
         principal.check(self.scope, run)
         return principal
+
+    def check_again(self, request: Request) -> None:
+        """Check a request that has waited by the tokens as they are now.
+
+        Raises:
+            Unauthenticated: its token was revoked, or has expired meanwhile.
+            AccessDenied: it does not allow the request any more.
+        """
+        guard: Guard = request.app.state.guard
+        guard.identify_again(request.scope).check(self.scope, request.scope["path_params"].get("run"))
+
+    def holds(self, request: Request) -> bool:
+        """Tell whether `check_again` would let a request go on."""
+        try:
+            self.check_again(request)
+        except AccessDenied:
+            return False
+        return True
 
 
 def requires(scope: Scope) -> Requirement:

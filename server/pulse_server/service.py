@@ -26,6 +26,7 @@ from pulse_server.documents import DocumentStore
 from pulse_server.feed import Pace, RunFeed
 from pulse_server.feeds import Feeds
 from pulse_server.metrics import Metrics, RunFigures
+from pulse_server.quota import Quota
 from pulse_server.reports import Reports
 from pulse_server.settings import Settings
 from pulse_server.spool import Spool
@@ -58,6 +59,7 @@ class Service:
         feeds: of the runs that are asked for.
         urls: signs URLs of objects.
         reports: of workers.
+        leases, requests: how many of them each token has, by run and whole name.
         checkers: threads for many small calls at once; what runs in them waits for no other.
         spool: takes the objects that go through the service.
     """
@@ -93,6 +95,8 @@ class Service:
             keep_s=settings.report_ttl_s,
             clock=clock,
         )
+        self.leases = self._quota("leases")
+        self.requests = self._quota("requests for direct patches")
         self.spool = Spool(self._callers, objects=settings.max_uploads, nbytes=settings.max_spooled_bytes)
         self.stopping = False
         self._full_nbytes: dict[str, int] = {}
@@ -255,6 +259,10 @@ class Service:
             return await self.call(function, f"{run}/{key}")
         except NotFound as error:
             raise NotFound(f"run {run!r} has no {key}") from error
+
+    def _quota(self, kind: str) -> Quota[tuple[str, str]]:
+        settings = self.settings
+        return Quota(kind, settings.max_token_names, settings.max_token_bytes, clock=self._clock)
 
     def _new_feed(self, run: str) -> RunFeed:
         store = self.store_of(run)

@@ -32,7 +32,7 @@ def test_every_claim_names_a_test(adversary: str) -> None:
 
 
 def test_all_adversaries_are_there() -> None:
-    assert len(ADVERSARIES) == 9
+    assert len(ADVERSARIES) == 10
 
 
 def test_every_reason_for_a_refusal_is_explained_and_tested() -> None:

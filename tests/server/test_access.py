@@ -102,6 +102,36 @@ def test_a_token_ends_when_it_says() -> None:
         guard.identify(asgi(token))
 
 
+def test_a_request_that_waits_is_checked_again_by_the_time_that_it_is_then() -> None:
+    clock = Clock()
+    token, entry = new_token("x", "read", ("*",), now=NOW, expires_at=NOW + timedelta(seconds=10))
+    request = request_for(guard_of(TokenSet(tokens=(entry,)), clock), asgi(token, run="math-7b"))
+    needed = requires("read")
+    needed.check(request)
+    assert needed.holds(request)
+    clock.moment = NOW + timedelta(seconds=10)
+    assert not needed.holds(request)
+    with pytest.raises(Unauthenticated, match="expired"):
+        needed.check_again(request)
+    assert needed.check(request).name == "x"  # whose request it was, for the log
+
+
+def test_a_request_that_waits_is_checked_again_by_what_its_token_allows_then(
+    watched: tuple[Guard, TokenFile, Clock],
+) -> None:
+    guard, file, clock = watched
+    token, entry = new_token("second", "read", ("math-*",), now=NOW)
+    file.add(entry)
+    clock.seconds += 1.0
+    request = request_for(guard, asgi(token, run="math-7b"))
+    requires("read").check(request)
+    file.remove(entry.id)
+    file.add(entry.model_copy(update={"runs": ("code-*",)}))
+    clock.seconds += 1.0
+    with pytest.raises(AccessDenied, match="not for the run"):
+        requires("read").check_again(request)
+
+
 def test_each_scope_includes_those_before_it() -> None:
     may = {
         s: [n for n in ("read", "publish", "admin") if principal_for(("*",), s).may(n)]

@@ -7,13 +7,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from pulse_server.routes import events
+from pulse_server.tokens import TokenFile, new_token
 from tests.log.builders import RUN, DictStore, Script
+from tests.server.edges import NOW, Clock, bearer
 from tests.server.running import LAYOUT, Running, app_over, fill, run_of, running, store_record
 from tests.waiting import HANG_S
 
@@ -167,4 +170,22 @@ def test_a_stream_ends_when_the_service_stops(served: Running) -> None:
     with following(served) as found:
         assert next(found).kind == "workers"
         served.inside(served.service.stop_waiting)
+        assert [event for event in found if event.kind != ":"] == []
+
+
+@pytest.mark.parametrize("news", [True, False], ids=["with news", "quiet"])
+def test_a_stream_whose_token_was_revoked_ends_and_tells_nothing_more(
+    store: DictStore, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, news: bool
+) -> None:
+    monkeypatch.setattr(events, "PING_S", 0.02)
+    clock, file = Clock(), TokenFile(tmp_path / "tokens.json")
+    token, entry = new_token("reader", "read", ("*",), now=NOW)
+    file.add(entry)
+    app = app_over(store, clock=clock.monotonic, insecure_open=False, tokens_file=file.path, report_seconds=600)
+    with running(app) as served, following(served, **bearer(token)) as found:
+        assert next(event.kind for event in found if event.kind != ":") == "workers"
+        file.remove(entry.id)
+        clock.seconds += 1
+        if news:
+            store_record(store, script.commit(layout=LAYOUT.id).records[-1])
         assert [event for event in found if event.kind != ":"] == []

@@ -6,13 +6,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
 from pulse_registry.errors import StoreUnavailable
+from pulse_server.tokens import TokenFile, new_token
 from tests.log.builders import RUN, DictStore, Script
-from tests.server.edges import Clock
+from tests.server.edges import NOW, Clock, bearer
 from tests.server.running import LAYOUT, Running, app_over, fill, run_of, running, store_objects, store_record
 from tests.waiting import HANG_S, until
 
@@ -197,3 +199,20 @@ def test_old_memory_is_served_with_its_age_while_the_store_is_down(store: DictSt
         until(lambda: client.get("/readyz").status_code == 200)
         store_record(store, script.commit(layout=LAYOUT.id).records[-1])
         assert client.get(f"{URL}/versions/latest?after=1&wait=3600").json()["version"] == 2
+
+
+@pytest.mark.parametrize("path", ["/versions/latest?after=1&wait=3600", "/log?since=3&wait=3600"])
+def test_who_waits_with_a_token_that_is_revoked_meanwhile_is_told_nothing(
+    store: DictStore, script: Script, tmp_path: Path, path: str
+) -> None:
+    clock, file = Clock(), TokenFile(tmp_path / "tokens.json")
+    token, entry = new_token("reader", "read", ("*",), now=NOW)
+    file.add(entry)
+    app = app_over(store, clock=clock.monotonic, insecure_open=False, tokens_file=file.path)
+    with running(app) as served, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(httpx.get, f"{served.url}{URL}{path}", headers=bearer(token), timeout=HANG_S)
+        until(lambda: waiting(served) == 1)
+        file.remove(entry.id)
+        clock.seconds += 1
+        store_record(store, script.commit(layout=LAYOUT.id).records[-1])
+        assert answer.result().status_code == 401

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
 
+from pulse_registry.log import RunState
 from pulse_registry.runs import RUN_NAME
+from pulse_server.access import requires
 from pulse_server.feed import RunFeed
 from pulse_server.params import Parameter, Whole
 from pulse_server.routes import examples
@@ -34,3 +37,16 @@ async def feed_of(request: Request, service: Service, *, remember: bool = True) 
     """
     run = RUN(request)
     return service.feeds.live(run) or await service.feeds.open(run, remember=remember)
+
+
+async def wait_for(
+    request: Request, service: Service, feed: RunFeed, ready: Callable[[RunState], bool], seconds: float
+) -> bool:
+    """Wait as `RunFeed.wait` does, but no longer than the service allows; then check the token again.
+
+    Raises:
+        Unauthenticated, AccessDenied: the token was revoked, has expired or was changed meanwhile.
+    """
+    found = await feed.wait(ready, min(seconds, service.settings.wait_max_s), request.receive)
+    requires("read").check_again(request)
+    return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
@@ -13,6 +14,7 @@ from fastapi.responses import Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from pulse_registry.errors import StoreUnavailable
+from pulse_server.access import requires
 from pulse_server.bodies import version_body
 from pulse_server.feed import RunFeed
 from pulse_server.operations import Operation, Operations, Says
@@ -42,7 +44,7 @@ _AFTER: Final = Whole("after", "the versions over this one; without it, those th
                 "text/event-stream",
             )
         },
-        "`Last-Event-ID` goes on where a stream broke off.",
+        "`Last-Event-ID` goes on where a stream broke off. The stream ends when its token was revoked or has expired.",
         (RUN, _AFTER),
         refuses={404: "There is no such run."},
     )
@@ -55,9 +57,9 @@ async def follow(request: Request, service: Service) -> Response:
         after = _AFTER.read(last)
     feed = await feed_of(request, service)
     newest = len(feed.state.versions) - 1
-    return EventSourceResponse(
-        _events(service, feed, newest if after is None else after), ping=PING_S, sep="\n", shutdown_grace_period=2
-    )
+    may_read = partial(requires("read").holds, request)
+    events = _events(service, feed, newest if after is None else after, may_read)
+    return EventSourceResponse(events, ping=PING_S, sep="\n", shutdown_grace_period=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,10 @@ class _Told:
     text: str
 
 
-async def _events(service: Service, feed: RunFeed, seen: int) -> AsyncIterator[ServerSentEvent]:
-    """Yield the versions over ``seen``, and the workers; ends when the service stops."""
+async def _events(
+    service: Service, feed: RunFeed, seen: int, may_read: Callable[[], bool]
+) -> AsyncIterator[ServerSentEvent]:
+    """Yield the versions over ``seen``, and the workers; ends when the service stops, or the token is good no more."""
     told = ""
     feed.follow()
     service.metrics.streams.inc()
@@ -78,17 +82,19 @@ async def _events(service: Service, feed: RunFeed, seen: int) -> AsyncIterator[S
         with suppress(StoreUnavailable, TimeoutError):  # the others' reports come later, then
             async with asyncio.timeout(_FIRST_LIST_S):
                 await service.gather_reports(feed)
-        while not service.stopping:
+        while not service.stopping and may_read():
             for entry in feed.state.versions[seen + 1 :]:
                 seen = entry.version
+                if not may_read():
+                    return
                 if not feed.state.is_retired(seen):
                     body = version_body(feed.state, entry)
                     yield ServerSentEvent(body.model_dump_json(), event="version", id=str(seen))
             edition, workers = feed.edition, _workers(service, feed)
-            if workers != told:
+            if workers != told and may_read():
                 told = workers
                 yield ServerSentEvent(workers, event="workers")
-            await feed.wait_for_edition(edition, seen, service.settings.report_seconds)
+            await feed.wait_for_edition(edition, seen, min(PING_S, service.settings.report_seconds))
             service.begin_gathering(feed)  # what a worker told this replica does not wait for it
     finally:
         feed.users -= 1

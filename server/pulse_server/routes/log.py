@@ -22,7 +22,7 @@ from pulse_server.feed import RunFeed
 from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Whole
 from pulse_server.routes import examples
-from pulse_server.routes.common import LAYOUT_ID, RUN, SEQ, feed_of, wait_parameter
+from pulse_server.routes.common import LAYOUT_ID, RUN, SEQ, feed_of, wait_for, wait_parameter
 
 if TYPE_CHECKING:
     from pulse_server.service import Service
@@ -64,8 +64,7 @@ async def read_log(request: Request, service: Service) -> Response:
         if not wait:
             await feed.refresh()
         elif not service.stopping:
-            seconds = min(wait, service.settings.wait_max_s)
-            await feed.wait(lambda state: state.seq >= since, seconds, request.receive)
+            await wait_for(request, service, feed, lambda state: state.seq >= since, wait)
     return (await _page(service, feed, since, limit)).aged(feed.age_s)
 
 

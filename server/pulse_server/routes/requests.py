@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 from fastapi.responses import Response
 
-from pulse_registry.compact.requests import ask, check_request
+from pulse_registry.compact.requests import LIFE, ask, check_request
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.log import keys
 from pulse_schemas import DirectRequest, SchemaError
+from pulse_server.access import requires
 from pulse_server.answers import no_content
+from pulse_server.names import asking_reader
 from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Parameter
 from pulse_server.routes import examples
@@ -35,7 +38,8 @@ _READER: Final = Parameter("reader", "random, one for a reader", re.compile(r"[0
         "Ask for a direct patch",
         {204: Says("It is noted, or the patch is there already.")},
         "The body is a sealed `DirectRequest` that says the same. Once enough readers ask, the run's compactor makes "
-        "the patch; until then routes are as they were.",
+        "the patch; until then routes are as they were. All readers of one token count as one; those of an admin's "
+        "token each for itself.",
         (RUN, _BASE, _TARGET, _READER),
         body="application/json",
         refuses={
@@ -59,5 +63,9 @@ async def ask_for_patch(request: Request, service: Service) -> Response:
     if target >= len(feed.state.versions):
         await feed.refresh()  # committed at another replica, perhaps
     if check_request(feed.state, base, target):
+        principal = requires("read").check(request)
+        reader = asking_reader(principal, reader)
+        name = run, keys.request_key(base, target, reader)
+        service.requests.claim(principal.id, name, len(await request.body()), LIFE.total_seconds())
         await service.call(ask, service.store_of(run), run, base, target, reader)
     return no_content()

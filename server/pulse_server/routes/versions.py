@@ -19,7 +19,7 @@ from pulse_server.feed import RunFeed
 from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Choice, Parameter, Whole
 from pulse_server.routes import examples
-from pulse_server.routes.common import RUN, feed_of, wait_parameter
+from pulse_server.routes.common import RUN, feed_of, wait_for, wait_parameter
 
 if TYPE_CHECKING:
     from pulse_server.service import Service
@@ -149,5 +149,4 @@ async def _newer(request: Request, service: Service, feed: RunFeed, after: int) 
         return True
     if not wait or service.stopping:
         return False
-    seconds = min(wait, service.settings.wait_max_s)
-    return await feed.wait(lambda state: len(state.versions) - 1 > after, seconds, request.receive)
+    return await wait_for(request, service, feed, lambda state: len(state.versions) - 1 > after, wait)
