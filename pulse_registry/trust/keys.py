@@ -5,8 +5,10 @@ The library that computes comes in with the extra `trust`, and not before a key 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import stat
 from typing import TYPE_CHECKING, Final
 
 from pulse_registry.errors import InvalidArgument
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 _DOMAIN: Final = b"pulse-signed/1\n"
 _PUBLIC: Final = re.compile(r"ed25519:([0-9a-f]{64})", re.ASCII)
 _MAX_FILE: Final = 64 << 10
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _MISSING: Final = "signatures need the package cryptography: pip install 'pulse-registry[trust]'"
+
+_logger = logging.getLogger(__name__)
 
 
 class SigningKey:
@@ -53,6 +58,8 @@ class SigningKey:
     def load(cls, path: str | os.PathLike[str]) -> SigningKey:
         """Read a key from a file that holds it as PEM (PKCS 8, not encrypted), as ``save`` writes it.
 
+        A file that others than its owner may read or write is taken, and a warning is logged.
+
         Raises:
             InvalidArgument: there is no such file, it holds no such key, or the extra `trust` is not installed.
         """
@@ -65,6 +72,7 @@ class SigningKey:
         try:
             with open(path, "rb") as file:
                 private = load_pem_private_key(file.read(_MAX_FILE), password=None)
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         except OSError as error:
             raise InvalidArgument(f"the signing key {path} can't be read: {error.strerror or error}") from error
         except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -72,6 +80,13 @@ class SigningKey:
             raise InvalidArgument(f"{path} holds no signing key that `pulse key new` makes") from None
         if not isinstance(private, Ed25519PrivateKey):
             raise InvalidArgument(f"{path} holds a key of another kind; `pulse key new` makes one")
+        if os.name == "posix" and mode & _OTHERS:
+            _logger.warning(
+                "the signing key %s is open to others than its owner (mode %04o): whoever reads it can sign as you do; "
+                "chmod 600 it",
+                path,
+                mode,
+            )
         return cls(private)
 
     def save(self, path: str | os.PathLike[str]) -> None:

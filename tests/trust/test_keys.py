@@ -26,6 +26,24 @@ def test_a_saved_key_is_its_owners_alone_and_signs_the_same(tmp_path):
     assert read.sign(b"{}") == made.sign(b"{}")
 
 
+@pytest.mark.parametrize(
+    ("mode", "told"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o644, True)]
+)
+def test_a_key_that_others_may_read_is_told(tmp_path, caplog, mode, told):
+    file = tmp_path / "key.pem"
+    TRAINER.save(file)
+    file.chmod(mode)
+    assert SigningKey.load(file).public == TRAINER.public
+    assert caplog.messages == (
+        [
+            f"the signing key {file} is open to others than its owner (mode {mode:04o}): whoever reads it can sign as "
+            "you do; chmod 600 it"
+        ]
+        if told
+        else []
+    )
+
+
 def test_a_key_file_is_never_overwritten(tmp_path):
     file = tmp_path / "key.pem"
     TRAINER.save(file)
