@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.fetch import FETCH_THREADS
@@ -13,6 +14,7 @@ from pulse_registry.log import RunState
 from pulse_registry.news import await_news
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.route import Route, plan
+from pulse_registry.trust.countersigning import Countersigning, RefusedRecord
 from pulse_registry.versions import Version, VersionName, describe
 from pulse_registry.workings import Workings
 from pulse_schemas import Layout, VersionEntry
@@ -144,6 +146,42 @@ class Catalogue(Workings):
                 self._store, self.run, self._reader, self._writer(), self._around.new_id, each=ParallelMap(pool)
             )
             return collector.collect(policy or Policy(), dry_run=dry_run)
+
+    def refused_records(self) -> list[RefusedRecord]:
+        """Read the whole log and return its records that readers with this one's pins refuse, oldest first.
+
+        Raises:
+            NotFound: there is no such run.
+            InvalidArgument: no keys are pinned; or this is a service: go to the bucket.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
+        """
+        with self._countersigning() as found:
+            return found.refused()
+
+    def countersign(self, until: str) -> list[RefusedRecord]:
+        """Answer, with this registry's signing key, for the records that readers refuse, up to one; return them.
+
+        From then on readers that pin the key believe these records as if it had signed them. Look at all of them first
+        (``refused_records``): who countersigns a record is its author.
+
+        Args:
+            until: the ``name`` of the newest one.
+
+        Raises:
+            Untrusted: there is no signing key, or one that may not sign such a record; nothing was written.
+            Conflict: the log has changed since: look again; nothing was written.
+            NotFound, InvalidArgument, CorruptObject, UnsupportedFormat, StoreUnavailable: as ``refused_records``.
+        """
+        with self._countersigning() as found:
+            return found.countersign(until)
+
+    @contextmanager
+    def _countersigning(self) -> Iterator[Countersigning]:
+        self._check_process()
+        if self._gateway is not None:
+            raise InvalidArgument(f"{self.url} is a service, which takes no countersignatures: go to the bucket")
+        with self._around.threads(FETCH_THREADS, "pulse-log") as pool:
+            yield Countersigning(self._store, self._reader, self.signer, each=ParallelMap(pool))
 
     def _entry(self, state: RunState, version: VersionName) -> VersionEntry:
         if version == "latest":

@@ -11,6 +11,7 @@ import typer
 from typer.main import get_command
 
 from pulse_registry.cli.compact import compact
+from pulse_registry.cli.countersign import countersign
 from pulse_registry.cli.demo import demo
 from pulse_registry.cli.doctor import doctor
 from pulse_registry.cli.exits import MEANINGS, UNEXPECTED, USAGE, exit_code
@@ -44,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (push, pull, log, route, verify, inspect, demo, doctor, serve, compact, export, gc, tag):
+for command in (push, pull, log, route, verify, inspect, demo, doctor, serve, compact, export, gc, tag, countersign):
     app.command()(command)
 app.add_typer(key, name="key")
 app.command("warm-up")(warm_up)

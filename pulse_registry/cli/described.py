@@ -16,13 +16,25 @@ from pulse_registry.pieces import CODING_FORMAT
 from pulse_registry.safetensors_header import split_header
 from pulse_registry.store import Store
 from pulse_registry.trust.keys import key_text
-from pulse_schemas import Fault, Head, Layout, Schema, SchemaError, Snapshot, load_json, open_sealed, unseal_record
+from pulse_schemas import (
+    Countersignature,
+    Fault,
+    Head,
+    Layout,
+    Schema,
+    SchemaError,
+    Snapshot,
+    load_json,
+    open_sealed,
+    unseal_record,
+)
 
 _HEADER_LIMIT = 100 << 20
 _SEALED: dict[str, Callable[[bytes], Schema]] = {
     "record": unseal_record,
     "snapshot": Snapshot.unseal,
     "head": Head.unseal,
+    "countersignature": Countersignature.unseal,
 }
 
 

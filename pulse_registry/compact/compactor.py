@@ -157,6 +157,7 @@ class Compactor:
     def _try(self, state: RunState, work: Work) -> Done | None:
         """Do a piece of work; None where it failed, is not needed any more, or was done by another meanwhile."""
         try:
+            self._writer.check_key("attach")  # before the work, not after it
             return self._do(state, work)
         except (InvalidArgument, Gone) as error:
             # What it was to be attached to was retired meanwhile.

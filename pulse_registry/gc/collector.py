@@ -109,12 +109,15 @@ class Collector:
             NotFound: there is no such run.
             InvalidArgument: the store is a service: go to the bucket, or let the service do it.
             CorruptObject, UnsupportedFormat, Untrusted: the log, or a lease, can't be read.
+            Untrusted: the run is signed, and this writer has no key that fits; nothing was done.
             AccessDenied, StoreUnavailable: the store did not do it; what was done stays done: run it again.
         """
         now = self._clock.now()
         state = self._reader.refresh()
         if state.seq < 0:
             raise NotFound(f"there is no run {self._run!r} in {self._store.url}")
+        if not dry_run:
+            self._writer.check_key("retire")
         leases = read_leases(self._store, self._run, self._clock, now, policy, each=self._each)
         until = self._until(state, now, policy)
         found = survey(

@@ -25,7 +25,7 @@ from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import is_void, objects_of, violation
 from pulse_registry.log.state import RunState
 from pulse_registry.store.retry import retrying_at_most
-from pulse_schemas import AttachRecord, CommitRecord, ObjectRef, Record, SchemaError, unseal_record
+from pulse_schemas import AttachRecord, CommitRecord, ObjectRef, Record, SchemaError, open_sealed, unseal_record
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
@@ -70,8 +70,8 @@ class Admission:
 
         Raises:
             InvalidArgument: it is no sealed record of this run, breaks a rule of the log, names an object or a
-                layout that is not there as it says, or is not signed by a key that may, where keys are pinned. Nothing
-                was written.
+                layout that is not there as it says, is not signed on a run that is, or, where keys are pinned, not by
+                one that may. Nothing was written.
             AlreadyExists: another record has its number: read that one, and go on.
             Conflict: its number is further on than the next.
             Fenced: a newer writer began its term; this one must stop.
@@ -85,6 +85,7 @@ class Admission:
                 self._check_same(record, sealed)
                 return record
             self._check_next(state, record)
+            self._check_signed(record, sealed)
             self._check_named(state, record)
             self._create(record, sealed)
             self._reader.accept(sealed)
@@ -121,6 +122,17 @@ class Admission:
             raise Fenced(
                 f"run {self._run!r}: a newer writer began epoch {state.epoch}; this one, of epoch {record.epoch}, "
                 "must stop"
+            )
+
+    def _check_signed(self, record: Record, sealed: bytes) -> None:
+        """Check that a run whose record 0 is signed gets no record that is not: readers that pin keys would be lost.
+
+        Which key it is, is for those to judge who pin some.
+        """
+        if open_sealed(sealed).signature is None and (run_key := self._reader.run_key()) is not None:
+            raise InvalidArgument(
+                f"run {self._run!r}: record {record.seq} is not signed, and the run is, by {run_key}: readers that pin "
+                "keys would refuse the run from it on. Give the writer the key"
             )
 
     def _check_named(self, state: RunState, record: Record) -> None:

@@ -14,12 +14,19 @@ class Guard(Protocol):
         """Begin a look at the log; return the number of the newest record that is known to have been seen before."""
         ...
 
-    def check_signature(self, record: Record, sealed: bytes) -> None:
-        """Raise Untrusted unless a record is of the run and signed by a key that may sign it."""
+    def check_key(self, kind: str, public: str | None) -> None:
+        """Raise Untrusted unless a key, or None for none, may sign this kind of record."""
         ...
 
-    def check(self, record: Record, sealed: bytes) -> None:
-        """Raise Untrusted unless a record may be believed: its signature, and that no other had its number."""
+    def check_signature(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+        """Raise Untrusted unless a record is of the run and signed, or countersigned, by a key that may sign it.
+
+        ``countersignature`` is a sealed document, which need not be of this record.
+        """
+        ...
+
+    def check(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+        """Raise Untrusted unless a record may be believed: as ``check_signature``, and that no other had its number."""
         ...
 
     def check_snapshot(self, sealed: bytes) -> None:

@@ -12,6 +12,7 @@ from pulse_registry.errors import InvalidArgument
 HEAD = "head"
 LOG = "log/"
 SNAPSHOTS = "log/snapshots/"
+COUNTERSIGNED = "log/countersigned/"
 LAYOUTS = "layouts/"
 OBJECTS = "objects/"
 LEASES = "leases/"
@@ -37,6 +38,11 @@ def snapshot_seq(key: str) -> int | None:
     if not (digits.isascii() and digits.isdigit()) or snapshot_key(int(digits)) != key:
         return None
     return int(digits)
+
+
+def countersignature_key(seq: int) -> str:
+    """Return the key of the countersignature of record ``seq``."""
+    return f"{COUNTERSIGNED}{_number(seq)}.json"
 
 
 def layout_key(layout_id: str) -> str:

@@ -16,12 +16,12 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Final
 
 from pulse_registry.checked import checked
-from pulse_registry.errors import CorruptObject, NotFound, PulseError, UnsupportedFormat, Untrusted
+from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError, UnsupportedFormat, Untrusted
 from pulse_registry.log import keys
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.state import RunState, sealed_hash
 from pulse_registry.parallel import ParallelMap
-from pulse_schemas import Fault, Head, Record, SchemaError, Snapshot, unseal_record
+from pulse_schemas import Countersignature, Fault, Head, Record, SchemaError, Snapshot, open_sealed, unseal_record
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
@@ -31,6 +31,7 @@ _ONE_BY_ONE: Final = 16
 """So many records are read one after the other when a log is opened: most tails are short, or long."""
 _AHEAD: Final = 16
 
+_OF_SIGNATURES: Final = (Distrust.UNSIGNED, Distrust.WRONG_KEY, Distrust.BAD_SIGNATURE)
 _PINNED_TRIES = 8
 """Snapshots that are looked at where keys are pinned: thousands that nobody signed would be fetched in vain."""
 
@@ -64,6 +65,7 @@ class LogReader:
         self._state: RunState | None = None
         self._settled = guard is None  # whether the guard has believed a state
         self._snapshot_seq = -1
+        self._first: tuple[str | None] | None = None  # which key signed record 0, once that was read
         self._threads = threads
         self._opening = True
 
@@ -146,6 +148,33 @@ class LogReader:
         except NotFound:
             return None
 
+    def check_signature(self, record: Record, sealed: bytes) -> None:
+        """Raise Untrusted where the guard believes neither a record's signature nor a countersignature of it.
+
+        Raises:
+            StoreUnavailable: the countersignature can't be read.
+        """
+        if self._guard is not None:
+            self._believe(self._guard.check_signature, record, sealed)
+
+    def run_key(self) -> str | None:
+        """Return the public key that signed record 0, and so the run; None where nobody did, or there is no record.
+
+        Costs a GET, once, where the run was opened at a snapshot.
+
+        Raises:
+            CorruptObject: record 0 is gone.
+            CorruptObject, Untrusted, UnsupportedFormat, StoreUnavailable: as ``refresh``.
+        """
+        if self._first is None and self.state.seq >= 0:
+            found = self.read(0)
+            if found is None:
+                raise CorruptObject(
+                    f"run {self._run!r}: {keys.record_key(0)} is gone, which says who signs the run: restore it"
+                )
+            self._first = (_key_of(found[1]),)
+        return None if self._first is None else self._first[0]
+
     def _begin(self) -> int | None:
         """Open the run if it is not; return the number of the newest record that the guard has seen before."""
         seen = None if self._guard is None else self._guard.begin()
@@ -162,15 +191,37 @@ class LogReader:
             self._settled = True
         return state
 
+    def _believe(self, check: Callable[[Record, bytes, bytes | None], None], record: Record, sealed: bytes) -> None:
+        """Check a record, and where its own signature will not do, its countersignature: a GET that good ones save."""
+        try:
+            check(record, sealed, None)
+        except Untrusted as error:
+            found = self._countersignature(record.seq) if error.reason in _OF_SIGNATURES else None
+            if found is None:
+                raise
+            check(record, sealed, found)
+
+    def _countersignature(self, seq: int) -> bytes | None:
+        key = keys.countersignature_key(seq)
+        try:
+            return checked(lambda: self._store.get(key), lambda sealed: _unseal_countersignature(key, sealed))
+        except NotFound:
+            return None
+        except (CorruptObject, UnsupportedFormat) as error:
+            _logger.warning("run %s: %s is of no use: %s", self._run, key, error)
+            return None
+
     def _fold(self, state: RunState, record: Record, sealed: bytes) -> None:
         """Fold a record into a state, in place, if the guard believes it."""
         if self._guard is not None:
             if record.previous != state.last and state.seq >= 0:
                 before = self.read(state.seq)  # is another record there now than was folded?
                 if before is not None:
-                    self._guard.check(*before)
-            self._guard.check(record, sealed)
+                    self._believe(self._guard.check, *before)
+            self._believe(self._guard.check, record, sealed)
         state.advance(record, sealed_hash(sealed))
+        if record.seq == 0:
+            self._first = (_key_of(sealed),)
         if self._guard is not None:
             self._guard.folded(record, sealed)
 
@@ -259,7 +310,7 @@ class LogReader:
             state = RunState.from_snapshot(snapshot)
             if self._guard is not None:
                 record = _unseal(keys.record_key(snapshot.seq), sealed)
-                self._guard.check(record, sealed)
+                self._believe(self._guard.check, record, sealed)
                 if seen is not None and seen < snapshot.seq:
                     self._check_seen(self._guard, seen, snapshot.seq)
                 self._guard.folded(record, sealed)
@@ -274,12 +325,23 @@ class LogReader:
         if found is None:
             guard.gone(seen, newest)
         else:
-            guard.check(*found)
+            self._believe(guard.check, *found)
 
 
 def _unseal(key: str, sealed: bytes) -> Record:
     with _typed(key):
         return unseal_record(sealed)
+
+
+def _key_of(sealed: bytes) -> str | None:
+    signature = open_sealed(sealed).signature
+    return None if signature is None else signature.public
+
+
+def _unseal_countersignature(key: str, sealed: bytes) -> bytes:
+    with _typed(key):
+        Countersignature.unseal(sealed)
+    return sealed
 
 
 def _unseal_head(sealed: bytes) -> Head:

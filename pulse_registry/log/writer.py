@@ -18,9 +18,11 @@ from pulse_registry.errors import (
     AlreadyExists,
     Conflict,
     CorruptObject,
+    Distrust,
     Fenced,
     InvalidArgument,
     StoreUnavailable,
+    Untrusted,
 )
 from pulse_registry.log import keys
 from pulse_registry.log.clock import Clock, NewId, timestamp
@@ -40,6 +42,7 @@ from pulse_schemas import (
     RetireRecord,
     Signer,
     TagRecord,
+    open_sealed,
 )
 
 if TYPE_CHECKING:
@@ -118,6 +121,7 @@ class LogWriter:
         self._lock = threading.RLock()
         self._term_id = new_id()
         self._epoch: int | None = None
+        self._own_key: str | None = None
         # Write ids of puts whose success was not seen, with the seq that they were for.
         self._unknown: dict[str, int] = {}
 
@@ -130,6 +134,26 @@ class LogWriter:
     def fenced(self) -> bool:
         """Whether a newer term is known to have begun; once true, true for ever."""
         return self._epoch is not None and self._reader.state.epoch > self._epoch
+
+    def check_key(self, kind: str) -> None:
+        """Raise Untrusted where what this writer signs would not be believed; for who works before he writes.
+
+        ``append`` checks each record as well. Where nobody said which keys the run's readers pin (no guard), a run that
+        is signed, which its record 0 tells, takes no record of another key than that one's.
+
+        Args:
+            kind: of the records that it is to write.
+
+        Raises:
+            Untrusted: it has no key, or one that does not fit; the message says which one does.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
+        """
+        if self._own_key is None and self._signer is not None:
+            self._own_key = self._signer.sign(b"").public
+        if self._reader.guard is not None:
+            self._reader.guard.check_key(kind, self._own_key)
+        else:
+            self._check_run_key(self._own_key)
 
     def begin(self) -> int:
         """Begin a term: from here on, commits of older terms are void. Return its epoch.
@@ -296,7 +320,7 @@ class LogWriter:
         Raises:
             InvalidArgument: the record breaks a rule of the log; nothing was written.
             Conflict: an object that it names was retired before it; nothing was written.
-            Untrusted: the reader would not believe it: it is not signed, or by a key that may not; nothing was written.
+            Untrusted: readers would not believe it: it is not signed, or by a key that may not; nothing was written.
             CorruptObject, UnsupportedFormat: the log can't be read.
             StoreUnavailable: the store failed. If the put's fate is unknown, it may still land, at that one
                 number alone: to append with the same ``write_id`` again finds it there or takes the number.
@@ -317,6 +341,9 @@ class LogWriter:
         sealed = record.seal(self._signer)
         if self._reader.guard is not None:
             self._reader.guard.check_signature(record, sealed)
+        elif self._reader.run_key() is not None:
+            signature = open_sealed(sealed).signature
+            self._check_run_key(None if signature is None else signature.public)
         self._unknown[write_id] = record.seq
         try:
             self._store.put(keys.record_key(record.seq), sealed, if_absent=True)
@@ -338,6 +365,25 @@ class LogWriter:
             return stored
         self._reader.refresh()
         return None
+
+    def _check_run_key(self, own: str | None) -> None:
+        """Raise Untrusted unless a key, or none, is the one that signs the run."""
+        run_key = self._reader.run_key()
+        if run_key is None or own == run_key:
+            return
+        name = f"run {self._run!r} in {self._store.url} is signed by {run_key}"
+        if own is None:
+            raise Untrusted(
+                f"{name}, and this writer has no key: readers that pin keys would refuse the run from its record on. "
+                "Give the key (signing_key=, --signing-key, PULSE_SIGNING_KEY); nothing was written",
+                Distrust.UNSIGNED,
+            )
+        raise Untrusted(
+            f"{name}, and this writer's key is {own}, which the run's readers may not pin. Sign with the first one, or "
+            "say that they pin both (trust=, --trust, PULSE_TRUST: all keys, as the readers have them); nothing was "
+            "written",
+            Distrust.WRONG_KEY,
+        )
 
     def _read_back(self, seq: int) -> tuple[Record, bytes] | None:
         """Look whether there is a record, after a put that failed: the time that a store may be away is spent on it."""

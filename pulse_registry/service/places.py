@@ -11,12 +11,13 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import keys
 from pulse_registry.store.keys import check_key
 
-Kind = Literal["head", "record", "snapshot", "layout", "object", "lease", "request"]
+Kind = Literal["head", "record", "countersignature", "snapshot", "layout", "object", "lease", "request"]
 
 RUN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _WORKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _RECORD: Final = re.compile(r"log/([0-9]{12})\.json")
 _SNAPSHOT: Final = re.compile(r"log/snapshots/([0-9]{12})\.json")
+_COUNTERSIGNED: Final = re.compile(r"log/countersigned/([0-9]{12})\.json")
 _LAYOUT: Final = re.compile(r"layouts/([0-9a-f]{64})\.json")
 _LEASE: Final = re.compile(r"leases/([A-Za-z0-9][A-Za-z0-9._:-]{0,159})\.json")
 
@@ -30,7 +31,7 @@ class Place:
         kind: what lies there.
         key: below the run.
         path: of the request that reads it, behind the service's URL.
-        seq: number of a record or snapshot, else 0.
+        seq: number of a record, a countersignature or a snapshot, else 0.
     """
 
     run: str
@@ -59,6 +60,9 @@ def place_of(key: str) -> Place:
             return Place(run, "head", rest, f"{base}/head")
         if found := _RECORD.fullmatch(rest):
             return Place(run, "record", rest, f"{base}/log/{int(found[1])}", int(found[1]))
+        if found := _COUNTERSIGNED.fullmatch(rest):
+            path = f"{base}/log/{int(found[1])}/countersignature"
+            return Place(run, "countersignature", rest, path, int(found[1]))
         if found := _SNAPSHOT.fullmatch(rest):
             return Place(run, "snapshot", rest, f"{base}/snapshots/{int(found[1])}", int(found[1]))
         if found := _LAYOUT.fullmatch(rest):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from pulse_registry.errors import Distrust, Untrusted
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log.clock import Clock, utc_now
-from pulse_registry.trust.keys import key_text
+from pulse_registry.log.state import sealed_hash
+from pulse_registry.trust.keys import key_text, parse_key
 from pulse_registry.trust.memory import Memory
-from pulse_registry.trust.pins import SNAPSHOT, Trust
-from pulse_schemas import Record, open_sealed
+from pulse_registry.trust.pins import SNAPSHOT, Pin, Trust
+from pulse_schemas import Countersignature, Record, open_sealed
+
+_WAY_BACK: Final = "; for what is in the log already, see `pulse countersign`"
 
 
 class PinGuard:
@@ -54,16 +57,30 @@ class PinGuard:
             self._kept = max(self._kept, known.seq)
         return max(self._seen, default=None)
 
-    def check_signature(self, record: Record, sealed: bytes) -> None:
-        """Raise Untrusted unless a record is of the run and signed by a key that may sign it."""
+    def check_key(self, kind: str, public: str | None) -> None:
+        """Raise Untrusted unless a key, or None for none, may sign this kind of record."""
+        name = f"a record of run {self._run!r}"
+        if public is None:
+            raise self._unsigned(name)
+        self._pin_for(name, kind, parse_key(public))
+
+    def check_signature(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+        """Raise Untrusted unless a record is of the run and signed, or countersigned, by a key that may sign it."""
         name = f"record {record.seq} of run {self._run!r}"
         if record.run != self._run:
             raise Untrusted(f"{name} in {self._url} is of another run, {record.run!r}", Distrust.OTHER_RUN)
-        self._check_signature(name, record.kind, sealed)
+        if countersignature is None:
+            self._check_signature(name, record.kind, sealed)
+            return
+        name = f"the countersignature of {name}"
+        said = Countersignature.unseal(countersignature)
+        if (said.run, said.seq, said.record) != (self._run, record.seq, sealed_hash(sealed)):
+            raise Untrusted(f"{name} in {self._url} is one of other bytes", Distrust.BAD_SIGNATURE)
+        self._check_signature(name, record.kind, countersignature)
 
-    def check(self, record: Record, sealed: bytes) -> None:
-        """Raise Untrusted unless a record may be believed: its signature, and that no other had its number."""
-        self.check_signature(record, sealed)
+    def check(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+        """Raise Untrusted unless a record may be believed: as ``check_signature``, and that no other had its number."""
+        self.check_signature(record, sealed, countersignature)
         before = self._seen.get(record.seq)
         if before is not None and before != sealed:
             self._fork(record.seq, before, sealed)
@@ -103,16 +120,27 @@ class PinGuard:
         document = open_sealed(sealed)
         signature = document.signature
         if signature is None:
-            raise Untrusted(f"{name} in {self._url} is not signed; sign with a key that is trusted", Distrust.UNSIGNED)
-        pin = self._trust.pin(signature.key)
-        if pin is None or kind not in pin.kinds:
-            why = "which is not trusted" if pin is None else f"which may not sign a {kind}"
-            raise Untrusted(f"{name} in {self._url} is signed by {key_text(signature.key)}, {why}", Distrust.WRONG_KEY)
+            raise self._unsigned(name)
+        pin = self._pin_for(name, kind, signature.key)
         if not pin.key.verifies(document.body, signature.value):
             raise Untrusted(
-                f"{name} in {self._url}: the signature does not fit the key {key_text(signature.key)}",
+                f"{name} in {self._url}: the signature does not fit the key {signature.public}",
                 Distrust.BAD_SIGNATURE,
             )
+
+    def _unsigned(self, name: str) -> Untrusted:
+        return Untrusted(
+            f"{name} in {self._url} is not signed: sign with a key that is trusted{_WAY_BACK}", Distrust.UNSIGNED
+        )
+
+    def _pin_for(self, name: str, kind: str, public: bytes) -> Pin:
+        pin = self._trust.pin(public)
+        if pin is None or kind not in pin.kinds:
+            why = "which is not trusted" if pin is None else f"which may not sign a {kind}"
+            raise Untrusted(
+                f"{name} in {self._url} is signed by {key_text(public)}, {why}{_WAY_BACK}", Distrust.WRONG_KEY
+            )
+        return pin
 
     def _fork(self, seq: int, before: bytes, now: bytes) -> NoReturn:
         kept = ""

@@ -18,6 +18,7 @@ from pulse_schemas.base import (
     load_json,
     open_sealed,
 )
+from pulse_schemas.countersignature import Countersignature
 from pulse_schemas.heads import PatchHead
 from pulse_schemas.layout import DTYPE_ORDER, Dtype, Layout, Tensor
 from pulse_schemas.lease import Lease
@@ -40,6 +41,7 @@ __all__ = [
     "AttachRecord",
     "Coder",
     "CommitRecord",
+    "Countersignature",
     "DeleteRecord",
     "DirectRequest",
     "Dtype",

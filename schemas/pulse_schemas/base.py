@@ -98,6 +98,11 @@ class Signature:
     key: bytes
     value: bytes
 
+    @property
+    def public(self) -> str:
+        """The key as text: ``ed25519:<64 hex digits>``."""
+        return f"ed25519:{self.key.hex()}"
+
 
 class Signer(Protocol):
     """What signs documents."""

@@ -1,6 +1,6 @@
 """Write the JSON Schema of every stored document: ``python -m pulse_schemas.export DIR``.
 
-Layouts are stored as they are; records, snapshots and the head hint are stored sealed, as
+Layouts are stored as they are; records, countersignatures, snapshots and the head hint are stored sealed, as
 ``{"blake3": <hash of body>, "body": <document>}``: the files describe the body.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pulse_schemas.base import Schema
+from pulse_schemas.countersignature import Countersignature
 from pulse_schemas.layout import Layout
 from pulse_schemas.lease import Lease
 from pulse_schemas.records import AttachRecord, CommitRecord, DeleteRecord, EpochRecord, RetireRecord, TagRecord
@@ -19,6 +20,7 @@ from pulse_schemas.request import DirectRequest
 from pulse_schemas.snapshot import Head, Snapshot
 
 DOCUMENTS: Mapping[str, type[Schema]] = {
+    "countersignature": Countersignature,
     "direct-request": DirectRequest,
     "head": Head,
     "layout": Layout,

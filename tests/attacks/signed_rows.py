@@ -11,7 +11,7 @@ from blake3 import blake3
 from pulse_registry.errors import CorruptObject, Untrusted
 from pulse_registry.log import keys, sealed_hash
 from pulse_registry.trust import SigningKey
-from pulse_schemas import canonical_json
+from pulse_schemas import Countersignature, canonical_json
 from pulse_schemas.base import Sealed
 from tests.attacks.forge import seal
 from tests.attacks.row import Forge, Rows
@@ -60,6 +60,18 @@ def _value(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
 def _replayed(store: DictStore) -> None:
     """Put an older record, as it was signed, in the place of the newest."""
     store.objects[_KEY] = store.objects[f"run/{keys.record_key(_SEQ - 1)}"]
+
+
+def countersigned(signer: SigningKey | None, **lie: Any) -> Forge:
+    """Take the newest record's signature away, and let somebody countersign what it is said to be."""
+
+    def forge(store: DictStore) -> None:
+        store.objects[_KEY] = seal(json.loads(store.objects[_KEY])["body"])
+        said = {"run": "run", "seq": _SEQ, "record": sealed_hash(store.objects[_KEY])}
+        document = Countersignature(**(said | lie)).seal(signer)
+        store.objects[f"run/{keys.countersignature_key(_SEQ)}"] = document
+
+    return forge
 
 
 def _another_tag(signer: SigningKey) -> Forge:
@@ -115,6 +127,12 @@ SIGNED: Rows = {
     "an older record again": (_replayed, (CorruptObject, Untrusted)),
     "a record of another run, signed": (record(lambda body: body.update(run="other"), TRUSTED), Untrusted),
     "a commit of no base, signed": (record(lambda body: body.update(parent=3), TRUSTED), CorruptObject),
+    "a record that another key countersigned": (countersigned(OTHER), Untrusted),
+    "a record that nobody countersigned": (countersigned(None), Untrusted),
+    "a record whose kind the key may not countersign": (countersigned(ATTACHER), Untrusted),
+    "a countersignature of another record": (countersigned(TRUSTED, record="0" * 64), Untrusted),
+    "a countersignature of another number": (countersigned(TRUSTED, seq=_SEQ - 1), Untrusted),
+    "a countersignature of another run": (countersigned(TRUSTED, run="other"), Untrusted),
     "a record without its signature": (
         lambda store: store.objects.update({_KEY: seal(json.loads(store.objects[_KEY])["body"])}),
         Untrusted,

@@ -18,6 +18,7 @@ from pulse_schemas import (
     DTYPE_ORDER,
     AttachRecord,
     CommitRecord,
+    Countersignature,
     DeleteRecord,
     EpochRecord,
     Fault,
@@ -182,7 +183,8 @@ leases = st.builds(
     seconds=st.integers(1, 604_800),
 )
 heads = st.builds(Head, seq=counts, snapshot=st.none() | counts)
-documents = st.one_of(records, snapshots, heads, leases, layouts())
+countersignatures = st.builds(Countersignature, run=runs, seq=counts, record=hashes)
+documents = st.one_of(records, snapshots, heads, leases, layouts(), countersignatures)
 
 
 def commit(**changes) -> CommitRecord:

@@ -52,6 +52,18 @@ def writer(
     )
 
 
+class Heedless(LogReader):
+    """A reader whose writer does not ask who signs the run: an attacker's, or one of an early release."""
+
+    def run_key(self) -> None:
+        return None
+
+
+def forger(store: Store, signer: Signer | None, *, number: int = 2, every: int = 64) -> LogWriter:
+    """Return a writer that writes whatever it likes."""
+    return writer(store, signer, believes=Heedless(store, RUN), number=number, every=every)
+
+
 def history(versions: int = 3, *, signer: Signer | None = TRAINER, every: int = 64, run: str = RUN) -> DictStore:
     """Return a store with a run that one signer wrote: an epoch record and so many commits."""
     store = DictStore()

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_registry.errors import PulseError
-from pulse_registry.log import LogReader, keys
-from pulse_schemas import Head, SchemaError, Snapshot, open_sealed, unseal_record
+from pulse_registry.log import LogReader, keys, sealed_hash
+from pulse_schemas import Countersignature, Head, SchemaError, Snapshot, open_sealed, unseal_record
 from tests.log.builders import RUN, DictStore, patch
-from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, history, reader, unsigned, writer
+from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, forger, history, reader, unsigned
 
 VERSIONS, EVERY = 9, 3
+LAST = VERSIONS + 2
 
 
 @functools.cache
 def true_store():
     store = history(VERSIONS, every=EVERY)
-    writer(store, COMPACTOR, number=2, every=EVERY).attach(patches=[patch(0, 2, tag=9)])
+    forger(store, COMPACTOR, every=EVERY).attach(patches=[patch(0, 2, tag=9)])
+    forger(store, None, number=3, every=EVERY).tag("best", 1)  # by mistake: the trainer answers for it
+    store.put(keys.countersignature_key(LAST), countersignature(store, LAST, TRAINER))
     return store
+
+
+def countersignature(store, seq, signer):
+    return Countersignature(run=RUN, seq=seq, record=sealed_hash(store.get(keys.record_key(seq)))).seal(signer)
 
 
 @functools.cache
 def true_states():
     """Every prefix of the true history, by the hash of its last record: what a reader may believe."""
     store, found = true_store(), {}
-    for seq in range(VERSIONS + 2):
+    for seq in range(LAST + 1):
         prefix = DictStore()
         prefix.objects = {keys.record_key(n): store.objects[keys.record_key(n)] for n in range(seq + 1)}
         state = LogReader(prefix, RUN).refresh()
@@ -39,10 +47,10 @@ def true_states():
 
 def signed_by(signer):
     def resigned(data):
-        try:
-            return unseal_record(data).seal(signer)
-        except SchemaError:
-            return Snapshot.unseal(data).seal(signer)
+        for unseal in (unseal_record, Countersignature.unseal):
+            with suppress(SchemaError):
+                return unseal(data).seal(signer)
+        return Snapshot.unseal(data).seal(signer)
 
     return resigned
 
@@ -65,15 +73,18 @@ CHANGES = {
     "bare body": lambda data: open_sealed(data).body,
 }
 FORGERS = {"nobody": None, "a stranger": STRANGER, "the compactor": COMPACTOR}
-KEYS = [keys.record_key(n) for n in range(VERSIONS + 3)] + [keys.snapshot_key(n) for n in range(VERSIONS + 3)]
+KEYS = [key(n) for key in (keys.record_key, keys.snapshot_key, keys.countersignature_key) for n in range(LAST + 2)]
 TAMPERING = st.one_of(
     st.tuples(st.just("delete"), st.sampled_from(KEYS)),
     st.tuples(st.just("change"), st.sampled_from(KEYS), st.sampled_from(sorted(CHANGES))),
     st.tuples(st.just("copy"), st.sampled_from(KEYS), st.sampled_from(KEYS)),
-    st.tuples(st.just("end"), st.integers(0, VERSIONS + 1)),
+    st.tuples(st.just("end"), st.integers(0, LAST)),
+    st.tuples(
+        st.just("countersign"), st.integers(0, LAST + 1), st.sampled_from(["nobody", "a stranger", "the compactor"])
+    ),
     st.tuples(st.just("append"), st.sampled_from(["nobody", "a stranger", "the compactor"])),
     st.tuples(st.just("lie")),
-    st.tuples(st.just("hint"), st.none() | st.integers(0, VERSIONS + 3)),
+    st.tuples(st.just("hint"), st.none() | st.integers(0, LAST + 2)),
 )
 
 
@@ -87,11 +98,15 @@ def tamper(store, what):
             case ("copy", source, target):
                 store.put(target, store.get(source))
             case ("end", seq):
-                for number in range(seq, VERSIONS + 3):
+                for number in range(seq, LAST + 2):
                     store.delete(keys.record_key(number))
             case ("append", who):
-                forger = writer(store, FORGERS[who], number=3)
-                forger.begin() if who == "the compactor" else forger.attach(patches=[patch(0, 3, tag=8)])
+                term = forger(store, FORGERS[who], number=4)
+                term.begin() if who == "the compactor" else term.attach(patches=[patch(0, 3, tag=8)])
+            case ("countersign", seq, who):
+                record = unseal_record(store.get(keys.record_key(seq)))
+                if record.kind != "attach" or who != "the compactor":  # which may say that anyway
+                    store.put(keys.countersignature_key(seq), countersignature(store, seq, FORGERS[who]))
             case ("lie",):
                 for key in KEYS:
                     if key.startswith(keys.SNAPSHOTS) and store.exists(key):
@@ -130,4 +145,4 @@ def test_a_reader_sees_a_true_prefix_that_never_gets_shorter_or_refuses(rounds):
 
 
 def test_an_untouched_bucket_is_believed_to_its_end():
-    assert look(true_store(), None).seq == VERSIONS + 1
+    assert look(true_store(), None).seq == LAST

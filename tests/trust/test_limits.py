@@ -13,10 +13,10 @@ from pulse_registry.coding import KeyframeCoding
 from pulse_registry.digest import Digest
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import write_keyframe
-from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
+from pulse_registry.log import LogWriter, random_id, utc_now
 from pulse_registry.store import PrefixStore
 from tests.log.builders import DictStore
-from tests.trust.actors import COMPACTOR, LIMITED, TRAINER
+from tests.trust.actors import COMPACTOR, LIMITED, TRAINER, reader
 
 
 def twin(cells):
@@ -54,9 +54,8 @@ def test_a_key_that_may_attach_can_give_a_version_other_weights(tmp_path):
     forged = write_keyframe(
         inside, geometry, 0, random_id(), lambda group: other, coding=coding, backend="reference", map_=map
     )
-    LogWriter(inside, "math", LogReader(inside, "math"), utc_now, random_id, "c", signer=COMPACTOR).attach(
-        keyframes=[forged]
-    )
+    believes = reader(inside, None, TRAINER.public, LIMITED)
+    LogWriter(inside, "math", believes, utc_now, random_id, "c", signer=COMPACTOR).attach(keyframes=[forged])
     trust = Trust([TRAINER.public, LIMITED], state_dir=tmp_path)
     with Registry(store, "math", options=options, backend="reference", trust=trust) as worker:
         mine = {"w": np.zeros(64, np.float16)}

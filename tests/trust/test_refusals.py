@@ -14,6 +14,7 @@ from tests.trust.actors import (
     STRANGER,
     TRAINER,
     claimed,
+    forger,
     history,
     put_record,
     reader,
@@ -43,7 +44,7 @@ def test_a_reader_without_pins_reads_a_signed_run():
 
 def test_an_unsigned_record_is_refused_where_signatures_are_expected():
     store = history(2)
-    writer(store, None, number=2).attach(patches=[patch(0, 1, tag=9)])
+    forger(store, None).attach(patches=[patch(0, 1, tag=9)])
     assert "record 3 of run 'math' in dict:// is not signed" in refused(store, Distrust.UNSIGNED)
 
 
@@ -60,7 +61,7 @@ def test_a_record_without_its_signature_is_refused(seq):
 
 def test_a_record_that_a_stranger_signed_is_refused():
     store = history(2)
-    writer(store, STRANGER, number=2).attach(patches=[patch(0, 1, tag=9)])
+    forger(store, STRANGER).attach(patches=[patch(0, 1, tag=9)])
     assert STRANGER.public in refused(store, Distrust.WRONG_KEY)
 
 
@@ -148,14 +149,14 @@ def test_a_record_of_another_run_is_refused_though_the_same_key_signed_it():
 
 def test_a_limited_key_may_say_what_it_is_pinned_for():
     store = history(2)
-    writer(store, COMPACTOR, number=2).attach(patches=[patch(0, 1, tag=9)])
+    forger(store, COMPACTOR).attach(patches=[patch(0, 1, tag=9)])
     assert reader(store, None, TRAINER.public, LIMITED).refresh().seq == 3
 
 
 @pytest.mark.parametrize("kind", ["epoch", "commit", "retire", "delete", "tag"])
 def test_a_limited_key_may_say_nothing_else(kind):
     store = history(2)
-    compactor = writer(store, COMPACTOR, number=2)
+    compactor = forger(store, COMPACTOR)
     {
         "epoch": compactor.begin,
         "commit": lambda: (compactor.begin(), compactor.commit(draft(2))),
@@ -171,7 +172,7 @@ def test_a_reader_goes_on_to_believe_what_it_had_read_before_the_bad_record():
     store = history(2)
     follower = reader(store)
     before = follower.refresh()
-    writer(store, STRANGER, number=2).begin()
+    forger(store, STRANGER).begin()
     for _ in range(2):
         with pytest.raises(Untrusted):
             follower.refresh()

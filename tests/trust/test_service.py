@@ -12,7 +12,18 @@ from pulse_schemas import Snapshot, open_sealed
 from pulse_server import Settings, create_app
 from tests.log.builders import RUN, DictStore, chain
 from tests.server.serving import serving
-from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, claimed, history, reader, record_at, writer
+from tests.trust.actors import (
+    COMPACTOR,
+    LIMITED,
+    STRANGER,
+    TRAINER,
+    claimed,
+    forger,
+    history,
+    reader,
+    record_at,
+    writer,
+)
 
 
 def door(store, *pins, signer=None, every=64):
@@ -73,15 +84,15 @@ def test_a_trainer_and_a_worker_trust_one_another_through_a_service_that_pins_ke
     with serving(str(root), tmp_path, "--insecure-open", environment=environment) as service:
         store = PrefixStore(ServiceStore(service.url, None), RUN)
         with pytest.raises(InvalidArgument, match="is not signed"):
-            writer(store, None).begin()
+            forger(store, None, number=1).begin()
         with pytest.raises(InvalidArgument, match=STRANGER.public):
-            writer(store, STRANGER, number=2).begin()
+            forger(store, STRANGER).begin()
         writer(store, TRAINER, number=3).begin()
         worker = reader(store, tmp_path / "worker")
         assert worker.refresh().epoch == 1
         with pytest.raises(Untrusted):
             reader(store, None, STRANGER.public).refresh()
         # Somebody writes to the bucket behind the service's back: neither believes it.
-        writer(PrefixStore(open_store(str(root)), RUN), STRANGER, number=4).begin()
+        forger(PrefixStore(open_store(str(root)), RUN), STRANGER, number=4).begin()
         with pytest.raises((Untrusted, StoreUnavailable)):
             reader(store, tmp_path / "worker").refresh()

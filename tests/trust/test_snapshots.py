@@ -8,7 +8,7 @@ from pulse_registry.log import LogKeeper, LogReader, keys, sealed_hash
 from pulse_registry.store import CountingStore
 from pulse_schemas import ObjectRef, Snapshot, unseal_record
 from tests.log.builders import RUN, draft, patch
-from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, history, reader, unsigned, writer
+from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, forger, history, reader, unsigned, writer
 
 EVERY = 4
 
@@ -100,7 +100,7 @@ def test_a_snapshot_of_a_record_that_nobody_signed_is_passed_over():
 
 def test_a_signing_writer_makes_snapshots_though_another_writer_always_has_the_turn():
     store = history(1, every=EVERY)
-    trainer, compactor = (writer(store, signer, number=n, every=EVERY) for n, signer in ((2, TRAINER), (3, COMPACTOR)))
+    trainer, compactor = writer(store, TRAINER, number=2, every=EVERY), forger(store, COMPACTOR, number=3, every=EVERY)
     trainer.begin()
     for version in range(1, 20):
         trainer.commit(draft(version))

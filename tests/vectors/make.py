@@ -27,7 +27,17 @@ from pulse_registry.patch import encode_patch
 from pulse_registry.pieces import Pieces
 from pulse_registry.trust import SigningKey
 from pulse_registry.weights import Weights
-from pulse_schemas import DTYPE_ORDER, CommitRecord, EpochRecord, KeyframeRef, Layout, ObjectRef, PatchRef, Tensor
+from pulse_schemas import (
+    DTYPE_ORDER,
+    CommitRecord,
+    Countersignature,
+    EpochRecord,
+    KeyframeRef,
+    Layout,
+    ObjectRef,
+    PatchRef,
+    Tensor,
+)
 
 FOLDER = Path(__file__).parent
 REFERENCE = get_backend("reference")
@@ -127,7 +137,7 @@ def records() -> Document:
 
 
 def signatures() -> Document:
-    """A private key, and a record that it signed: the message, the signature, and the sealed bytes."""
+    """A private key, and a record that it signed: message, signature, sealed bytes; and a countersignature."""
     private = bytes(range(32))
     key = SigningKey(Ed25519PrivateKey.from_private_bytes(private))
     record = EpochRecord(
@@ -140,6 +150,7 @@ def signatures() -> Document:
         writer="host:1",
     )
     body = record.canonical()
+    said = Countersignature(run="math", seq=0, record=blake3(record.seal()).hexdigest())
     return {
         "signatures": [
             {
@@ -150,7 +161,16 @@ def signatures() -> Document:
                 "bytes": record.seal(key).hex(),
                 "blake3": blake3(record.seal(key)).hexdigest(),
             }
-        ]
+        ],
+        "countersignatures": [
+            {
+                "private": private.hex(),
+                "record": record.seal().hex(),
+                "key": key.public,
+                "message": (b"pulse-signed/1\n" + said.canonical()).hex(),
+                "bytes": said.seal(key).hex(),
+            }
+        ],
     }
 
 

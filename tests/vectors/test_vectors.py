@@ -19,7 +19,7 @@ from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe_cells import KeyframeCells
 from pulse_registry.patch import Patch
 from pulse_registry.weights import Weights
-from pulse_schemas import KeyframeRef, Layout, ObjectRef, PatchRef, canonical_json, unseal_record
+from pulse_schemas import Countersignature, KeyframeRef, Layout, ObjectRef, PatchRef, canonical_json, unseal_record
 from tests.log.builders import DictStore
 from tests.meeting import resolve
 from tests.vectors import make, spec_reader
@@ -93,6 +93,18 @@ def test_signatures_are_of_the_message_that_the_specification_says(case: dict[st
     assert envelope["blake3"] == blake3(content).hexdigest()
     assert case["blake3"] == blake3(data).hexdigest()
     assert unseal_record(data).model_dump(mode="json") == envelope["body"]
+
+
+@pytest.mark.parametrize("case", stored("signatures")["countersignatures"], ids=lambda case: case["key"][:16])
+def test_countersignatures_name_the_stored_bytes_of_a_record(case: dict[str, Any]):
+    data, record = bytes.fromhex(case["bytes"]), bytes.fromhex(case["record"])
+    envelope = json.loads(data)
+    said = {"format": "pulse-countersignature/1", "run": "math", "seq": 0, "record": blake3(record).hexdigest()}
+    assert envelope["body"] == said
+    assert bytes.fromhex(case["message"]) == b"pulse-signed/1\n" + canonical_json(said)
+    public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(case["key"].removeprefix("ed25519:")))
+    public.verify(bytes.fromhex(envelope["signature"]["value"]), bytes.fromhex(case["message"]))  # or it raises
+    assert Countersignature.unseal(data).model_dump(mode="json") == said
 
 
 @pytest.mark.parametrize("case", stored("digests")["digests"], ids=lambda c: f"{c['width']} bytes from {c['start']}")

@@ -124,6 +124,23 @@ async def read_record(request: Request, service: Service) -> Response:
 
 
 @OPERATIONS.add(
+    Operation(
+        "GET",
+        "/v1/runs/{run}/log/{seq}/countersignature",
+        "read",
+        "Read the countersignature of a record",
+        _SEALED,
+        "Asked for by readers that don't believe the record's own signature. It is not verified here.",
+        parameters=(RUN, SEQ),
+        refuses={404: "There is no such run or record, or nobody has countersigned it."},
+    )
+)
+async def read_countersignature(request: Request, service: Service) -> Response:
+    """Read the countersignature of a record."""
+    return await _document(service, RUN(request), keys.countersignature_key(int(SEQ(request))))
+
+
+@OPERATIONS.add(
     Operation("GET", "/v1/runs/{run}/head", "read", "Read the hint", _SEALED, parameters=(RUN,), refuses={404: "None."})
 )
 async def read_head(request: Request, service: Service) -> Response:
