@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, RunName, Step, Timestamp
+from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, ReaderName, RunName, Step, Timestamp
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, lower-case hex")]
 WorkerId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="a worker's own name")]
@@ -288,9 +288,9 @@ class WorkerReport(Request):
 
 
 class WorkerNote(Answer):
-    """A worker's last report, as one replica of the service tells the others."""
+    """A worker's last report, as one replica of the service tells the others; of ``<token id>:<worker>``."""
 
-    worker: WorkerId
+    worker: ReaderName
     version: Count
     digest: Digest
     phases: dict[str, float]
@@ -309,7 +309,7 @@ class ReportFile(Answer):
 
     format: Literal["pulse-reports/1", "pulse-reports/2"] = "pulse-reports/1"
     workers: tuple[WorkerNote, ...]
-    gone: dict[WorkerId, Timestamp] = Field(default_factory=dict)
+    gone: dict[ReaderName, Timestamp] = Field(default_factory=dict)
 
     @classmethod
     def of(cls, workers: tuple[WorkerNote, ...], gone: Mapping[str, str]) -> ReportFile:
@@ -324,10 +324,12 @@ class ReportFile(Answer):
 class WorkerBody(Answer):
     """A worker's last report; ``seconds``: of its last pull; ``staleness`` counts the versions that it is behind.
 
-    ``avoided``: keys of the objects that its last pull found gone or damaged.
+    ``token``: the id of the token that reported; "" for an admin's, or where nobody needs one. ``avoided``: keys of the
+    objects that its last pull found gone or damaged.
     """
 
     worker: WorkerId
+    token: str = ""
     version: Count
     digest: Digest
     phases: dict[str, float]

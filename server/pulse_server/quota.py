@@ -37,16 +37,18 @@ class _Kept(Generic[Name]):
         nbytes, _ = self.names.pop(name, (0, 0.0))
         self.nbytes -= nbytes
 
-    def forget(self, now: float) -> None:
+    def forget(self, now: float) -> list[Name]:
         if now < self.soonest:
-            return
-        for name in [name for name, (_, until) in self.names.items() if until <= now]:
+            return []
+        old = [name for name, (_, until) in self.names.items() if until <= now]
+        for name in old:
             self.drop(name)
         self.soonest = min((until for _, until in self.names.values()), default=float("inf"))
+        return old
 
 
 class Quota(Generic[Name]):
-    """Counts the names that tokens keep of one kind. Where nobody needs a token (its id is ""), there is no bound."""
+    """Counts the names that tokens keep of one kind. Where nobody needs one, all callers are one token."""
 
     def __init__(self, kind: str, max_names: int, max_bytes: int, *, clock: Callable[[], float]) -> None:
         """Begin with none.
@@ -70,10 +72,8 @@ class Quota(Generic[Name]):
         Raises:
             TooManyRequests: the token keeps too much already. What it keeps stays as it is.
         """
-        if not token:
-            return
-        now = self._clock()
-        kept = self._kept_by(token, now)
+        now, kept = self._clock(), self._kept.setdefault(token, _Kept())
+        kept.forget(now)
         known, _ = kept.names.get(name, (0, 0.0))
         more = len(kept.names) + (name not in kept.names)
         if more > self._max_names or kept.nbytes - known + nbytes > self._max_bytes:
@@ -86,16 +86,13 @@ class Quota(Generic[Name]):
         kept.add(name, nbytes, now + seconds)
 
     def displace(self, token: str, name: Name, nbytes: int, seconds: float) -> list[Name]:
-        """Count a name as `claim` does, and make room for it: return the token's other names that had to go for it.
+        """Count a name as `claim` does, and make room for it: return those names of the token that count no more.
 
-        Those that were renewed least recently go first.
+        These are those whose time is over, and, if there are too many, those that were renewed least recently.
         """
-        gone: list[Name] = []
-        if not token:
-            return gone
-        now = self._clock()
-        kept = self._kept_by(token, now)
+        now, kept = self._clock(), self._kept.setdefault(token, _Kept())
         kept.add(name, nbytes, now + seconds)
+        gone = kept.forget(now)
         while len(kept.names) > 1 and (len(kept.names) > self._max_names or kept.nbytes > self._max_bytes):
             oldest = next(iter(kept.names))
             kept.drop(oldest)
@@ -107,8 +104,3 @@ class Quota(Generic[Name]):
         kept = self._kept.get(token)
         if kept is not None:
             kept.drop(name)
-
-    def _kept_by(self, token: str, now: float) -> _Kept[Name]:
-        kept = self._kept.setdefault(token, _Kept())
-        kept.forget(now)
-        return kept

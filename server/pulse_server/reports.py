@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -23,14 +24,14 @@ from pulse_registry.log import Clock, RunState, timestamp
 from pulse_registry.store import Store
 from pulse_schemas.api import ReportFile, WorkerBody, WorkerList, WorkerNote, WorkerReport
 from pulse_server.metrics import RunFigures
+from pulse_server.names import split_name
 
 MAX_WORKERS: Final = 10_000
-"""Workers of a run that are remembered; those that reported last."""
+"""Workers of a run that are listed, and gone ones that are remembered."""
 _QUIET_S: Final = 60.0
 """How often what others wrote is read unasked, of a run that has no workers as far as is known."""
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 Notes = Mapping[str, WorkerNote]
 Gone = Mapping[str, str]
 """Workers that have gone, by name, and when."""
@@ -49,7 +50,10 @@ _NOTHING: Final = _Others()
 
 
 class Reports:
-    """The workers' reports of all runs. Thread-safe."""
+    """The workers' reports of all runs, by whole names (`pulse_server.names`). Thread-safe.
+
+    How many it is told of is for the caller to bound.
+    """
 
     def __init__(
         self,
@@ -70,14 +74,14 @@ class Reports:
             now: the time that a report gets.
             share_s: how long what others wrote is taken as new.
             keep_s: how long a report counts.
-            max_workers: of one run.
+            max_workers: of one run: how many are listed, and how many gone ones are remembered.
             clock: monotonic time in seconds.
         """
         self._store, self._replica, self._now = store, replica, now
         self._share_s, self._keep_s, self._max = share_s, keep_s, max_workers
         self._clock = clock
         self._lock = threading.Lock()
-        self._own: dict[str, OrderedDict[str, WorkerNote]] = {}
+        self._own: dict[str, dict[str, WorkerNote]] = {}
         self._gone: dict[str, OrderedDict[str, str]] = {}
         self._others: dict[str, _Others] = {}
         self._dirty: set[str] = set()
@@ -98,9 +102,15 @@ class Reports:
             else:
                 note = WorkerNote(**report.model_dump(), seconds=report.seconds, worker=worker, reported_at=now)
             self._gone.get(run, OrderedDict()).pop(worker, None)
-            self._put(self._own.setdefault(run, OrderedDict()), worker, note)
+            self._own.setdefault(run, {})[worker] = note
             self._dirty.add(run)
         return not lives
+
+    def drop(self, run: str, worker: str) -> None:
+        """Forget what this replica was told of a worker, to make room; no other replica is told so."""
+        with self._lock:
+            if self._own.get(run, {}).pop(worker, None) is not None:
+                self._dirty.add(run)
 
     def forget(self, run: str, worker: str) -> bool:
         """List a worker no more, in any replica, until it reports again; asks nothing of the store.
@@ -111,10 +121,14 @@ class Reports:
         now = timestamp(self._now())
         with self._lock:
             known = self._known(run, worker, self._since())
-            self._own.get(run, OrderedDict()).pop(worker, None)
+            self._own.get(run, {}).pop(worker, None)
             # The replica that heard the report may have a clock that is ahead of this one.
             when = now if known is None else max(now, known.reported_at)
-            self._put(self._gone.setdefault(run, OrderedDict()), worker, when)
+            left = self._gone.setdefault(run, OrderedDict())
+            left.pop(worker, None)
+            left[worker] = when
+            if len(left) > self._max:
+                left.popitem(last=False)
             self._dirty.add(run)
         return known is not None
 
@@ -148,10 +162,8 @@ class Reports:
         run = state.run
         with self._lock:
             found = self._listed(run)
-        newest = sorted(found.values(), key=lambda note: note.reported_at)[-self._max :]
-        return WorkerList(
-            run=run, workers=tuple(_told(state, note) for note in sorted(newest, key=lambda note: note.worker))
-        )
+        told = [*map(partial(_told, state), _fairest(found.values(), self._max))]
+        return WorkerList(run=run, workers=tuple(sorted(told, key=lambda worker: (worker.worker, worker.token))))
 
     def figures(self, state: RunState, log_age_s: float) -> RunFigures:
         """Return how a run and its workers stand."""
@@ -201,12 +213,6 @@ class Reports:
             logger.warning("%s: the reports in it can't be read: %s", key, type(error).__name__)
             return ReportFile(workers=())
 
-    def _put(self, kept: OrderedDict[str, T], worker: str, new: T) -> None:
-        kept.pop(worker, None)
-        kept[worker] = new
-        if len(kept) > self._max:
-            kept.popitem(last=False)
-
     def _age_s(self, run: str) -> float:
         with self._lock:
             return self._clock() - self._others.get(run, _NOTHING).read_at
@@ -242,10 +248,26 @@ class Reports:
         return f"{run}/reports/{self._replica}.json"
 
 
+def _fairest(notes: Collection[WorkerNote], most: int) -> Iterable[WorkerNote]:
+    """Return so many of the notes at most: the newest of each token, no token's second before each one's first."""
+    if len(notes) <= most:
+        return notes
+    ranks: Counter[str] = Counter()
+    ranked: list[tuple[int, WorkerNote]] = []
+    for note in sorted(notes, key=lambda note: note.reported_at, reverse=True):
+        token, _ = split_name(note.worker)
+        ranks[token] += 1
+        ranked.append((ranks[token], note))
+    ranked.sort(key=lambda one: one[0])
+    return (note for _, note in ranked[:most])
+
+
 def _told(state: RunState, note: WorkerNote) -> WorkerBody:
     known = state.find(note.version)
+    token, worker = split_name(note.worker)
     return WorkerBody.model_construct(
-        worker=note.worker,
+        worker=worker,
+        token=token,
         version=note.version,
         digest=note.digest,
         phases=note.phases,

@@ -21,11 +21,13 @@ from pulse_registry.trust.keys import parse_key
 from pulse_registry.trust.pins import SNAPSHOT
 from pulse_schemas import Layout, SchemaError
 from pulse_schemas.api import WorkerReport
+from pulse_server.access import Principal
 from pulse_server.collecting import Collecting, policy_of
 from pulse_server.documents import DocumentStore
 from pulse_server.feed import Pace, RunFeed
 from pulse_server.feeds import Feeds
 from pulse_server.metrics import Metrics, RunFigures
+from pulse_server.names import whole_name
 from pulse_server.quota import Quota
 from pulse_server.reports import Reports
 from pulse_server.settings import Settings
@@ -97,6 +99,7 @@ class Service:
         )
         self.leases = self._quota("leases")
         self.requests = self._quota("requests for direct patches")
+        self._reporting = self._quota("reports")
         self.spool = Spool(self._callers, objects=settings.max_uploads, nbytes=settings.max_spooled_bytes)
         self.stopping = False
         self._full_nbytes: dict[str, int] = {}
@@ -205,22 +208,29 @@ class Service:
         known = self.urls.known(run, wanted)
         return known if known is not None else await self.call(self.urls.sign, run, wanted)
 
-    def take_report(self, feed: RunFeed, worker: str, report: WorkerReport) -> None:
-        """Remember a worker's report, and tell the run's event streams of it, at a rate that they can bear.
+    def take_report(self, feed: RunFeed, principal: Principal, worker: str, report: WorkerReport) -> None:
+        """Remember the report of a token's worker, and tell the run's event streams, at a rate that they can bear.
 
         Of a trainer's report of a push, only the times are counted: it is no worker, though it pulled to begin with.
+        Where a token has too many workers, those that reported least recently are dropped.
         """
+        name = feed.run, whole_name(principal, worker)
         if report.operation == "push":
             self.metrics.count_report(report)
-            if self.reports.knows(feed.run, worker):
-                self.forget_worker(feed, worker)
+            if self.reports.knows(*name):
+                self.forget_worker(feed, principal, worker)
             return
-        self.metrics.count_report(report, timed=self.reports.take(feed.run, worker, report))
+        nbytes = len(report.model_dump_json())
+        for displaced in self._reporting.displace(principal.id, name, nbytes, self.settings.report_ttl_s):
+            self.reports.drop(*displaced)
+        self.metrics.count_report(report, timed=self.reports.take(*name, report))
         self._announce_workers(feed)
 
-    def forget_worker(self, feed: RunFeed, worker: str) -> None:
-        """List a worker no more, and tell the run's event streams if it was listed."""
-        if self.reports.forget(feed.run, worker):
+    def forget_worker(self, feed: RunFeed, principal: Principal, worker: str) -> None:
+        """List a token's worker no more, and tell the run's event streams if it was listed."""
+        name = feed.run, whole_name(principal, worker)
+        self._reporting.release(principal.id, name)
+        if self.reports.forget(*name):
             self._announce_workers(feed)
 
     async def gather_reports(self, feed: RunFeed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from http import HTTPStatus
 
 import pytest
@@ -14,9 +15,11 @@ from pulse_registry.compact.requests import Requests
 from pulse_registry.log import keys
 from pulse_registry.store import PrefixStore
 from pulse_schemas import DirectRequest, Lease
+from pulse_schemas.api import WorkerReport
+from pulse_server.reports import Reports
 from pulse_server.tokens import TokenSet, new_token
 from tests.log.builders import RUN, DictStore
-from tests.server.edges import NOW, bearer
+from tests.server.edges import NOW, Clock, bearer
 from tests.server.running import app_over, fill, run_of
 
 URL = f"/v1/runs/{RUN}"
@@ -52,6 +55,13 @@ class Caller:
     def want(self, base: int, target: int, reader: str) -> int:
         request = DirectRequest(run=RUN, base=base, target=target, reader=reader)
         return self.ask("PUT", f"requests/{base}/{target}/{reader}", content=request.seal())
+
+    def report(self, worker: str, version: int) -> int:
+        return self.ask("PUT", f"workers/{worker}", json={"version": version, "digest": "f" * 32})
+
+    def workers(self) -> list[tuple[str, str, int]]:
+        listed = self.client.get(f"{URL}/workers", headers=bearer(TOKENS[self.name][0])).json()
+        return [(worker["worker"], worker["token"], worker["version"]) for worker in listed["workers"]]
 
 
 @pytest.fixture
@@ -145,6 +155,33 @@ def test_a_token_counts_once_among_those_who_want_a_patch_whatever_ids_it_makes_
     assert [*wanted.wanted(run_of(6).state, 3)] == []
 
 
+def test_no_token_reports_for_the_worker_of_another(client: TestClient) -> None:
+    ours, theirs, root = (Caller(client, name) for name in ("ours", "theirs", "root"))
+    assert ours.report("host-3", 5) == ours.report("host-4", 4) == HTTPStatus.NO_CONTENT
+    assert theirs.report("host-3", 0) == root.report("host-5", 1) == HTTPStatus.NO_CONTENT
+    mine, other = ("host-3", ours.id, 5), ("host-3", theirs.id, 0)
+    assert ours.workers() == [*sorted([mine, other]), ("host-4", ours.id, 4), ("host-5", "", 1)]
+
+
+def test_no_token_says_that_the_worker_of_another_is_gone(client: TestClient) -> None:
+    ours, theirs, root = (Caller(client, name) for name in ("ours", "theirs", "root"))
+    assert ours.report("host-3", 5) == HTTPStatus.NO_CONTENT
+    push = {"operation": "push", "version": 5, "digest": "f" * 32}
+    assert theirs.ask("PUT", "workers/host-3", json=push) == theirs.ask("DELETE", "workers/host-3") == 204
+    assert theirs.workers() == [("host-3", ours.id, 5)]
+    assert root.ask("DELETE", f"workers/{ours.id}:host-3") == HTTPStatus.NO_CONTENT
+    assert ours.workers() == []
+
+
+def test_another_replica_tells_whose_a_worker_is(client: TestClient, store: DictStore) -> None:
+    ours = Caller(client, "ours")
+    longest = "w" * 128
+    assert ours.report(longest, 5) == HTTPStatus.NO_CONTENT
+    client.app.state.service.reports.share()  # type: ignore[attr-defined]
+    with TestClient(app_over(store, insecure_open=False, tokens=SET)) as another:
+        assert Caller(another, "theirs").workers() == [(longest, ours.id, 5)]
+
+
 def test_a_token_with_too_many_leases_is_told_to_wait_and_no_other_token_is(
     small: TestClient, store: DictStore
 ) -> None:
@@ -160,3 +197,26 @@ def test_a_token_that_wants_too_many_patches_is_told_to_wait(small: TestClient, 
     assert [ours.want(0, target, LEFT) for target in (2, 3, 4, 5)] == [204, 204, 204, 429]
     assert ours.want(0, 2, LEFT) == Caller(small, "theirs").want(0, 5, LEFT) == HTTPStatus.NO_CONTENT
     assert len([*store.list(f"{RUN}/{keys.REQUESTS}")]) == 4
+
+
+def test_invented_workers_push_out_those_of_their_own_token_alone(small: TestClient) -> None:
+    ours, theirs = Caller(small, "ours"), Caller(small, "theirs")
+    assert ours.report("host-1", 5) == HTTPStatus.NO_CONTENT
+    for number in range(8):
+        assert theirs.report(f"invented-{number}", 0) == HTTPStatus.NO_CONTENT
+    invented = [(f"invented-{number}", theirs.id, 0) for number in (5, 6, 7)]
+    assert ours.workers() == [("host-1", ours.id, 5), *invented]
+
+
+def test_of_too_many_workers_each_token_has_its_share_of_the_list(store: DictStore) -> None:
+    time = Clock()
+    reports = Reports(store, replica="one", now=time.now, clock=time.monotonic, share_s=5, keep_s=900, max_workers=5)
+    ours, theirs = (TOKENS[name][1].id for name in ("ours", "theirs"))
+    for token, count in ((ours, 2), (theirs, 20)):
+        for number in range(count):
+            time.moment += timedelta(seconds=1)
+            reports.take(RUN, f"{token}:w-{number:02d}", WorkerReport(version=1, digest="f" * 32))
+    listed = [(worker.token, worker.worker) for worker in reports.listed(run_of(6).state).workers]
+    assert sorted(listed) == sorted(
+        [(ours, "w-00"), (ours, "w-01"), (theirs, "w-17"), (theirs, "w-18"), (theirs, "w-19")]
+    )

@@ -69,13 +69,7 @@ def test_a_newcomer_displaces_what_its_token_renewed_least_recently(quota: Quota
     assert quota.displace("one", "f", 1_000, 60) == ["d", "e"]
     assert quota.displace("two", "f", 1, 60) == []
     clock.seconds += 60
-    assert quota.displace("one", "g", 1, 60) == []
-
-
-def test_where_nobody_needs_a_token_there_is_no_bound(quota: Quota[str]) -> None:
-    for name in "abcdef":
-        quota.claim("", name, 100, 60)
-        assert quota.displace("", name, 100, 60) == []
+    assert quota.displace("one", "g", 1, 60) == ["f"]
 
 
 def test_a_quota_of_nothing_is_none() -> None:

@@ -60,15 +60,20 @@ export class Workers {
       return;
     }
     const order = ORDERS[this.#order];
-    all.sort((a, b) => (this.#reversed ? order(b, a) : order(a, b)) || compare(a.worker, b.worker));
-    syncRows(this.#body, all.slice(0, MOST), (worker) => worker.worker, makeRow, (row, worker) => updateRow(row, worker, now));
+    all.sort((a, b) => (this.#reversed ? order(b, a) : order(a, b)) || compare(a.key, b.key));
+    syncRows(this.#body, all.slice(0, MOST), (worker) => worker.key, makeRow, (row, worker) => updateRow(row, worker, now));
     setText(this.#sub, all.length > MOST ? `The first ${MOST} of ${count(all.length)}.` : plural(all.length, "worker"));
   }
 
   // A worker falls behind with each version that comes, before anybody reports it.
   #measured() {
+    const names = new Map();
+    for (const { worker } of this.#reports) names.set(worker, (names.get(worker) ?? 0) + 1);
     return this.#reports.map((worker) => ({
       ...worker,
+      key: `${worker.worker} ${worker.token ?? ""}`,
+      // Each token's workers are its own: where two have one name, the token's id tells them apart.
+      label: names.get(worker.worker) > 1 && worker.token ? `${worker.worker} (token ${worker.token})` : worker.worker,
       behind: this.#newest === null ? worker.staleness : Math.max(0, this.#newest - worker.version),
       // Phases overlap: the time of the whole is told beside them, but not by older replicas.
       seconds: worker.seconds || Object.values(worker.phases).reduce((sum, seconds) => sum + seconds, 0),
@@ -94,12 +99,13 @@ export class Workers {
 
 function makeRow(worker) {
   const row = document.createElement("tr");
-  row.append(element("th", { scope: "row" }, worker.worker), ...cells("number", "number", "", "", "number small", "number wide", "wide phases"));
+  row.append(element("th", { scope: "row" }, worker.label), ...cells("number", "number", "", "", "number small", "number wide", "wide phases"));
   return row;
 }
 
 function updateRow(row, worker, now) {
-  const [, version, behind, digest, reported, seconds, fetched, phases] = row.cells;
+  const [name, version, behind, digest, reported, seconds, fetched, phases] = row.cells;
+  setText(name, worker.label);
   setText(version, count(worker.version));
   setText(behind, worker.behind === 0 ? "0" : count(worker.behind));
   behind.dataset.level = worker.behind === 0 ? "good" : worker.behind > 10 ? "bad" : "fair";

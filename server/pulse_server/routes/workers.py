@@ -11,6 +11,7 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_schemas.api import WorkerList, WorkerReport
+from pulse_server.access import requires
 from pulse_server.answers import Rendered, no_content
 from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Parameter, body_of
@@ -33,6 +34,8 @@ _WORKER: Final = Parameter(
         "read",
         "Report which version a worker serves",
         {204: Says("Taken.")},
+        "The worker is the token's: another token's worker of the same name is another worker. Of more workers than a "
+        "token may have, those that reported last count.",
         parameters=(RUN, _WORKER),
         body=WorkerReport(
             version=41,
@@ -48,7 +51,7 @@ async def report(request: Request, service: Service) -> Response:
     """Take a worker's report."""
     worker, told = _WORKER(request), await body_of(request, WorkerReport)
     feed = await feed_of(request, service)
-    service.take_report(feed, worker, told)
+    service.take_report(feed, requires("read").check(request), worker, told)
     return no_content()
 
 
@@ -59,7 +62,7 @@ async def report(request: Request, service: Service) -> Response:
         "read",
         "Say that a worker is none any more",
         {204: Says("It is not listed, or not any more.")},
-        "It is listed again once it reports again.",
+        "A worker of this token; it is listed again once it reports again.",
         (RUN, _WORKER),
         refuses={404: "There is no such run."},
     )
@@ -67,7 +70,7 @@ async def report(request: Request, service: Service) -> Response:
 async def forget(request: Request, service: Service) -> Response:
     """Forget a worker."""
     worker = _WORKER(request)
-    service.forget_worker(await feed_of(request, service), worker)
+    service.forget_worker(await feed_of(request, service), requires("read").check(request), worker)
     return no_content()
 
 
