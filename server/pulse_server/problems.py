@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from collections.abc import Mapping
@@ -51,6 +52,16 @@ def install_problems(app: FastAPI) -> None:
         status = HTTPStatus(error.status_code)
         detail = _NOWHERE if status == HTTPStatus.NOT_FOUND else str(error.detail)
         return _problem(request, TYPE_PREFIX + name, status, detail, error.headers or {})
+
+    @app.exception_handler(OSError)
+    async def on_os_error(request: Request, error: OSError) -> Response:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise error  # a defect
+        what = f"{request.method} {request.url.path}: {error}"
+        crowds.tell("OSError", f"{what}; no file descriptor is left: raise ulimit -n, or run more replicas")
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        detail = "the service has no file descriptor left: try again"
+        return _problem(request, TYPE_PREFIX + StoreUnavailable.__name__, status, detail, {"retry-after": "1"})
 
     @app.exception_handler(Exception)
     async def on_defect(request: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 
@@ -46,6 +47,22 @@ def test_the_first_of_a_kind_is_told_at_once_and_the_others_are_counted(caplog: 
     assert time.due == []
     crowds.tell("StoreUnavailable", "request 6 failed")
     assert caplog.messages[4:] == ["request 6 failed"]
+
+
+def test_without_a_free_descriptor_requests_are_one_line_and_no_defect(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(DictStore):
+        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+            if "/layouts/" in key:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().get(key, byte_range)
+
+    with TestClient(app_over(Full())) as client:
+        answers = [client.get(f"/v1/runs/math-7b/layouts/{LAYOUT.id}") for _ in range(20)]
+    assert {answer.status_code for answer in answers} == {503}
+    assert answers[0].headers["retry-after"] == "1"
+    assert "no file descriptor" in answers[0].json()["detail"]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "raise ulimit -n" in line
 
 
 def test_while_the_bucket_is_down_requests_are_one_line_and_say_what_is_down(caplog: pytest.LogCaptureFixture) -> None:
