@@ -23,6 +23,10 @@ WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then e
 # One more for the suite: a third of a test's time is waiting, for servers, processes and disks. Each begins with a part
 # of it of its own (`worksteal`), so that what the tests of a file share is made once, and not in each process.
 TESTERS := $(shell expr $(WORKERS) + 1)
+# The tests that compute-sanitizer runs under: every kernel, with its constants as they are in production, on little.
+SANITIZED := tests/triton/test_production.py
+# The oldest Triton is the floor in pyproject.toml; the newest is what pip took for .venv.
+OLDEST_TRITON := $(shell sed -n 's/^gpu = .*triton>=\([0-9.]*\);.*/\1/p' pyproject.toml)
 IN_RANGE := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -31,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-gpu check bench bench-gpu bench-server docs-check sweep programs clean
+.PHONY: help demo test test-gpu compile-kernels check bench bench-gpu bench-server docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -42,14 +46,26 @@ demo: $(READY) ## run the main job: GRPO on a real model, its weights pushed and
 test: $(READY) ## run the tests
 	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ARGS)
 
-test-gpu: $(READY) ## run the tests of the GPU kernels on a GPU, and again under compute-sanitizer where that is installed
+test-gpu: $(READY) ## run the tests of the GPU kernels on a GPU, some of them under compute-sanitizer where that is installed
 	$(BIN)/python -m pytest tests/triton tests/device --device cuda $(ARGS)
 	@if command -v compute-sanitizer >/dev/null; then \
-	  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 1 \
-	    $(BIN)/python -m pytest tests/triton tests/device --device cuda $(ARGS); \
+	  for tool in memcheck racecheck initcheck; do \
+	    echo "compute-sanitizer --tool $$tool"; \
+	    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 1 \
+	      $(BIN)/python -m pytest $(SANITIZED) --device cuda $(ARGS) || exit 1; \
+	  done; \
 	else \
-	  echo "compute-sanitizer is not installed: memory accesses were not checked"; \
+	  echo "compute-sanitizer is not installed: memory accesses, races and uninitialised memory were not looked for"; \
 	fi
+
+compile-kernels: $(READY) ## compile the GPU kernels with the oldest and the newest Triton that we support (needs no GPU)
+	@for version in $(OLDEST_TRITON) newest; do \
+	  there="build/triton/$$version"; \
+	  if [ $$version != newest ] && [ ! -e "$$there/triton/__init__.py" ]; then \
+	    $(BIN)/python -m pip install --quiet --no-deps --target "$$there" "triton==$$version" || exit 1; \
+	  fi; \
+	  PYTHONPATH="$$there" TRITON_CACHE_DIR="build/triton/cache" $(BIN)/python -m tests.triton.compiled 90 || exit 1; \
+	done
 
 check: $(READY) ## lint, format, types, import rules
 	$(BIN)/ruff check .

@@ -35,6 +35,8 @@ class EventKind(StrEnum):
     """A push was not committed; where the trainer may go on, its next push carries the changes."""
     KERNELS_NOT_CACHED = "kernels_not_cached"
     """The kernels are not on disk: this process compiles them, and its first pushes or pulls may wait for it."""
+    GPU_NOT_USED = "gpu_not_used"
+    """The model is on a GPU on which the kernels do not run: it is worked on in host memory, with the same results."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,9 @@ def open(
         backend: of the kernels in host memory: ``auto``, ``numba`` or ``reference``.
         threads: that compute, at most; None: one for each core that this process may use, by its affinity and its
             control groups. What waits for the store has threads of its own, which compute nothing.
-        device: ``auto`` works on a GPU where the model's tensors are on one and triton is installed, else in host
-            memory; ``gpu`` raises InvalidArgument instead; ``cpu`` always works in host memory.
+        device: ``auto`` works on a GPU where the model's tensors are on one and the kernels run there (they are tried
+            first; an event ``gpu_not_used`` tells why not), else in host memory; ``gpu`` raises InvalidArgument
+            instead; ``cpu`` always works in host memory.
         shadow: where a trainer on a GPU keeps what it published last: in the GPU's memory, which takes the published
             weights' size there, or in pinned ``host`` memory, from which each push streams it.
         compact: ``inline`` makes merged patches, so that being far behind stays cheap, in a background thread between

@@ -128,10 +128,10 @@ class Workings:
         self._owned = store if owns_store and isinstance(store, HasConnections) else None
         self._backend_name = backend
         self._threads, self._ahead = checked_threads(threads), ahead
-        self._placement = device if callable(device) else placement(device)
         self._options = options or PublishOptions()
         self._spool, self._undo_share = spool, undo_share
         self._events = Events() if on_event is None else Events(on_event)
+        self._placement = device if callable(device) else placement(device, self._tell_placement)
         self._cache: CachedStore | None = None
         if cache is not None:
             fetchers = functools.partial(self._around.threads, FETCH_THREADS, "pulse-cache")
@@ -271,6 +271,9 @@ class Workings:
         waits = what_compiles(self._backend_name)
         if waits is not None:
             self._events.tell(Event(EventKind.KERNELS_NOT_CACHED, self.run, waits))
+
+    def _tell_placement(self, why: str) -> None:
+        self._events.tell(Event(EventKind.GPU_NOT_USED, self.run, why))
 
     def _working(self) -> Staging:
         self._check_process()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +13,15 @@ import numpy as np
 import pytest
 import torch
 
+from pulse_registry.device import trial
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.events import Event, EventKind
 from pulse_registry.model import View, read_model
-from pulse_registry.placement import placement
+from pulse_registry.placement import OLDEST_TRITON, placement
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore
+
+FLOOR = re.compile(r"^triton>=(\d+)\.(\d+)", re.MULTILINE)
 
 
 def views(*devices: str | None) -> dict[str, Any]:
@@ -22,6 +30,18 @@ def views(*devices: str | None) -> dict[str, Any]:
     return {str(number): SimpleNamespace(tensor=tensor) for number, tensor in enumerate(tensors)}
 
 
+@pytest.fixture
+def fault(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """Return what says why the kernels do not run; they do, at first."""
+
+    def say(why: str | None) -> None:
+        monkeypatch.setattr(trial, "fault_on", lambda device: why)
+
+    say(None)
+    return say
+
+
+@pytest.mark.usefixtures("fault")
 def test_a_model_on_one_gpu_is_worked_on_there() -> None:
     for name in ("auto", "gpu"):
         assert placement(name)(views("cuda:1", "cuda:1")) == torch.device("cuda:1")  # type: ignore[arg-type]
@@ -43,6 +63,65 @@ def test_without_triton_a_gpu_is_not_used(monkeypatch: pytest.MonkeyPatch) -> No
     assert placement("auto")(views("cuda:0")) is None
     with pytest.raises(InvalidArgument, match=r"pulse-registry\[gpu\]"):
         placement("gpu")(views("cuda:0"))
+
+
+def test_a_gpu_on_which_the_kernels_do_not_compile_is_not_used(fault: Callable[[str | None], None]) -> None:
+    fault("its kernels do not run on cuda:0: CompilationError: no such operation")
+    told: list[str] = []
+    auto = placement("auto", told.append)
+    for _ in range(2):
+        assert auto(views("cuda:0")) is None  # type: ignore[arg-type]
+    assert len(told) == 1, "it is told once"
+    assert "is worked on in host memory: its kernels do not run on cuda:0: CompilationError" in told[0]
+    with pytest.raises(InvalidArgument, match="device='gpu', but its kernels do not run on cuda:0"):
+        placement("gpu")(views("cuda:0"))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("fault")
+@pytest.mark.parametrize(
+    ("version", "fits"), [("3.2.0", False), ("2.3.1+git99", False), ("3.6.0", True), ("10.0", True)]
+)
+def test_a_triton_that_is_too_old_is_not_used(monkeypatch: pytest.MonkeyPatch, version: str, fits: bool) -> None:
+    monkeypatch.setattr("triton.__version__", version)
+    told: list[str] = []
+    assert (placement("auto", told.append)(views("cuda:0")) is not None) == fits  # type: ignore[arg-type]
+    if not fits:
+        assert f"triton {version} is too old" in told[0]
+        with pytest.raises(InvalidArgument, match=f"triton {re.escape(version)} is too old"):
+            placement("gpu")(views("cuda:0"))  # type: ignore[arg-type]
+
+
+def test_a_registry_tells_that_the_gpu_is_not_used(fault: Callable[[str | None], None]) -> None:
+    fault("no compiler")
+    told: list[Event] = []
+    with Registry(MemoryStore("told"), "run", device="auto", on_event=told.append) as registry:
+        assert registry._placement(views("cuda:0")) is None  # type: ignore[arg-type]
+    assert [(event.kind, event.run) for event in told] == [(EventKind.GPU_NOT_USED, "run")]
+
+
+def test_the_oldest_triton_that_is_used_is_the_oldest_that_is_installed_and_compiled_with() -> None:
+    extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    floors = {tuple(map(int, found)) for extra in extras.values() for found in FLOOR.findall("\n".join(extra))}
+    assert {floor[:2] for floor in floors} == {OLDEST_TRITON}
+
+
+def test_the_trial_of_the_kernels_passes_where_they_run(device: str) -> None:
+    trial._faults.clear()
+    assert trial.fault_on(torch.device(device)) is None
+
+
+def test_the_trial_tells_of_kernels_that_do_not_compile_and_of_wrong_results(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise KeyError("gather")
+
+    monkeypatch.setattr(trial, "CODERS", ())
+    for replaced, message in [(fails, "KeyError: 'gather'"), (lambda *_: None, "other results than the reference")]:
+        trial._faults.clear()
+        monkeypatch.setattr(trial, "scatter", replaced)
+        assert message in str(trial.fault_on(torch.device(device)))
+    trial._faults.clear()
 
 
 def test_a_device_that_is_not_known_is_refused() -> None:

@@ -11,7 +11,6 @@ from tests.triton.launch import Launch
 
 PIECE = "piece_group:*i64 piece_start:*i64 piece_count:*i64"
 TILED = "address:*i64 count:*i32 group:*i32"
-SORT = {"BLOCK": codes_order.BLOCK, "ROW": codes_order.SORT_ROW}
 SPLIT = {"TILE": TILE, "ROW": ranks.ROW}
 ENCODE = f"places:*i32 {PIECE} piece_offsets:*i64 group_offsets:*i64 parameters:*i32 gap_tables:*i32 value_tables:*i32"
 ENCODE += " sizes:*i32 words_at:*i64 group_at:*i64 group_words:*i64 chunks:i64 longest:i32"
@@ -70,7 +69,7 @@ def by_tile_and_piece(width: int) -> list[Launch]:
         Launch(
             "codes_order.sort_changes",
             f"{SORTED} {cells('old', 'new', 'steps', width=width)}",
-            SORT | wide | {"TABLES": codes_order.CLASS_TABLES},
+            wide | {"TABLES": codes_order.CLASS_TABLES, "BLOCK": codes_order.BLOCK},
             ranks.WARPS,
         ),
         Launch(

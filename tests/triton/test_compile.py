@@ -1,4 +1,7 @@
-"""Every kernel compiles for the GPUs that we name, with no GPU at hand."""
+"""Every kernel compiles for the GPUs that we name, with no GPU at hand.
+
+For Hopper, ``make compile-kernels`` does it, with the oldest Triton and the newest, once in each run of .ci/run.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from pulse_registry.placement import OLDEST_TRITON
+
 ROOT = Path(__file__).parents[2]
 TARGETS = ("90", "80", "100")
 OTHERS = TARGETS[1:]
+CI = (ROOT / ".ci" / "run").read_text()
 
 
 @pytest.fixture
@@ -28,8 +34,11 @@ def check(environment: dict[str, str], *arguments: str) -> None:
     assert run.stdout.startswith("compiled ")
 
 
-def test_every_kernel_compiles_for_hopper(compiling: dict[str, str]) -> None:
-    check(compiling, TARGETS[0])
+def test_ci_compiles_the_kernels_with_the_oldest_triton_that_is_used_and_with_the_newest() -> None:
+    assert "make compile-kernels" in CI
+    planned = subprocess.run(["make", "-n", "compile-kernels"], cwd=ROOT, capture_output=True, text=True, check=True)
+    oldest = ".".join(map(str, OLDEST_TRITON))
+    assert f"for version in {oldest} newest" in planned.stdout
 
 
 @pytest.mark.sweep

@@ -103,16 +103,13 @@ def move_cells(
     tile = tl.program_id(0).to(tl.int64)
     end = tl.load(tile_offsets + tile + 1)
     signed = tl.load(is_float + tl.load(group + tile))
-    bits: tl.constexpr = CELL.primitive_bitwidth
     for done in range(tl.load(tile_offsets + tile), end, RUN):
         k = done + tl.arange(0, RUN)
         some = k < end
         was = tl.load(old + k, mask=some, other=0).to(CELL, bitcast=True)
         step = tl.load(distance + k, mask=some, other=0).to(CELL, bitcast=True)
-        if BACK:
-            result = order(step, signed, bits) - order(was, signed, bits)
-        else:
-            result = unorder(order(was, signed, bits) + step, signed, bits)
+        at = order(was, signed)
+        result = order(step, signed) - at if BACK else unorder(at + step, signed)
         tl.store(out + k, result.to(out.dtype.element_ty, bitcast=True), mask=some)
 
 

@@ -65,16 +65,18 @@ def load_rounded(address: tl.tensor, count: tl.tensor, TILE: tl.constexpr) -> An
 
 
 @jit
-def order(cells: tl.tensor, is_float: tl.tensor, BITS: tl.constexpr) -> Any:
+def order(cells: tl.tensor, is_float: tl.tensor) -> Any:
     """Return unsigned patterns' places in the order of their dtype: a bijection."""
+    BITS: tl.constexpr = cells.dtype.primitive_bitwidth
     sign = (cells >> (BITS - 1)) != 0
     top = tl.full(cells.shape, 1 << (BITS - 1), cells.dtype)
     return tl.where(is_float != 0, tl.where(sign, ~cells, cells | top), cells)
 
 
 @jit
-def unorder(place: tl.tensor, is_float: tl.tensor, BITS: tl.constexpr) -> Any:
+def unorder(place: tl.tensor, is_float: tl.tensor) -> Any:
     """Invert ``order``."""
+    BITS: tl.constexpr = place.dtype.primitive_bitwidth
     sign = (place >> (BITS - 1)) != 0
     top = tl.full(place.shape, 1 << (BITS - 1), place.dtype)
     return tl.where(is_float != 0, tl.where(sign, place ^ top, ~place), place)

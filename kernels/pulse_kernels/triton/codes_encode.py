@@ -18,7 +18,6 @@ from pulse_kernels.triton.codes_layout import SCAN, choose_parameters, lay_out, 
 from pulse_kernels.triton.codes_order import (
     BLOCK,
     CLASS_TABLES,
-    SORT_ROW,
     choose_classes,
     count_contexts,
     count_exponents,
@@ -141,7 +140,6 @@ def _by_class(changes: Changes, base: Sheet) -> _Ordered:
             **_shapes(tiles),
             TABLES=CLASS_TABLES,
             BLOCK=BLOCK,
-            ROW=SORT_ROW,
             num_warps=WARPS,
         )
     parameters = torch.empty_like(changed)

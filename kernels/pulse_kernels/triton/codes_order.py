@@ -10,14 +10,12 @@ from typing import Any
 
 from pulse_kernels.triton.codes_tokens import bucket, sign_and_magnitude, step_between, token
 from pulse_kernels.triton.language import jit, tl
-from pulse_kernels.triton.ranks import count_kinds_of, row_counts
+from pulse_kernels.triton.ranks import count_in, count_kinds_of, one_in
 
 CLASS_TABLES = 20
 """The most classes that are chosen, so the most value tables of a group."""
 BLOCK = 1024
 """Changes that a program sorts."""
-SORT_ROW = 32
-"""Changes of a row in it: each is compared with all of its row."""
 
 
 @jit
@@ -64,14 +62,15 @@ def choose_classes(counts: tl.tensor, classing: tl.tensor, TABLES: tl.constexpr)
 
 
 @jit
-def rows_and_order(kind: tl.tensor, BLOCK: tl.constexpr, ROW: tl.constexpr) -> Any:
-    """Return (counts by row [ROWS, 32], each item's place among those of its kind in its row [BLOCK])."""
-    ROWS: tl.constexpr = BLOCK // ROW
-    rows = tl.reshape(kind, (ROWS, ROW))
-    here = tl.reshape(tl.arange(0, ROW), (1, ROW, 1))
-    there = tl.reshape(tl.arange(0, ROW), (1, 1, ROW))
-    alike = (tl.expand_dims(rows, 2) == tl.expand_dims(rows, 1)) & (there < here)
-    return row_counts(kind, ROWS, ROW), tl.reshape(tl.sum(alike.to(tl.int32), 2), (BLOCK,))
+def earlier_alike(kind: tl.tensor, BLOCK: tl.constexpr, TABLES: tl.constexpr) -> Any:
+    """Return how many items of its class, of TABLES at most, lie before each one of a piece: int32 [BLOCK]."""
+    one = one_in(kind)
+    before = tl.zeros((BLOCK,), tl.uint64)
+    for word in range((TABLES + 3) // 4):
+        own = (kind >> 2) == word
+        counted = tl.where(own, one, 0)
+        before = tl.where(own, tl.cumsum(counted, 0) - counted, before)
+    return count_in(before, kind)
 
 
 @jit
@@ -110,28 +109,22 @@ def sort_changes(
     WIDE: tl.constexpr,
     TABLES: tl.constexpr,
     BLOCK: tl.constexpr,
-    ROW: tl.constexpr,
 ) -> None:
     """Move a piece's changes to class-major order, as ``class << 24 | rank`` and outward step; count value symbols."""
-    BITS: tl.constexpr = CELL.primitive_bitwidth
-    ROWS: tl.constexpr = BLOCK // ROW
     piece = tl.program_id(0).to(tl.int64)
     group, start = tl.load(piece_group + piece), tl.load(piece_start + piece)
     k = tl.arange(0, BLOCK)
     some = k < tl.load(piece_count + piece)
     place = tl.load(ranks + start + k, mask=some, other=0)
     kind = place >> 24
-    rows, within = rows_and_order(kind, BLOCK, ROW)
-    lane = tl.arange(0, 32)
-    base = tl.load(class_starts + group * 32 + lane) + tl.load(before + piece * 32 + lane)
-    ahead = tl.reshape(tl.cumsum(rows, 0) - rows + base[None, :], (ROWS * 32,))
-    target = tl.load(group_offsets + group) + tl.gather(ahead, k // ROW * 32 + kind, 0) + within
+    target = tl.load(group_offsets + group) + earlier_alike(kind, BLOCK, TABLES)
+    target += tl.load(class_starts + group * 32 + kind) + tl.load(before + piece * 32 + kind)
     was = tl.load(old + start + k, mask=some, other=0).to(CELL, bitcast=True)
     now = tl.load(new + start + k, mask=some, other=1).to(CELL, bitcast=True)
-    step = step_between(was, now, tl.load(is_float + group), True, BITS)
+    step = step_between(was, now, tl.load(is_float + group), True)
     tl.store(places + target, place, mask=some)
     tl.store(steps + target, step.to(steps.dtype.element_ty, bitcast=True), mask=some)
-    sign, m = sign_and_magnitude(step, WIDE, BITS)
+    sign, m = sign_and_magnitude(step, WIDE)
     symbol, _, _ = token(m, WIDE)
     at = counts + (group * TABLES + kind) * 256 + 2 * symbol + sign
     tl.atomic_add(at, tl.full((BLOCK,), 1, tl.int32), mask=some, sem="relaxed")
@@ -155,7 +148,6 @@ def count_contexts(
     BLOCK: tl.constexpr,
 ) -> None:
     """Write a piece's steps for ``gap``; count gap tokens and value symbols in its group's six tables."""
-    BITS: tl.constexpr = CELL.primitive_bitwidth
     piece = tl.program_id(0).to(tl.int64)
     group, start = tl.load(piece_group + piece), tl.load(piece_start + piece)
     k = tl.arange(0, BLOCK)
@@ -165,16 +157,16 @@ def count_contexts(
     signed = tl.load(is_float + group)
     was = tl.load(old + j, mask=some, other=0).to(CELL, bitcast=True)
     now = tl.load(new + j, mask=some, other=1).to(CELL, bitcast=True)
-    step = step_between(was, now, signed, False, BITS)
+    step = step_between(was, now, signed, False)
     tl.store(steps + j, step.to(steps.dtype.element_ty, bitcast=True), mask=some)
     inner = some & (within > 0)
     gap = tl.load(index + j, mask=some, other=0) - tl.load(index + j - 1, mask=inner, other=-1) - 1
     same = inner & (within % chunk != 0)
     was = tl.load(old + j - 1, mask=same, other=0).to(CELL, bitcast=True)
     now = tl.load(new + j - 1, mask=same, other=1).to(CELL, bitcast=True)
-    _, last = sign_and_magnitude(step_between(was, now, signed, False, BITS), WIDE, BITS)
+    _, last = sign_and_magnitude(step_between(was, now, signed, False), WIDE)
     table = group * 6 + tl.where(same, bucket(last), 0)
-    sign, m = sign_and_magnitude(step, WIDE, BITS)
+    sign, m = sign_and_magnitude(step, WIDE)
     gap_token, _, _ = token(tl.where(some, gap, 0), WIDE)
     symbol, _, _ = token(m, WIDE)
     one = tl.full((BLOCK,), 1, tl.int32)

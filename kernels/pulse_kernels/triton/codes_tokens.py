@@ -56,26 +56,33 @@ def first_value(symbol: tl.tensor, WIDE: tl.constexpr) -> Any:
 
 
 @jit
-def sign_and_magnitude(step: tl.tensor, WIDE: tl.constexpr, BITS: tl.constexpr) -> Any:
-    """Return (s, m) of unsigned distances of BITS bits: 1 where it is negative as signed, and its size less one."""
-    s = (step >> (BITS - 1)).to(tl.int32)
+def sign_bit(values: tl.tensor) -> Any:
+    """Return the top bit of unsigned values."""
+    BITS: tl.constexpr = values.dtype.primitive_bitwidth
+    return values >> (BITS - 1)
+
+
+@jit
+def sign_and_magnitude(step: tl.tensor, WIDE: tl.constexpr) -> Any:
+    """Return (s, m) of unsigned distances: 1 where it is negative as signed, and its size less one."""
+    s = sign_bit(step).to(tl.int32)
     size = tl.where(s != 0, ~step + 1, step)
     return s, (size - 1).to(WIDE)
 
 
 @jit
-def step_between(old: tl.tensor, new: tl.tensor, is_float: tl.tensor, OUTWARD: tl.constexpr, BITS: tl.constexpr) -> Any:
+def step_between(old: tl.tensor, new: tl.tensor, is_float: tl.tensor, OUTWARD: tl.constexpr) -> Any:
     """Return the distance from old to new; outward, where asked: negated for float cells of negative sign."""
-    step = order(new, is_float, BITS) - order(old, is_float, BITS)
+    step = order(new, is_float) - order(old, is_float)
     if OUTWARD:
-        step = outward(step, old, is_float, BITS)
+        step = outward(step, old, is_float)
     return step
 
 
 @jit
-def outward(step: tl.tensor, old: tl.tensor, is_float: tl.tensor, BITS: tl.constexpr) -> Any:
+def outward(step: tl.tensor, old: tl.tensor, is_float: tl.tensor) -> Any:
     """Negate the distances of float cells whose old sign bit is set; its own inverse."""
-    negative = ((old >> (BITS - 1)) != 0) & (is_float != 0)
+    negative = (sign_bit(old) != 0) & (is_float != 0)
     return tl.where(negative, ~step + 1, step)
 
 
@@ -91,13 +98,13 @@ def raw_piece(
     gap_width: tl.tensor,
     value_bits: tl.tensor,
     PIECE: tl.constexpr,
-    WIDE: tl.constexpr,
 ) -> Any:
     """Return 16 bits, uint32, of a gap's extra bits with a magnitude's above them, from bit 16 * PIECE on."""
-    most: tl.constexpr = WIDE.primitive_bitwidth - 1
+    WIDTH: tl.constexpr = value_bits.dtype.primitive_bitwidth
+    most: tl.constexpr = WIDTH - 1
     shift = gap_width - 16 * PIECE
-    above = value_bits << tl.minimum(tl.maximum(shift, 0), most).to(WIDE)
-    bits = above >> tl.minimum(tl.maximum(-shift, 0), most).to(WIDE)
+    above = value_bits << tl.minimum(tl.maximum(shift, 0), most).to(value_bits.dtype)
+    bits = above >> tl.minimum(tl.maximum(-shift, 0), most).to(value_bits.dtype)
     if PIECE < 2:
         bits = bits | (gap_bits >> (16 * PIECE))
     return (bits & 0xFFFF).to(tl.uint32)

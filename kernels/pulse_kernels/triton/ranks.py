@@ -39,13 +39,44 @@ def class_of(cells: tl.tensor, shift: tl.tensor, mask: tl.tensor, first: tl.tens
 
 
 @jit
-def row_counts(kind: tl.tensor, ROWS: tl.constexpr, ROW: tl.constexpr) -> Any:
-    """Count classes by row of ROW cells: int32 [ROWS, 32] of ``kind`` [ROWS * ROW].
+def one_in(kind: tl.tensor) -> Any:
+    """Return words that count one of a class: uint64 of four counts, of classes ``4 w`` to ``4 w + 3`` in word w."""
+    return tl.full(kind.shape, 1, tl.uint64) << (16 * (kind & 3)).to(tl.uint64)
 
-    A histogram over (row, class): counters in shared memory, where the 32 classes of a row lie in banks of their own.
+
+@jit
+def count_in(word: tl.tensor, kind: tl.tensor) -> Any:
+    """Return a class's count in the word that has it: int32, below 2**16."""
+    return ((word >> (16 * (kind & 3)).to(tl.uint64)) & 0xFFFF).to(tl.int32)
+
+
+@jit
+def all_counts(words: tl.tensor) -> Any:
+    """Return the counts in eight words, by class: int32 [32]."""
+    return tl.reshape(count_in(words[:, None], tl.arange(0, 4)[None, :]), (32,))
+
+
+@jit
+def row_counts(kind: tl.tensor, ROWS: tl.constexpr, ROW: tl.constexpr) -> Any:
+    """Count classes by row of ROW cells: words (see ``one_in``) [ROWS, 8] of ``kind`` [ROWS * ROW].
+
+    Within a row counts fit bytes, so that four sums do for 32 classes: the even bytes of a sum are one word, the odd
+    ones the next. All of it is adding in registers; a histogram of so many bins is unrolled by Triton before 3.8.
     """
-    cell = tl.arange(0, ROWS * ROW)
-    return tl.reshape(tl.histogram(cell // ROW * 32 + kind, ROWS * 32), (ROWS, 32))
+    rows = tl.reshape(kind, (ROWS, ROW))
+    one = one_in(rows) << (8 * ((rows >> 2) & 1)).to(tl.uint64)
+    column = tl.arange(0, 8)[None, :]
+    both = tl.zeros((ROWS, 8), tl.uint64)
+    for eight in tl.static_range(4):
+        found = tl.sum(tl.where((rows >> 3) == eight, one, 0), 1)
+        both = tl.where((column >> 1) == eight, found[:, None], both)
+    return (both >> (8 * (column & 1)).to(tl.uint64)) & 0x00FF00FF00FF00FF
+
+
+@jit
+def count_before(table: tl.tensor, row: tl.tensor, kind: tl.tensor) -> Any:
+    """Return the counts of classes in rows of a table of words [ROWS * 8], which ends up in shared memory."""
+    return count_in(tl.gather(table, row * 8 + (kind >> 2), 0), kind)
 
 
 @jit
@@ -133,8 +164,7 @@ def rank_changes(
     if total > 0:
         start, cells, own = tl.load(address + tile), tl.load(count + tile), classing + tl.load(group + tile) * 4
         rows = row_counts(tile_kinds(start, cells, own, TILE, CELL), ROWS, ROW)
-        base = tl.load(counts + tile * 32 + tl.arange(0, 32))
-        before = tl.reshape(tl.cumsum(rows, 0) - rows + base[None, :], (ROWS * 32,))
+        before = tl.reshape(tl.cumsum(rows, 0) - rows, (ROWS * 8,))
         shift, mask, low, high = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
         pointer = start.to(tl.pointer_type(CELL))
         column = tl.arange(0, ROW)[None, :]
@@ -148,7 +178,7 @@ def rank_changes(
             near = tl.load(pointer + near_place, mask=near_place < cells, other=0)
             kind = class_of(tl.load(pointer + place, mask=some, other=0), shift, mask, low, high)
             alike = (class_of(near, shift, mask, low, high) == kind[:, None]) & (near_place < place[:, None])
-            rank = tl.gather(before, row * 32 + kind, 0) + tl.sum(alike.to(tl.int32), 1)
+            rank = tl.load(counts + tile * 32 + kind) + count_before(before, row, kind) + tl.sum(alike.to(tl.int32), 1)
             tl.store(ranks + begin + k, (kind << 24) | rank, mask=some)
 
 
@@ -195,10 +225,12 @@ def row_of(tiles: Tiles) -> int:
     """Return the cells of a row of these tiles.
 
     Raises:
-        ValueError: the tiles are too small.
+        ValueError: the tiles are too small, or so large that a count does not fit 16 bits.
     """
     if tiles.tile < 16:
         raise ValueError(f"tiles of {tiles.tile} cells are too small to count classes in: 16 at least")
+    if tiles.tile >= 2**16:
+        raise ValueError(f"tiles of {tiles.tile} cells are too large to count classes in: 2^15 at most")
     return min(ROW, tiles.tile)
 
 

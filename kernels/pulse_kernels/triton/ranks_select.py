@@ -14,7 +14,17 @@ from pulse_kernels.triton.cells import UNSIGNED
 from pulse_kernels.triton.changes import no_cells
 from pulse_kernels.triton.codes_tokens import outward
 from pulse_kernels.triton.language import jit, tl
-from pulse_kernels.triton.ranks import WARPS, ClassCounts, Classing, class_of, row_counts, row_of, tile_kinds
+from pulse_kernels.triton.ranks import (
+    WARPS,
+    ClassCounts,
+    Classing,
+    all_counts,
+    class_of,
+    count_before,
+    row_counts,
+    row_of,
+    tile_kinds,
+)
 from pulse_kernels.triton.sheet import Sheet
 
 ITEMS = 32
@@ -40,6 +50,20 @@ def slice_of(kinds: tl.tensor, before: tl.tensor, begin: tl.tensor, item: tl.ten
     kind = past - 1
     own = kind[:, None] == kinds[None, :]
     return kind, item + tl.sum(tl.where(own, (begin - before)[None, :], 0), 1)
+
+
+@jit
+def row_with(
+    table: tl.tensor, first: tl.tensor, kind: tl.tensor, rank: tl.tensor, ROWS: tl.constexpr, ITEMS: tl.constexpr
+) -> Any:
+    """Return (row, cells of the class before it): of ROWS rows from ``first`` on, the last with at most ``rank``."""
+    row = first[:, None] + tl.arange(0, ROWS)[None, :]
+    kinds = tl.broadcast_to(kind[:, None], (ITEMS, ROWS))
+    before = count_before(table, tl.reshape(row, (ITEMS * ROWS,)), tl.reshape(kinds, (ITEMS * ROWS,)))
+    before = tl.reshape(before, (ITEMS, ROWS))
+    fits = before <= rank[:, None]
+    last = tl.maximum(tl.sum(fits.to(tl.int32), 1) - 1, 0)
+    return first + last, tl.max(tl.where(fits, before, 0), 1)
 
 
 @jit
@@ -69,7 +93,6 @@ def find_places(
     """
     ROWS: tl.constexpr = TILE // ROW
     FINE: tl.constexpr = 16 if ROWS > 16 else 1
-    BITS: tl.constexpr = CELL.primitive_bitwidth
     tile = tl.program_id(0).to(tl.int64)
     owner = tl.load(group + tile)
     start, cells, own = tl.load(address + tile), tl.load(count + tile), classing + owner * 4
@@ -78,17 +101,18 @@ def find_places(
     base = tl.load(counts + tile * 32 + kinds)
     low, high = tl.load(class_begin + owner * 32 + kinds), tl.load(class_end + owner * 32 + kinds)
     begin = lower_bound(ranks, low, high, base)
-    end = lower_bound(ranks, begin, high, base + tl.sum(rows, 0) - tl.where(kinds == 0, TILE - cells, 0))
+    held = all_counts(tl.sum(rows, 0)) - tl.where(kinds == 0, TILE - cells, 0)
+    end = lower_bound(ranks, begin, high, base + held)
     tl.store(counts + tile * 32 + kinds, begin.to(tl.int32))
     wanted = end - begin
     total = tl.sum(wanted, 0)
     tl.store(found + tile, total)
     if total > 0:
         before = tl.cumsum(wanted, 0) - wanted
-        table = tl.cumsum(rows, 0) - rows + base[None, :]
-        ahead = tl.reshape(table, (ROWS * 32,))
-        # Every look into a table stores it in shared memory: the search begins in one of every FINE-th row.
-        coarse = tl.reshape(tl.min(tl.reshape(table, (ROWS // FINE, FINE, 32)), 1), (ROWS // FINE * 32,))
+        table = tl.cumsum(rows, 0) - rows
+        ahead = tl.reshape(table, (ROWS * 8,))
+        # The search begins in the first of every FINE rows; before that, there is least of every class.
+        coarse = tl.reshape(tl.min(tl.reshape(table, (ROWS // FINE, FINE, 8)), 1), (ROWS // FINE * 8,))
         shift, mask, least, most = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
         pointer = start.to(tl.pointer_type(CELL))
         column = tl.arange(0, ROW)[None, :]
@@ -97,18 +121,10 @@ def find_places(
             some = item < total
             kind, at = slice_of(kinds, before, begin, item)
             rank = tl.load(ranks + at, mask=some, other=0)
-            # The last row before which there are no more of the class than the rank.
-            row = tl.zeros((ITEMS,), tl.int32)
-            step = ROWS // FINE // 2
-            while step > 0:
-                row = tl.where(tl.gather(coarse, (row + step) * 32 + kind, 0) <= rank, row + step, row)
-                step = step // 2
-            row = row * FINE
-            step = FINE // 2
-            while step > 0:
-                row = tl.where(tl.gather(ahead, (row + step) * 32 + kind, 0) <= rank, row + step, row)
-                step = step // 2
-            rest = rank - tl.gather(ahead, row * 32 + kind, 0)
+            rank -= tl.sum(tl.where(kind[:, None] == kinds[None, :], base[None, :], 0), 1)
+            row, _ = row_with(coarse, tl.zeros((ITEMS,), tl.int32), kind, rank, ROWS // FINE, ITEMS)
+            row, passed_by = row_with(ahead, row * FINE, kind, rank, FINE, ITEMS)
+            rest = rank - passed_by
             near_place = row[:, None] * ROW + column
             near = tl.load(pointer + near_place, mask=near_place < cells, other=0)
             alike = (class_of(near, shift, mask, least, most) == kind[:, None]) & (near_place < cells)
@@ -116,7 +132,7 @@ def find_places(
             place = tl.minimum(row * ROW + tl.sum(passed.to(tl.int32), 1), cells - 1)
             old = tl.load(pointer + place, mask=some, other=0)
             step_out = tl.load(steps + at, mask=some, other=0).to(CELL, bitcast=True)
-            step_in = outward(step_out, old, tl.load(is_float + owner), BITS)
+            step_in = outward(step_out, old, tl.load(is_float + owner))
             tl.store(steps + at, step_in.to(steps.dtype.element_ty, bitcast=True), mask=some)
             tl.store(places + at, tl.load(first + tile) + place, mask=some)
 

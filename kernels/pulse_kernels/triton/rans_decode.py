@@ -82,8 +82,10 @@ def decode_lanes(
     A run is a class with changes: its end, its gap table, and its number, which is its value table's. With CONTEXTS
     (``gap``) there is one a group, and six tables each, gap tables first. ``tails``: the last place of each chunk.
     """
-    BITS: tl.constexpr = CELL.primitive_bitwidth
-    most: tl.constexpr = WIDE.primitive_bitwidth - 1
+    one = tl.full((LANES,), 1, WIDE)
+    BITS: tl.constexpr = tl.zeros((LANES,), CELL).dtype.primitive_bitwidth
+    WIDTH: tl.constexpr = one.dtype.primitive_bitwidth
+    most: tl.constexpr = WIDTH - 1
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     live = lane < chunks
     start = tl.load(piece_start + lane, mask=live, other=0)
@@ -100,7 +102,6 @@ def decode_lanes(
     place = tl.zeros((LANES,), tl.int32)
     context = tl.zeros((LANES,), tl.int32)
     error = tl.zeros((LANES,), tl.int32)
-    one = tl.full((LANES,), 1, WIDE)
     for k in range(longest):
         here = live & (k < count)
         j = start + k

@@ -89,7 +89,6 @@ def encode_lanes(
     ``places`` are ``class << 24 | place``. With CONTEXTS (``gap``) a group has six tables, and the magnitude before
     chooses; otherwise a class has a value table, and ``parameters`` name its gap table.
     """
-    BITS: tl.constexpr = CELL.primitive_bitwidth
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     live = lane < chunks
     group = tl.load(piece_group + lane, mask=live, other=0).to(tl.int64)
@@ -119,10 +118,10 @@ def encode_lanes(
         kind = place >> 24
         gap = tl.where((before >> 24) == kind, place - before - 1, place & 0xFFFFFF)
         step = tl.load(steps + j, mask=here, other=1).to(CELL, bitcast=True)
-        sign, m = sign_and_magnitude(step, WIDE, BITS)
+        sign, m = sign_and_magnitude(step, WIDE)
         if CONTEXTS:
             last = tl.load(steps + j - 1, mask=here & (k > 0), other=1).to(CELL, bitcast=True)
-            _, last_m = sign_and_magnitude(last, WIDE, BITS)
+            _, last_m = sign_and_magnitude(last, WIDE)
             gap_table = group * TABLES + bucket(last_m)
             value_table = gap_table + TABLES // 2
         else:
@@ -133,7 +132,7 @@ def encode_lanes(
         width = gap_width + size_width
         for PIECE in tl.static_range(PIECES - 1, -1, -1):
             n = tl.minimum(tl.maximum(width - 16 * PIECE, 0), 16)
-            bits = raw_piece(gap_bits, gap_width, size_bits, PIECE, WIDE)
+            bits = raw_piece(gap_bits, gap_width, size_bits, PIECE)
             state, at = put_raw(state, at, words, bits, n, here, WRITE)
         entry = tl.load(value_tables + value_table * 256 + 2 * size_token + sign, mask=here, other=1)
         state, at = put_symbol(state, at, words, entry, here, WRITE)

@@ -1,0 +1,75 @@
+"""The trial of the kernels on a device: what a push and a pull launch, on a few cells, before a model is at stake."""
+
+from __future__ import annotations
+
+import threading
+from typing import get_args
+
+import numpy as np
+import torch
+
+from pulse_kernels import CELL_TYPES, CoderName, encode_group, get_backend
+from pulse_kernels.triton.apply import copy, distance, gather, locate, move, scatter
+from pulse_kernels.triton.codes_decode import decode_changes
+from pulse_kernels.triton.codes_encode import encode_changes
+from pulse_kernels.triton.diff import diff
+from pulse_kernels.triton.digest import digest, digest_sparse
+from pulse_kernels.triton.merge import merge
+from pulse_kernels.triton.sheet import Spans, Tiles
+
+CELLS = 64
+PLACES = (3, 63)
+CODERS: tuple[CoderName, ...] = get_args(CoderName)
+
+_faults: dict[torch.device, str | None] = {}
+_TRYING = threading.Lock()
+
+
+def fault_on(device: torch.device) -> str | None:
+    """Say why the kernels do not run on a device, None if they do; tried once a process, and compiled for it.
+
+    Raises:
+        torch.OutOfMemoryError: the device is full, which says nothing about the kernels.
+    """
+    with _TRYING:
+        if device not in _faults:
+            try:
+                _try(device)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the edge to compilers and drivers, which raise anything
+                _faults[device] = f"its kernels do not run on {device}: {type(error).__name__}: {error}"
+            else:
+                _faults[device] = None
+        return _faults[device]
+
+
+def _try(device: torch.device) -> None:
+    """Follow a step of a few cells from diff to application, both coders; compare with the reference.
+
+    Raises:
+        RuntimeError: the kernels run, and give something else. Others: whatever compiling and launching raise.
+    """
+    cell_type, backend = CELL_TYPES["BF16"], get_backend("reference")
+    old = np.arange(0x3C00, 0x3C00 + CELLS, dtype=np.uint16)
+    new, index = old.copy(), np.array(PLACES, np.uint32)
+    new[index] ^= 0x8003
+    spans = Spans(*(np.array([number], np.int64) for number in (0, 0, 0, CELLS)))
+    tiles = Tiles.cut(spans, [0], [cell_type], device)
+    cells = [torch.from_numpy(part.view(np.int16)).to(device) for part in (old, new)]
+    base, live = (tiles.over([part]) for part in cells)
+    changes = diff(live, base)
+    worker = torch.zeros_like(cells[0])
+    copy(base, tiles.over([worker]))
+    same = torch.equal(digest(base) + digest_sparse(changes)[:, 2:] - digest_sparse(changes)[:, :2], digest(live))
+    same = same and len(merge(changes, diff(base, live))) == 0
+    for coder in CODERS:
+        expected = encode_group(backend, coder, cell_type, CELLS, index, old[index], new[index], [old])
+        same = same and encode_changes(changes, coder, base).data.cpu().numpy().tobytes() == expected
+        moves = decode_changes(tiles, coder, [len(index)], [expected], base)
+        offsets = locate(tiles, moves.index, moves.group_offsets)
+        found = move(tiles, offsets, gather(base, offsets, moves.index), moves.distance)
+        same = same and torch.equal(found, changes.new) and torch.equal(distance(changes), moves.distance)
+    scatter(tiles.over([worker]), changes)
+    if not (same and torch.equal(worker, cells[1])):
+        raise RuntimeError("they give other results than the reference")
