@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
@@ -220,3 +221,15 @@ def test_ages_are_told_by_the_services_clock(site: Site, open_tab: OpenTab) -> N
     site.push("clock", 1)
     page.goto(f"{site.url}{run_place('clock')}")
     expect(page.locator(tile(page, "age"))).to_have_text(re.compile(r"^(just now|\d+ s ago)$"))
+
+
+def test_workers_of_one_name_are_told_apart_by_their_tokens(site: Site, open_tab: OpenTab) -> None:
+    told = {"digest": "f" * 32, "phases": {}, "nbytes": 0, "reported_at": "2026-03-01T00:00:00.000Z", "staleness": 0}
+    names = [("host-3", "1" * 12, 3), ("host-3", "2" * 12, 1), ("host-4", "2" * 12, 2)]
+    workers = [told | {"worker": w, "token": t, "version": v, "digest_matches": True} for w, t, v in names]
+    event = f"event: workers\ndata: {json.dumps({'run': 'math-7b', 'workers': workers})}\n\n"
+    page = open_tab(site)
+    page.route("**/events*", lambda route: route.fulfill(content_type="text/event-stream", body=event))
+    page.goto(f"{site.url}{run_place('math-7b')}")
+    shown = page.locator("tbody.workers").get_by_role("rowheader")
+    expect(shown).to_have_text(["host-3 (token 222222222222)", "host-4", "host-3 (token 111111111111)"])
