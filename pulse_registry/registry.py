@@ -286,7 +286,8 @@ class Registry(Catalogue):
     def request_direct(self, base: int, target: int) -> bool:
         """Ask the run's compactor for the direct patch of two versions: what a worker far behind would fetch least of.
 
-        It is made once enough readers ask, each of which counts once. Costs one small object.
+        It is made once enough readers ask, each of which counts once; through a service, each token. Costs one small
+        object.
 
         Returns:
             False if the patch is there already.
