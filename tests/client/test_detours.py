@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.store import PrefixStore, open_store
 from tests.client.policies import blank, equal, opened, policy
 from tests.service import Service
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, until
 
 STEPS = 3
 
@@ -22,6 +24,12 @@ def a_run(service: Service, run: str) -> None:
     with opened(service, run, keyframe_every=STEPS) as trainer:
         for number in range(STEPS + 1):
             trainer.push(number, policy(number))
+
+
+def workers_of(service: Service, run: str) -> list[dict[str, Any]]:
+    with httpx.Client(headers={"Authorization": f"Bearer {service.token}"}, verify=False, timeout=HANG_S) as client:
+        workers: list[dict[str, Any]] = client.get(f"{service.url}/v1/runs/{run}/workers").json()["workers"]
+    return workers
 
 
 @pytest.mark.parametrize("how", ["gone", "damaged", "retired"])
@@ -57,13 +65,11 @@ def test_a_worker_goes_around_a_bad_object_and_the_service_hears_of_it(
             bucket.delete(f"{run}/{key}")
         result = worker.pull(STEPS, into=weights)
         assert equal(weights, policy(STEPS))
+        until(lambda: [told["version"] for told in workers_of(file_service, run)] == [STEPS])
+        [told] = workers_of(file_service, run)
     bad = () if how == "retired" else (key,)
     assert result.avoided == bad
     assert tuple(event.key for event in events) == bad
-    with httpx.Client(
-        headers={"Authorization": f"Bearer {file_service.token}"}, verify=False, timeout=HANG_S
-    ) as client:
-        [told] = client.get(f"{file_service.url}/v1/runs/{run}/workers").json()["workers"]
     assert tuple(told["avoided"]) == bad
 
 
