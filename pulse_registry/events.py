@@ -19,6 +19,8 @@ class EventKind(StrEnum):
     """A stored object is gone or damaged; a way around it was taken."""
     FROZEN = "frozen"
     """The newest record is older than the limit that the reader stated."""
+    RECORD_MISSING = "record_missing"
+    """The log ends before a record that its hint, or a snapshot that nobody had to sign, tells of."""
     LEASE_FAILED = "lease_failed"
     """The store did not take the reader's lease."""
     CACHE_BYPASSED = "cache_bypassed"

@@ -142,7 +142,7 @@ class Workings:
             seen = state_folder(trust.state_dir, store.url)
             guard = PinGuard(trust, store.url, run, seen, events=self._events, clock=self._around.clock)
         parallel = None if self._gateway is not None else self._around.threads  # a service gives records by the page
-        self._reader = LogReader(self._store, run, guard, parallel)
+        self._reader = LogReader(self._store, run, guard, parallel, events=self._events)
         self._held = HeldVersions()
         self._lock = threading.Lock()
         self._pool: Executor | None = None

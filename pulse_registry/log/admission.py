@@ -64,6 +64,7 @@ class Admission:
         self._keeper = keeper
         self._each = each
         self._lock = threading.Lock()
+        self._looked = False
 
     def admit(self, sealed: bytes) -> Record:
         """Append a sealed record to the log, byte for byte; return it. Idempotent: to send it again is no error.
@@ -75,7 +76,7 @@ class Admission:
             AlreadyExists: another record has its number: read that one, and go on.
             Conflict: its number is further on than the next.
             Fenced: a newer writer began its term; this one must stop.
-            CorruptObject, Untrusted, UnsupportedFormat: the log can't be read.
+            CorruptObject, Untrusted, UnsupportedFormat: the log can't be read, or a record of it is missing.
             StoreUnavailable: the store failed; send the same record again. It may have landed, or land yet.
         """
         record = self._read(sealed)
@@ -84,6 +85,9 @@ class Admission:
             if record.seq <= state.seq:
                 self._check_same(record, sealed)
                 return record
+            if not self._looked:
+                state = self._reader.check_end()  # so that nobody fills a gap
+                self._looked = True
             self._check_next(state, record)
             self._check_signed(record, sealed)
             self._check_named(state, record)

@@ -27,6 +27,11 @@ def record_key(seq: int) -> str:
     return f"{LOG}{_number(seq)}.json"
 
 
+def record_seq(key: str) -> int | None:
+    """Return the seq that a record's key names, or None where ``key`` is no record's."""
+    return _numbered(key, LOG)
+
+
 def snapshot_key(seq: int) -> str:
     """Return the key of the snapshot that folds the records up to ``seq``."""
     return f"{SNAPSHOTS}{_number(seq)}.json"
@@ -34,10 +39,7 @@ def snapshot_key(seq: int) -> str:
 
 def snapshot_seq(key: str) -> int | None:
     """Return the seq that a snapshot's key names, or None where ``key`` is no snapshot's."""
-    digits = key.removeprefix(SNAPSHOTS).removesuffix(".json")
-    if not (digits.isascii() and digits.isdigit()) or snapshot_key(int(digits)) != key:
-        return None
-    return int(digits)
+    return _numbered(key, SNAPSHOTS)
 
 
 def countersignature_key(seq: int) -> str:
@@ -96,6 +98,11 @@ def versions_of(key: str) -> tuple[int, ...]:
 def is_object_key(key: str) -> bool:
     """Tell whether ``key`` lies in the folder of objects: the only keys that a record may name."""
     return key.startswith(OBJECTS) and not {"", ".", ".."} & set(key.split("/"))
+
+
+def _numbered(key: str, folder: str) -> int | None:
+    found = re.fullmatch(r"([0-9]{12})\.json", key.removeprefix(folder))
+    return int(found[1]) if found is not None and key.startswith(folder) else None
 
 
 def _number(value: int) -> str:

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 from pulse_registry.checked import checked
 from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError, UnsupportedFormat, Untrusted
+from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import keys
+from pulse_registry.log.gap import beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.state import RunState, sealed_hash
 from pulse_registry.parallel import ParallelMap
+from pulse_registry.store.base import gateway_of
 from pulse_schemas import Countersignature, Fault, Head, Record, SchemaError, Snapshot, open_sealed, unseal_record
 
 if TYPE_CHECKING:
@@ -48,6 +51,9 @@ class LogReader:
         run: str,
         guard: Guard | None = None,
         threads: Callable[[int, str], Executor] | None = None,
+        *,
+        events: Events | None = None,
+        whole: bool = False,
     ) -> None:
         """Prepare to read; no I/O yet.
 
@@ -57,6 +63,8 @@ class LogReader:
             guard: judges records and snapshots; None believes what the rules of the log allow.
             threads: makes an executor, of so many threads and their name's beginning, to open long logs with; None
                 reads one record after the other.
+            events: hear of a log that seems to end too early.
+            whole: fold every record, from the first one on, and open at no snapshot.
         """
         self._store = store
         self._run = run
@@ -68,6 +76,9 @@ class LogReader:
         self._first: tuple[str | None] | None = None  # which key signed record 0, once that was read
         self._threads = threads
         self._opening = True
+        self._events, self._whole = events or Events(), whole
+        self._signed = -1  # the newest record that a signed snapshot tells of
+        self._told: tuple[int, str] | None = None  # the newest one that anything else tells of, until it was looked for
 
     @property
     def run(self) -> str:
@@ -111,6 +122,37 @@ class LogReader:
         with self._lock:
             seen = self._begin()
             self._tail()
+            state = self._settle(seen)
+            told, self._told = self._told, None
+        if told is not None and told[0] > state.seq:
+            self._tell_early_end(state.seq, *told)
+        return state
+
+    def check_end(self) -> RunState:
+        """Look past the end of the log, and return the state: nothing follows its last record. For whoever is to write.
+
+        A record that is missing looks like the end, and what is written there keeps it from ever being restored. Costs
+        one LIST; behind a service nothing, since the service looks itself.
+
+        Raises:
+            CorruptObject: a record is missing: later ones are there, or a snapshot that folds them; or as ``refresh``.
+            Untrusted, UnsupportedFormat, StoreUnavailable: as ``refresh``.
+            AccessDenied: the store can't be listed.
+        """
+        with self._lock:
+            seen = self._begin()
+            while gateway_of(self._store) is None:
+                found = beyond(self._store, self._seq)
+                later, witness = found.record, f"record {found.record} is there"
+                if later is None:
+                    told = (self._told_by(key) for key in found.snapshots[:_PINNED_TRIES])
+                    later = next((seq for seq in told if seq is not None), None)
+                    witness = f"a snapshot in {keys.SNAPSHOTS} tells of record {later}"
+                if later is None:
+                    break
+                self._tail()  # it may be the next record, which others have written since
+                if self._seq < later:
+                    raise missing(self._run, self._seq, later if found.record is None else later - 1, witness)
             return self._settle(seen)
 
     def accept(self, sealed: bytes) -> RunState:
@@ -175,6 +217,10 @@ class LogReader:
             self._first = (_key_of(found[1]),)
         return None if self._first is None else self._first[0]
 
+    @property
+    def _seq(self) -> int:
+        return -1 if self._state is None else self._state.seq
+
     def _begin(self) -> int | None:
         """Open the run if it is not; return the number of the newest record that the guard has seen before."""
         seen = None if self._guard is None else self._guard.begin()
@@ -185,8 +231,12 @@ class LogReader:
     def _settle(self, seen: int | None) -> RunState:
         state = self._state or RunState(self._run)
         if self._guard is not None:
+            if state.seq < self._signed:
+                witness = f"a snapshot that a trusted key signed tells of record {self._signed}"
+                raise missing(self._run, state.seq, state.seq + 1, witness)
             if seen is not None and state.seq < seen:
-                self._guard.gone(seen, state.seq)
+                self._check_seen(self._guard, seen, state.seq)
+                raise missing(self._run, state.seq, state.seq + 1, f"record {seen}, which was seen before, is there")
             self._guard.settle()
             self._settled = True
         return state
@@ -227,7 +277,7 @@ class LogReader:
 
     def _tail(self) -> None:
         state: RunState | None = None
-        first = (self._state.seq if self._state is not None else -1) + 1
+        first = self._seq + 1
         try:
             for record, sealed in self._records(first):
                 if state is None:
@@ -266,6 +316,8 @@ class LogReader:
             return error
 
     def _open(self, seen: int | None) -> RunState:
+        if self._whole:
+            return RunState(self._run)
         tries = None if self._guard is None else _PINNED_TRIES
         for key in islice(self._snapshot_keys(), tries):
             state = self._from_snapshot(key, seen)
@@ -284,6 +336,7 @@ class LogReader:
         except (CorruptObject, UnsupportedFormat) as error:
             _logger.warning("run %s: the head hint is of no use: %s", self._run, error)
         else:
+            self._told = (head.seq, f"the hint {keys.HEAD}")
             if head.snapshot is None:
                 return
             if head.snapshot < 10**12:
@@ -295,11 +348,11 @@ class LogReader:
     def _from_snapshot(self, key: str, seen: int | None) -> RunState | None:
         """Return the state that a snapshot holds, or None, with a warning, where it can't be relied upon."""
         try:
-            snapshot, document = checked(lambda: self._store.get(key), _unseal_snapshot)
+            snapshot = self._read_snapshot(key)
             if self._guard is not None:
-                self._guard.check_snapshot(document)
-            if snapshot.run != self._run or keys.snapshot_key(snapshot.seq) != key:
-                raise CorruptObject(f"it is snapshot {snapshot.seq} of run {snapshot.run!r}")
+                self._signed = max(self._signed, snapshot.seq)
+            elif self._told is None or self._told[0] < snapshot.seq:
+                self._told = (snapshot.seq, key)
 
             def check_last(sealed: bytes) -> bytes:
                 if sealed_hash(sealed) != snapshot.last:
@@ -318,6 +371,28 @@ class LogReader:
         except (NotFound, SchemaError, CorruptObject, Untrusted, UnsupportedFormat) as error:
             _logger.warning("run %s: %s is of no use, trying an older one: %s", self._run, key, error)
             return None
+
+    def _read_snapshot(self, key: str) -> Snapshot:
+        snapshot, document = checked(lambda: self._store.get(key), _unseal_snapshot)
+        if self._guard is not None:
+            self._guard.check_snapshot(document)
+        if snapshot.run != self._run or not snapshot.seq < 10**12 or keys.snapshot_key(snapshot.seq) != key:
+            raise CorruptObject(f"it is snapshot {snapshot.seq} of run {snapshot.run!r}")
+        return snapshot
+
+    def _told_by(self, key: str) -> int | None:
+        """Return the newest record that a snapshot tells of, None where it can't be relied upon."""
+        try:
+            return self._read_snapshot(key).seq
+        except (NotFound, CorruptObject, Untrusted, UnsupportedFormat):
+            return None
+
+    def _tell_early_end(self, seq: int, told: int, witness: str) -> None:
+        message = (
+            f"the log ends at record {seq}, and {witness} tells of record {told}: record {seq + 1} is missing, or the "
+            f"log was taken back. What came after it is not seen; pulse doctor --run {self._run} says what is missing"
+        )
+        self._events.tell(Event(EventKind.RECORD_MISSING, self._run, message, keys.record_key(seq + 1)))
 
     def _check_seen(self, guard: Guard, seen: int, newest: int) -> None:
         """Raise Untrusted unless the log still has the record that was seen before, which a snapshot leads past."""

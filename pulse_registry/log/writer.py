@@ -122,6 +122,7 @@ class LogWriter:
         self._term_id = new_id()
         self._epoch: int | None = None
         self._own_key: str | None = None
+        self._looked = False
         # Write ids of puts whose success was not seen, with the seq that they were for.
         self._unknown: dict[str, int] = {}
 
@@ -315,13 +316,13 @@ class LogWriter:
 
         The loop: make a record that follows the newest state known, create it if absent. If that number is
         taken by another record, fold that and make the record anew; if by this very write, whose answer was
-        lost, it is done.
+        lost, it is done. Before its first record a writer looks past the end of the log, so that it fills no gap.
 
         Raises:
             InvalidArgument: the record breaks a rule of the log; nothing was written.
             Conflict: an object that it names was retired before it; nothing was written.
             Untrusted: readers would not believe it: it is not signed, or by a key that may not; nothing was written.
-            CorruptObject, UnsupportedFormat: the log can't be read.
+            CorruptObject, UnsupportedFormat: the log can't be read, or a record of it is missing; nothing was written.
             StoreUnavailable: the store failed. If the put's fate is unknown, it may still land, at that one
                 number alone: to append with the same ``write_id`` again finds it there or takes the number.
         """
@@ -335,7 +336,10 @@ class LogWriter:
             return record
 
     def _try(self, make_record: MakeRecord, write_id: str) -> Record | None:
-        """Append at the next number; None if another record is there, which is folded then."""
+        """Append at the next number; None if another record is there, which is folded then.
+
+        Before the first one it looks past the end of the log: a record that is missing looks like it.
+        """
         state = self._reader.state
         record = self._checked(make_record, state, write_id)
         sealed = record.seal(self._signer)
@@ -344,6 +348,10 @@ class LogWriter:
         elif self._reader.run_key() is not None:
             signature = open_sealed(sealed).signature
             self._check_run_key(None if signature is None else signature.public)
+        if not self._looked:
+            newest, self._looked = self._reader.check_end(), True
+            if newest.seq > state.seq:
+                return None
         self._unknown[write_id] = record.seq
         try:
             self._store.put(keys.record_key(record.seq), sealed, if_absent=True)

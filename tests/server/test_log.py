@@ -72,6 +72,20 @@ def test_a_record_that_is_not_there_yet_is_a_404_until_it_is(
     assert client.get(f"{URL}/log/5").content == script.records[5].seal()
 
 
+def test_a_record_behind_one_that_is_missing_is_there_for_who_knows_of_it(
+    client: TestClient, script: Script, store: DictStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = store.objects.pop(f"{RUN}/{keys.record_key(2)}")
+    assert client.get(f"{URL}/log/2").status_code == 404
+    assert client.get(f"{URL}/log/4").content == script.records[4].seal()
+    assert client.get(f"{URL}/log/9").json()["detail"].endswith("has no record 9; the newest is 1")
+    answer = client.post(f"{URL}/log", content=script.make_tag(name="best", version=0).seal(), headers=JSON)
+    assert answer.json()["type"].endswith("CorruptObject")
+    assert "record 2 is missing: the log ends at record 1, and record 3 is there" in caplog.text
+    store.objects[f"{RUN}/{keys.record_key(2)}"] = kept
+    assert client.get(f"{URL}/log/2").content == kept
+
+
 def test_a_run_that_another_replica_began_is_found_though_it_was_missing_a_moment_ago() -> None:
     store, script = DictStore(), Script(RUN).epoch()
     with TestClient(app_over(store)) as one, TestClient(app_over(store, poll_seconds=600)) as two:

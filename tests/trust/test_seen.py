@@ -74,6 +74,19 @@ def test_a_deleted_tail_is_a_rollback_and_stays_one_however_often_it_is_asked(tm
     assert follower.refresh().seq == 3
 
 
+def test_a_gap_before_the_newest_record_seen_is_named_and_is_no_rollback(tmp_path):
+    store = history(9)
+    reader(store, tmp_path).refresh()
+    kept = store.objects.pop(keys.record_key(6))
+    follower = reader(store, tmp_path)
+    for ask in (follower.refresh, lambda: follower.state):
+        with pytest.raises(CorruptObject, match=r"record 6 is missing: .* record 9, which was seen before") as caught:
+            ask()
+        assert caught.value.key == keys.record_key(6)
+    put_record(store, 6, kept)
+    assert follower.refresh().seq == 9
+
+
 def test_a_prefix_behind_a_snapshot_is_a_rollback(tmp_path):
     store = history(9, every=4)
     reader(store, tmp_path).refresh()

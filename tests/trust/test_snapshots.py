@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pulse_registry.errors import CorruptObject
 from pulse_registry.log import LogKeeper, LogReader, keys, sealed_hash
 from pulse_registry.store import CountingStore
 from pulse_schemas import ObjectRef, Snapshot, unseal_record
@@ -126,6 +127,30 @@ def test_a_writer_leaves_no_snapshot_that_readers_with_its_pins_would_pass_over(
         unseal_record(store.objects[keys.record_key(9)])
     )
     assert snapshots(store) == [*before, keys.snapshot_key(9)]
+
+
+@pytest.mark.parametrize("lost", [(7,), (6, 7, 8, 9)])
+def test_a_gap_before_a_record_that_a_signed_snapshot_tells_of_is_named(lost):
+    store = history(9, every=EVERY)
+    kept = {seq: store.objects.pop(keys.record_key(seq)) for seq in lost}
+    follower = reader(store)
+    for ask in (follower.refresh, lambda: follower.state):
+        match = f"record {lost[0]} is missing: .* a snapshot that a trusted key signed tells of record 7"
+        with pytest.raises(CorruptObject, match=match):
+            ask()
+    for seq, sealed in kept.items():
+        store.objects[keys.record_key(seq)] = sealed
+    assert follower.refresh().seq == 9
+
+
+def test_a_snapshot_that_no_pinned_key_signed_tells_of_nothing():
+    store = history(9, every=EVERY, signer=STRANGER)
+    for seq in range(6):
+        record = unseal_record(store.objects[keys.record_key(seq)])
+        store.objects[keys.record_key(seq)] = record.seal(STRANGER)
+    for seq in range(6, 10):
+        del store.objects[keys.record_key(seq)]
+    assert reader(store, None, f"{STRANGER.public}=epoch,commit").refresh().seq == 5
 
 
 def test_of_many_snapshots_that_nobody_signed_only_a_few_are_fetched():

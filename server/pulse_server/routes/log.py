@@ -118,9 +118,13 @@ async def read_record(request: Request, service: Service) -> Response:
     feed = await feed_of(request, service, remember=False)  # a writer may have begun the run at another replica
     if seq > feed.state.seq:
         await feed.refresh()
-    if seq > feed.state.seq:
-        raise NotFound(f"run {feed.run!r} has no record {seq}; the newest is {feed.state.seq}")
-    return await _document(service, feed.run, keys.record_key(seq))
+    try:
+        if seq == feed.state.seq + 1:
+            raise NotFound  # it was just looked for
+        # One further on is there where a record before it is missing, which who has seen it wants to know.
+        return await _document(service, feed.run, keys.record_key(seq))
+    except NotFound as error:
+        raise NotFound(f"run {feed.run!r} has no record {seq}; the newest is {feed.state.seq}") from error
 
 
 @OPERATIONS.add(
