@@ -1,4 +1,4 @@
-"""``pulse doctor``: does a store keep the contract that the registry is built on?"""
+"""``pulse doctor``: does a store keep the contract that the registry is built on? And is a run in it whole?"""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Annotated
 
 import typer
 
+from pulse_registry.cli.audited import audit_run, defects_code, print_defects, verdict
 from pulse_registry.cli.exits import UNSAFE
 from pulse_registry.cli.options import AllowHttp, Json, Root, Token
 from pulse_registry.cli.output import print_json, print_table
 from pulse_registry.cli.session import opened_store
 from pulse_registry.doctor import Examination, Finding, Plan, Report, remove_leftovers
+from pulse_registry.errors import InvalidArgument, NotFound
+from pulse_registry.runs import RUN_NAME
 from pulse_registry.store import Store
 
 
@@ -23,6 +26,9 @@ def doctor(
     root: Root,
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often writers race for a key.")] = 20,
     racers: Annotated[int, typer.Option(min=2, max=512, help="How many writers race.")] = 32,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="NAME", help="Only look what a run lacks, and what would restore it.")
+    ] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Only remove what killed examinations left behind.")] = False,
     token: Token = None,
     allow_http: AllowHttp = False,
@@ -30,8 +36,12 @@ def doctor(
 ) -> None:
     """Examine a store: may several writers share it, do signed URLs hold, how fast is it.
 
-    Writes some 500 MB below a folder of its own, and removes it.
+    Writes some 500 MB below a folder of its own, and removes it. With --run it writes nothing: it says which records,
+    layouts and objects a run lacks, and what restores it.
     """
+    if run is not None:
+        _examine_run(root, run, token, allow_http, json_output)
+        return
     if clean:
         with opened_store(root, token, allow_http=allow_http) as store:
             _clean(store, json_output)
@@ -63,6 +73,26 @@ def _clean(store: Store, json_output: bool) -> None:
         print_json({"removed": list(folders)})
     else:
         print("\n".join(f"removed {folder}" for folder in folders) or "nothing was left behind")
+
+
+def _examine_run(root: str, run: str, token: str | None, allow_http: bool, json_output: bool) -> None:
+    if not RUN_NAME.fullmatch(run):
+        raise InvalidArgument(f"{run!r} is no run name")
+    with opened_store(root, token, allow_http=allow_http) as store:
+        found = audit_run(store, run, contents=False)
+        if found.records == 0 and next(store.list(f"{run}/"), None) is None:
+            raise NotFound(f"there is no run {run!r} in {root}")
+    if json_output:
+        print_json({"url": root, **found.document()})
+    else:
+        print_defects(found)
+        print(
+            f"run {run}: {found.records:,} records and {found.versions:,} versions can be read, which need "
+            f"{found.objects:,} objects; "
+            + (verdict(found) if found.defects else "all are there (pulse verify --all reads them)")
+        )
+    if code := defects_code([found]):
+        raise typer.Exit(code)
 
 
 def _show(report: Report) -> None:

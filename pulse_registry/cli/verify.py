@@ -1,22 +1,47 @@
-"""``pulse verify``: a version's stored objects against its digest."""
+"""``pulse verify``: a version's stored objects against its digest, or all that is stored below a root."""
 
 from __future__ import annotations
 
-from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted, VersionOption, parse_version
-from pulse_registry.cli.output import print_json
-from pulse_registry.cli.session import open_session
+from typing import Annotated
+
+import typer
+
+from pulse_registry.audit import audited_runs
+from pulse_registry.cli.audited import AuditedRun, audit_run, defects_code, print_defects, verdict
+from pulse_registry.cli.options import AllowHttp, AnyRoot, AnyRun, Json, Token, Trusted, VersionOption, parse_version
+from pulse_registry.cli.output import print_json, print_table, size
+from pulse_registry.cli.progress import Meter, MeteredStore
+from pulse_registry.cli.session import open_session, opened_store
+from pulse_registry.errors import InvalidArgument, NotFound
+from pulse_registry.store import RetryStore, gateway_of
+from pulse_registry.trust import PinGuard, Trust, trust_of
 
 
 def verify(
-    root: Root,
-    run: Run,
+    root: AnyRoot = None,
+    run: AnyRun = None,
     version: VersionOption = "latest",
+    all_below: Annotated[
+        str | None,
+        typer.Option(
+            "--all", metavar="URL", help="Check all that is stored below this root, such as a backup: every run, whole."
+        ),
+    ] = None,
     token: Token = None,
     allow_http: AllowHttp = False,
     trust: Trusted = None,
     json_output: Json = False,
 ) -> None:
-    """Fetch what leads to a version and check every byte and every cell of it."""
+    """Fetch what leads to a version and check every byte and every cell of it.
+
+    With --all, check instead that each run below a root has all records of its log, and every layout and object that
+    its live versions need, with the right size and hash. Nothing is decoded, and nothing is written.
+    """
+    if all_below is not None:
+        _verify_all(all_below, token, allow_http, trust_of(trust or None), json_output)
+        return
+    if root is None or run is None:
+        raise InvalidArgument("give --root and --run, or --all URL to check all that is stored there")
     wanted = parse_version(version)
     with open_session(
         root, run, title="verify", quiet=json_output, token=token, allow_http=allow_http, trust=trust
@@ -26,3 +51,35 @@ def verify(
         print_json({"version": found.version, "digest": found.digest, "cells": found.cells, "verified": True})
         return
     print(f"version {found.version} is whole: {found.cells:,} cells, digest {found.digest}")
+
+
+def _verify_all(root: str, token: str | None, allow_http: bool, trust: Trust | None, json_output: bool) -> None:
+    runs = []
+    with (
+        Meter("verify", quiet=json_output) as meter,
+        opened_store(root, token, allow_http=allow_http) as store,
+    ):
+        if gateway_of(store) is not None:
+            raise InvalidArgument(f"{root} is a service, which lists no objects: go to the bucket")
+        for run in audited_runs(RetryStore(store)):
+
+            def guard(run: str = run) -> PinGuard | None:
+                return None if trust is None else PinGuard(trust, root, run)  # a copy may be old: nothing is remembered
+
+            runs.append(audit_run(MeteredStore(store, meter), run, contents=True, guard=guard))
+    if not runs:
+        raise NotFound(f"there is no run in {root}")
+    if json_output:
+        whole = not any(found.defects for found in runs)
+        print_json({"root": root, "whole": whole, "runs": [found.document() for found in runs]})
+    else:
+        _show(root, runs)
+    if code := defects_code(runs):
+        raise typer.Exit(code)
+
+
+def _show(root: str, runs: list[AuditedRun]) -> None:
+    rows = [(one.run, one.records, one.versions, one.objects, size(one.nbytes), verdict(one)) for one in runs]
+    print_table(("run", "records", "versions", "objects", "size", "found"), rows, title=root)
+    for found in runs:
+        print_defects(found)
