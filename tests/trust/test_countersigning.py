@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from pulse_registry import Registry, Trust
 from pulse_registry.cli import main
 from pulse_registry.errors import Conflict, Distrust, Fenced, InvalidArgument, NotFound, Untrusted
 from pulse_registry.log import LogReader, keys, sealed_hash
@@ -288,6 +289,14 @@ def test_without_pins_nothing_says_what_is_refused():
         Countersigning(store, LogReader(store, RUN), TRAINER)
     with pytest.raises(NotFound, match="there is no run 'math'"):
         countersigning(DictStore()).refused()
+
+
+def test_a_service_is_not_the_place_to_countersign():
+    trust = Trust([TRAINER.public])
+    with Registry(ServiceStore("http://127.0.0.1:9"), RUN, signer=TRAINER, trust=trust) as registry:
+        for call in (registry.refused_records, lambda: registry.countersign("4:0")):
+            with pytest.raises(InvalidArgument, match="takes no countersignatures: go to the bucket"):
+                call()
 
 
 def test_a_worker_of_a_service_finds_the_countersignature(tmp_path):
