@@ -72,6 +72,13 @@ class VersionBody(Answer):
     metadata: JsonObject
 
 
+class MissedVersions(Answer):
+    """Versions that a stream of events leaves out, from ``first`` to ``last``: pages of versions have them."""
+
+    first: Count
+    last: Count
+
+
 class VersionPage(Answer):
     """Versions of a run, oldest first; ``next`` is the ``after`` of the page that follows, none on the last.
 

@@ -233,3 +233,17 @@ def test_workers_of_one_name_are_told_apart_by_their_tokens(site: Site, open_tab
     page.goto(f"{site.url}{run_place('math-7b')}")
     shown = page.locator("tbody.workers").get_by_role("rowheader")
     expect(shown).to_have_text(["host-3 (token 222222222222)", "host-4", "host-3 (token 111111111111)"])
+
+
+def test_a_page_that_has_missed_too_much_begins_anew_with_the_newest_versions(site: Site, open_tab: OpenTab) -> None:
+    page = open_tab(site)
+    newest = {"step": 0, "kind": "patch", "changed": 40, "cells": CELLS, "nbytes": 90, "digest": "0" * 32}
+    newest |= {"created_at": "2030-01-01T00:00:00.000Z", "layout": "0" * 64, "seq": 1, "metadata": {}}
+    events = [("missed", 4999, {"first": 10, "last": 4999})]
+    events += [("version", number, {**newest, "version": number}) for number in (5000, 5001)]
+    stream = "".join(f"event: {kind}\nid: {last}\ndata: {json.dumps(data)}\n\n" for kind, last, data in events)
+    page.route("**/events*", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
+    page.goto(f"{site.url}{run_place('math-7b')}")
+    expect(page.locator(tile(page, "version"))).to_have_text("5,001")
+    versions = page.get_by_role("region", name="Newest versions").get_by_role("rowheader")
+    expect(versions).to_have_text(["5,001", "5,000"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from pulse_registry.log import RunState
+from pulse_schemas import VersionEntry
+from pulse_schemas.api import VersionBody
+from pulse_server.bodies import version_body
 from pulse_server.routes import events
 from pulse_server.tokens import TokenFile, new_token
 from tests.log.builders import RUN, DictStore, Script
@@ -101,6 +105,40 @@ def test_a_stream_begins_after_the_version_that_is_named(served: Running) -> Non
         assert versions_of(found, 3) == [2, 3, 4]
     with following(served, "?after=-1") as found:
         assert versions_of(found, 5) == [0, 1, 2, 3, 4]
+
+
+def test_the_event_of_a_version_is_made_once_for_all_streams(
+    served: Running, store: DictStore, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(state: RunState, entry: VersionEntry) -> VersionBody:
+        made.append(entry.version)
+        return version_body(state, entry)
+
+    monkeypatch.setattr(events, "version_body", counted)
+    with ExitStack() as streams:
+        found = [streams.enter_context(following(served, "?after=3")) for _ in range(8)]
+        assert [versions_of(one, 1) for one in found] == [[4]] * 8
+        store_record(store, script.commit(layout=LAYOUT.id).records[-1])
+        assert [versions_of(one, 1) for one in found] == [[5]] * 8
+    assert sorted(made) == [4, 5]
+
+
+def test_who_has_missed_too_many_versions_is_told_which_and_sent_the_newest(
+    served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_MAX_TOLD", 2)
+    for last, query in ({"last-event-id": "0"}, ""), ({}, "?after=0"):
+        with following(served, query, **last) as found:
+            assert next(found) == Event("missed", {"first": 1, "last": 2}, "2")
+            assert versions_of(found, 2) == [3, 4]
+    with following(served, **{"last-event-id": "2"}) as found:
+        assert next(found).kind == "version"
+    missed = {"first": 1, "last": 2}
+    after, newest = missed["first"] - 1, missed["last"]
+    page = httpx.get(f"{served.url}{URL}/versions?after={after}&limit={newest - after}", timeout=HANG_S).json()
+    assert [version["version"] for version in page["versions"]] == [1, 2]
 
 
 def test_a_stream_goes_on_where_it_broke_off(served: Running, store: DictStore, script: Script) -> None:

@@ -89,7 +89,11 @@ class RunView {
       api,
       run: this.#run,
       after: this.#history.newest?.version ?? null,
-      handlers: { version: (body) => this.#onVersion(body), workers: (body) => this.#onWorkers(body) },
+      handlers: {
+        version: (body) => this.#onVersion(body),
+        missed: () => this.#onMissed(),
+        workers: (body) => this.#onWorkers(body),
+      },
       onState: (state, seconds) => this.#frame.connection(state, seconds),
       signal: this.#signal,
     });
@@ -106,6 +110,12 @@ class RunView {
       setText(document.getElementById("news"), `Version ${count(body.version)} was pushed.`);
     }
     this.#draw();
+  }
+
+  // The stream tells of the newest versions alone: what is held begins anew with them, so that it has no gap.
+  #onMissed() {
+    this.#history = new History();
+    this.#loadingFrom = Infinity;
   }
 
   #onWorkers(body) {

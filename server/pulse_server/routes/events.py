@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,9 @@ from fastapi.responses import Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from pulse_registry.errors import StoreUnavailable
+from pulse_registry.log import RunState
+from pulse_schemas import VersionEntry
+from pulse_schemas.api import MissedVersions
 from pulse_server.access import requires
 from pulse_server.bodies import version_body
 from pulse_server.feed import RunFeed
@@ -27,6 +30,11 @@ if TYPE_CHECKING:
 OPERATIONS: Final = Operations("events")
 PING_S: Final = 15
 _FIRST_LIST_S: Final = 1.0
+_MAX_TOLD: Final = 1_000
+"""Versions that a stream tells of at once: those who missed more read pages, which cost the service less a version."""
+_KEPT: Final = 64
+"""Of the newest versions, the events: all streams send the same bytes."""
+
 _AFTER: Final = Whole("after", "the versions over this one; without it, those that come from now on", 41, None, -1)
 
 
@@ -38,13 +46,16 @@ _AFTER: Final = Whole("after", "the versions over this one; without it, those th
         "Follow a run",
         {
             200: Says(
-                "`version`: a VersionBody, its id the version's number. `workers`: a WorkerList, at the beginning and "
-                "when it changes. A comment every 15 s.",
+                "`version`: a VersionBody, its id the version's number. `missed`: the first and the last of the "
+                "versions that the stream leaves out, its id the last one's. `workers`: a WorkerList, at the beginning "
+                "and when it changes. A comment every 15 s.",
                 'event: version\nid: 42\ndata: {"version":42,"step":420}\n\n',
                 "text/event-stream",
             )
         },
-        "`Last-Event-ID` goes on where a stream broke off. The stream ends when its token was revoked or has expired.",
+        "`Last-Event-ID` goes on where a stream broke off. Of more than 1,000 versions that are told of at once, the "
+        "newest are, after a `missed`: `GET .../versions` has the others. The stream ends when its token was revoked "
+        "or has expired.",
         (RUN, _AFTER),
         refuses={404: "There is no such run."},
     )
@@ -67,14 +78,12 @@ class _Told:
     """A list of workers as it is sent, and the edition and the time that it is of."""
 
     when: tuple[int, int]
-    text: str
+    event: bytes
 
 
-async def _events(
-    service: Service, feed: RunFeed, seen: int, may_read: Callable[[], bool]
-) -> AsyncIterator[ServerSentEvent]:
+async def _events(service: Service, feed: RunFeed, seen: int, may_read: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Yield the versions over ``seen``, and the workers; ends when the service stops, or the token is good no more."""
-    told = ""
+    told = b""
     feed.follow()
     service.metrics.streams.inc()
     feed.users += 1
@@ -83,17 +92,16 @@ async def _events(
             async with asyncio.timeout(_FIRST_LIST_S):
                 await service.gather_reports(feed)
         while not service.stopping and may_read():
-            for entry in feed.state.versions[seen + 1 :]:
-                seen = entry.version
+            for version, event in _news(feed, seen):
+                seen = version
                 if not may_read():
                     return
-                if not feed.state.is_retired(seen):
-                    body = version_body(feed.state, entry)
-                    yield ServerSentEvent(body.model_dump_json(), event="version", id=str(seen))
+                if event:
+                    yield event
             edition, workers = feed.edition, _workers(service, feed)
             if workers != told and may_read():
                 told = workers
-                yield ServerSentEvent(workers, event="workers")
+                yield workers
             await feed.wait_for_edition(edition, seen, min(PING_S, service.settings.report_seconds))
             service.begin_gathering(feed)  # what a worker told this replica does not wait for it
     finally:
@@ -101,12 +109,38 @@ async def _events(
         service.metrics.streams.dec()
 
 
-def _workers(service: Service, feed: RunFeed) -> str:
+def _news(feed: RunFeed, seen: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the events of the versions over ``seen``, each with the version up to which all is told with it."""
+    state = feed.state
+    first = max(seen + 1, len(state.versions) - _MAX_TOLD)
+    if first > seen + 1:
+        missed = MissedVersions(first=seen + 1, last=first - 1)
+        yield first - 1, _event("missed", missed.model_dump_json(), str(first - 1))
+    for entry in state.versions[first:]:
+        yield entry.version, b"" if state.is_retired(entry.version) else _version(feed, state, entry)
+
+
+def _version(feed: RunFeed, state: RunState, entry: VersionEntry) -> bytes:
+    """Return the event that tells of a version; of a new one, all streams share it."""
+    key = ("event", entry.version)
+    event = feed.cache.get(key) if state is feed.state else None
+    if not isinstance(event, bytes):
+        event = _event("version", version_body(state, entry).model_dump_json(), str(entry.version))
+        if state is feed.state and entry.version >= len(state.versions) - _KEPT:
+            feed.cache[key] = event
+    return event
+
+
+def _workers(service: Service, feed: RunFeed) -> bytes:
     """Return the list of a run's workers; all streams share it. It is made anew now and then: reports grow old."""
     when = feed.edition, int(asyncio.get_running_loop().time() / service.settings.report_seconds)
     known = feed.cache.get("workers")
     if isinstance(known, _Told) and known.when == when:
-        return known.text
-    text = service.reports.listed(feed.state).model_dump_json()
-    feed.cache["workers"] = _Told(when, text)
-    return text
+        return known.event
+    event = _event("workers", service.reports.listed(feed.state).model_dump_json())
+    feed.cache["workers"] = _Told(when, event)
+    return event
+
+
+def _event(kind: str, data: str, number: str | None = None) -> bytes:
+    return ServerSentEvent(data, event=kind, id=number, sep="\n").encode()
