@@ -1,4 +1,4 @@
-"""``python -m benchmarks.service``: load; ``python -m benchmarks.service soak``: half the load for half an hour."""
+"""``python -m benchmarks.service``: load; ``soak``: half the load for half an hour; ``followed``: many runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.results import OUT, rows_of, write_result
+from benchmarks.service.followed import Followed, run_followed
 from benchmarks.service.soak import Soak, run_soak
 from benchmarks.service.suite import Size, run_suite
 from tests.servers import seaweedfs
@@ -46,6 +47,18 @@ def soak(
     """Hold half the load and watch memory and file descriptors."""
     with _root() as (root, folder):
         _tell(run_soak(root, folder, Soak(minutes=minutes), os.environ), out / "soak.json")
+
+
+@app.command()
+def followed(
+    runs: Annotated[int, typer.Option(min=1)] = 1_000,
+    waited: Annotated[int, typer.Option(min=1, help="Runs of which somebody waits for news.")] = 20,
+    rounds: Annotated[int, typer.Option(min=1)] = 20,
+    latency_ms: Annotated[float, typer.Option(min=0, help="Of the store, a request.")] = 20.0,
+    out: Annotated[Path, typer.Option(help="Folder of result files.")] = FOLDER,
+) -> None:
+    """Measure how far one process lags that follows many runs."""
+    _tell(run_followed(Followed(runs, waited, rounds, latency_ms / 1e3)), out / "followed.json")
 
 
 @contextmanager

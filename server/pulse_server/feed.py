@@ -27,12 +27,16 @@ from pulse_server.waiters import Waiters
 
 LOOK_TIMEOUT_S: Final = 10.0
 _SLOWEST_POLL_S: Final = 2.0
+_LONGEST_REST_S: Final = 20.0
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a feed follows its log: a look every ``poll_s``, until nobody has asked for ``idle_s``."""
+    """How a feed follows its log: a look every ``poll_s``, until nobody has asked for ``idle_s``.
+
+    While nobody waits and nobody asks, each pause is twice as long as the one before: the feed rests.
+    """
 
     poll_s: float
     idle_s: float
@@ -58,6 +62,7 @@ class RunFeed:
         pool: Executor,
         pace: Pace,
         *,
+        turns: asyncio.Semaphore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to follow; nothing is asked of the store yet.
@@ -67,6 +72,7 @@ class RunFeed:
             admission: appends to it, for others.
             pool: the threads that ask the store.
             pace: how often to look.
+            turns: taken by each look that nobody asked for, so that many feeds leave threads to those who ask.
             clock: monotonic time in seconds.
         """
         self.run = reader.run
@@ -78,12 +84,14 @@ class RunFeed:
         self.on_idle: Callable[[RunFeed], None] = lambda feed: None
         self._reader, self._admission = reader, admission
         self._pool, self._pace, self._clock = pool, pace, clock
+        self._turns = turns or asyncio.Semaphore(1)
         self._looked: float | None = None
         self._touched = clock()
         self._looking: asyncio.Task[PulseError | None] | None = None
         self._queued: asyncio.Task[PulseError | None] | None = None
         self._tail: asyncio.Task[None] | None = None
         self._waiters, self._streams = Waiters(), Waiters()
+        self._rest, self._asked = Waiters(), False
         self._announcing: asyncio.TimerHandle | None = None
         self._appending = asyncio.Lock()
         self._appends: set[asyncio.Task[Record]] = set()
@@ -110,6 +118,11 @@ class RunFeed:
         return self._tail is not None and not self._tail.done()
 
     @property
+    def resting(self) -> bool:
+        """Whether looks have become rare, as nobody asked: look before you rely on the state."""
+        return bool(self._rest)
+
+    @property
     def waiting(self) -> int:
         """How many wait for news of the log alone."""
         return len(self._waiters)
@@ -120,8 +133,9 @@ class RunFeed:
         return bool(self.users or self._waiters or self._streams or self._appends)
 
     def follow(self) -> None:
-        """Look at the log again and again, until nobody has called this for a while."""
-        self._touched = self._clock()
+        """Look at the log again and again, until nobody has called this for a while; a feed that rests does no more."""
+        self._touched, self._asked = self._clock(), True
+        self._rest.wake()
         if not self.followed and not self._stopped:
             self._tail = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {self.run}")
 
@@ -161,6 +175,7 @@ class RunFeed:
                 left = deadline - loop.time()
                 if left <= 0 or self._stopped or (gone is not None and gone.done()):
                     return False
+                self._rest.wake()
                 await self._waiters.park(left, gone)
             return True
         finally:
@@ -170,6 +185,7 @@ class RunFeed:
     async def wait_for_edition(self, edition: int, seen: int, timeout_s: float) -> None:
         """Wait until the edition is another one, or a version over ``seen`` is there, or the time is over."""
         if self.edition == edition and len(self.state.versions) - 1 <= seen and not self._stopped:
+            self._rest.wake()
             await self._streams.park(timeout_s)
 
     def announce(self, pause_s: float) -> None:
@@ -227,20 +243,31 @@ class RunFeed:
 
     async def _follow(self) -> None:
         pause, failing = self._pace.poll_s, False
-        while self._waiters or self._streams or self.users or self._clock() - self._touched < self._pace.idle_s:
+        while self._wanted or self._clock() - self._touched < self._pace.idle_s:
             try:
-                await self.refresh()
+                async with self._turns:
+                    await self.refresh()
             except PulseError as error:
                 if not failing:
                     logger.warning("run %s: what is known of it grows old: %s", self.run, error)
                 failing, pause = True, min(2 * pause, max(_SLOWEST_POLL_S, self._pace.poll_s))
-            else:
-                if failing:
-                    logger.info("run %s: it is followed again", self.run)
+                await asyncio.sleep(pause)
+                continue
+            if failing:
+                logger.info("run %s: it is followed again", self.run)
                 failing, pause = False, self._pace.poll_s
-            await asyncio.sleep(pause)
+            if self._wanted or self._asked:
+                pause, self._asked = self._pace.poll_s, False
+                await asyncio.sleep(pause)
+            else:
+                pause = min(2 * pause, max(_LONGEST_REST_S, self._pace.poll_s))
+                await self._rest.park(pause)
         self._tail = None
         self.on_idle(self)
+
+    @property
+    def _wanted(self) -> bool:
+        return bool(self._waiters or self._streams or self.users)
 
     async def _look_next(self) -> PulseError | None:
         if self._looking is not None:

@@ -48,9 +48,9 @@ class Feeds:
         return len(self._feeds)
 
     def live(self, run: str) -> RunFeed | None:
-        """Return the feed of a run that is being followed, so that its state is young; None if it is not."""
+        """Return the feed of a run that is being followed, so that its state is young; None if it is not, or rests."""
         feed = self._feeds.get(run)
-        if feed is None or not feed.followed or not feed.exists:
+        if feed is None or not feed.followed or feed.resting or not feed.exists:
             return None
         self._feeds.move_to_end(run)
         feed.follow()
@@ -69,7 +69,7 @@ class Feeds:
             NotFound: there is no such run.
             CorruptObject, UnsupportedFormat, StoreUnavailable: its log was never read, and can't be.
         """
-        feed = self.live(run)
+        feed = self.live(run) if follow else None
         if feed is not None:
             return feed
         if remember and self._clock() < self._missing.get(run, 0.0):

@@ -36,7 +36,10 @@ from pulse_server.store_metrics import MetricsStore
 from pulse_server.threads import in_thread
 from pulse_server.urls import Urls, UrlSigner
 
-_FOLLOWERS: Final = 8
+_FOLLOWERS: Final = 32
+_LOOKS: Final = 24
+"""At a time, of followed runs: the other threads are for appends, and for looks that somebody waits for."""
+
 _CALLERS: Final = 16
 _CHECKERS: Final = 8
 _LIST_S: Final = 3.0
@@ -85,6 +88,7 @@ class Service:
             )
         )
         self._followers = ThreadPoolExecutor(_FOLLOWERS, "follow")
+        self._turns = asyncio.Semaphore(_LOOKS)
         self._callers = ThreadPoolExecutor(_CALLERS, "call")
         self.checkers = ThreadPoolExecutor(_CHECKERS, "check")
         self.feeds = Feeds(self._new_feed, max_feeds=settings.max_feeds, missing_s=settings.poll_seconds, clock=clock)
@@ -280,7 +284,7 @@ class Service:
         keeper = LogKeeper(store, reader, signer=self._signer)
         admission = Admission(store, run, reader, keeper, each=ParallelMap(self.checkers))
         pace = Pace(self.settings.poll_seconds, self.settings.idle_seconds)
-        return RunFeed(reader, admission, self._followers, pace, clock=self._clock)
+        return RunFeed(reader, admission, self._followers, pace, turns=self._turns, clock=self._clock)
 
     def _new_reader(self, run: str) -> LogReader:
         guard = None

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.service.followed import Followed, run_followed
 from benchmarks.service.soak import Soak, run_soak
 from benchmarks.service.suite import Size, run_suite
 
-pytestmark = pytest.mark.skipif(
+needs_wrk = pytest.mark.skipif(
     shutil.which("wrk") is None and not os.environ.get("PULSE_REQUIRE_WRK"), reason="wrk is not installed"
 )
 
@@ -23,6 +24,7 @@ def by_key(document: dict[str, Any]) -> dict[str, Any]:
     return {row["key"]: row["value"] for row in document["rows"]}
 
 
+@needs_wrk
 def test_load_is_answered_without_an_error_and_no_waiter_is_lost(seaweedfs_url: str, tmp_path: Path) -> None:
     size = Size(connections=4, seconds=1, waiters=100, rounds=2, versions=3)
     document = run_suite(seaweedfs_url, tmp_path, size, os.environ, say=lambda _: None)
@@ -32,6 +34,7 @@ def test_load_is_answered_without_an_error_and_no_waiter_is_lost(seaweedfs_url: 
     assert all(round_["max_ms"] > 0 for round_ in document["wake"])
 
 
+@needs_wrk
 def test_a_short_soak_has_no_errors_and_leaks_no_descriptors(seaweedfs_url: str, tmp_path: Path) -> None:
     soak = Soak(minutes=0.05, connections=4, push_every_s=0.3, sample_every_s=0.3)
     found = by_key(run_soak(seaweedfs_url, tmp_path, soak, os.environ, say=lambda _: None))
@@ -40,6 +43,7 @@ def test_a_short_soak_has_no_errors_and_leaks_no_descriptors(seaweedfs_url: str,
     assert found["descriptors"] <= 2
 
 
+@needs_wrk
 @pytest.mark.sweep
 def test_a_soak_of_half_an_hour_keeps_memory_and_descriptors(seaweedfs_url: str, tmp_path: Path) -> None:
     document = run_soak(seaweedfs_url, tmp_path, Soak(), os.environ, say=lambda _: None)
@@ -47,3 +51,13 @@ def test_a_soak_of_half_an_hour_keeps_memory_and_descriptors(seaweedfs_url: str,
     assert found["failed"] == 0
     assert found["rss_growth"] < 5, document["samples"]
     assert found["descriptors"] <= 2, document["samples"]
+
+
+def test_of_followed_runs_each_record_reaches_its_waiter_and_each_append_its_writer() -> None:
+    size = Followed(runs=5, waited=2, rounds=2, latency_s=0.0, settle_s=0.0)
+    found = by_key(run_followed(size, say=lambda _: None))
+    assert {key for key, value in found.items() if value > 0} == {
+        f"{which}_{what}"
+        for which in ("few", "all")
+        for what in ("woken_p50", "woken_max", "appended_p50", "appended_max", "looks")
+    }

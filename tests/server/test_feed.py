@@ -17,9 +17,10 @@ from pulse_registry.store.wrapper import WrapperStore
 from pulse_server import feed as feed_module
 from pulse_server.feed import Pace, RunFeed
 from pulse_server.feeds import Feeds
+from pulse_server.waiters import Waiters
 from tests.log.builders import RUN, DictStore, Script
 from tests.server.running import fill, run_of, store_objects, store_record
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, NEVER_S
 
 PACE = Pace(0.01, 60.0)
 
@@ -335,6 +336,117 @@ def test_a_feed_stops_looking_when_nobody_has_asked_for_a_while(world: World) ->
         assert world.counting.calls["get"] == calls
 
     asyncio.run(go())
+
+
+class Rests(Waiters):
+    """Keeps the pauses of a feed that rests, and makes none of them, or none that ends by itself."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+        self._seconds = seconds
+
+    async def park(self, seconds: float, gone: asyncio.Task[None] | None = None) -> None:
+        self.pauses.append(seconds)
+        await super().park(self._seconds, gone)
+
+
+def test_a_feed_that_nobody_asks_for_is_looked_at_less_and_less(world: World) -> None:
+    async def go() -> None:
+        feed = world.feed(pace=Pace(0.01, NEVER_S))
+        feed._rest = rests = Rests(0)
+        await feed.refresh()
+        feed.follow()
+        await until(lambda: len(rests.pauses) >= 14)
+        assert rests.pauses[:14] == [min(20.0, 0.01 * 2**number) for number in range(1, 15)]
+        rests.pauses.clear()
+        feed.follow()
+        await until(lambda: 0.02 in rests.pauses)  # it begins anew
+        rests.pauses.clear()
+        wait = asyncio.create_task(feed.wait(has_version(2), HANG_S, never))
+        await until(lambda: feed.waiting == 1)
+        rests.pauses.clear()
+        calls = world.counting.calls["get"]
+        await until(lambda: world.counting.calls["get"] > calls + 5)
+        assert len(rests.pauses) <= 1
+        wait.cancel()
+        await feed.stop()
+
+    asyncio.run(go())
+
+
+def test_a_feed_that_rests_is_looked_at_when_somebody_asks_and_again_and_again_when_somebody_waits(
+    world: World,
+) -> None:
+    async def go() -> None:
+        feeds = world.feeds()
+        feed = await feeds.open(RUN)
+        feed._rest = Rests(NEVER_S)
+        await until(lambda: feed.resting)
+        world.push()
+        assert feeds.live(RUN) is None
+        assert await feeds.open(RUN) is feed
+        assert len(feed.state.versions) == 3
+        assert feeds.live(RUN) is feed
+        await until(lambda: feed.resting)
+        wait = asyncio.create_task(feed.wait(has_version(3), HANG_S, never))
+        await until(lambda: feed.waiting == 1)
+        world.push()
+        assert await wait
+        await until(lambda: feed.resting)
+        stream = asyncio.create_task(feed.wait_for_edition(0, 3, HANG_S))
+        await asyncio.sleep(0)
+        world.push()
+        await stream
+        assert len(feed.state.versions) == 5
+        await feeds.stop()
+
+    asyncio.run(go())
+
+
+def test_looks_at_many_runs_leave_threads_for_those_who_ask() -> None:
+    held = threading.Event()
+
+    class Holding(DictStore):
+        """Answers nothing of the runs that are followed, once it is told to."""
+
+        holds, asked = False, 0
+
+        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+            if self.holds and key.startswith("followed-"):
+                self.asked += 1
+                held.wait(HANG_S)
+            return super().get(key, byte_range)
+
+    async def go(pool: ThreadPoolExecutor) -> None:
+        base, turns = Holding(), asyncio.Semaphore(2)
+
+        def make(run: str) -> RunFeed:
+            store = PrefixStore(base, run)
+            reader = LogReader(store, run)
+            admission = Admission(store, run, reader, LogKeeper(store, reader))
+            return RunFeed(reader, admission, pool, PACE, turns=turns)
+
+        script = fill(base, run_of(2, "asked"))
+        feeds = Feeds(make, max_feeds=100, missing_s=5.0)
+        waits = []
+        for number in range(10):
+            fill(base, run_of(1, f"followed-{number}"))
+            feed = await feeds.open(f"followed-{number}")
+            waits.append(asyncio.create_task(feed.wait(has_version(9), HANG_S, never)))
+        base.holds = True
+        await until(lambda: base.asked == 2)
+        feed = await feeds.open("asked")
+        record = script.make_commit(layout=script.state.versions[0].layout)
+        store_objects(base, record)
+        assert await feed.append(record.seal()) == record
+        held.set()
+        feeds.release()
+        await asyncio.gather(*waits)
+        await feeds.stop()
+
+    with ThreadPoolExecutor(4) as pool:
+        asyncio.run(go(pool))
 
 
 def test_what_is_announced_in_a_short_time_is_one_edition_and_wakes_nobody_else(world: World) -> None:

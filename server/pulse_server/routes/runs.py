@@ -120,7 +120,7 @@ async def show_chain(request: Request, service: Service) -> Response:
 async def _listed(service: Service, run: str) -> RunBody | None:
     """Return a run as the list shows it, without following it; None if it is a run no more, or can't be read."""
     try:
-        feed = service.feeds.live(run) or await service.feeds.open(run, follow=False)
+        feed = await service.feeds.open(run, follow=False)
     except NotFound:
         return None
     except PulseError:
