@@ -325,13 +325,29 @@ class Registry(Catalogue):
             raise InvalidArgument(f"{self.url} is no service, and a bucket takes no reports; open https://...")
         self._gateway.report(self.run, worker, report_of(result))
 
-    def warm_up(self) -> None:
+    def warm_up(self, model: Model | None = None) -> None:
         """Compile the kernels, or load them from their cache on disk, so that no push or pull waits for it.
 
-        A registry that ``open`` returned does it in the background from its first push or pull on: call this before, in
-        a thread of yours if need be, where even those must not wait.
+        A registry that ``open`` returned does it for host memory, in the background, from its first push or pull on;
+        those of a GPU are compiled at their first launch. Call this before, in a thread of yours if need be, where even
+        the first push or pull must not wait.
+
+        Args:
+            model: what is to be pushed, or pulled into. Of one on a GPU, that is worked on there, the kernels for its
+                dtypes are made ready; its weights are neither read nor written. None: the kernels for host memory.
+
+        Raises:
+            InvalidModel: it is no model.
+            InvalidArgument: the registry is to work on a GPU, and the model is not on one.
         """
-        backend_of(self._backend_name).warm_up(2)
+        views = None if model is None else read_model(model)
+        device = None if views is None else self._placement(views)
+        if views is None or device is None:
+            backend_of(self._backend_name).warm_up(2)
+            return
+        from pulse_registry.device.warming import warm_up
+
+        warm_up({view.dtype for view in views.values()}, device)
 
     def _of(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
         """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means."""

@@ -11,6 +11,7 @@ from triton.runtime import interpreter  # type: ignore[import-untyped]
 
 from pulse_registry.store import MemoryStore
 from tests.device.models import on_device
+from tests.triton.variants import variants_of
 
 MOST = 20
 
@@ -54,8 +55,15 @@ def counts(launches: Counter[str], tensors: int) -> list[Counter[str]]:
     return found
 
 
-def test_a_model_of_many_tensors_takes_the_launches_of_one_of_few(launches: Counter[str]) -> None:
-    few, many = counts(launches, 2), counts(launches, 9)
+def test_a_model_of_many_tensors_takes_the_launches_of_one_of_few_and_all_were_compiled_before(
+    launches: Counter[str], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with variants_of(device, monkeypatch) as variants:
+        with on_device(MemoryStore("warm"), device) as registry:
+            registry.warm_up({"w": torch.zeros(3, dtype=torch.bfloat16)})
+        compiled = variants.copy()
+        few, many = counts(launches, 2), counts(launches, 9)
+    assert variants - compiled == set()
     assert many == few
     push, stage, apply = (counted.total() for counted in many)
     assert push <= MOST

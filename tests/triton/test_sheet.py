@@ -25,8 +25,8 @@ def test_tiles_end_at_the_ends_of_tensors_and_groups() -> None:
     assert tiles.first.tolist() == [0, 100, 356, 0]
     assert tiles.flat.tolist() == [50, 150, 406, 450]
     assert tiles.offsets.tolist() == [0, 3, 4]
-    assert tiles.host_tensor.tolist() == [0, 1, 1, 1]
-    assert tiles.host_start.tolist() == [0, 0, 256, 300]
+    assert tiles.tensor.tolist() == [0, 1, 1, 1]
+    assert tiles.start.tolist() == [0, 0, 256, 300]
     assert tiles.group_cells.tolist() == [400, 5]
 
 

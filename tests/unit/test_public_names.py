@@ -68,7 +68,7 @@ SIGNATURES = {
     "Registry.version": "(self, version: 'VersionName | None' = None, *, step: 'int | None' = None) -> 'Version'",
     "Registry.route": "(self, from_version: 'int | None' = None, to: 'VersionName' = 'latest') -> 'Route'",
     "Registry.layout": "(self, version: 'VersionName' = 'latest') -> 'Layout'",
-    "Registry.warm_up": "(self) -> 'None'",
+    "Registry.warm_up": "(self, model: 'Model | None' = None) -> 'None'",
     "Registry.verify": "(self, version: 'VersionName' = 'latest', model: 'Model | None' = None, *, "
     "cast: 'bool' = False) -> 'Version'",
     "Registry.watch": "(self, after: 'int | None' = None, *, latest_only: 'bool' = False, poll_seconds: 'float' = 0.5, "

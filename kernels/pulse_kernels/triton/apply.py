@@ -24,9 +24,9 @@ def find_tiles(
     group: tl.tensor,
     first: tl.tensor,
     group_offsets: tl.tensor,
-    index: tl.tensor,
+    index: tl.pointer_type,
     tile_offsets: tl.tensor,
-    tiles: tl.tensor,
+    tiles: tl.int32,
     SEARCHED: tl.constexpr,
 ) -> None:
     """Write where the changes of each tile begin, by bisection among those of its group."""
@@ -50,7 +50,7 @@ def gather_cells(
     address: tl.tensor,
     first: tl.tensor,
     tile_offsets: tl.tensor,
-    index: tl.tensor,
+    index: tl.pointer_type,
     out: tl.tensor,
     RUN: tl.constexpr,
 ) -> None:
@@ -71,8 +71,8 @@ def scatter_cells(
     address: tl.tensor,
     first: tl.tensor,
     tile_offsets: tl.tensor,
-    index: tl.tensor,
-    values: tl.tensor,
+    index: tl.pointer_type,
+    values: tl.pointer_type,
     RUN: tl.constexpr,
 ) -> None:
     """Write the cells at a tile's changes."""

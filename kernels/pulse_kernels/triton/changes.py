@@ -39,8 +39,12 @@ class Changes:
     @property
     def nbytes(self) -> int:
         """Bytes of device memory."""
-        held = (self.index, self.old, self.new, self.tile_offsets, self.group_offsets)
-        return sum(tensor.nbytes for tensor in held)
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """What is on the device, but for the tiles."""
+        return self.index, self.old, self.new, self.tile_offsets, self.group_offsets
 
 
 def no_cells(tiles: Tiles, count: int) -> torch.Tensor:

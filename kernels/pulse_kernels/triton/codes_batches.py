@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from pulse_kernels.triton.changes import Changes
 from pulse_kernels.triton.codes_pieces import I64
@@ -29,7 +30,7 @@ def batches(tiles: Tiles, host_offsets: I64, most: int) -> Iterator[Batch]:
     if host_offsets[-1] <= most:
         yield Batch(slice(0, tiles.groups), slice(0, len(tiles)), slice(0, int(host_offsets[-1])))
         return
-    tile_offsets = tiles.offsets.cpu().numpy()
+    tile_offsets = tiles.host_offsets
     begin = 0
     while begin < tiles.groups:
         end = int(np.searchsorted(host_offsets, host_offsets[begin] + most, side="right")) - 1
@@ -45,25 +46,31 @@ def tiles_of(tiles: Tiles, batch: Batch) -> Tiles:
     if batch.groups == slice(0, tiles.groups):
         return tiles
     group, tile = batch.groups, batch.tiles
+
+    def cut(table: torch.Tensor, where: slice) -> torch.Tensor:
+        return table[where].clone()  # a part of it begins anywhere
+
     return replace(
         tiles,
         types=tiles.types[group],
         group_cells=tiles.group_cells[group],
-        count=tiles.count[tile],
+        tensor=cut(tiles.tensor, tile),
+        start=cut(tiles.start, tile),
+        count=cut(tiles.count, tile),
         group=tiles.group[tile] - group.start,
-        first=tiles.first[tile],
-        flat=tiles.flat[tile],
+        first=cut(tiles.first, tile),
+        flat=cut(tiles.flat, tile),
         offsets=tiles.offsets[group.start : group.stop + 1] - tile.start,
-        starts=tiles.starts[group],
-        is_float=tiles.is_float[group],
-        host_tensor=tiles.host_tensor[tile],
-        host_start=tiles.host_start[tile],
+        host_offsets=tiles.host_offsets[group.start : group.stop + 1] - tile.start,
+        starts=cut(tiles.starts, group),
+        is_float=cut(tiles.is_float, group),
     )
 
 
 def sheet_of(sheet: Sheet, tiles: Tiles, batch: Batch) -> Sheet:
     """Return a sheet's part over the tiles of a batch."""
-    return replace(sheet, tiles=tiles, address=sheet.address[batch.tiles], wide=sheet.wide[batch.tiles])
+    address, wide = (table[batch.tiles].clone() for table in (sheet.address, sheet.wide))
+    return replace(sheet, tiles=tiles, address=address, wide=wide)
 
 
 def changes_of(changes: Changes, tiles: Tiles, batch: Batch) -> Changes:

@@ -18,13 +18,14 @@ from pulse_kernels.triton.changes import no_cells
 from pulse_kernels.triton.codes_batches import BATCH, batches, sheet_of, tiles_of
 from pulse_kernels.triton.codes_order import BLOCK
 from pulse_kernels.triton.codes_parse import PADDING, Parsed, join, parse
-from pulse_kernels.triton.codes_pieces import I64, Pieces, upload
+from pulse_kernels.triton.codes_pieces import I64, Pieces
 from pulse_kernels.triton.codes_tokens import PIECES, WIDE
 from pulse_kernels.triton.ranks import CLASSES, Classing, class_counts
 from pulse_kernels.triton.ranks_select import class_select
 from pulse_kernels.triton.rans_decode import LANES, RUNS, check_runs, decode_lanes, join_chunks
 from pulse_kernels.triton.rans_tables import constants, tables_from_bytes
 from pulse_kernels.triton.sheet import Sheet, Tiles
+from pulse_kernels.triton.transfer import upload
 
 _MESSAGES = (
     "a chunk does not end with its words and a state of 2^16",

@@ -48,6 +48,10 @@ class CodedGroups:
     data: torch.Tensor
     offsets: npt.NDArray[np.int64]
 
+    def size(self, group: int) -> int:
+        """Return the bytes of a group."""
+        return int(self.offsets[group + 1] - self.offsets[group])
+
 
 @dataclass(frozen=True, slots=True)
 class _Ordered:

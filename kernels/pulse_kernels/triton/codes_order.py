@@ -20,7 +20,7 @@ BLOCK = 1024
 
 @jit
 def count_exponents(
-    old: tl.tensor,
+    old: tl.pointer_type,
     piece_group: tl.tensor,
     piece_start: tl.tensor,
     piece_count: tl.tensor,
@@ -93,8 +93,8 @@ def count_kinds(
 @jit
 def sort_changes(
     ranks: tl.tensor,
-    old: tl.tensor,
-    new: tl.tensor,
+    old: tl.pointer_type,
+    new: tl.pointer_type,
     piece_group: tl.tensor,
     piece_start: tl.tensor,
     piece_count: tl.tensor,
@@ -132,9 +132,9 @@ def sort_changes(
 
 @jit
 def count_contexts(
-    index: tl.tensor,
-    old: tl.tensor,
-    new: tl.tensor,
+    index: tl.pointer_type,
+    old: tl.pointer_type,
+    new: tl.pointer_type,
     piece_group: tl.tensor,
     piece_start: tl.tensor,
     piece_count: tl.tensor,
@@ -142,7 +142,7 @@ def count_contexts(
     is_float: tl.tensor,
     steps: tl.tensor,
     counts: tl.tensor,
-    chunk: tl.tensor,
+    chunk: tl.int32,
     CELL: tl.constexpr,
     WIDE: tl.constexpr,
     BLOCK: tl.constexpr,

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pulse_kernels.triton.transfer import upload
+
 I64 = npt.NDArray[np.int64]
 
 
@@ -49,12 +51,3 @@ class Pieces:
         there = upload(device, group, start, count, offsets)
         longest = int(count.max(initial=0))
         return cls(there[0], there[1], there[2], there[3], longest, group, start, offsets)
-
-
-def upload(device: torch.device, *arrays: npt.NDArray[np.int64]) -> list[torch.Tensor]:
-    """Return int64 arrays on the device, moved there in one transfer."""
-    joined = torch.from_numpy(np.concatenate([np.ravel(array) for array in arrays]).astype(np.int64, copy=False))
-    if device.type == "cuda":
-        joined = joined.pin_memory()
-    sizes = [array.size for array in arrays]
-    return list(torch.split(joined.to(device, non_blocking=True), sizes))

@@ -26,7 +26,7 @@ def find_changes(
     wide: tl.tensor,
     shadow: tl.tensor,
     count: tl.tensor,
-    capacity: tl.tensor,
+    capacity: tl.int64,
     cursor: tl.tensor,
     found: tl.tensor,
     words: tl.tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -22,8 +23,18 @@ class Kernel(Protocol):
 
 
 def jit(function: Callable[..., Any]) -> Kernel:
-    """Compile a function at its first launch, or interpret it where TRITON_INTERPRET is set when it is defined."""
-    kernel: Kernel = triton.jit(function)
+    """Compile a function at its first launch, or interpret it where TRITON_INTERPRET is set when it is defined.
+
+    Triton compiles it again for other types and constants; for each pointer, where it lies at a multiple of 16 bytes
+    and where not; for each number, where it is 1, or 16 divides it, and where not. So that no step compiles what the
+    ones before did not, numbers are annotated with their type (``tl.int32``), and compiled in one way; and so are
+    tensors that may be a part of another, and begin anywhere: ``tl.pointer_type``. Kernels read those from a place on
+    that they have loaded, so that there is nothing to gain. All others begin where a new tensor does.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    numbers = [each.name for each in parameters if str(each.annotation).startswith("tl.int")]
+    parts = [each.name for each in parameters if each.annotation == "tl.pointer_type"]
+    kernel: Kernel = triton.jit(function, do_not_specialize=numbers, do_not_specialize_on_alignment=parts)
     return kernel
 
 

@@ -18,6 +18,7 @@ from pulse_kernels.triton.cells import UNSIGNED, load_tile
 from pulse_kernels.triton.changes import Changes
 from pulse_kernels.triton.language import jit, tl
 from pulse_kernels.triton.sheet import Sheet, Tiles
+from pulse_kernels.triton.transfer import upload
 
 CLASSES = 32
 """Room for classes in the tables on the device: the format's most."""
@@ -149,7 +150,7 @@ def rank_changes(
     classing: tl.tensor,
     counts: tl.tensor,
     tile_offsets: tl.tensor,
-    index: tl.tensor,
+    index: tl.pointer_type,
     ranks: tl.tensor,
     TILE: tl.constexpr,
     CELL: tl.constexpr,
@@ -191,11 +192,12 @@ class Classing:
     @classmethod
     def of(cls, tiles: Tiles, first: npt.NDArray[Any], classes: npt.NDArray[Any]) -> Classing:
         """Return it for groups whose classes are ``classes[g]`` from ``first[g]`` on."""
-        table = np.zeros((tiles.groups, 4), np.int32)
+        table = np.zeros((tiles.groups, 4), np.int64)
         table[:, :2] = [(t.class_shift, t.class_mask) for t in tiles.types]
         table[:, 2] = first
-        table[:, 3] = np.asarray(first, np.int32) + np.asarray(classes, np.int32) - 1
-        return cls(torch.from_numpy(table).to(tiles.device))
+        table[:, 3] = first + classes - 1
+        (there,) = upload(tiles.device, table)
+        return cls(there.view(-1, 4).to(torch.int32))
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def put_raw(
 
 @jit
 def encode_lanes(
-    places: tl.tensor,
+    places: tl.pointer_type,
     steps: tl.tensor,
     piece_group: tl.tensor,
     piece_start: tl.tensor,
@@ -74,8 +74,8 @@ def encode_lanes(
     group_at: tl.tensor,
     group_words: tl.tensor,
     words: tl.tensor,
-    chunks: tl.tensor,
-    longest: tl.tensor,
+    chunks: tl.int64,
+    longest: tl.int32,
     CONTEXTS: tl.constexpr,
     WRITE: tl.constexpr,
     CELL: tl.constexpr,

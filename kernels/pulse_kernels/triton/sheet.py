@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from pulse_kernels.cells import CellType
+from pulse_kernels.triton.transfer import upload
 
 TILE = 8192
 """Cells a tile: 16 KiB of BF16, what one program reads; small enough that its changes fit shared memory."""
@@ -52,30 +53,36 @@ class Tiles:
         tile: the most cells of a tile.
         types: dtype of each group.
         group_cells: cells of each group.
+        tensors: numbers of the tensors that the tiles are of.
+        reach: how far into each of these tensors they reach, in cells.
+        tensor, int32[T]: which of ``tensors`` each tile is of, from 0 on.
+        start, int64[T]: its first cell's index in the tensor.
         count, int32[T]: cells of each tile.
         group, int32[T]: number of its group.
         first, int32[T]: its first cell's index in the group.
         flat, int64[T]: its first cell's index in the flat cell space.
         offsets, int64[G + 1]: the tiles of group g are ``offsets[g]`` to ``offsets[g + 1]``.
+        host_offsets: the same on the host.
         starts, int64[G]: flat index of each group's first cell.
         is_float, int32[G]: whether its patterns are sign and magnitude.
-        host_tensor, host_start, host_count: (on the host) tensor of each tile, its first cell there, and how many.
     """
 
     width: int
     tile: int
     types: tuple[CellType, ...]
     group_cells: I64
+    tensors: I64
+    reach: I64
+    tensor: torch.Tensor
+    start: torch.Tensor
     count: torch.Tensor
     group: torch.Tensor
     first: torch.Tensor
     flat: torch.Tensor
     offsets: torch.Tensor
+    host_offsets: I64
     starts: torch.Tensor
     is_float: torch.Tensor
-    host_tensor: I64
-    host_start: I64
-    host_count: I64
 
     @property
     def device(self) -> torch.device:
@@ -87,9 +94,15 @@ class Tiles:
         """How many groups."""
         return len(self.types)
 
+    @property
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        """What is on the device."""
+        by_tile = (self.tensor, self.start, self.count, self.group, self.first, self.flat)
+        return *by_tile, self.offsets, self.starts, self.is_float
+
     def __len__(self) -> int:
         """Return how many tiles."""
-        return len(self.host_tensor)
+        return len(self.count)
 
     @classmethod
     def cut(
@@ -128,7 +141,11 @@ class Tiles:
         group_before = np.cumsum(group_cells) - group_cells
         first = before[span] + within - group_before[group]
         count = np.minimum(spans.cells[span] - within, tile)
+        offsets = np.searchsorted(group, np.arange(len(types) + 1))
         flat_starts = np.asarray(starts, dtype=np.int64)
+        tensors, slot = np.unique(spans.tensor, return_inverse=True)
+        reach = np.zeros(len(tensors), np.int64)
+        np.maximum.at(reach, slot, spans.start + spans.cells)
 
         def move(values: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
             return torch.from_numpy(np.ascontiguousarray(values)).to(device=device, dtype=dtype)
@@ -138,50 +155,47 @@ class Tiles:
             tile=tile,
             types=tuple(types),
             group_cells=group_cells,
+            tensors=tensors,
+            reach=reach,
+            tensor=move(slot[span], torch.int32),
+            start=move(spans.start[span] + within, torch.int64),
             count=move(count, torch.int32),
             group=move(group, torch.int32),
             first=move(first, torch.int32),
             flat=move(flat_starts[group] + first, torch.int64),
-            offsets=move(np.searchsorted(group, np.arange(len(types) + 1)), torch.int64),
+            offsets=move(offsets, torch.int64),
+            host_offsets=offsets,
             starts=move(flat_starts, torch.int64),
             is_float=move(np.array([t.is_float for t in types]), torch.int32),
-            host_tensor=spans.tensor[span],
-            host_start=spans.start[span] + within,
-            host_count=count,
         )
 
     def over(self, tensors: Sequence[torch.Tensor]) -> Sheet:
         """Lay the tiles over tensors, by the spans' numbers; tensors that no span names are not looked at.
 
-        A tensor of twice the cells' width holds float32 to be rounded to BF16 (``diff``, ``copy_cells``).
+        A tensor of twice the cells' width holds float32 to be rounded to BF16 (``diff``, ``copy``). The host works by
+        tensor, the device by tile, on the current stream; nobody waits for it.
 
         Raises:
             ValueError: a tensor is not contiguous, on another device, or its elements have the wrong width.
         """
-        numbers, last = np.unique(self.host_tensor[::-1], return_index=True)
-        ends = (self.host_start + self.host_count)[::-1][last]
-        base = np.zeros(int(numbers[-1]) + 1 if len(numbers) else 0, dtype=np.int64)
-        scale = np.zeros_like(base)
-        for number, end in zip(numbers, ends, strict=True):
-            tensor = tensors[int(number)]
-            scale[number] = tensor.element_size()
-            base[number] = tensor.data_ptr()
+        base, scale = np.zeros((2, len(self.tensors)), np.int64)
+        for slot, (number, reach) in enumerate(zip(self.tensors.tolist(), self.reach.tolist(), strict=True)):
+            tensor = tensors[number]
+            base[slot], scale[slot] = tensor.data_ptr(), tensor.element_size()
             if not tensor.is_contiguous():
                 raise ValueError(f"tensor {number} is not contiguous: the cells of a tile must lie in a row")
             if tensor.device.type != self.device.type:
                 raise ValueError(f"tensor {number} is on {tensor.device}, the tiles on {self.device}")
-            if tensor.numel() < end:
-                raise ValueError(f"tensor {number} has {tensor.numel()} cells, the tiles reach to {end}")
-            if scale[number] != self.width and (self.width, tensor.dtype) != (2, torch.float32):
+            if tensor.numel() < reach:
+                raise ValueError(f"tensor {number} has {tensor.numel()} cells, the tiles reach to {reach}")
+            if scale[slot] != self.width and (self.width, tensor.dtype) != (2, torch.float32):
                 raise ValueError(f"tensor {number} has {tensor.dtype} elements, the cells are {self.width} bytes wide")
-        scales = scale[self.host_tensor]
-        address = torch.from_numpy(base[self.host_tensor] + scales * self.host_start).to(self.device)
-        wide = scales != self.width
+        bases, scales = (part.index_select(0, self.tensor) for part in upload(self.device, base, scale))
         return Sheet(
             tiles=self,
-            address=address,
-            wide=torch.from_numpy(wide.astype(np.int32)).to(self.device),
-            any_wide=bool(wide.any()),
+            address=bases + scales * self.start,
+            wide=(scales != self.width).int(),
+            any_wide=bool((scale != self.width).any()),
             tensors=tuple(tensors),
         )
 
@@ -193,7 +207,7 @@ class Tiles:
         """
         if cells.numel() < self.group_cells.sum() or cells.element_size() != self.width or not cells.is_contiguous():
             raise ValueError(f"{cells.numel()} {cells.dtype} elements do not hold {self.group_cells.sum()} cells")
-        before = torch.from_numpy(np.cumsum(self.group_cells) - self.group_cells).to(self.device)
+        (before,) = upload(self.device, np.cumsum(self.group_cells) - self.group_cells)
         address = cells.data_ptr() + self.width * (before[self.group] + self.first)
         return Sheet(self, address, torch.zeros_like(self.count), False, (cells,))
 
