@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import CoderName
 from pulse_kernels.triton.changes import Changes
-from pulse_kernels.triton.codes_encode import CodedGroups, encode_changes
+from pulse_kernels.triton.codes_encode import encode_changes
 from pulse_kernels.triton.sheet import Sheet
 from pulse_registry.device.lane import Lane
 from pulse_registry.device.parts import Part
 from pulse_registry.digest import Digest
 from pulse_registry.patch import Coded, CoderChoice, Entry, class_pays
-
-_CODERS: dict[CoderChoice, tuple[CoderName, ...]] = {"gap": ("gap",), "class": ("class",), "auto": ("gap", "class")}
 
 
 def code_part(
@@ -34,23 +33,22 @@ def code_part(
         changes: of its cells.
         sums: of h over each group's old and new cells.
         base: the old cells; read until the first group is yielded.
-        coder: ``auto`` takes for each group the smaller one, where the difference is worth the time.
+        coder: ``auto`` takes for each group the smaller one, where the difference is worth the time; where it is for no
+            group, ``class`` is not coded. Only what is taken comes to host memory.
     """
+    counts = np.diff(changes.host_offsets)
+    changed = np.flatnonzero(counts).tolist()
+    first: CoderName = "class" if coder == "class" else "gap"
+    names = dict.fromkeys(changed, first)
     with lane.work():
-        made = {name: encode_changes(changes, name, base) for name in _CODERS[coder]}
-        data = {name: lane.download(groups.data).numpy() for name, groups in made.items()}
-    for number, group in enumerate(part.groups):
-        count = int(changes.host_offsets[number + 1] - changes.host_offsets[number])
-        if not count:
-            continue
-        name = _choose(made, number, group.cells)
+        made = {first: encode_changes(changes, first, base)}
+        pays = [n for n in changed if coder == "auto" and class_pays(part.groups[n].cells, made["gap"].size(n))]
+        if pays:
+            made["class"] = encode_changes(changes, "class", base)
+            names |= {n: "class" for n in pays if made["class"].size(n) < made["gap"].size(n)}
+        data = {name: lane.download(made[name].data).numpy() for name in set(names.values())}
+    for number in changed:
+        group, count, name = part.groups[number], int(counts[number]), names[number]
         begin, end = (int(at) for at in made[name].offsets[number : number + 2])
         coded = data[name][begin:end].tobytes()
         yield Coded(Entry(group.number, count, len(coded), name, blake3(coded).digest(), *sums[number]), coded)
-
-
-def _choose(made: dict[CoderName, CodedGroups], number: int, cells: int) -> CoderName:
-    sizes = {name: int(groups.offsets[number + 1] - groups.offsets[number]) for name, groups in made.items()}
-    if len(sizes) > 1 and (not class_pays(cells, sizes["gap"]) or sizes["gap"] <= sizes["class"]):
-        return "gap"
-    return list(sizes)[-1]
