@@ -168,14 +168,14 @@ class StagedCells:
             return
         source, on_top = self.keyframe, _by_group(self.changes)
 
-        def copy(group: Group) -> None:
+        def cells_of(group: Group) -> Cells:
             cells = source.weights.copy_of(group)
             source.release(group)
             if group.number in on_top:
                 on_top[group.number].apply_to(staging.backend, cells)
-            target.fill(group, cells)
+            return cells
 
-        list(staging.map_(copy, target.geometry.groups))
+        target.fill(cells_of, staging.map_)
 
     def not_finite(self, staging: Staging, target: Target) -> int | None:
         """Return the flat index of a cell to be stored that is NaN or infinite, None if there is none."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from pulse_registry.chain import Link, WrongBase, follow
 from pulse_registry.change import Change, Changes, Delta, HostChanges
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch
+from pulse_registry.fetch import Map
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.patch import Entry, Patch
@@ -72,8 +73,8 @@ class Target(Protocol):
         """Return a copy of a group's cells, in host memory. Thread-safe."""
         ...
 
-    def fill(self, group: Group, cells: Cells) -> None:
-        """Store all cells of a group, from host memory. Thread-safe for different groups."""
+    def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
+        """Store all cells, each group's from host memory: what ``cells_of``, called by ``map_``'s threads, returns."""
         ...
 
     def digest(self) -> Digest:
@@ -125,9 +126,9 @@ class HostTarget:
         """Return a copy of a group's cells."""
         return self.weights.copy_of(group)
 
-    def fill(self, group: Group, cells: Cells) -> None:
-        """Store all cells of a group."""
-        self.weights.fill(group, cells)
+    def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
+        """Store all cells."""
+        list(map_(lambda group: self.weights.fill(group, cells_of(group)), self.geometry.groups))
 
     def digest(self) -> Digest:
         """Return the state digest by a full pass."""

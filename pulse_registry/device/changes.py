@@ -10,16 +10,24 @@ import torch
 from pulse_kernels.triton.apply import locate
 from pulse_kernels.triton.changes import Changes, no_cells
 from pulse_kernels.triton.digest import as_lanes, digest_sparse
+from pulse_kernels.triton.transfer import upload
 from pulse_registry.device.finite import first_not_finite
+from pulse_registry.device.lane import Lane
 from pulse_registry.device.parts import Part
 from pulse_registry.digest import Digest
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceChanges:
-    """What changes of each part of a layout; the weights themselves are not held."""
+    """What changes of each part of a layout; the weights themselves are not held.
+
+    Attributes:
+        parts: of all the layout's parts, or none where nothing changes.
+        lane: that made them: what reads them on another stream waits for it.
+    """
 
     parts: tuple[Changes, ...]
+    lane: Lane
 
     @property
     def changed(self) -> int:
@@ -33,12 +41,8 @@ class DeviceChanges:
 
     def not_finite(self) -> int | None:
         """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
-        return min((found for part in self.parts if (found := first_not_finite(part)) is not None), default=None)
-
-    @property
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """What an application reads."""
-        return tuple(t for c in self.parts for t in (c.index, c.old, c.new, c.tile_offsets))
+        with self.lane.work():
+            return min((found for part in self.parts if (found := first_not_finite(part)) is not None), default=None)
 
 
 def reversed_(changes: Changes) -> Changes:
@@ -95,5 +99,5 @@ class Collected:
         """Return them all."""
         tiles, host = self._whole.tiles, np.concatenate(self._host)
         index, old, new = (kept[: self._at] for kept in (self._index, self._old, self._new))
-        group_offsets = torch.from_numpy(host).to(tiles.device)
+        (group_offsets,) = upload(tiles.device, host)
         return Changes(tiles, index, old, new, locate(tiles, index, group_offsets), group_offsets, host)

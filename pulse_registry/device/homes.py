@@ -16,6 +16,7 @@ from pulse_kernels import CELL_TYPES
 from pulse_kernels.triton.sheet import CELL_DTYPES, Sheet
 from pulse_registry.device.lane import Lane
 from pulse_registry.device.parts import Part, empty_cells, parts_of, spans_of
+from pulse_registry.device.pinned import pinned_bytes
 from pulse_registry.device.target import DeviceTarget
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.target import HostTarget, Target
@@ -57,6 +58,8 @@ class Resident:
         self._lane = lane
         with lane.work():
             self._cells = empty_cells(geometry, lane.device)
+            for part in self.windows:
+                lane.keep(part.tiles.tables)
             self._sheets = [part.tiles.over(self._cells) for part in self.windows]
 
     def lent(self, number: int, *, write: bool = False) -> AbstractContextManager[Sheet]:
@@ -68,8 +71,8 @@ class Resident:
         return torch.cat(spans_of(group, self._cells))
 
     def target(self) -> DeviceTarget:
-        """Return the cells as what a pull changes."""
-        return DeviceTarget(self._geometry, self._cells, self._lane.device)
+        """Return the cells as what a pull changes: on this lane, which so knows of all that is done to them."""
+        return DeviceTarget(self._geometry, self._cells, self._lane)
 
 
 class Streamed:
@@ -81,8 +84,7 @@ class Streamed:
         self._lane = lane
         self._copies = Lane(lane.device)
         self._host = host
-        pinned = lane.device.type == "cuda"
-        self._memory = torch.empty(geometry.nbytes, dtype=torch.uint8, pin_memory=pinned)
+        self._memory = pinned_bytes(geometry.nbytes, lane.device)
         starts, at = {}, 0
         for group in geometry.groups:
             starts[group.number] = at
@@ -90,7 +92,11 @@ class Streamed:
         self._starts = starts
         self._weights = Weights(geometry, _arrays(geometry, self._memory))
         most = max((self._bytes(number)[1] for number in range(len(self.windows))), default=0)
-        self._buffers = [torch.empty(most, dtype=torch.uint8, device=lane.device) for _ in range(2)]
+        with self._copies.work():
+            self._buffers = [torch.empty(most, dtype=torch.uint8, device=lane.device) for _ in range(2)]
+        lane.keep(self._buffers)
+        for window in self.windows:
+            lane.keep(window.tiles.tables)
         self._ahead: int | None = None  # the window that the other buffer is being filled with
 
     @contextmanager

@@ -23,6 +23,7 @@ from pulse_registry.device.coding import code_part
 from pulse_registry.device.homes import Home, Resident, Streamed
 from pulse_registry.device.lane import Lane
 from pulse_registry.device.parts import live_cells, total
+from pulse_registry.device.streams import Memory
 from pulse_registry.digest import Digest
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.model import View
@@ -69,7 +70,7 @@ class DeviceShadow:
 
     def take(self, views: Mapping[str, View]) -> None:
         """Copy live tensors, rounded where the layout says so."""
-        with self._lock, self._lane.work(after_caller=True):
+        with self._lock, self._lane.work(after_caller=True), self._live_memory(views).read():
             digest = Digest()
             for number, live in enumerate(self._over(views)):
                 with self._home.lent(number, write=True) as sheet:
@@ -92,7 +93,7 @@ class DeviceShadow:
         with self._lock:
             self._settled()
             began, version, changes = timeline.clock(), self.version + 1, []
-            with self._lane.work(after_caller=True):
+            with self._lane.work(after_caller=True), self._live_memory(views).read():
                 for number, live in enumerate(self._over(views)):
                     with self._home.lent(number) as base:
                         changes.append(diff(live, base))
@@ -100,7 +101,7 @@ class DeviceShadow:
             timeline.note("diff", began, nbytes=self.geometry.nbytes)
             digest = self.digest + sum((new - old for window in sums for old, new in window), Digest())
             self._coding = self._pool.submit(self._code, changes, sums, coder, timeline)
-            self._pending.append((version, self.digest, DeviceChanges(tuple(changes))))
+            self._pending.append((version, self.digest, DeviceChanges(tuple(changes), self._lane)))
             self.version, self.digest = version, digest
             return DeviceAdvance(version, digest, self._coding)
 
@@ -170,6 +171,9 @@ class DeviceShadow:
         if self._coding is not None:
             self._coding.exception()  # its reader raises it
             self._coding = None
+
+    def _live_memory(self, views: Mapping[str, View]) -> Memory:
+        return Memory(self._lane.device, [view.tensor for view in views.values()])
 
     def _over(self, views: Mapping[str, View]) -> list[Sheet]:
         """Lay the windows' tiles over live tensors; addresses that did not move are not uploaded again."""

@@ -27,8 +27,10 @@ from pulse_registry.device.arrival import Arrival, Arrived
 from pulse_registry.device.changes import Collected, DeviceChanges, cut, reversed_, sums_of
 from pulse_registry.device.lane import Lane
 from pulse_registry.device.parts import Part, cells_in_place, parts_of, spans_of, total
+from pulse_registry.device.streams import Memory
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject
+from pulse_registry.fetch import Map
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.model import View
 from pulse_registry.target import Source, wrong_base
@@ -43,13 +45,15 @@ WALKED_BYTES = 256 << 20
 class DeviceTarget:
     """Weights on a device; see ``Target``."""
 
-    def __init__(self, geometry: Geometry, cells: Sequence[torch.Tensor], device: torch.device) -> None:
-        """Take contiguous tensors in layout order."""
+    def __init__(self, geometry: Geometry, cells: Sequence[torch.Tensor], lane: Lane) -> None:
+        """Take contiguous tensors in layout order, and the lane to read them on."""
         self.geometry = geometry
         self._cells = cells
-        self._lane = Lane(device)
-        self._parts = parts_of(geometry, device)
-        self._sheets = [part.tiles.over(cells) for part in self._parts]
+        self._lane = lane
+        self._memory = Memory(lane.device, cells)
+        self._parts = parts_of(geometry, lane.device)
+        with lane.work():
+            self._sheets = [self._over(part) for part in self._parts]
 
     @classmethod
     def into(cls, geometry: Geometry, views: Mapping[str, View], device: torch.device) -> DeviceTarget:
@@ -58,18 +62,22 @@ class DeviceTarget:
         Raises:
             InvalidModel: a tensor can't be written in place.
         """
-        return cls(geometry, cells_in_place(geometry, views), device)
+        return cls(geometry, cells_in_place(geometry, views), Lane(device))
 
     def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[DeviceChanges, Digest]:
         """Decode and join all legs on a lane beside the model; see ``Target.join``."""
         if not sources:
-            return DeviceChanges(()), Digest()
+            return DeviceChanges((), self._lane), Digest()
         arrival = Arrival(sources, fetchers, timeline)
         follow = self._stepped if len(sources) == 1 else self._walked
-        with closing(arrival), self._lane.work(after_caller=True):
+        with closing(arrival), self._lane.work(after_caller=True), self._memory.read():
+            for source in sources:
+                if isinstance(source.step, DeviceChanges):
+                    self._take_in(source.step)
             found = [follow(part, sources, arrival, timeline) for part in self._parts]
         timeline.note("verify", timeline.clock())
-        return DeviceChanges(tuple(changes for changes, _ in found)), sum((delta for _, delta in found), Digest())
+        changes = DeviceChanges(tuple(changes for changes, _ in found), self._lane)
+        return changes, sum((delta for _, delta in found), Digest())
 
     def apply(self, changes: Changes) -> None:
         """Store the new cells: one launch a cell width, on the caller's stream."""
@@ -81,26 +89,43 @@ class DeviceTarget:
 
     def read(self, group: Group) -> Cells:
         """Return a copy of a group's cells, in host memory."""
-        with self._lane.work(after_caller=True):
+        with self._lane.work(after_caller=True), self._memory.read():
             cells = self._lane.download(torch.cat(spans_of(group, self._cells)))
         return cells.numpy().view(group.cell_type.dtype)
 
-    def fill(self, group: Group, cells: Cells) -> None:
-        """Store all cells of a group, through pinned memory."""
-        self._lane.wait_for_all()  # a pool's thread can't tell on which stream the caller's last apply was
-        with self._lane.work(after_caller=True):
+    def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
+        """Store all cells, through pinned memory; waits for the device at the end, and now and then."""
+
+        def store(group: Group) -> None:
+            cells = cells_of(group)
             host = torch.from_numpy(cells.view(f"i{cells.itemsize}" if cells.itemsize > 1 else "u1"))
-            self._lane.upload(host, spans_of(group, self._cells))
+            with self._lane.work():
+                self._lane.upload(host, spans_of(group, self._cells))
+
+        with self._lane.work(after_caller=True), self._memory.written():
+            list(map_(store, self.geometry.groups))
+        self._lane.wait()
 
     def digest(self) -> Digest:
         """Return the state digest by a full pass."""
-        with self._lane.work(after_caller=True):
+        with self._lane.work(after_caller=True), self._memory.read():
             return total(self._sheets)
+
+    def _over(self, part: Part) -> Sheet:
+        """Lay a part's tiles over the cells, on the lane."""
+        self._lane.keep(part.tiles.tables)
+        return part.tiles.over(self._cells)
+
+    def _take_in(self, changes: DeviceChanges) -> None:
+        """Let the lane read changes that another one made."""
+        self._lane.follow(changes.lane)
+        self._lane.keep(tensor for part in changes.parts for tensor in part.tensors)
 
     def _store(self, changes: Changes, store: Callable[[Sheet, Changed], None]) -> None:
         if not isinstance(changes, DeviceChanges):
             raise TypeError(f"{type(changes).__name__} are changes of other weights than those on a device")
-        with self._lane.callers(changes.tensors):
+        tables = [part.tiles.first for part in self._parts]
+        with self._lane.callers(tables), changes.lane.callers(), self._memory.written():
             for sheet, part in zip(self._sheets, changes.parts, strict=False):  # no parts where nothing changes
                 store(sheet, part)
 
@@ -113,7 +138,7 @@ class DeviceTarget:
         collected = Collected(whole, _most(whole, source) if len(batches) > 1 else 0)
         for part in batches:
             coded, began = arrival.of(part), timeline.clock()
-            base = part.tiles.over(self._cells)
+            base = self._over(part)
             step, delta = self._step(whole, part, base, source, coded.get(0, {}))
             digest += delta
             timeline.note("decode", began, nbytes=_size(coded))
@@ -131,7 +156,7 @@ class DeviceTarget:
         for part in whole.batches(WALKED_BYTES):
             coded, began = arrival.of(part), timeline.clock()
             copy = part.tiles.packed(no_cells(part.tiles, int(part.tiles.group_cells.sum())))
-            live = part.tiles.over(self._cells)
+            live = self._over(part)
             apply.copy(live, copy)
             for number, source in enumerate(sources):
                 step, delta = self._step(whole, part, copy, source, coded.get(number, {}))
