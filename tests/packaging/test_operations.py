@@ -13,6 +13,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic_core import PydanticUndefined
 
+from pulse_server.errors import Unauthenticated
 from pulse_server.metrics import Metrics, RunFigures
 from pulse_server.settings import Settings
 from tests.servers import S3Bucket
@@ -55,6 +56,11 @@ def metric_names() -> set[str]:
 def rules() -> list[dict[str, Any]]:
     document = yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())
     return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def test_an_expired_token_has_the_status_that_the_service_answers() -> None:
+    rows = [row for row in DOCUMENT.splitlines() if row.startswith("| Workers are told") and "expired" in row]
+    assert [int(row.split()[4]) for row in rows] == [Unauthenticated.status.value]
 
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
