@@ -59,25 +59,27 @@ def all_counts(words: tl.tensor) -> Any:
 
 @jit
 def row_counts(kind: tl.tensor, ROWS: tl.constexpr, ROW: tl.constexpr) -> Any:
-    """Count classes by row of ROW cells: words (see ``one_in``) [ROWS, 8] of ``kind`` [ROWS * ROW].
+    """Count classes by row of ROW cells: words (see ``one_in``) [8, ROWS] of ``kind`` [ROWS * ROW].
 
-    Within a row counts fit bytes, so that four sums do for 32 classes: the even bytes of a sum are one word, the odd
-    ones the next. All of it is adding in registers; a histogram of so many bins is unrolled by Triton before 3.8.
+    Within a row counts fit bytes, and are added as such, in registers. A histogram of so many bins is unrolled by
+    Triton before 3.9.
     """
     rows = tl.reshape(kind, (ROWS, ROW))
-    one = one_in(rows) << (8 * ((rows >> 2) & 1)).to(tl.uint64)
-    column = tl.arange(0, 8)[None, :]
-    both = tl.zeros((ROWS, 8), tl.uint64)
-    for eight in tl.static_range(4):
-        found = tl.sum(tl.where((rows >> 3) == eight, one, 0), 1)
-        both = tl.where((column >> 1) == eight, found[:, None], both)
-    return (both >> (8 * (column & 1)).to(tl.uint64)) & 0x00FF00FF00FF00FF
+    one = tl.full(rows.shape, 1, tl.uint32) << (8 * (rows & 3)).to(tl.uint32)
+    word = tl.arange(0, 8)[:, None]
+    found = tl.zeros((8, ROWS), tl.uint32)
+    for four in tl.static_range(8):
+        counts = tl.sum(tl.where((rows >> 2) == four, one, 0), 1)
+        found = tl.where(word == four, counts[None, :], found)
+    wide = found.to(tl.uint64)
+    wide = (wide | (wide << 16)) & 0x0000FFFF0000FFFF
+    return (wide | (wide << 8)) & 0x00FF00FF00FF00FF
 
 
 @jit
-def count_before(table: tl.tensor, row: tl.tensor, kind: tl.tensor) -> Any:
-    """Return the counts of classes in rows of a table of words [ROWS * 8], which ends up in shared memory."""
-    return count_in(tl.gather(table, row * 8 + (kind >> 2), 0), kind)
+def count_before(table: tl.tensor, row: tl.tensor, kind: tl.tensor, ROWS: tl.constexpr) -> Any:
+    """Return the counts of classes in rows of a table of words [8 * ROWS], which ends up in shared memory."""
+    return count_in(tl.gather(table, (kind >> 2) * ROWS + row, 0), kind)
 
 
 @jit
@@ -165,7 +167,7 @@ def rank_changes(
     if total > 0:
         start, cells, own = tl.load(address + tile), tl.load(count + tile), classing + tl.load(group + tile) * 4
         rows = row_counts(tile_kinds(start, cells, own, TILE, CELL), ROWS, ROW)
-        before = tl.reshape(tl.cumsum(rows, 0) - rows, (ROWS * 8,))
+        before = tl.reshape(tl.cumsum(rows, 1) - rows, (8 * ROWS,))
         shift, mask, low, high = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
         pointer = start.to(tl.pointer_type(CELL))
         column = tl.arange(0, ROW)[None, :]
@@ -179,7 +181,11 @@ def rank_changes(
             near = tl.load(pointer + near_place, mask=near_place < cells, other=0)
             kind = class_of(tl.load(pointer + place, mask=some, other=0), shift, mask, low, high)
             alike = (class_of(near, shift, mask, low, high) == kind[:, None]) & (near_place < place[:, None])
-            rank = tl.load(counts + tile * 32 + kind) + count_before(before, row, kind) + tl.sum(alike.to(tl.int32), 1)
+            rank = (
+                tl.load(counts + tile * 32 + kind)
+                + count_before(before, row, kind, ROWS)
+                + tl.sum(alike.to(tl.int32), 1)
+            )
             tl.store(ranks + begin + k, (kind << 24) | rank, mask=some)
 
 

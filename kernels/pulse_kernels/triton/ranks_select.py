@@ -54,13 +54,19 @@ def slice_of(kinds: tl.tensor, before: tl.tensor, begin: tl.tensor, item: tl.ten
 
 @jit
 def row_with(
-    table: tl.tensor, first: tl.tensor, kind: tl.tensor, rank: tl.tensor, ROWS: tl.constexpr, ITEMS: tl.constexpr
+    table: tl.tensor,
+    first: tl.tensor,
+    kind: tl.tensor,
+    rank: tl.tensor,
+    SOME: tl.constexpr,
+    ROWS: tl.constexpr,
+    ITEMS: tl.constexpr,
 ) -> Any:
-    """Return (row, cells of the class before it): of ROWS rows from ``first`` on, the last with at most ``rank``."""
-    row = first[:, None] + tl.arange(0, ROWS)[None, :]
-    kinds = tl.broadcast_to(kind[:, None], (ITEMS, ROWS))
-    before = count_before(table, tl.reshape(row, (ITEMS * ROWS,)), tl.reshape(kinds, (ITEMS * ROWS,)))
-    before = tl.reshape(before, (ITEMS, ROWS))
+    """Return (row, cells of the class before it): of SOME rows from ``first`` on, the last with at most ``rank``."""
+    row = first[:, None] + tl.arange(0, SOME)[None, :]
+    kinds = tl.broadcast_to(kind[:, None], (ITEMS, SOME))
+    before = count_before(table, tl.reshape(row, (ITEMS * SOME,)), tl.reshape(kinds, (ITEMS * SOME,)), ROWS)
+    before = tl.reshape(before, (ITEMS, SOME))
     fits = before <= rank[:, None]
     last = tl.maximum(tl.sum(fits.to(tl.int32), 1) - 1, 0)
     return first + last, tl.max(tl.where(fits, before, 0), 1)
@@ -101,7 +107,7 @@ def find_places(
     base = tl.load(counts + tile * 32 + kinds)
     low, high = tl.load(class_begin + owner * 32 + kinds), tl.load(class_end + owner * 32 + kinds)
     begin = lower_bound(ranks, low, high, base)
-    held = all_counts(tl.sum(rows, 0)) - tl.where(kinds == 0, TILE - cells, 0)
+    held = all_counts(tl.sum(rows, 1)) - tl.where(kinds == 0, TILE - cells, 0)
     end = lower_bound(ranks, begin, high, base + held)
     tl.store(counts + tile * 32 + kinds, begin.to(tl.int32))
     wanted = end - begin
@@ -109,10 +115,10 @@ def find_places(
     tl.store(found + tile, total)
     if total > 0:
         before = tl.cumsum(wanted, 0) - wanted
-        table = tl.cumsum(rows, 0) - rows
-        ahead = tl.reshape(table, (ROWS * 8,))
+        table = tl.cumsum(rows, 1) - rows
+        ahead = tl.reshape(table, (8 * ROWS,))
         # The search begins in the first of every FINE rows; before that, there is least of every class.
-        coarse = tl.reshape(tl.min(tl.reshape(table, (ROWS // FINE, FINE, 8)), 1), (ROWS // FINE * 8,))
+        coarse = tl.reshape(tl.min(tl.reshape(table, (8, ROWS // FINE, FINE)), 2), (ROWS // FINE * 8,))
         shift, mask, least, most = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
         pointer = start.to(tl.pointer_type(CELL))
         column = tl.arange(0, ROW)[None, :]
@@ -122,8 +128,8 @@ def find_places(
             kind, at = slice_of(kinds, before, begin, item)
             rank = tl.load(ranks + at, mask=some, other=0)
             rank -= tl.sum(tl.where(kind[:, None] == kinds[None, :], base[None, :], 0), 1)
-            row, _ = row_with(coarse, tl.zeros((ITEMS,), tl.int32), kind, rank, ROWS // FINE, ITEMS)
-            row, passed_by = row_with(ahead, row * FINE, kind, rank, FINE, ITEMS)
+            row, _ = row_with(coarse, tl.zeros((ITEMS,), tl.int32), kind, rank, ROWS // FINE, ROWS // FINE, ITEMS)
+            row, passed_by = row_with(ahead, row * FINE, kind, rank, FINE, ROWS, ITEMS)
             rest = rank - passed_by
             near_place = row[:, None] * ROW + column
             near = tl.load(pointer + near_place, mask=near_place < cells, other=0)
