@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import accumulate, repeat
+from math import inf
 from typing import Final
 
 from pydantic import ValidationError
@@ -28,6 +30,8 @@ from pulse_server.names import split_name
 
 MAX_WORKERS: Final = 10_000
 """Workers of a run that are listed, and gone ones that are remembered."""
+MAX_BYTES: Final = 16 << 20
+"""Of a run's reports as a replica shares them, and of those that it keeps of the others."""
 _QUIET_S: Final = 60.0
 """How often what others wrote is read unasked, of a run that has no workers as far as is known."""
 
@@ -52,7 +56,8 @@ _NOTHING: Final = _Others()
 class Reports:
     """The workers' reports of all runs, by whole names (`pulse_server.names`). Thread-safe.
 
-    How many it is told of is for the caller to bound.
+    How many of one token it is told of is for the caller to bound; of those of all tokens, `share` forgets what it has
+    no room for.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class Reports:
         share_s: float,
         keep_s: float,
         max_workers: int = MAX_WORKERS,
+        max_bytes: int = MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin with no report.
@@ -75,10 +81,11 @@ class Reports:
             share_s: how long what others wrote is taken as new.
             keep_s: how long a report counts.
             max_workers: of one run: how many are listed, and how many gone ones are remembered.
+            max_bytes: of one run: what is written for the other replicas, and what is kept of them.
             clock: monotonic time in seconds.
         """
         self._store, self._replica, self._now = store, replica, now
-        self._share_s, self._keep_s, self._max = share_s, keep_s, max_workers
+        self._share_s, self._keep_s, self._max, self._max_bytes = share_s, keep_s, max_workers, max_bytes
         self._clock = clock
         self._lock = threading.Lock()
         self._own: dict[str, dict[str, WorkerNote]] = {}
@@ -143,15 +150,20 @@ class Reports:
             return len(self._own.get(run, ()))
 
     def share(self) -> None:
-        """Write what is new for the other replicas. A failure is logged, and made up for the next time."""
+        """Write what is new for the other replicas, and forget what counts no more; nothing is left where nothing does.
+
+        A failure is logged, and made up for the next time.
+        """
         with self._lock:
+            self._forget_old()
             dirty, self._dirty = self._dirty, set()
         for run in sorted(dirty):
-            with self._lock:
-                notes = tuple(self._live(self._own.get(run, {})).values())
-                gone = self._young(self._gone.get(run, {}))
+            text = self._shared(run)
             try:
-                self._store.put(self._key(run), ReportFile.of(notes, gone).text())
+                if text is None:
+                    self._store.delete(self._key(run))
+                else:
+                    self._store.put(self._key(run), text)
             except PulseError as error:
                 logger.warning("run %s: the workers' reports are not shared: %s", run, error)
                 with self._lock:
@@ -162,7 +174,7 @@ class Reports:
         run = state.run
         with self._lock:
             found = self._listed(run)
-        told = [*map(partial(_told, state), _fairest(found.values(), self._max))]
+        told = [*map(partial(_told, state), _fairest(found.values(), self._max, inf))]
         return WorkerList(run=run, workers=tuple(sorted(told, key=lambda worker: (worker.worker, worker.token))))
 
     def figures(self, state: RunState, log_age_s: float) -> RunFigures:
@@ -191,10 +203,12 @@ class Reports:
         """
         found: dict[str, WorkerNote] = {}
         left: dict[str, str] = {}
+        nbytes = 0
         for key in [*self._store.list(f"{run}/reports/")]:
             if key == self._key(run):
                 continue
-            file = self._read(key)
+            file, size = self._read(key)
+            nbytes += size
             notes, gone = self._live({note.worker: note for note in file.workers}), self._young(file.gone)
             if not notes and not gone:
                 self._store.delete(key)
@@ -203,15 +217,56 @@ class Reports:
                     found[worker] = note
             for worker, when in gone.items():
                 left[worker] = max(when, left.get(worker, ""))
+        if nbytes > self._max_bytes:
+            found = {note.worker: note for note in _fairest(found.values(), self._max, self._max_bytes)}
         with self._lock:
             self._others[run] = _Others(self._clock(), found, left)
 
-    def _read(self, key: str) -> ReportFile:
+    def _shared(self, run: str) -> bytes | None:
+        """Return what is written of a run, and forget what that has no room for; None where there is nothing."""
+        with self._lock:
+            notes: Collection[WorkerNote] = self._live(self._own.get(run, {})).values()
+            gone = self._young(self._gone.get(run, {}))
+        if not notes and not gone:
+            return None
+        text = ReportFile.of(tuple(notes), gone).text()
+        if len(text) > self._max_bytes or len(notes) > self._max:
+            room = self._max_bytes - len(ReportFile.of((), gone).text())
+            kept = {note.worker: note for note in _fairest(notes, self._max, room)}
+            text = ReportFile.of(tuple(kept.values()), gone).text()
+            with self._lock:
+                own = self._own.get(run, {})
+                for note in notes:
+                    if note.worker not in kept and own.get(note.worker) is note:
+                        del own[note.worker]
+        return text
+
+    def _forget_old(self) -> None:
+        """Forget what counts no more, of all runs; the lock is held."""
+        for run in [*self._own]:
+            live = self._live(self._own[run])
+            if len(live) < len(self._own[run]):
+                self._own[run] = dict(live)
+            if not live:
+                del self._own[run]
+                self._dirty.add(run)
+        for run in [*self._gone]:
+            young = self._young(self._gone[run])
+            if len(young) < len(self._gone[run]):
+                self._gone[run] = OrderedDict(young)
+            if not young:
+                del self._gone[run]
+                self._dirty.add(run)
+        now = self._clock()
+        self._others = {run: others for run, others in self._others.items() if now - others.read_at <= self._keep_s}
+
+    def _read(self, key: str) -> tuple[ReportFile, int]:
         try:
-            return ReportFile.model_validate_json(self._store.get(key))
+            data = self._store.get(key)
+            return ReportFile.model_validate_json(data), len(data)
         except (NotFound, CorruptObject, ValidationError) as error:
             logger.warning("%s: the reports in it can't be read: %s", key, type(error).__name__)
-            return ReportFile(workers=())
+            return ReportFile(workers=()), 0
 
     def _age_s(self, run: str) -> float:
         with self._lock:
@@ -248,9 +303,9 @@ class Reports:
         return f"{run}/reports/{self._replica}.json"
 
 
-def _fairest(notes: Collection[WorkerNote], most: int) -> Iterable[WorkerNote]:
+def _fairest(notes: Collection[WorkerNote], most: int, max_bytes: float) -> Iterable[WorkerNote]:
     """Return so many of the notes at most: the newest of each token, no token's second before each one's first."""
-    if len(notes) <= most:
+    if len(notes) <= most and max_bytes == inf:
         return notes
     ranks: Counter[str] = Counter()
     ranked: list[tuple[int, WorkerNote]] = []
@@ -259,7 +314,8 @@ def _fairest(notes: Collection[WorkerNote], most: int) -> Iterable[WorkerNote]:
         ranks[token] += 1
         ranked.append((ranks[token], note))
     ranked.sort(key=lambda one: one[0])
-    return (note for _, note in ranked[:most])
+    sizes = accumulate(len(note.model_dump_json()) + 1 for _, note in ranked) if max_bytes < inf else repeat(0)
+    return (note for (_, note), size in zip(ranked[:most], sizes, strict=False) if size <= max_bytes)
 
 
 def _told(state: RunState, note: WorkerNote) -> WorkerBody:

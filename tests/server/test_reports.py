@@ -13,7 +13,7 @@ from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import CountingStore, Store
 from pulse_schemas.api import PhaseBody, WorkerReport
 from pulse_server import reports as reports_module
-from pulse_server.reports import Reports
+from pulse_server.reports import MAX_BYTES, Reports
 from tests.log.builders import RUN, DictStore
 from tests.server.running import app_over, fill, run_of
 from tests.waiting import until
@@ -226,6 +226,53 @@ def test_old_reports_count_no_more_and_a_replica_that_has_none_leaves_nothing(ti
     assert names(one) == names(two) == []
     two.gather(RUN)
     assert store.objects == {}
+
+
+def test_what_is_old_is_forgotten_and_leaves_nothing_in_the_bucket_or_in_memory(time: Time) -> None:
+    store = DictStore()
+    one, two = replica(store, time, "one"), replica(store, time, "two")
+    for number in range(100):
+        one.take(f"run-{number}", "a", REPORT)
+    one.forget(RUN, "b")
+    one.share()
+    two.gather("run-0")
+    time.passed += 800
+    one.take("run-1", "young", REPORT)
+    time.passed += 200
+    for reports in (one, two):
+        reports.share()
+    assert [*store.objects] == ["run-1/reports/one.json"]
+    assert {run: [*notes] for run, notes in one._own.items()} == {"run-1": ["young"]}
+    assert (one._gone, two._others) == ({}, {})
+
+
+def test_the_reports_of_a_run_are_bounded_in_bytes_in_the_bucket_and_in_memory(time: Time) -> None:
+    store = DictStore()
+    long = REPORT.model_copy(update={"avoided": ("objects/" + "x" * 900,) * 64})
+    one, two = replica(store, time, "one"), replica(store, time, "two", max_bytes=200_000)
+    for number in range(100):
+        time.passed += 1
+        for reports in (one, two):
+            reports.take(RUN, f"{number % 2:012d}:w{number}", long)
+    quiet = "f" * 12 + ":quiet"  # a token's only worker stays, however many another one makes up
+    two.take(RUN, quiet, REPORT)
+    two.forget(RUN, "gone")
+    two.share()
+    assert len(store.get(f"{RUN}/reports/two.json")) <= 200_000
+    assert set(two._own[RUN]) == {quiet, *(f"{number % 2:012d}:w{number}" for number in (97, 98, 99))}
+    one.share()
+    two.gather(RUN)
+    assert len(two._others[RUN].notes) == 3
+
+
+def test_two_thousand_long_reports_make_no_long_object(time: Time) -> None:
+    store = DictStore()
+    reports = replica(store, time)
+    long = REPORT.model_copy(update={"avoided": ("objects/" + "x" * 900,) * 64})
+    for number in range(2_000):
+        reports.take(RUN, f"w{number}", long)
+    reports.share()
+    assert len(store.get(f"{RUN}/reports/one.json")) <= MAX_BYTES
 
 
 def test_reports_that_can_not_be_written_are_written_the_next_time(time: Time) -> None:
