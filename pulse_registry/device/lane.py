@@ -47,8 +47,8 @@ class Lane:
 
     def wait(self) -> None:
         """Wait for all that was queued."""
+        self._queued = 0
         if self._stream is not None:
-            self._queued = 0
             self._stream.synchronize()
 
     def keep(self, tensors: Iterable[torch.Tensor]) -> None:

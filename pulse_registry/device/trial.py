@@ -8,14 +8,15 @@ from typing import get_args
 import numpy as np
 import torch
 
-from pulse_kernels import CELL_TYPES, CoderName, encode_group, get_backend
+from pulse_kernels import CELL_TYPES, CellType, CoderName, encode_group, get_backend
 from pulse_kernels.triton.apply import copy, distance, gather, locate, move, scatter
 from pulse_kernels.triton.codes_decode import decode_changes
 from pulse_kernels.triton.codes_encode import encode_changes
 from pulse_kernels.triton.diff import diff
 from pulse_kernels.triton.digest import digest, digest_sparse
 from pulse_kernels.triton.merge import merge
-from pulse_kernels.triton.sheet import Spans, Tiles
+from pulse_kernels.triton.sheet import CELL_DTYPES, Spans, Tiles
+from pulse_registry.device.lane import Lane
 
 CELLS = 64
 PLACES = (3, 63)
@@ -34,7 +35,7 @@ def fault_on(device: torch.device) -> str | None:
     with _TRYING:
         if device not in _faults:
             try:
-                _try(device)
+                follow_step(device, CELL_TYPES["BF16"])
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 - the edge to compilers and drivers, which raise anything
@@ -44,19 +45,33 @@ def fault_on(device: torch.device) -> str | None:
         return _faults[device]
 
 
-def _try(device: torch.device) -> None:
+def follow_step(device: torch.device, cell_type: CellType, *, rounded: bool = False) -> None:
     """Follow a step of a few cells from diff to application, both coders; compare with the reference.
+
+    After it, nothing that a push and a pull launch for cells of this width is compiled, whatever their sizes.
+
+    Args:
+        device: to work on.
+        cell_type: of the cells.
+        rounded: the model holds the cells, which are BF16, as float32 too.
 
     Raises:
         RuntimeError: the kernels run, and give something else. Others: whatever compiling and launching raise.
     """
-    cell_type, backend = CELL_TYPES["BF16"], get_backend("reference")
-    old = np.arange(0x3C00, 0x3C00 + CELLS, dtype=np.uint16)
+    lane = Lane(device)
+    with lane.work():  # whichever device is the caller's
+        _follow(device, cell_type, rounded)
+    lane.wait()
+
+
+def _follow(device: torch.device, cell_type: CellType, rounded: bool) -> None:
+    backend, top = get_backend("reference"), 1 << (cell_type.bits - 1)
+    old = (np.arange(CELLS, dtype=np.uint64) + (top >> 2)).astype(cell_type.dtype)
     new, index = old.copy(), np.array(PLACES, np.uint32)
-    new[index] ^= 0x8003
+    new[index] ^= np.array(top | 3, cell_type.dtype)
     spans = Spans(*(np.array([number], np.int64) for number in (0, 0, 0, CELLS)))
     tiles = Tiles.cut(spans, [0], [cell_type], device)
-    cells = [torch.from_numpy(part.view(np.int16)).to(device) for part in (old, new)]
+    cells = [torch.from_numpy(part.view(np.uint8)).to(device).view(CELL_DTYPES[cell_type.width]) for part in (old, new)]
     base, live = (tiles.over([part]) for part in cells)
     changes = diff(live, base)
     worker = torch.zeros_like(cells[0])
@@ -71,5 +86,10 @@ def _try(device: torch.device) -> None:
         found = move(tiles, offsets, gather(base, offsets, moves.index), moves.distance)
         same = same and torch.equal(found, changes.new) and torch.equal(distance(changes), moves.distance)
     scatter(tiles.over([worker]), changes)
-    if not (same and torch.equal(worker, cells[1])):
+    same = same and torch.equal(worker, cells[1])
+    if rounded:
+        wide = tiles.over([cells[1].view(torch.bfloat16).float()])
+        copy(wide, tiles.over([worker]))
+        same = same and torch.equal(worker, cells[1]) and len(diff(wide, live)) == 0
+    if not same:
         raise RuntimeError("they give other results than the reference")

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from pulse_registry.device import trial
+from pulse_registry.device.warming import warm_up
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Event, EventKind
 from pulse_registry.model import View, read_model
@@ -108,6 +109,11 @@ def test_the_oldest_triton_that_is_used_is_the_oldest_that_is_installed_and_comp
 def test_the_trial_of_the_kernels_passes_where_they_run(device: str) -> None:
     trial._faults.clear()
     assert trial.fault_on(torch.device(device)) is None
+
+
+@pytest.mark.parametrize("dtypes", [{"U8", "F32"}, {"F64"}])
+def test_the_kernels_for_a_model_of_any_dtypes_are_made_ready(device: str, dtypes: set[Any]) -> None:
+    warm_up(dtypes, torch.device(device))
 
 
 def test_the_trial_tells_of_kernels_that_do_not_compile_and_of_wrong_results(

@@ -11,7 +11,7 @@ from pulse_kernels.triton import apply
 from pulse_kernels.triton.codes_decode import decode_changes
 from pulse_kernels.triton.codes_encode import encode_changes
 from pulse_kernels.triton.digest import digest, digest_sparse
-from pulse_kernels.triton.warm import warm_up
+from pulse_registry.device.trial import follow_step
 from tests.triton.coding import CODERS, SHORT, Step, moved, weights
 from tests.triton.inputs import policy
 from tests.triton.variants import variants_of
@@ -37,7 +37,7 @@ def test_steps_of_differing_sizes_compile_nothing_that_was_not_compiled_before(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with variants_of(device, monkeypatch) as variants:
-        warm_up(torch.device(device), CELL_TYPES["BF16"])
+        follow_step(torch.device(device), CELL_TYPES["BF16"])
         compiled = variants.copy()
         assert len(variants.kernels) > 25
         if device == "cpu":
