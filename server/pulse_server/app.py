@@ -61,10 +61,11 @@ def create_app(
         openapi_url=None,
     )
     app.state.guard, app.state.service, app.state.probe, app.state.metrics = guard, service, probe, counts
-    app.router.routes.append(routes_of(MODULES))
+    routes = routes_of(MODULES)
+    app.router.routes.append(routes)
     app.include_router(page.router)
     install_problems(app)
-    limits.install(app, settings, clock=clock)
+    limits.install(app, settings, clock=clock, max_body=routes.max_body)
     metrics.install(app)
     logs.install(app, settings)
     return app

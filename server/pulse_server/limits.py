@@ -44,21 +44,39 @@ _OBJECT: Final = re.compile(r"/v1/runs/[^/]+/objects/.+", re.DOTALL)
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLOSE: Final = {"connection": "close"}
 _BUSY_RETRY_S: Final = 1.0
+_HASHED_BYTES: Final = 256 << 10
+"""A longer body is hashed in a thread, beside the event loop."""
 _PACED_BYTES: Final = 2 << 20
 """Of an object: so many must come in the time that another body has as a whole. Clients give up at twice the pace."""
 
 
-def install(app: FastAPI, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+MaxBody = Callable[[Scope], int | None]
+"""Tells how long the body of a request may be; None: as long as the settings allow."""
+
+
+def install(
+    app: FastAPI,
+    settings: Settings,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    max_body: MaxBody = lambda scope: None,
+) -> None:
     """Put limits on all of the app's requests; ``app.state.guard`` says whose they are."""
-    app.add_middleware(Limits, settings=settings, clock=clock)
+    app.add_middleware(Limits, settings=settings, clock=clock, max_body=max_body)
 
 
 class Limits:
     """The middleware. Health checks pass freely; what has no good token is limited by its address, the page apart."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        max_body: MaxBody = lambda scope: None,
+    ) -> None:
         """Wrap an app."""
-        self._app, self._settings = app, settings
+        self._app, self._settings, self._max_body = app, settings, max_body
         self._known = RateLimit(settings.rate_per_s, settings.rate_burst, clock=clock)
         self._strangers = RateLimit(settings.anonymous_per_s, settings.anonymous_burst, clock=clock)
         self._page = RateLimit(_PAGE_PER_S, _PAGE_BURST, clock=clock)
@@ -127,11 +145,13 @@ class Limits:
             if scope["method"] == "PUT" and _OBJECT.fullmatch(scope["path"]):
                 await self._stream(scope, receive, send, digest, announced)
                 return
-            _check_size(announced, self._settings.max_body_bytes)
+            most = self._settings.max_body_bytes
+            most = min(most, self._max_body(scope) or most)
+            _check_size(announced, most)
             async with asyncio.timeout(self._settings.body_seconds):
-                whole = await self._read(receive, body)
+                whole = await self._read(receive, body, most)
             data = b"".join(body)
-            if digest is not None and not hmac.compare_digest(hashlib.sha256(data).digest(), digest):
+            if digest is not None and not hmac.compare_digest(await _sha256(data), digest):
                 raise _damaged()
         except TimeoutError:
             await _refuse(_slow(self._settings.body_seconds, "the body"), scope, send)
@@ -143,8 +163,8 @@ class Limits:
         finally:
             self._buffered -= sum(map(len, body))
 
-    async def _read(self, receive: Receive, body: list[bytes]) -> bool:
-        """Read a whole body; return False if the client went away first."""
+    async def _read(self, receive: Receive, body: list[bytes], most: int) -> bool:
+        """Read a whole body, of ``most`` bytes; return False if the client went away first."""
         size = 0
         while True:
             message = await receive()
@@ -154,7 +174,7 @@ class Limits:
             size += len(piece)
             self._buffered += len(piece)
             body.append(piece)
-            _check_size(size, self._settings.max_body_bytes)
+            _check_size(size, most)
             if self._buffered > self._settings.max_buffered_bytes:
                 raise TooManyRequests("too many bytes are being sent to this service", _BUSY_RETRY_S)
             if not message.get("more_body", False):
@@ -248,6 +268,12 @@ def _content_digest(scope: Scope) -> bytes | None:
                 raise InvalidRequest("Content-Digest is not sha-256=:<base64 of 32 bytes>:", HTTPStatus.BAD_REQUEST)
             return decoded
     return None
+
+
+async def _sha256(data: bytes) -> bytes:
+    if len(data) < _HASHED_BYTES:
+        return hashlib.sha256(data).digest()
+    return await asyncio.to_thread(lambda: hashlib.sha256(data).digest())
 
 
 def _damaged() -> DamagedRequest:

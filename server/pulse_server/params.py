@@ -6,6 +6,7 @@ more than the answer.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from pulse_server.errors import InvalidRequest
 Body = TypeVar("Body", bound=BaseModel)
 MAX_NUMBER: Final = 10**12 - 1
 """The highest number of a version or a record."""
+
+SHORT_BODY: Final = 32 << 10
+"""A longer one is read in a thread: the event loop has others to answer."""
 
 _DECIMAL: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
 _WRITE_ID: Final = r"[0-9a-f]{32}"
@@ -208,8 +212,11 @@ async def body_of(request: Request, model: type[Body]) -> Body:
     Raises:
         InvalidRequest: it is not such a document (422).
     """
+    data = await request.body()
     try:
-        return model.model_validate_json(await request.body())
+        if len(data) <= SHORT_BODY:
+            return model.model_validate_json(data)
+        return await asyncio.to_thread(model.model_validate_json, data)
     except ValidationError as error:
         where = "; ".join(
             f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}"

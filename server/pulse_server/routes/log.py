@@ -80,6 +80,7 @@ async def read_log(request: Request, service: Service) -> Response:
         "admin's token.",
         (RUN,),
         body="application/json",
+        max_body=None,
         refuses={
             400: "It is no sealed record, breaks a rule, or names what is not there: nothing was written.",
             409: "Another record has the number (AlreadyExists), it comes too early (Conflict), or a newer writer "
@@ -91,7 +92,7 @@ async def append(request: Request, service: Service) -> Response:
     """Append a record."""
     run, sealed = RUN(request), await request.body()
     try:
-        _check_kind(request, run, sealed)
+        await _check_kind(request, service, run, sealed)
         with service.feeds.hold(run) as feed:
             record = await feed.append(sealed)
     except PulseError as error:
@@ -210,6 +211,7 @@ async def read_layout(request: Request, service: Service) -> Response:
         {201: Says("It is stored; also where it was before.")},
         parameters=(RUN, LAYOUT_ID),
         body="application/json",
+        max_body=None,
         refuses={400: "It is no layout, or does not hash to its id."},
     )
 )
@@ -226,13 +228,13 @@ async def store_layout(request: Request, service: Service) -> Response:
     return no_content(HTTPStatus.CREATED)
 
 
-def _check_kind(request: Request, run: str, sealed: bytes) -> None:
+async def _check_kind(request: Request, service: Service, run: str, sealed: bytes) -> None:
     """Check that whoever appends a record that takes something away is an admin; what is no record is not looked at."""
     kinds = tuple(kind for mark, kind in _TAKES_AWAY.items() if mark in sealed)
     if not kinds or request.scope[PRINCIPAL].may("admin", run):
         return
     with suppress(SchemaError):
-        record = unseal_record(sealed)
+        record = await service.call(unseal_record, sealed)
         if isinstance(record, kinds):
             raise AccessDenied(f"run {run!r}: a {record.kind} record needs a token of scope 'admin'")
 

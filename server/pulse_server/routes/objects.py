@@ -93,6 +93,7 @@ async def read_object(request: Request, service: Service) -> Response:
         "For stores that can't sign URLs; see uploads.",
         (RUN, _PATH),
         body=_BYTES,
+        max_body=None,
         refuses={
             400: "The store signs URLs (ask for an upload), or the bytes are damaged.",
             409: "The key is taken.",
@@ -128,6 +129,7 @@ async def store_object(request: Request, service: Service) -> Response:
         "Whether the objects are there is not looked at.",
         (RUN,),
         body=UrlRequest(keys=(examples.PATCH,)),
+        max_body=512 << 10,  # of 1,000 keys
         refuses={400: "A key is not valid."},
     )
 )

@@ -99,6 +99,7 @@ async def sign_part(request: Request, service: Service) -> Response:
         body=CompleteRequest(
             key=examples.PATCH, parts=(PartDone(number=1, etag='"5d41402a"', sha256=examples.SHA256),)
         ),
+        max_body=2 << 20,  # of 10,000 parts
         refuses={400: "A part is missing or differs, or there is no such upload.", 409: "The key is taken."},
     )
 )
