@@ -58,19 +58,16 @@ class Lane:
                 tensor.record_stream(self._stream)
 
     @contextmanager
-    def callers(self, tables: Iterable[torch.Tensor] = ()) -> Iterator[None]:
+    def callers(self) -> Iterator[None]:
         """Make the caller's stream that of the block, behind this lane, which then goes on behind the block.
 
-        So the block may use what the lane has allocated, whoever lets go of it and when; of what others have,
-        ``tables`` live until the block is done.
+        So the block may use what the lane has allocated, or keeps, whoever lets go of it and when.
         """
         if self._stream is None:
             yield
             return
         caller = torch.cuda.current_stream(self.device)
         caller.wait_stream(self._stream)
-        for tensor in tables:
-            tensor.record_stream(caller)
         try:
             with torch.cuda.device(self.device):
                 yield

@@ -124,8 +124,7 @@ class DeviceTarget:
     def _store(self, changes: Changes, store: Callable[[Sheet, Changed], None]) -> None:
         if not isinstance(changes, DeviceChanges):
             raise TypeError(f"{type(changes).__name__} are changes of other weights than those on a device")
-        tables = [part.tiles.first for part in self._parts]
-        with self._lane.callers(tables), changes.lane.callers(), self._memory.written():
+        with self._lane.callers(), changes.lane.callers(), self._memory.written():
             for sheet, part in zip(self._sheets, changes.parts, strict=False):  # no parts where nothing changes
                 store(sheet, part)
 

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from pulse_kernels.triton.diff import diff
 from pulse_registry.device import target as target_module
+from pulse_registry.device.changes import DeviceChanges
+from pulse_registry.device.lane import Lane
+from pulse_registry.device.target import DeviceTarget
+from pulse_registry.geometry import Geometry
+from pulse_registry.model import layout_of, read_model
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore
@@ -108,6 +114,22 @@ def test_a_chain_a_step_back_and_a_keyframe_follow_what_a_side_stream_wrote(
             staged.apply()
         with gpu.unseen():
             assert holds(worker, states[version])
+
+
+def test_tables_that_are_let_go_of_stay_until_the_side_stream_that_writes_by_them_is_done(gpu: Gpu) -> None:
+    worker, new = ({"w": torch.zeros(40, dtype=torch.bfloat16) + value} for value in (0, 1))
+    views, lane = read_model(worker), Lane(torch.device("cpu"))
+    geometry = Geometry(layout_of(views, "keep"))
+    target = DeviceTarget.into(geometry, views, lane.device)
+    with lane.work(after_caller=True):
+        pairs = [(part.tiles.over([*new.values()]), part.tiles.over([*worker.values()])) for part in target._parts]
+        changes = DeviceChanges(tuple(diff(*pair) for pair in pairs), lane)
+    with gpu.on(gpu.stream("side")):
+        target.apply(changes)
+    del views, geometry, target, changes, pairs
+    gc.collect()
+    gpu.synchronize()
+    assert holds(worker, new)
 
 
 @pytest.mark.parametrize("shadow", ["device", "host"])
