@@ -62,7 +62,7 @@ def row_counts(kind: tl.tensor, ROWS: tl.constexpr, ROW: tl.constexpr) -> Any:
     """Count classes by row of ROW cells: words (see ``one_in``) [8, ROWS] of ``kind`` [ROWS * ROW].
 
     Within a row counts fit bytes, and are added as such, in registers. A histogram of so many bins is unrolled by
-    Triton before 3.9.
+    older releases of Triton.
     """
     rows = tl.reshape(kind, (ROWS, ROW))
     one = tl.full(rows.shape, 1, tl.uint32) << (8 * (rows & 3)).to(tl.uint32)
