@@ -24,6 +24,8 @@ COMPRESSION = "zstd"
 FOLDER = re.compile(r"weight_v([0-9]+)")
 """What the field's writers call the folder of a version."""
 _INDEX_LIMIT = 256 << 20
+_MOST_DIGITS = 18
+"""Of a version's number: it is the trainer's label of the version that it becomes, which has 64 bits."""
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 
 
@@ -76,11 +78,19 @@ def folder_name(version: int) -> str:
 def name_of(value: Any) -> str | None:
     """Return a version's name as one writer or another has written it: 4, "4" and "000004" are the same."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return number_name(value) if value >= 0 else None
+        return number_name(value) if 0 <= value < 10**_MOST_DIGITS else None
     if not isinstance(value, str) or not 0 < len(value) <= 256:
         return None
-    plain = value.isascii() and value.isdigit() and len(value) <= 18
-    return number_name(int(value)) if plain else value
+    number = number_of(value)
+    return value if number is None else number_name(number)
+
+
+def number_of(name: str) -> int | None:
+    """Return the number that a version's name is; None where it is an id of the writer's own.
+
+    Only ASCII digits are a number's: other letters pass for digits in Python, and some of them are none.
+    """
+    return int(name) if name.isascii() and name.isdigit() and len(name) <= _MOST_DIGITS else None
 
 
 def read_index(folder: Path) -> DeltaIndex | None:

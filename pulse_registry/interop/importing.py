@@ -22,7 +22,7 @@ from pulse_registry.errors import CorruptObject, LayoutMismatch
 from pulse_registry.geometry import Geometry
 from pulse_registry.interop.checksum import Bytes, Checksum, hasher_of
 from pulse_registry.interop.delta_files import Frame, checksums_of, frames_of
-from pulse_registry.interop.delta_index import DeltaIndex, number_name
+from pulse_registry.interop.delta_index import DeltaIndex, number_name, number_of
 from pulse_registry.interop.frames import Encoding, FrameFault, Frames
 from pulse_registry.interop.links import Link, find_links, ordered
 from pulse_registry.interop.state_files import StateFiles, bytes_of, pieces_of
@@ -112,7 +112,8 @@ class _Import:
         else:
             tensors = self._whole = read_checkpoint(link.folder)
             self._check_whole(link, tensors)
-        step = int(link.version) if link.version.isdigit() else len(self._registry.versions())
+        number = number_of(link.version)
+        step = len(self._registry.versions()) if number is None else number
         about = {"version": link.version, **({} if link.base is None else {"base_version": link.base})}
         result = self._registry.push(step, tensors, metadata={METADATA: about})
         return Imported(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pulse_registry.errors import BaseMismatch, InvalidArgument
-from pulse_registry.interop.delta_index import DeltaIndex, name_of, number_name, read_index
+from pulse_registry.interop.delta_index import DeltaIndex, number_name, number_of, read_index
 
 FIRST = number_name(0)
 """The name of a checkpoint that has none: the field's readers call what they begin with version 0."""
@@ -99,5 +99,5 @@ def _rank(link: Link) -> tuple[int, str]:
 
 
 def _rank_of(name: str) -> tuple[int, str]:
-    plain = name_of(name) == name and name.isdigit()
-    return (int(name), "") if plain else (-1, name)
+    number = number_of(name)
+    return (number, "") if number is not None and number_name(number) == name else (-1, name)

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Protocol, Self, get_args
 
@@ -25,7 +26,14 @@ Key = Annotated[str, Field(min_length=1, max_length=1024, description="object ke
 Step = Annotated[int, Field(ge=-(2**63), lt=2**63, description="the trainer's own label of a version")]
 # Spelled out: the regex engine's \d also takes the digits of other scripts.
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z$"
-Timestamp = Annotated[str, Field(pattern=_TIME, description="UTC")]
+
+
+def _is_time(text: str) -> str:
+    datetime.fromisoformat(text)  # a ValueError where there is no such day or hour
+    return text
+
+
+Timestamp = Annotated[str, Field(pattern=_TIME, description="UTC"), AfterValidator(_is_time)]
 
 
 def _not_latest(name: str) -> str:

@@ -108,8 +108,15 @@ def test_a_delta_alone_follows_the_newest_version_of_the_run_it_came_from(run: R
 
 @pytest.mark.parametrize(
     "names",
-    [(7, 8, 9), ("7", "8", "9"), ("000007", 8, "09"), ("policy-a", "policy-b", "policy-0")],
-    ids=["numbers", "text", "mixed", "ids"],
+    [
+        (7, 8, 9),
+        ("7", "8", "9"),
+        ("000007", 8, "09"),
+        ("policy-a", "policy-b", "policy-0"),
+        ("\u00b9", "\u00b2", "\u0663"),
+        ("9" * 19, "9" * 200, "1" * 256),
+    ],
+    ids=["numbers", "text", "mixed", "ids", "letters-that-pass-for-digits", "more-digits-than-a-label-has"],
 )
 def test_versions_are_followed_by_their_names_however_they_are_written(names: tuple[Any, ...], tmp_path: Path) -> None:
     base_checkpoint(tmp_path / "z")
