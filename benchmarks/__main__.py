@@ -1,5 +1,5 @@
-"""``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending`` and ``gpu``
-do the rest.
+"""``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending``, ``hops``
+and ``gpu`` do the rest.
 
 ``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
 """
@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.hops import run as hops
 from benchmarks.ladder import LADDER_SCALE, measure_ladder
 from benchmarks.links import LINKS, links_document
 from benchmarks.pending import run as pending
@@ -170,6 +171,7 @@ def gpu(
 
 
 app.command(name="pending")(pending)
+app.command(name="hops")(hops)
 
 
 @app.command()

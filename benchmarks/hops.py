@@ -1,0 +1,213 @@
+"""``python -m benchmarks hops``: what a reader who follows a push or a pull goes through, and how large the house is.
+
+Counted, not timed: a profile hook sees every call of the library's own functions, in all threads, while one operation
+on a tiny model goes on. Two runs of the same code give the same figures, but for the order of threads.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import pulse_kernels
+import pulse_registry
+import pulse_schemas
+import pulse_server
+from benchmarks.results import OUT, Row, machine, versions, write_result
+
+TITLE = "What a reader of a push or a pull goes through"
+OPERATIONS = ("first push", "push of a patch", "pull of one patch", "pull from nothing")
+CELLS = 1 << 16
+LIBRARY = Path(pulse_registry.__file__).parent
+PACKAGES = tuple(
+    Path(str(package.__file__)).parent for package in (pulse_registry, pulse_kernels, pulse_schemas, pulse_server)
+)
+
+Place = tuple[str, str]
+"""A function: its file, and its qualified name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """What one operation goes through in the library.
+
+    Attributes:
+        files: that it enters.
+        functions: that it enters.
+        crossings: calls from a function of one file to one of another. What the standard library calls back counts as
+            called by whoever of ours called that; what a new thread begins with, as called by nobody.
+        pairs: of files that call each other, both ways.
+    """
+
+    files: int
+    functions: int
+    crossings: int
+    pairs: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, calls: Mapping[tuple[Place | None, Place], int]) -> Hops:
+        """Return what calls come to: caller, None for nobody, and callee, and how many there were."""
+        called = {callee for _, callee in calls}
+        crossed = {(caller[0], callee[0]) for caller, callee in calls if caller is not None and caller[0] != callee[0]}
+        crossings = sum(
+            count for (caller, callee), count in calls.items() if caller is not None and caller[0] != callee[0]
+        )
+        pairs = {tuple(sorted(pair)) for pair in crossed if pair[::-1] in crossed}
+        return cls(len({file for file, _ in called}), len(called), crossings, tuple(sorted(pairs)))  # type: ignore[arg-type]
+
+
+class Profile:
+    """Counts the calls of functions below a folder: in the thread that called ``watch``, and in those begun since."""
+
+    def __init__(self, folder: Path) -> None:
+        """Watch nothing yet."""
+        self._folder = str(folder) + "/"
+        self._ours: dict[CodeType, Place | None] = {}
+        self._calls: Counter[tuple[Place | None, Place]] | None = None
+
+    def watch(self) -> None:
+        """Install the hook here, and in the threads that begin from now on."""
+        threading.setprofile(self._hook)
+        sys.setprofile(self._hook)
+
+    def leave(self) -> None:
+        """Take the hook away; threads that run keep it, and it counts nothing."""
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def hops(self, operation: Callable[[], object]) -> Hops:
+        """Return what one operation goes through; work that it leaves to threads counts until it returns."""
+        calls: Counter[tuple[Place | None, Place]] = Counter()
+        self._calls = calls
+        try:
+            operation()
+        finally:
+            self._calls = None
+        return Hops.of(calls)
+
+    def _hook(self, frame: FrameType, event: str, argument: object) -> None:
+        calls = self._calls
+        if calls is None or event != "call":
+            return
+        callee = self._place(frame.f_code)
+        if callee is None:
+            return
+        above = frame.f_back
+        while above is not None and self._place(above.f_code) is None:
+            above = above.f_back
+        calls[None if above is None else self._place(above.f_code), callee] += 1
+
+    def _place(self, code: CodeType) -> Place | None:
+        if code not in self._ours:
+            file = code.co_filename
+            self._ours[code] = (
+                (file.removeprefix(self._folder), code.co_qualname) if file.startswith(self._folder) else None
+            )
+        return self._ours[code]
+
+
+def measure_hops(folder: Path) -> dict[str, Hops]:
+    """Return what each of the operations goes through, on a run in a folder of this machine."""
+    model = {"w": np.random.default_rng(0).integers(0, 2**16, CELLS, dtype=np.uint16)}
+    weights = {"w": np.zeros(CELLS, np.uint16)}
+    found: dict[str, Hops] = {}
+    profile = Profile(LIBRARY)
+    profile.watch()
+    try:
+        with (
+            pulse_registry.open(folder.as_uri(), run="hops", publish_dtype="keep") as trainer,
+            pulse_registry.open(folder.as_uri(), run="hops") as worker,
+        ):
+
+            def push(step: int) -> None:
+                model["w"][:: 100 + step] ^= 1
+                trainer.push(step, model)
+
+            trainer.warm_up()
+            found["first push"] = profile.hops(lambda: push(0))
+            push(1)  # what is made once for all patches is no part of one
+            found["push of a patch"] = profile.hops(lambda: push(2))
+            found["pull from nothing"] = profile.hops(lambda: worker.pull("latest", into=weights))
+            push(3)
+            worker.pull("latest", into=weights)
+            push(4)
+            found["pull of one patch"] = profile.hops(lambda: worker.pull("latest", into=weights))
+    finally:
+        profile.leave()
+    if not np.array_equal(weights["w"], model["w"]):
+        raise AssertionError("the worker does not hold what was pushed")
+    return {operation: found[operation] for operation in OPERATIONS}
+
+
+def size_of(packages: tuple[Path, ...] = PACKAGES, library: Path = LIBRARY) -> dict[str, int]:
+    """Return lines and files of packages, modules at the library's top level, and the longest list of parameters."""
+    files = [path for package in packages for path in sorted(package.rglob("*.py"))]
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    return {
+        "lines": sum(len(text.splitlines()) for text in texts),
+        "files": len(files),
+        "modules at the top": sum(path.name != "__init__.py" for path in library.glob("*.py")),
+        "longest list of parameters": max(max(_parameters(ast.parse(text)), default=0) for text in texts),
+    }
+
+
+def hops_document() -> dict[str, Any]:
+    """Count everything, and return the result file's content."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure_hops(Path(folder))
+    rows = [
+        row
+        for operation, hops in found.items()
+        for row in (
+            Row(f"{operation}.files", f"{operation}: files entered", hops.files, ""),
+            Row(f"{operation}.functions", f"{operation}: functions entered", hops.functions, ""),
+            Row(f"{operation}.crossings", f"{operation}: calls from file to file", hops.crossings, ""),
+            Row(f"{operation}.pairs", f"{operation}: pairs of files that call each other", len(hops.pairs), ""),
+        )
+    ]
+    rows += [Row(name.replace(" ", "-"), name, value, "") for name, value in size_of().items()]
+    return {
+        "kind": "hops",
+        "title": TITLE,
+        "machine": machine(),
+        "versions": versions(),
+        "rows": [row.document() for row in rows],
+        "pairs": {operation: [list(pair) for pair in hops.pairs] for operation, hops in found.items()},
+    }
+
+
+def run(out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "hops.json") -> None:
+    """Count what a push and a pull go through, and what the packages come to; write a result file."""
+    document = hops_document()
+    table = Table(title=TITLE)
+    table.add_column("what")
+    table.add_column("counted", justify="right")
+    for row in document["rows"]:
+        table.add_row(row["what"], f"{row['value']:,}")
+    console = Console()
+    console.print(table)
+    for operation, pairs in document["pairs"].items():
+        for first, second in pairs:
+            console.print(f"{operation}: {first} <-> {second}")
+    write_result(out, document)
+    console.print(f"written to {out}")
+
+
+def _parameters(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            yield len([name for name in names if name.arg not in ("self", "cls")])

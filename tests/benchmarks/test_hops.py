@@ -1,0 +1,63 @@
+"""The count of what a push and a pull go through: it counts what it says, and the command writes it down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+from benchmarks.hops import OPERATIONS, Hops, Profile, size_of
+from benchmarks.results import rows_of
+
+CALLER = """
+from b import helped, twice
+def plain(): return 1
+def both(): return helped() + twice(plain)
+def alone(): return plain()
+"""
+HELPER = """
+def helped(): return 1
+def twice(call): return sum(map(lambda number: call(), range(2)))
+"""
+
+
+def test_calls_from_file_to_file_are_counted_and_others_are_not(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "a.py").write_text(CALLER)
+    (tmp_path / "b.py").write_text(HELPER)
+    monkeypatch.syspath_prepend(tmp_path)
+    import a  # type: ignore[import-not-found]
+
+    profile = Profile(tmp_path)
+    profile.watch()
+    try:
+        within = profile.hops(a.alone)
+        across = profile.hops(a.both)
+    finally:
+        profile.leave()
+    assert within == Hops(files=1, functions=2, crossings=0, pairs=())
+    # both -> helped, both -> twice, and twice's lambda -> plain, two times.
+    assert (across.files, across.functions, across.crossings, across.pairs) == (2, 5, 4, (("a.py", "b.py"),))
+
+
+def test_the_size_of_packages_is_that_of_their_files(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "one.py").write_text("def f(a, /, b, *, c): ...\n\n\nclass C:\n    def g(self, a): ...\n")
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "two.py").write_text("x = 1\n")
+    assert size_of((tmp_path,), tmp_path) == {
+        "lines": 6,
+        "files": 3,
+        "modules at the top": 1,
+        "longest list of parameters": 3,
+    }
+
+
+def test_the_command_counts_every_operation(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, ["hops", "--out", str(tmp_path / "hops.json")])
+    assert ran.exit_code == 0, ran.output
+    rows = {row.key: row.value for row in rows_of(json.loads((tmp_path / "hops.json").read_text()))}
+    for operation in OPERATIONS:
+        assert 5 < rows[f"{operation}.files"] < rows[f"{operation}.functions"]
+        assert rows[f"{operation}.crossings"] >= rows[f"{operation}.files"] - 1
