@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from email.utils import parsedate_to_datetime
-
 import httpx
 
 from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Evidence, Finding, ok, skipped, warn
 from pulse_registry.store import LocalFiles, Store, presigner_of
+from pulse_registry.store.http_dates import http_date
 
 _KEY = "clock/object"
 _WARN_S = 30.0
@@ -46,6 +45,7 @@ def _time_of(store: Store) -> float | None:
         return None
     try:
         date = httpx.get(signer.presign(_KEY, 60), timeout=30.0).headers.get("Date", "")
-        return parsedate_to_datetime(date).timestamp()
-    except (httpx.HTTPError, ValueError):
+    except httpx.HTTPError:
         return None
+    told = http_date(date)
+    return None if told is None else told.timestamp()

@@ -62,7 +62,7 @@ def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy
             continue
         written, lease = one
         seconds = policy.orphan_seconds if lease is None else lease.seconds
-        if written + timedelta(seconds=seconds) + _ROUNDED < now:
+        if now - written > timedelta(seconds=seconds) + _ROUNDED:
             found.dead.append(key)
         elif lease is not None:
             found.held[lease.reader] = lease.version

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace, Patience, fail
 from pulse_registry.service.problems import error_of
 from pulse_registry.service.token import check_token, is_loopback
 from pulse_registry.service.wire import content_digest, digest_fits
+from pulse_registry.store.http_dates import http_date
 from pulse_schemas.api import Problem
 
 _SHOWN_CHARACTERS: Final = 2_000
@@ -42,10 +42,7 @@ class Answer:
     @property
     def clock(self) -> datetime:
         """The service's time when it answered; this machine's where it does not tell."""
-        try:
-            return parsedate_to_datetime(self.headers["date"]).astimezone(UTC)
-        except (KeyError, ValueError):
-            return datetime.now(UTC)
+        return http_date(self.headers.get("date", "")) or datetime.now(UTC)
 
 
 class ServiceApi:

@@ -15,7 +15,7 @@ import httpx
 
 from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
 from pulse_registry.proxies import by_way_of, named_proxies
-from pulse_registry.store.retry_after import seconds_asked
+from pulse_registry.store.http_dates import seconds_asked
 
 CHUNK_BYTES: Final = 256 << 10
 """Bodies are sent in pieces of this size: the transport copies what the system did not take at once."""

@@ -16,7 +16,7 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
 )
-from pulse_registry.store.retry_after import seconds_asked
+from pulse_registry.store.http_dates import seconds_asked
 
 _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _DENIED: Final = frozenset({"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "UnauthorizedAccess"})

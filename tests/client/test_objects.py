@@ -208,6 +208,19 @@ def test_urls_are_not_used_to_the_end_of_their_life(pair: Pair) -> None:
     assert len(pair.service.asked) == 2
 
 
+@pytest.mark.parametrize("date", ["Fri, 31 Dec 9999 23:59:59 -2359", f"Mon, 01 Jan 2020 00:00:00 +{'9' * 30}", "soon"])
+def test_a_service_whose_date_is_none_is_taken_to_have_this_machines(pair: Pair, date: str) -> None:
+    honest = pair.script
+
+    def script(asked: Asked) -> Reply:
+        answer = honest(asked)
+        answer.headers["Date"] = date
+        return answer
+
+    pair.service.script = script
+    assert pair.store.get(KEY) == DATA
+
+
 def test_an_expired_url_is_asked_for_anew_once(pair: Pair) -> None:
     pair.store.expect("run", [BELOW])
     pair.bucket_script = lambda asked: Reply(403) if asked.query["X-Amz-Signature"] == ["s1"] else ranged(asked)

@@ -1,4 +1,4 @@
-"""How long a server asks to be left alone: its ``Retry-After``, in either of the forms of RFC 9110."""
+"""Times in a server's headers: how long it asks to be left alone (``Retry-After``), and dates, as RFC 9110 has them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ def seconds_asked(headers: Mapping[str, str]) -> float | None:
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal():
         return min(float(text[:18]), LONGEST_S)
-    until = _moment(text)
+    until = http_date(text)
     if until is None:
         return None
-    now = _moment(headers.get("date", "")) or datetime.now(UTC)
+    now = http_date(headers.get("date", "")) or datetime.now(UTC)
     return min(max(0.0, (until - now).total_seconds()), LONGEST_S)
 
 
-def _moment(text: str) -> datetime | None:
+def http_date(text: str) -> datetime | None:
+    """Return the time that a header says, in UTC; None where it is none, or none that Python can hold."""
     try:
         found = parsedate_to_datetime(text)
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
