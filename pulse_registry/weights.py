@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pulse_kernels import CELL_TYPES, Backend, Cells, Index
 from pulse_registry.digest import Digest
-from pulse_registry.errors import InvalidModel
+from pulse_registry.errors import InvalidArgument, InvalidModel
 from pulse_registry.fit import Fit, fit
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.model import View
@@ -47,22 +47,26 @@ class Weights:
 
     @classmethod
     def empty(cls, geometry: Geometry) -> Self:
-        """Allocate cells that hold nothing in particular."""
-        return cls(
-            geometry,
-            [np.empty(tensor.shape, CELL_TYPES[tensor.dtype].dtype) for tensor in geometry.layout.tensors],
-        )
+        """Allocate cells that hold nothing in particular.
+
+        Raises:
+            InvalidArgument: there is not so much memory.
+        """
+        return cls(geometry, [_allocated(geometry, tensor.shape, tensor.dtype) for tensor in geometry.layout.tensors])
 
     @classmethod
     def in_one_piece(cls, geometry: Geometry) -> Self:
         """Allocate cells that hold nothing in particular, those of a dtype end to end.
 
         Small tensors then lie in huge pages as well (NumPy asks for them from 4 MiB on): a pass over them misses less.
+
+        Raises:
+            InvalidArgument: there is not so much memory.
         """
         sizes: dict[str, int] = {}
         for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
             sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + size
-        left = {dtype: np.empty(size, CELL_TYPES[dtype].dtype) for dtype, size in sizes.items()}
+        left = {dtype: _allocated(geometry, (size,), dtype) for dtype, size in sizes.items()}
         arrays = []
         for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
             arrays.append(left[tensor.dtype][:size].reshape(tensor.shape))
@@ -214,3 +218,13 @@ def parts(group: Group, index: Index) -> Iterator[tuple[int, npt.NDArray[np.int6
         if to > at:
             yield span.tensor, index[at:to].astype(np.int64) + (span.start - base), slice(at, to)
         base, at = end, to
+
+
+def _allocated(geometry: Geometry, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    try:
+        return np.empty(shape, CELL_TYPES[dtype].dtype)
+    except MemoryError as error:
+        raise InvalidArgument(
+            f"the layout {geometry.id} has {geometry.nbytes:,} bytes of cells, and this process can't have as much "
+            "memory: see that it is the layout that you mean (`pulse inspect`), or take a machine with more"
+        ) from error

@@ -16,15 +16,17 @@ import numpy as np
 import pytest
 
 from pulse_kernels import CoderName, get_backend
-from pulse_registry.errors import PulseError, StoreUnavailable, UnsupportedFormat
+from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
+from pulse_registry.fetch import MAX_CELLS
 from pulse_registry.service import link
 from pulse_registry.service.link import Patience
 from pulse_registry.service.store import ServiceStore
 from pulse_registry.service.wire import content_digest
 from pulse_registry.store.s3_listing import Listing
 from pulse_schemas import SchemaError, canonical_json, unseal_record
-from tests.attacks.edits import sealed_bytes
-from tests.faults.harness import Model, garbage, quick
+from tests.attacks.edits import layout, sealed_bytes
+from tests.attacks.make import honest_run
+from tests.faults.harness import Model, copied, garbage, quick
 from tests.fuzz.targets import TARGETS
 from tests.log.builders import DictStore
 
@@ -65,6 +67,22 @@ def test_a_patch_of_a_few_kilobytes_that_changes_every_cell_takes_what_the_layou
         worker.pull(0, into=into)
         assert peak_of(lambda: worker.pull(1, into=into)) < FACTOR[coder] * LAYOUT_BYTES + OVERHEAD
     assert into["w"].tobytes() == model["w"].tobytes()
+
+
+def test_a_layout_of_more_cells_than_memory_holds_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = copied(honest_run("gap").store)
+    layout(lambda document: document["tensors"][0].update(shape=[MAX_CELLS]))(store)
+
+    empty = np.empty
+
+    def full(shape: Any, dtype: Any = float) -> Any:
+        if shape == (MAX_CELLS,):  # as it is but on machines that promise more memory than they have
+            raise MemoryError(f"Unable to allocate {shape}")
+        return empty(shape, dtype)
+
+    monkeypatch.setattr(np, "empty", full)
+    with quick(store) as worker, pytest.raises(InvalidArgument, match="this process can't have as much memory"):
+        worker.load("latest")
 
 
 SIZE = 30_000
