@@ -23,8 +23,8 @@ from pulse_registry.log.keys import layout_key
 from pulse_registry.patch import Patch
 from pulse_registry.pieces import PIECE_BYTES, Pieces, read_pieces
 from pulse_registry.scratch import Scratch
-from pulse_registry.spool import Landing, LocalShard, MemoryShard, ShardBytes, SpoolFile, remove_stale
-from pulse_registry.store import LocalFiles, Store
+from pulse_registry.spool import Landing, MemoryShard, ShardBytes, SpoolFile, remove_stale
+from pulse_registry.store import Store
 from pulse_registry.store.base import read_into
 from pulse_schemas import Fault, KeyframeRef, Layout, ObjectRef, PatchRef, SchemaError
 
@@ -92,7 +92,7 @@ def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int) -
 def fetch_shards(
     store: Store, geometry: Geometry, ref: KeyframeRef, map_: Map, spool: Path | None, *, in_memory: bool = False
 ) -> list[ShardBytes]:
-    """Fetch the plain shards of a keyframe, checked; those of a local store that are not coded are read where they are.
+    """Fetch the plain shards of a keyframe, each byte of them read once, and checked as it was read.
 
     Args:
         store: scoped to the run.
@@ -125,10 +125,6 @@ def fetch_shards(
                 _land_coded(store, part, place, map_, scratch)
         for shard in ref.shards if not coded else ():
             with about(shard.key):
-                local = _local(store, shard)
-                if local is not None:
-                    shards.append(local)
-                    continue
                 # Before anything is made that is as long as it says; pieces say so too, one hash for each.
                 _check_size(shard, store.size(shard.key) if pieces is None else shard.size)
                 landing: Landing = MemoryShard(shard) if in_memory and spool is None else SpoolFile(shard, spool)
@@ -212,29 +208,6 @@ def _land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map, scr
         return memoryview(landing.map())
 
     checked(read, lambda data: _check(shard, data))
-
-
-def _local(store: Store, shard: ObjectRef) -> LocalShard | None:
-    path = store.local_path(shard.key) if isinstance(store, LocalFiles) else None
-    if path is None:
-        return None
-    _check_size(shard, store.size(shard.key))
-    try:
-        local = LocalShard(path)
-    except FileNotFoundError:
-        return None  # a cache has made room meanwhile, or the object was deleted: the store will say
-    try:
-        hasher, size = large_hasher(shard.size), 0
-        buffer = bytearray(min(PIECE_BYTES, shard.size))
-        while got := local.file.readinto(buffer):
-            hasher.update(memoryview(buffer)[:got])
-            size += got
-        _check_size(shard, size)
-        _check_hash(shard, hasher.hexdigest())
-    except BaseException:
-        local.close()
-        raise
-    return local
 
 
 def _in_windows(map_: Map, take: Callable[..., None], items: Sequence[Any]) -> None:

@@ -11,11 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.route import DEFAULT_OBJECT_COST
-from pulse_registry.store import Buffer, ByteRange, LocalFiles, Store, WrapperStore, read_into
+from pulse_registry.store import Buffer, ByteRange, Store, WrapperStore, read_into
 
 SMALL_BYTES, LARGE_BYTES = 16 << 10, 256 << 10
 """A read of no more bytes is nearly all latency; one of no fewer tells of the bandwidth."""
@@ -84,7 +83,3 @@ class TimedStore(WrapperStore):
         began = self._clock()
         read_into(self._store, key, byte_range, buffer)
         self._link.note(byte_range[1] - byte_range[0], self._clock() - began)
-
-    def local_path(self, key: str) -> Path | None:
-        """Return the path of the object's file if the wrapped store has files: see LocalFiles.local_path."""
-        return self._store.local_path(key) if isinstance(self._store, LocalFiles) else None

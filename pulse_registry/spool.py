@@ -72,28 +72,6 @@ class Landing(ShardBytes, Protocol):
         ...
 
 
-class LocalShard:
-    """A file of a local store, read where it is."""
-
-    def __init__(self, path: Path) -> None:
-        """Open it.
-
-        Raises:
-            OSError: it can't be opened.
-        """
-        self.file = path.open("rb", buffering=0)
-
-    def map(self) -> mmap.mmap:
-        """Return its bytes as read-only memory."""
-        return mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def close(self) -> None:
-        """Close it."""
-        self.file.close()
-
-    keep = close
-
-
 class MemoryShard:
     """A shard in memory of its own, which lives as long as an array of it does."""
 

@@ -64,7 +64,7 @@ class NodeCache:
         self._spoilt: set[str] = set()  # and of those that were damaged by a process before this one
         self._closed = threading.Event()
 
-    def descriptor(self, key: str, ref: ObjectRef, start: int, stop: int, *, whole: bool = False) -> int | None:
+    def descriptor(self, key: str, ref: ObjectRef, start: int, stop: int) -> int | None:
         """Return a new descriptor to read bytes of an object from, once they are there; None: go to the store.
 
         Args:
@@ -72,7 +72,6 @@ class NodeCache:
             ref: what the record says of it.
             start: of the bytes.
             stop: of the bytes.
-            whole: wait until the object has been checked and has its name.
 
         Raises:
             NotFound, CorruptObject, AccessDenied, StoreUnavailable: as the store.
@@ -83,7 +82,7 @@ class NodeCache:
                 if found is None and (ref.blake3 in self._past or self._closed.is_set()):
                     return None
                 if found is None:
-                    found = self._landing(key, ref, start, stop, whole)
+                    found = self._landing(key, ref, start, stop)
                 if found is not None:
                     return found
             self.bypass(key, ref, "objects are removed from it before they can be read; it is too small")
@@ -123,7 +122,7 @@ class NodeCache:
         if pool is not None:
             pool.shutdown()
 
-    def _landing(self, key: str, ref: ObjectRef, start: int, stop: int, whole: bool) -> int | None:
+    def _landing(self, key: str, ref: ObjectRef, start: int, stop: int) -> int | None:
         """Wait for bytes of an object that is not whole yet, whoever downloads it; None: look again."""
         with self._mutex:
             download = self._downloads.get(ref.blake3)
@@ -132,7 +131,7 @@ class NodeCache:
             with ExitStack() as stack:
                 stack.callback(part.close)
                 if not part.lock():
-                    return self._watch(key, part, start, stop, whole)
+                    return self._watch(key, part, start, stop)
                 download = self._begin(key, part)
                 if download is not None:
                     stack.pop_all()  # it closes the part
@@ -142,9 +141,6 @@ class NodeCache:
         if download is None:
             return None
         download.wait(start, stop)
-        if whole:
-            download.whole.result()
-            return None
         return download.part.duplicate()
 
     def _begin(self, key: str, part: Part) -> Download | None:
@@ -177,11 +173,11 @@ class NodeCache:
         elif whole is False and not part.resumed:
             self.bypass(key, part.ref, "what the store gave is not what was committed")
 
-    def _watch(self, key: str, part: Part, start: int, stop: int, whole: bool) -> int | None:
+    def _watch(self, key: str, part: Part, start: int, stop: int) -> int | None:
         """Wait for bytes that another process, or thread, downloads; None: look again."""
         seen, since, pause = -1, self._clock(), _PAUSES[0]
         while not self._closed.is_set():
-            if not whole and part.has(start, stop):
+            if part.has(start, stop):
                 return part.duplicate()
             if part.lock() or not part.is_named():
                 return None  # it was finished, given up, or its process has died

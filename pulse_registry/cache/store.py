@@ -6,12 +6,11 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from pathlib import Path
 
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.node import NodeCache
 from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.store import Buffer, ByteRange, LocalFiles, Store, WrapperStore, read_into
+from pulse_registry.store import Buffer, ByteRange, Store, WrapperStore, read_into
 from pulse_registry.store.base import check_buffer
 from pulse_schemas import ObjectRef
 
@@ -103,18 +102,6 @@ class CachedStore(WrapperStore):
         """Return the object's size in bytes: that of a copy which is there, else as the store says."""
         ref = self._expected.get(key)
         return ref.size if ref is not None and self._folder.holds(ref) else super().size(key)
-
-    def local_path(self, key: str) -> Path | None:
-        """Return the path of the object's copy, once it is whole: see LocalFiles.local_path.
-
-        Another process may remove the copy at any time, to make room.
-        """
-        ref = self._expected.get(key)
-        descriptor = self._node.descriptor(key, ref, 0, ref.size, whole=True) if ref is not None and ref.size else None
-        if ref is not None and descriptor is not None:
-            os.close(descriptor)
-            return self._folder.file(ref)
-        return self._store.local_path(key) if isinstance(self._store, LocalFiles) else None
 
     def close(self) -> None:
         """End the downloads under way; what has landed stays. Idempotent."""

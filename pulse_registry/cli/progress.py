@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pulse_registry.checkpoint.files import FileOperations
-from pulse_registry.store import Body, Buffer, ByteRange, LocalFiles, Store, Stream, WrapperStore, body_size
+from pulse_registry.store import Body, Buffer, ByteRange, Store, Stream, WrapperStore, body_size
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -75,7 +75,7 @@ class Meter:
 
 
 class MeteredStore(WrapperStore):
-    """Tells a meter of all bytes that go through a store; files are mapped through it and counted whole."""
+    """Tells a meter of all bytes that go through a store."""
 
     def __init__(self, store: Store, meter: Meter) -> None:
         """Wrap a store."""
@@ -95,13 +95,6 @@ class MeteredStore(WrapperStore):
             return
         super().put(key, data, if_absent=if_absent)
         self._meter.add(body_size(data))
-
-    def local_path(self, key: str) -> Path | None:
-        """Return the path of the object's file if the wrapped store has files: see LocalFiles.local_path."""
-        path = self._store.local_path(key) if isinstance(self._store, LocalFiles) else None
-        if path is not None and path.is_file():
-            self._meter.add(path.stat().st_size)
-        return path
 
 
 class MeteredFiles(FileOperations):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final
 
-from pulse_registry.store import Body, LocalFiles, RetryStore, Store, WrapperStore
+from pulse_registry.store import Body, FileStore, RetryStore, Store, WrapperStore
 
 PREFIX: Final = "pulse-doctor-"
 """Every examination writes below a folder that begins so, and nowhere else."""
@@ -41,10 +39,6 @@ class LedgerStore(WrapperStore):
             self._keys.add(key)
         self._store.put(key, data, if_absent=if_absent)
 
-    def local_path(self, key: str) -> Path | None:
-        """Return the path of the object's file if the wrapped store has files: see LocalFiles.local_path."""
-        return self._store.local_path(key) if isinstance(self._store, LocalFiles) else None
-
 
 def remove_folder(store: Store, folder: str, keys: Iterable[str] = ()) -> int:
     """Remove all that is listed below a folder, and keys that may not be; return how many there were.
@@ -57,10 +51,8 @@ def remove_folder(store: Store, folder: str, keys: Iterable[str] = ()) -> int:
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="pulse-doctor") as pool:
         for _ in pool.map(patient.delete, sorted(found)):
             pass
-    path = patient.local_path(f"{folder}/any")
-    if path is not None:
-        # The objects are gone, but a file system keeps their folders.
-        shutil.rmtree(path.parent, ignore_errors=True)
+    if isinstance(store, FileStore):
+        store.remove_folders(folder)  # the objects are gone, but a file system keeps their folders
     return len(found)
 
 

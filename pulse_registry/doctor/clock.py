@@ -6,7 +6,8 @@ import httpx
 
 from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Evidence, Finding, ok, skipped, warn
-from pulse_registry.store import LocalFiles, Store, presigner_of
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.store import Store, modified, presigner_of
 from pulse_registry.store.http_dates import http_date
 
 _KEY = "clock/object"
@@ -36,16 +37,13 @@ def clocks_agree(store: Store, context: Context) -> Finding:
 
 
 def _time_of(store: Store) -> float | None:
-    if isinstance(store, LocalFiles):
-        path = store.local_path(_KEY)
-        if path is not None:
-            return path.stat().st_mtime
+    """Return the time by what checks signatures, where there are any; else by what dates objects."""
     signer = presigner_of(store)
-    if signer is None:
-        return None
     try:
+        if signer is None:
+            return modified(store, _KEY).timestamp()
         date = httpx.get(signer.presign(_KEY, 60), timeout=30.0).headers.get("Date", "")
-    except httpx.HTTPError:
+    except (httpx.HTTPError, InvalidArgument):
         return None
     told = http_date(date)
     return None if told is None else told.timestamp()

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from pulse_registry.errors import CorruptObject, InvalidArgument
@@ -217,24 +216,6 @@ class HasPresigner(Protocol):
 
     def presigner(self) -> Presigner | None:
         """Return what signs URLs for this store's keys, or None."""
-        ...
-
-
-@runtime_checkable
-class LocalFiles(Protocol):
-    """A store whose objects are files that this process can open, so that large ones can be mapped.
-
-    Wrappers that watch or change reads don't have this ability: it would lead around them.
-    """
-
-    def local_path(self, key: str) -> Path | None:
-        """Return the path of the file that is, or would be, the object; None if objects are no files after all.
-
-        An open file stays whole even if the object is replaced or deleted. The file is only to be read.
-
-        Raises:
-            InvalidArgument: the key is not valid.
-        """
         ...
 
 

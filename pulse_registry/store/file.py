@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 from pulse_registry.errors import AlreadyExists, InvalidArgument, StoreUnavailable
 from pulse_registry.store.base import Body, body_views
 from pulse_registry.store.fsspec_store import FsspecStore, translated
-from pulse_registry.store.keys import TEMP_PREFIX, check_prefix, key_problem
+from pulse_registry.store.keys import TEMP_PREFIX, check_key, check_prefix, key_problem
 
 # writev takes at most IOV_MAX buffers (1,024 on Linux and macOS) and, on macOS, 2^31 - 1 bytes.
 _WRITE_BUFFERS = 512
@@ -84,9 +84,15 @@ class FileStore(FsspecStore):
         folder, slash, _ = prefix.rpartition("/")
         return self._walk(folder + slash, prefix, after)
 
-    def local_path(self, key: str) -> Path:
-        """Return the path of the file that is, or would be, the object: see LocalFiles.local_path."""
-        return Path(self._path(key))
+    def remove_folders(self, prefix: str) -> None:
+        """Remove the folders that deleted objects leave behind: those below a prefix, and its own, that are empty."""
+        check_key(prefix)
+        for _, folders, _, descriptor in os.fwalk(self._path(prefix), topdown=False):
+            for folder in folders:
+                with suppress(OSError):  # something is in it, or is being put there
+                    os.rmdir(folder, dir_fd=descriptor)
+        with suppress(OSError):
+            os.rmdir(self._path(prefix))
 
     def remove_leftovers(self, older_than_s: float, now: Callable[[], float] = time.time) -> int:
         """Remove the half-written files of crashed writers, and return how many there were.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 
 from pulse_registry.store.base import (
     Body,
     Buffer,
     ByteRange,
-    LocalFiles,
     Presigner,
     SignedPut,
     Store,
@@ -86,11 +84,6 @@ class PrefixStore(WrapperStore):
     def modified(self, key: str) -> datetime:
         """Return when the object was last written, by the store's clock: see Dated.modified."""
         return super().modified(self._whole(key))
-
-    def local_path(self, key: str) -> Path | None:
-        """Return the path of the object's file if the wrapped store has files: see LocalFiles.local_path."""
-        whole = self._whole(key)
-        return self._store.local_path(whole) if isinstance(self._store, LocalFiles) else None
 
     def presigner(self) -> Presigner | None:
         """Return what signs URLs for this view's keys, or None if the wrapped store can't."""

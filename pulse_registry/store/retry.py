@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from pathlib import Path
 from typing import Final, NoReturn, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.store.base import Body, Buffer, ByteRange, LocalFiles, Store, modified, read_into
+from pulse_registry.store.base import Body, Buffer, ByteRange, Store, modified, read_into
 from pulse_registry.store.wrapper import WrapperStore
 
 T = TypeVar("T")
@@ -220,10 +219,6 @@ class RetryStore(WrapperStore):
     def modified(self, key: str) -> datetime:
         """Return when the object was last written, by the store's clock, with retries: see Dated.modified."""
         return self._retry(lambda: modified(self._store, key))
-
-    def local_path(self, key: str) -> Path | None:
-        """Return the path of the object's file if the wrapped store has files: see LocalFiles.local_path."""
-        return self._store.local_path(key) if isinstance(self._store, LocalFiles) else None
 
     def _resumed(self, keys: Iterator[str], prefix: str, after: str | None) -> Iterator[str]:
         """Yield the keys; a listing that breaks off is asked for anew, from the last key on."""

@@ -203,7 +203,6 @@ def test_a_disk_that_fails_at_any_call_fails_no_read(
                 buffer = bytearray(200)
                 node.view.get_into(ref.key, (50, 250), buffer)
                 assert buffer == data_of(n, 300)[50:250]
-                assert node.view.local_path(ref.key) in (None, node.path / ref.blake3)
             node.view.close()
         assert len(node.events) < 5, "it is told once for each reason"
 
@@ -271,13 +270,6 @@ class Crowd(RuleBasedStateMachine):
         stop = data.draw(st.integers(start + 1, SIZES[number]))
         found = self.nodes[at].read(self.refs[at][number], (start, stop))
         assert found == data_of(number, SIZES[number])[start:stop]
-
-    @rule(at=st.integers(0, 2), number=st.integers(0, len(SIZES) - 1))
-    def map(self, at: int, number: int) -> None:
-        path = self.nodes[at].view.local_path(self.refs[at][number].key)
-        if path is not None:
-            self.nodes[at].settle()
-            assert path.read_bytes() == data_of(number, SIZES[number])
 
     @rule(at=st.integers(0, 2), number=st.integers(0, len(SIZES) - 1))
     def discard(self, at: int, number: int) -> None:

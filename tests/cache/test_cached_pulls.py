@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import pulse_registry
-from pulse_registry import spool
 from pulse_registry.cache import CacheFolder, part
 from pulse_registry.errors import CorruptObject
 from pulse_registry.events import Event
@@ -111,22 +110,6 @@ def test_a_cache_too_small_for_the_run_costs_no_bit(
     store, states = pushed
     assert pull(store, tmp_path, limit=limit) == states[-1]
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= limit + 20
-
-
-def test_plain_keyframes_are_read_where_they_lie_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, states = filled(DictStore())
-    refused: list[object] = []
-
-    class NoSpool(spool.SpoolFile):
-        def __init__(self, *where: Any) -> None:
-            refused.append(where)
-            super().__init__(*where)
-
-    monkeypatch.setattr("pulse_registry.fetch.SpoolFile", NoSpool)
-    assert pull(store, tmp_path) == states[-1]
-    assert not refused
-    assert pull(store, None) == states[-1]
-    assert refused
 
 
 def test_a_keyframe_that_is_removed_before_it_is_opened_comes_from_the_store(

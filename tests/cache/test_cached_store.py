@@ -73,7 +73,6 @@ def test_what_was_not_expected_goes_to_the_store_and_leaves_nothing(node: Node) 
     node.objects.put("log/0", b"record")
     assert node.view.get("log/0") == b"record"
     assert node.view.get("log/0", (0, 3)) == b"rec"
-    assert node.view.local_path("log/0") is None
     assert not node.path.exists()
 
 
@@ -95,17 +94,6 @@ def test_another_process_finds_what_one_has_fetched(node: Node) -> None:
     assert other.read(ref) == data_of(1, 300)
     assert other.store.bytes_read == 0
     other.view.close()
-
-
-def test_a_whole_object_can_be_mapped_where_it_lies_and_outlives_its_name(node: Node) -> None:
-    ref = node.add(1, 300)
-    path = node.view.local_path(ref.key)
-    assert path is not None
-    assert path.parent == node.path
-    with path.open("rb") as file:
-        assert node.view.discard(ref.key)
-        assert file.read() == data_of(1, 300)
-    assert not path.exists()
 
 
 def test_ranges_are_served_as_they_land(tmp_path: Path) -> None:
@@ -165,11 +153,9 @@ def test_what_a_killed_process_has_left_is_never_trusted_unchecked(node: Node) -
     read = node.read(ref)
     if read != whole:  # which the reader finds out; it got it before the end of the download, which did too
         assert node.view.discard(ref.key), "there was something to drop"
-    path = node.view.local_path(ref.key)
-    assert path is not None
-    assert path.read_bytes() == whole
     assert node.read(ref) == whole
     node.settle()
+    assert (node.path / ref.blake3).read_bytes() == whole
     assert node.whole == {ref.blake3}
     assert node.events == []
 

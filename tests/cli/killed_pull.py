@@ -21,7 +21,7 @@ import pulse_registry.cli.session
 from pulse_kernels import get_backend
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.cli import main
-from pulse_registry.store import Body, ByteRange, LocalFiles, Store, WrapperStore, open_store
+from pulse_registry.store import Body, ByteRange, Store, WrapperStore, open_store
 from pulse_registry.weights import Weights
 
 
@@ -69,12 +69,6 @@ class SteppedStore(WrapperStore):
 
     def delete(self, key: str) -> None:
         step.around(super().delete, key)
-
-    def local_path(self, key: str) -> Path | None:
-        path: Path | None = None
-        if isinstance(self._store, LocalFiles):
-            path = step.around(self._store.local_path, key)
-        return path
 
 
 class SteppedFiles(FileOperations):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,11 +9,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.errors import CorruptObject, InvalidArgument
 from pulse_registry.store import (
-    CountingStore,
     Fault,
     FaultStore,
-    FileStore,
-    LocalFiles,
     MemoryStore,
     PrefixStore,
     ReadsInto,
@@ -74,23 +70,6 @@ def test_a_view_of_a_view_joins_the_prefixes() -> None:
 def test_a_prefix_that_is_no_key_is_refused(prefix: str) -> None:
     with pytest.raises(InvalidArgument):
         PrefixStore(MemoryStore(next(_names)), prefix)
-
-
-def test_a_view_of_a_file_store_knows_the_files_and_one_of_memory_has_none(tmp_path: Path) -> None:
-    view = PrefixStore(PrefixStore(FileStore(tmp_path), "runs"), "a")
-    view.put("b/c", b"data")
-    path = view.local_path("b/c")
-    assert path == tmp_path / "runs/a/b/c"
-    assert path.read_bytes() == b"data"
-    assert PrefixStore(MemoryStore(next(_names)), "a").local_path("b") is None
-    with pytest.raises(InvalidArgument):
-        view.local_path("../b")
-
-
-def test_wrappers_that_watch_or_change_reads_are_not_led_around(tmp_path: Path) -> None:
-    for store in (CountingStore(FileStore(tmp_path)), FaultStore(FileStore(tmp_path), [])):
-        assert not isinstance(store, LocalFiles)
-        assert PrefixStore(store, "a").local_path("b") is None
 
 
 class _SigningStore(MemoryStore):

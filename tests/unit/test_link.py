@@ -10,7 +10,7 @@ import pulse_registry
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.link import LARGE_BYTES, SMALL_BYTES, Link, TimedStore
 from pulse_registry.route import DEFAULT_OBJECT_COST
-from pulse_registry.store import FileStore, LatencyStore, Store, read_into
+from pulse_registry.store import LatencyStore, Store, read_into
 from tests.log.builders import DictStore
 
 
@@ -93,13 +93,6 @@ def test_a_failed_read_is_not_measured():
             store.get("none")
     assert link.object_cost() == DEFAULT_OBJECT_COST
     assert next(ticks) == 20
-
-
-def test_local_files_stay_local(tmp_path):
-    files = FileStore(tmp_path)
-    files.put("a", b"x")
-    assert TimedStore(files, Link()).local_path("a") == files.local_path("a")
-    assert TimedStore(DictStore(), Link()).local_path("a") is None
 
 
 def test_a_negative_price_is_refused_on_opening(tmp_path):
