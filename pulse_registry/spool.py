@@ -1,13 +1,13 @@
 """The spool: where a keyframe's shards lie while they are fetched and read.
 
 In a folder that the caller named, they have names made of their hashes, so that a pull after one that died finds what
-was fetched. Elsewhere they are unnamed files, or memory of this process.
+was fetched; what is not ours under such a name is left alone. Elsewhere they are unnamed files, or memory of this
+process.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 import re
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.home import Home
+from pulse_registry.owned import NotOurs, open_file, take_lock
 from pulse_registry.temporary import temporary_folder
 from pulse_schemas import ObjectRef
 
@@ -176,19 +177,23 @@ class SpoolFile:
         self._descriptor, self._path = -1, None
 
     def _open_named(self, path: Path) -> None:
-        """Open the file of this name and lock it, unless another pull is at work on it."""
-        while True:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        """Open the file of this name and lock it, unless it is not ours or another pull is at work on it."""
+        removed = True
+        while removed:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                found = os.fstat(descriptor)
+                descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
+            except (NotOurs, PermissionError):
+                return  # what another user has put there is not gone on with: it could change after it was checked
+            try:
+                taken = take_lock(descriptor)
             except OSError:
-                os.close(descriptor)  # taken, or a file system without locks: an unnamed file does as well
-                return
-            if found.st_nlink:
+                taken = False  # a file system without locks: an unnamed file does as well
+            found = os.fstat(descriptor)
+            removed = taken and not found.st_nlink  # by whoever held it until just now
+            if taken and not removed:
                 self._descriptor, self._path, self.resumed = descriptor, path, found.st_size > 0
-                return
-            os.close(descriptor)  # whoever held it has just removed it
+            else:
+                os.close(descriptor)
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -217,12 +222,14 @@ def spool_of(folder: str | os.PathLike[str] | None) -> Path | None:
 
 
 def remove_stale(folder: Path, now: float | None = None) -> None:
-    """Remove files that pulls left in the folder which died long ago; failures are no matter."""
+    """Remove files that pulls of this user left in the folder which died long ago; failures are no matter."""
     before = (time.time() if now is None else now) - STALE_SECONDS
     with suppress(OSError):
         for path in folder.iterdir():
-            if PART.fullmatch(path.name) and path.stat().st_mtime < before:
-                path.unlink(missing_ok=True)
+            if PART.fullmatch(path.name):
+                found = path.lstat()
+                if found.st_uid == os.geteuid() and found.st_mtime < before:
+                    path.unlink(missing_ok=True)
 
 
 def reserve(descriptor: int, size: int) -> None:

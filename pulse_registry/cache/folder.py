@@ -7,16 +7,15 @@ loss, and anything may be deleted at any time.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.owned import NotOurs, make_folder, open_file, take_lock
 from pulse_schemas import ObjectRef
 
 NAME = re.compile(r"[0-9a-f]{64}(?P<part>\.part)?")
@@ -25,8 +24,6 @@ LEDGER = ".pulse-cache"
 """Holds how many bytes the objects take; whoever makes one, or removes some for it, holds the lock on it."""
 _LEDGER_SECONDS = 10.0
 _DIGITS = 20
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Nothing that lies under a name, be it a link or a pipe, leads elsewhere or keeps us waiting."""
 
 
 class CacheFolder:
@@ -60,19 +57,16 @@ class CacheFolder:
     def open(self, ref: ObjectRef) -> int | None:
         """Return a new descriptor of a whole object, which counts as used now; None if it is not there.
 
-        What can't be the object, by its size or its owner, is removed.
+        What can't be the object, by its size or because it is not ours, is removed.
         """
         try:
-            descriptor = os.open(self.file(ref), os.O_RDONLY | _OPEN)
+            descriptor = open_file(self.file(ref), os.O_RDONLY)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
+        except NotOurs:
             self.file(ref).unlink(missing_ok=True)
             return None
-        found = os.fstat(descriptor)
-        if not is_ours(found) or found.st_size != ref.size:
+        if os.fstat(descriptor).st_size != ref.size:
             os.close(descriptor)
             self.file(ref).unlink(missing_ok=True)
             return None
@@ -97,13 +91,11 @@ class CacheFolder:
 
     def open_part(self, ref: ObjectRef) -> int:
         """Return a new descriptor of an object on its way, which is made, empty, if it is not there."""
-        path = self.part(ref)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN, 0o600)
+            return open_file(self.part(ref), os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN, 0o600)
-        return _refuse_others(descriptor)
+            make_folder(self.path)
+            return open_file(self.part(ref), os.O_RDWR | os.O_CREAT)
 
     def part(self, ref: ObjectRef) -> Path:
         """Return where an object on its way lies."""
@@ -147,7 +139,7 @@ class CacheFolder:
     def limit(self) -> int:
         """Return the bound on all objects together, in bytes."""
         if self._limit is None:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.path)
             disk = os.statvfs(self.path)
             self._limit = max(1, disk.f_frsize * disk.f_blocks // 2)
         return self._limit
@@ -155,26 +147,27 @@ class CacheFolder:
     @contextmanager
     def _ledger(self) -> Iterator[int]:
         """Hold the lock on the folder; the descriptor is of the file that says what the objects take."""
-        descriptor = _refuse_others(os.open(self.path / LEDGER, os.O_RDWR | os.O_CREAT | _OPEN, 0o600))
+        descriptor = open_file(self.path / LEDGER, os.O_RDWR | os.O_CREAT)
         try:
-            ends = time.monotonic() + _LEDGER_SECONDS
-            while not take_lock(descriptor):
-                if time.monotonic() > ends:
-                    raise OSError(errno.EBUSY, "another process has locked it for long")
-                time.sleep(0.002)
+            if not take_lock(descriptor, _LEDGER_SECONDS):
+                raise OSError(errno.EBUSY, "another process has locked it for long")
             yield descriptor
         finally:
             os.close(descriptor)
 
     def _evict(self, most: int) -> int:
-        """Remove the least recently used objects until they take ``most`` bytes; return what they take then."""
+        """Remove the least recently used objects until they take ``most`` bytes; return what they take then.
+
+        What other users have put there is neither counted nor touched.
+        """
         found: list[tuple[int, str, int]] = []
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if NAME.fullmatch(entry.name):
                     with suppress(FileNotFoundError):
                         about = entry.stat(follow_symlinks=False)
-                        found.append((about.st_mtime_ns, entry.name, about.st_size))
+                        if about.st_uid == os.geteuid():
+                            found.append((about.st_mtime_ns, entry.name, about.st_size))
         total = sum(size for *_, size in found)
         for _, name, size in sorted(found):
             if total <= most:
@@ -190,7 +183,7 @@ class CacheFolder:
             path.unlink(missing_ok=True)
             return True
         try:
-            descriptor = os.open(path, os.O_RDWR | _OPEN)
+            descriptor = open_file(path, os.O_RDWR)
         except FileNotFoundError:
             return True
         except OSError:
@@ -202,28 +195,6 @@ class CacheFolder:
             return True
         finally:
             os.close(descriptor)
-
-
-def take_lock(descriptor: int) -> bool:
-    """Lock an open file, unless somebody else has; the lock goes with its last descriptor, or the process."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def is_ours(found: os.stat_result) -> bool:
-    """Tell whether a file is a plain one that nobody but this user can change: it may be mapped."""
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
-
-
-def _refuse_others(descriptor: int) -> int:
-    """Return a descriptor, unless its file is not ours: then it is closed."""
-    if not is_ours(os.fstat(descriptor)):
-        os.close(descriptor)
-        raise OSError(errno.EACCES, "a file in it is another user's, no plain file, or may be written by others")
-    return descriptor
 
 
 def _count(ledger: int, total: int) -> None:

@@ -8,12 +8,12 @@ bytes have been checked against the object's BLAKE3, the marks are cut off and t
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import threading
 
-from pulse_registry.cache.folder import CacheFolder, take_lock
+from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.hashing import large_hasher
+from pulse_registry.owned import release_lock, take_lock
 from pulse_registry.spool import reserve
 from pulse_schemas import ObjectRef
 
@@ -124,6 +124,5 @@ class Part:
         """Let go of it, and of the right to write it. Idempotent."""
         with self._mutex:
             if self._descriptor >= 0:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a duplicate would keep it
-                os.close(self._descriptor)
+                release_lock(self._descriptor)
             self._descriptor = -1

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import Conflict, InvalidArgument
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import INDEX_NAME, Shard, index_document
+from pulse_registry.owned import hold_lock, release_lock
 from pulse_registry.spool import PART
 from pulse_schemas import Schema
 
@@ -54,7 +54,7 @@ class CheckpointFolder:
         self.mark: Mark | None = None
         self.shards: list[str] = []
         self._lock_seconds = lock_seconds
-        self._lock: FileLock | None = None
+        self._lock: int | None = None
 
     def __enter__(self) -> Self:
         """Make the folder if need be, lock it, look at it, and clear up after pulls that were cut off.
@@ -69,25 +69,26 @@ class CheckpointFolder:
         if self.path.is_dir():
             self._look()  # before anything is written into somebody else's folder
         self.files.make_folder(self.path)
-        lock = FileLock(self.path / LOCK_NAME, timeout=self._lock_seconds)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise Conflict(f"another pull into {self.path} is under way; wait for its end, then try again") from error
-        self._lock = lock
+        self._lock = hold_lock(self.path / LOCK_NAME, self._lock_seconds)
+        if self._lock is None:
+            raise Conflict(f"another pull into {self.path} is under way; wait for its end, then try again")
         try:
             self._look()
             self.tidy()
         except BaseException:
-            lock.release()
+            self._release()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._release()
+
+    def _release(self) -> None:
         if self._lock is not None:
-            self._lock.release()
+            release_lock(self._lock)
+        self._lock = None
 
     def suffix(self, version: int) -> str:
         """Return what the names of a version's new files have before ``.safetensors``: none of them is taken."""

@@ -20,6 +20,7 @@ from pulse_registry.checkpoint.shards import MappedShards, shards_in
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import Shard, shards_of
+from pulse_registry.owned import NotOurs
 from pulse_registry.registry import Registry
 from pulse_registry.timeline import Phase
 from pulse_registry.versions import PullResult, Version
@@ -204,6 +205,8 @@ def _tidy(out: CheckpointFolder, keep: list[str] | None = None, *, spool: bool =
 def _typed(folder: Path) -> Iterator[None]:
     try:
         yield
+    except NotOurs as error:
+        raise InvalidArgument(f"{error.filename}: {error.strerror}; remove it, or choose another folder") from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         advice = "the disk is full: free space, then try again" if full else error.strerror or str(error)

@@ -7,17 +7,17 @@ is not enough.
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from filelock import FileLock, Timeout
-
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import AlreadyExists, Conflict, InvalidArgument, StoreUnavailable
+from pulse_registry.owned import NotOurs, hold_lock, own_folder, release_lock
 
 _LOCK = ".lock"
 
@@ -33,38 +33,41 @@ class Workshop:
     def __init__(self, path: Path, files: FileOperations) -> None:
         self.path = path
         self.files = files
-        self._lock = FileLock(path / _LOCK, timeout=0)
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        """Make and empty the folder.
+        """Make and empty the folder, which is nobody else's.
 
         Raises:
             Conflict: another process is at work in it.
-            OSError: it can't be written.
+            OSError: it can't be written; NotOurs, if it is a link or others may write into it.
         """
-        self.files.make_folder(self.path)
-        try:
-            self._lock.acquire()
-        except Timeout as error:
-            raise Conflict(f"another process is at work in {self.path}; wait for its end, then try again") from error
-        self._empty()
+        self.files.make_folder(self.path.parent)
+        with ExitStack() as stack:
+            folder = stack.enter_context(own_folder(self.path))
+            lock = hold_lock(_LOCK, 0.0, folder)
+            if lock is None:
+                raise Conflict(f"another process is at work in {self.path}; wait for its end, then try again")
+            stack.callback(self._leave, folder, lock)
+            _empty(folder)
+            self._open = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Remove the folder and all that is in it; what can't be removed now goes the next time."""
+        self._open.close()
+
+    def _leave(self, folder: int, lock: int) -> None:
         try:
-            self._empty()
-            (self.path / _LOCK).unlink(missing_ok=True)
-        except OSError:
-            self._lock.release()
-            return
-        self._lock.release()
-        try:
-            self.path.rmdir()
-        except OSError:
-            return  # another process has come in since
+            with suppress(OSError):
+                _empty(folder)
+                os.unlink(_LOCK, dir_fd=folder)
+        finally:
+            release_lock(lock)
+        with suppress(OSError):
+            self.path.rmdir()  # unless another process has come in since
 
     def folder(self, name: str) -> Path:
         """Make an empty folder in here."""
@@ -87,12 +90,16 @@ class Workshop:
             raise
         self.files.sync_folder(place.parent)
 
-    def _empty(self) -> None:
-        for entry in self.path.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            elif entry.name != _LOCK:
-                self.files.remove(entry)
+
+def _empty(folder: int) -> None:
+    """Remove all that is in an open folder but its lock; no link in it is followed."""
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
+        if is_folder:
+            shutil.rmtree(name, dir_fd=folder)
+        elif name != _LOCK:
+            os.unlink(name, dir_fd=folder)
 
 
 def taken(place: Path) -> AlreadyExists:
@@ -111,6 +118,8 @@ def typed(folder: Path) -> Iterator[None]:
     """Turn what goes wrong with files into errors of the tree."""
     try:
         yield
+    except NotOurs as error:
+        raise InvalidArgument(f"{error.filename}: {error.strerror}; remove it, or choose another folder") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreUnavailable(f"{folder}: the disk is full: free space, then try again") from error

@@ -1,6 +1,7 @@
 """What was seen of a run, kept from one process to the next: the newest record, sealed.
 
 A store that says less than that later was rolled back; one that says something else at its number tells two stories.
+The folder is this user's alone: what another could take away, or put there, would be no memory.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Final, Literal
 
 from blake3 import blake3
-from filelock import FileLock, Timeout
 
 from pulse_registry.errors import CorruptObject, InvalidArgument, StoreUnavailable
+from pulse_registry.owned import NotOurs, hold_lock, open_file, own_folder, release_lock, replace_file
 from pulse_schemas import Schema, SchemaError
 
 STATE_VARIABLE: Final = "PULSE_STATE_DIR"
 _LOCK_S: Final = 30.0
+_FILE: Final = "newest.json"
+_MAX_BYTES: Final = 64 << 20
+"""Of that file: far more than a record takes."""
 _NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
@@ -40,22 +44,32 @@ class Memory:
         """Prepare; no I/O yet. ``folder`` holds all runs of all registries."""
         self._url, self._run = url, run
         self.folder = folder / f"{run}-{blake3(url.encode()).hexdigest()[:16]}"
-        self._file = self.folder / "newest.json"
+        self._file = self.folder / _FILE
 
     def newest(self) -> Seen | None:
         """Return the newest record that was seen, None if none ever was.
 
         Raises:
             CorruptObject: the file is damaged.
-            InvalidArgument: the folder may not be used.
+            InvalidArgument: the folder may not be used, or it or the file is not this user's alone.
             StoreUnavailable: it can't be read.
         """
         try:
-            data = self._file.read_bytes()
+            with own_folder(self.folder, make=False) as folder:
+                return self._read(folder)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._failed(error) from error
+
+    def _read(self, folder: int) -> Seen | None:
+        try:
+            descriptor = open_file(_FILE, os.O_RDONLY, folder)
+        except FileNotFoundError:
+            return None
+        with open(descriptor, "rb") as file:
+            # One that is larger is damaged; none is read whole before that is known.
+            data = file.read() if os.fstat(descriptor).st_size <= _MAX_BYTES else b""
         try:
             seen = Seen.unseal(data)
         except SchemaError as error:
@@ -75,11 +89,12 @@ class Memory:
         Raises:
             CorruptObject, InvalidArgument, StoreUnavailable: as ``newest``, or it can't be written.
         """
-        with self._locked():
-            known = self.newest()
+        with self._locked() as folder:
+            known = self._read(folder)
             if known is not None and known.seq >= seq:
                 return known if known.seq == seq and known.record.encode() != sealed else None
-            self._write(self._file, Seen(url=self._url, run=self._run, seq=seq, record=sealed.decode()).seal())
+            seen = Seen(url=self._url, run=self._run, seq=seq, record=sealed.decode())
+            replace_file(folder, _FILE, seen.seal())
             return None
 
     def keep_evidence(self, seq: int, *records: bytes) -> list[Path]:
@@ -88,34 +103,30 @@ class Memory:
         Raises:
             InvalidArgument, StoreUnavailable: they can't be written.
         """
-        with self._locked():
-            files = [self.folder / f"fork-{seq:012d}-{blake3(sealed).hexdigest()[:16]}.json" for sealed in records]
-            for file, sealed in zip(files, records, strict=True):
-                self._write(file, sealed)
-            return files
+        with self._locked() as folder:
+            names = [f"fork-{seq:012d}-{blake3(sealed).hexdigest()[:16]}.json" for sealed in records]
+            for name, sealed in zip(names, records, strict=True):
+                replace_file(folder, name, sealed)
+            return [self.folder / name for name in names]
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[int]:
+        """Open the folder, which is made if need be, and hold its lock: one process at a time writes."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with FileLock(self.folder / "lock", timeout=_LOCK_S):
-                yield
-        except Timeout as error:
-            raise StoreUnavailable(f"{self.folder} was locked by another process for {_LOCK_S:g} s") from error
+            with own_folder(self.folder) as folder:
+                lock = hold_lock("lock", _LOCK_S, folder)
+                if lock is None:
+                    raise StoreUnavailable(f"{self.folder} was locked by another process for {_LOCK_S:g} s")
+                try:
+                    yield folder
+                finally:
+                    release_lock(lock)
         except OSError as error:
             raise self._failed(error) from error
 
-    def _write(self, file: Path, data: bytes) -> None:
-        """Replace a file, whole or not at all; under the lock, so that one name will do for what is not whole yet."""
-        new = self.folder / "new"
-        with new.open("wb") as writing:
-            writing.write(data)
-            writing.flush()
-            os.fsync(writing.fileno())
-        new.replace(file)
-
     def _failed(self, error: OSError) -> InvalidArgument | StoreUnavailable:
-        what = f"what was seen of run {self._run!r} can't be kept in {self.folder}: {error.strerror or error}"
+        file = f"{error.filename}: " if isinstance(error, NotOurs) else ""
+        what = f"what was seen of run {self._run!r} can't be kept in {self.folder}: {file}{error.strerror or error}"
         if error.errno in _NOT_ALLOWED:
             return InvalidArgument(f"{what}; give another folder as state_dir, or in {STATE_VARIABLE}")
         return StoreUnavailable(what)

@@ -18,10 +18,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from filelock import FileLock, Timeout
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pulse_registry.errors import Conflict, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.owned import NotOurs, hold_lock, release_lock
 from pulse_schemas.api import Scope
 
 FORMAT: Final = "pulse-tokens/1"
@@ -188,10 +188,15 @@ class TokenFile:
     def _locked(self) -> Iterator[None]:
         lock = self.path.with_name(f".{self.path.name}.lock")
         try:
-            with FileLock(lock, timeout=_LOCK_S, mode=0o600):
+            held = hold_lock(lock, _LOCK_S)
+            if held is None:
+                raise Conflict(f"somebody else is changing {self.path}: try again")
+            try:
                 yield
-        except Timeout:
-            raise Conflict(f"somebody else is changing {self.path}: try again") from None
+            finally:
+                release_lock(held)
+        except NotOurs as error:
+            raise InvalidArgument(f"{lock}: {error.strerror}; remove it, or keep the tokens elsewhere") from None
         except OSError as error:
             raise StoreUnavailable(f"the tokens' file {self.path} can't be written: {error.strerror}") from error
 

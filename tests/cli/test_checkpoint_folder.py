@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 import pulse_registry
 import pulse_registry.cli.pull
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.keyframe import INDEX_NAME
+from pulse_registry.owned import hold_lock, release_lock
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bf16_model, bits, held, save, surplus, version_of
 from tests.waiting import HANG_S
@@ -117,12 +117,14 @@ def test_the_version_that_is_there_is_not_written_again(pulse: Pulse, run: Run, 
 def test_a_second_pull_into_a_folder_at_the_same_time_is_a_conflict(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
+    lock = hold_lock(out / ".pulse.lock", 0.0)
+    assert lock is not None
     with (
-        FileLock(out / ".pulse.lock"),
         pulse_registry.open(str(run.root), run=run.name) as registry,
         pytest.raises(pulse_registry.Conflict, match="another pull"),
     ):
         pull_checkpoint(registry, out, lock_seconds=0.05)
+    release_lock(lock)
     assert shards(out) == []
 
 

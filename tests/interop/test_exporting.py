@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
@@ -29,6 +28,7 @@ from pulse_registry.interop import Form, export_chain, export_delta, export_full
 from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.delta_shards import DeltaShards
 from pulse_registry.interop.frames import Encoding
+from pulse_registry.owned import hold_lock, release_lock
 from tests.faults.harness import quick
 from tests.interop import reference
 from tests.interop.conftest import Run
@@ -185,8 +185,11 @@ def test_an_empty_folder_is_filled(run: Run, tmp_path: Path) -> None:
 def test_another_export_to_the_same_folder_is_a_conflict(run: Run, tmp_path: Path) -> None:
     workshop = tmp_path / f".out{exporting.WORKSHOP}"
     workshop.mkdir()
-    with FileLock(workshop / ".lock"), pytest.raises(Conflict, match="another process"):
+    lock = hold_lock(workshop / ".lock", 0.0)
+    assert lock is not None
+    with pytest.raises(Conflict, match="another process"):
         export_delta(run.registry, tmp_path / "out", 0, 1)
+    release_lock(lock)
     export_delta(run.registry, tmp_path / "out", 0, 1)
     assert not workshop.exists()
 
