@@ -65,7 +65,7 @@ def create_app(
     app.router.routes.append(routes)
     app.include_router(page.router)
     install_problems(app)
-    limits.install(app, settings, clock=clock, max_body=routes.max_body)
+    limits.install(app, settings, clock=clock, admit=routes.admit)
     metrics.install(app)
     logs.install(app, settings)
     return app

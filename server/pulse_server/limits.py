@@ -1,7 +1,8 @@
 """Limits on requests, before any route sees them: rate, number under way, size and time of bodies, Content-Digest.
 
 Pure ASGI. A body that is no object's is read here, whole, and handed on in one piece: a handler gets all of it,
-unharmed, or is not called. Objects are counted and hashed as they stream.
+unharmed, or is not called. Objects are counted and hashed as they stream. What its route would refuse, whatever the
+body, is handed on without it.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import re
 import time
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pulse_registry.errors import PulseError
 from pulse_server.access import Guard
+from pulse_server.buffer import Body, Buffer
 from pulse_server.errors import (
     DamagedRequest,
     InvalidRequest,
@@ -47,11 +52,15 @@ _BUSY_RETRY_S: Final = 1.0
 _HASHED_BYTES: Final = 256 << 10
 """A longer body is hashed in a thread, beside the event loop."""
 _PACED_BYTES: Final = 2 << 20
-"""Of an object: so many must come in the time that another body has as a whole. Clients give up at twice the pace."""
+"""Of an object: so many must come in the time that the settings give. Clients give up at twice the pace."""
+_LOOKS: Final = 4
+"""At another body in that time: it keeps memory, so that one that has stopped is given up sooner, at the same pace."""
 
+_NETWORK_BITS: Final = 64
+"""Of an IPv6 address: what one subscriber has at least, with 2^64 addresses in it."""
 
-MaxBody = Callable[[Scope], int | None]
-"""Tells how long the body of a request may be; None: as long as the settings allow."""
+Admit = Callable[[Scope], int | None]
+"""Checks whether a request's token may make it, and tells how long its body may be; None: as the settings allow."""
 
 
 def install(
@@ -59,10 +68,10 @@ def install(
     settings: Settings,
     *,
     clock: Callable[[], float] = time.monotonic,
-    max_body: MaxBody = lambda scope: None,
+    admit: Admit = lambda scope: None,
 ) -> None:
     """Put limits on all of the app's requests; ``app.state.guard`` says whose they are."""
-    app.add_middleware(Limits, settings=settings, clock=clock, max_body=max_body)
+    app.add_middleware(Limits, settings=settings, clock=clock, admit=admit)
 
 
 class Limits:
@@ -73,16 +82,16 @@ class Limits:
         app: ASGIApp,
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
-        max_body: MaxBody = lambda scope: None,
+        admit: Admit = lambda scope: None,
     ) -> None:
         """Wrap an app."""
-        self._app, self._settings, self._max_body = app, settings, max_body
+        self._app, self._settings, self._may = app, settings, admit
         self._known = RateLimit(settings.rate_per_s, settings.rate_burst, clock=clock)
         self._strangers = RateLimit(settings.anonymous_per_s, settings.anonymous_burst, clock=clock)
         self._page = RateLimit(_PAGE_PER_S, _PAGE_BURST, clock=clock)
         self._clock = clock
         self._pending: Counter[str] = Counter()
-        self._buffered = 0
+        self._buffer = Buffer(settings.max_buffered_bytes, settings.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand a request on, or refuse it."""
@@ -100,7 +109,7 @@ class Limits:
             if scope["method"] in _WITHOUT_BODY:
                 await self._app(scope, receive, send)
             else:
-                await self._with_body(scope, receive, send)
+                await self._with_body(scope, receive, send, caller)
         finally:
             self._pending[caller] -= 1
             if not self._pending[caller]:
@@ -109,7 +118,7 @@ class Limits:
     def _admit(self, scope: Scope) -> str:
         """Return who asks: a token's id, or an address for a request without a good token."""
         guard: Guard = scope["app"].state.guard
-        address = scope["client"][0] if scope.get("client") else "-"
+        address = _network(scope["client"][0]) if scope.get("client") else "-"
         if _is_page(scope):
             caller, whose = f"page at {address}", f"the page from {address}"
             self._check(caller, whose, self._page.take(caller), scope)
@@ -137,46 +146,43 @@ class Limits:
         if self._pending[caller] >= self._settings.max_pending:
             raise TooManyRequests(f"too many requests at the same time for {whose}", _BUSY_RETRY_S)
 
-    async def _with_body(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _with_body(self, scope: Scope, receive: Receive, send: Send, caller: str) -> None:
         """Hand on a request that may have a body."""
-        body: list[bytes] = []
         try:
-            digest, announced = _content_digest(scope), _content_length(scope)
-            if scope["method"] == "PUT" and _OBJECT.fullmatch(scope["path"]):
-                await self._stream(scope, receive, send, digest, announced)
-                return
-            most = self._settings.max_body_bytes
-            most = min(most, self._max_body(scope) or most)
-            _check_size(announced, most)
-            async with asyncio.timeout(self._settings.body_seconds):
-                whole = await self._read(receive, body, most)
-            data = b"".join(body)
-            if digest is not None and not hmac.compare_digest(await _sha256(data), digest):
-                raise _damaged()
-        except TimeoutError:
-            await _refuse(_slow(self._settings.body_seconds, "the body"), scope, send)
-        except Refused as refusal:
-            await _refuse(refusal, scope, send)
-        else:
-            if whole:  # else the client has gone: nobody to answer, nothing to do
+            longest = self._may(scope)
+        except PulseError:
+            await self._app(scope, _gone, send)  # its route says why not, and reads nothing
+            return
+        with self._buffer.body(caller, _run_of(scope)) as body:
+            try:
+                digest, announced = _content_digest(scope), _content_length(scope)
+                if scope["method"] == "PUT" and _OBJECT.fullmatch(scope["path"]):
+                    await self._stream(scope, receive, send, digest, announced)
+                    return
+                most = self._settings.max_body_bytes
+                most = min(most, longest or most)
+                _check_size(announced, most)
+                if not await self._read(receive, body, most):
+                    return  # the client has gone: nobody to answer, nothing to do
+                data = body.whole()
+                if digest is not None and not hmac.compare_digest(await _sha256(data), digest):
+                    raise _damaged()
+            except Refused as refusal:
+                await _refuse(refusal, scope, send)
+            else:
                 await self._app(scope, _once(data, receive), send)
-        finally:
-            self._buffered -= sum(map(len, body))
 
-    async def _read(self, receive: Receive, body: list[bytes], most: int) -> bool:
+    async def _read(self, receive: Receive, body: Body, most: int) -> bool:
         """Read a whole body, of ``most`` bytes; return False if the client went away first."""
-        size = 0
+        receive = self._paced(receive, _PACED_BYTES // _LOOKS, self._settings.body_seconds / _LOOKS, "the body")
         while True:
-            message = await receive()
+            with body.coming_in():
+                message = await receive()
             if message["type"] != "http.request":
                 return False
             piece: bytes = message.get("body", b"")
-            size += len(piece)
-            self._buffered += len(piece)
-            body.append(piece)
-            _check_size(size, most)
-            if self._buffered > self._settings.max_buffered_bytes:
-                raise TooManyRequests("too many bytes are being sent to this service", _BUSY_RETRY_S)
+            _check_size(body.nbytes + len(piece), most)
+            body.add(piece)
             if not message.get("more_body", False):
                 return True
 
@@ -199,32 +205,19 @@ class Limits:
                 return
             raise
 
-    def _checked(self, receive: Receive, digest: bytes | None) -> Callable[[], Awaitable[Message]]:
+    def _checked(self, receive: Receive, digest: bytes | None) -> Receive:
         size, hasher, ended = 0, hashlib.sha256(), False
-        patience = self._settings.body_seconds
-        left, moved = patience, 0
-        what = f"{_PACED_BYTES:,} bytes of the object"
+        paced = self._paced(receive, _PACED_BYTES, self._settings.body_seconds, "the object")
 
         async def checked() -> Message:
-            nonlocal size, ended, left, moved
+            nonlocal size, ended
             if ended:
                 return await receive()  # waits for the client to go
-            began = self._clock()
-            try:
-                async with asyncio.timeout(left):
-                    message = await receive()
-            except TimeoutError:
-                raise _slow(patience, what) from None
-            left -= self._clock() - began  # what passes between two calls is the service's own time
+            message = await paced()
             piece: bytes = message.get("body", b"")
             size += len(piece)
-            moved += len(piece)
-            if moved >= _PACED_BYTES:
-                left, moved = patience, 0
             _check_size(size, self._settings.max_object_bytes)
             ended = message["type"] != "http.request" or not message.get("more_body", False)
-            if left <= 0 and not ended:
-                raise _slow(patience, what)
             if digest is not None and message["type"] == "http.request":
                 hasher.update(piece)
                 if ended and not hmac.compare_digest(hasher.digest(), digest):
@@ -232,6 +225,28 @@ class Limits:
             return message
 
         return checked
+
+    def _paced(self, receive: Receive, nbytes: int, seconds: float, what: str) -> Receive:
+        """Return what gives a body's messages, and refuses one of which ``nbytes`` don't come in so many seconds."""
+        left, moved = seconds, 0
+
+        async def paced() -> Message:
+            nonlocal left, moved
+            began = self._clock()
+            try:
+                async with asyncio.timeout(left):
+                    message = await receive()
+            except TimeoutError:
+                raise _slow(nbytes, seconds, what) from None
+            left -= self._clock() - began  # what passes between two calls is the service's own time
+            moved += len(message.get("body", b""))
+            if moved >= nbytes:
+                left, moved = seconds, 0
+            if left <= 0 and message.get("more_body", False):
+                raise _slow(nbytes, seconds, what)
+            return message
+
+        return paced
 
 
 def _is_page(scope: Scope) -> bool:
@@ -280,8 +295,33 @@ def _damaged() -> DamagedRequest:
     return DamagedRequest("the body does not hash to its Content-Digest: nothing was done; send it again")
 
 
-def _slow(seconds: float, what: str) -> SlowRequest:
-    return SlowRequest(f"{what} did not come within {seconds:g} s", headers=_CLOSE)
+def _slow(nbytes: int, seconds: float, what: str) -> SlowRequest:
+    return SlowRequest(f"{nbytes:,} bytes of {what}, or its end, did not come within {seconds:g} s", headers=_CLOSE)
+
+
+@lru_cache(maxsize=4096)
+def _network(address: str) -> str:
+    """Return what stands for a client without a token: its address; of an IPv6 one, the network that it is of."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(found, ipaddress.IPv6Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found), _NETWORK_BITS), strict=False))
+
+
+def _run_of(scope: Scope) -> str:
+    """Return the run that a request is about, "" where it is about none."""
+    parts: list[str] = scope["path"].split("/", 4)
+    return parts[3] if parts[1:3] == ["v1", "runs"] and len(parts) > 3 else ""
+
+
+async def _gone() -> Message:
+    """Stand for a client that has gone: of its body, nothing is read."""
+    return {"type": "http.disconnect"}
 
 
 def _once(body: bytes, receive: Receive) -> Receive:

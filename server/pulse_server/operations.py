@@ -103,7 +103,7 @@ class PathRoute(Route):
 
     def __init__(self, path: str, operations: Collection[tuple[Operation, Handler]]) -> None:
         """Route a path; an operation for GET answers HEAD, too, unless there is one for that."""
-        self.max_body = {operation.method: operation.max_body for operation, _ in operations}
+        self._max_body = {operation.method: operation.max_body for operation, _ in operations}
         self._by_method = {operation.method: (_check_of(operation), handler) for operation, handler in operations}
         if "GET" in self._by_method:
             self._by_method.setdefault("HEAD", self._by_method["GET"])
@@ -115,6 +115,12 @@ class PathRoute(Route):
         if match != Match.NONE:
             child["route"] = self
         return match, child
+
+    def admit(self, scope: Scope) -> int | None:
+        """Check a request's token as `handle` will, and return how long its body may be; see `NounRoutes.admit`."""
+        check, _ = self._by_method.get(scope["method"], (lambda request: None, _unused))
+        check(Request(scope))
+        return self._max_body.get(scope["method"], SMALL_BODY)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the token, and carry out the operation."""
@@ -150,13 +156,17 @@ class NounRoutes(BaseRoute):
                     return match, child
         return Match.NONE, {}
 
-    def max_body(self, scope: Scope) -> int | None:
-        """Return how long the body of a request may be, before it is read; None: as long as the settings allow."""
+    def admit(self, scope: Scope) -> int | None:
+        """Return how long the body of a request may be, before it is read; None: as long as the settings allow.
+
+        Raises:
+            Unauthenticated, InvalidArgument, AccessDenied: the operation's own check of token and run refuses it.
+        """
         match, child = self.matches(scope)
         if match == Match.NONE:
             return SMALL_BODY
         route: PathRoute = child["route"]
-        return route.max_body.get(scope["method"], SMALL_BODY)
+        return route.admit({**scope, **child})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry out the operation that was found."""

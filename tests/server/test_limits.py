@@ -24,8 +24,9 @@ from pulse_server import create_app
 from pulse_server.limits import Limits
 from pulse_server.rate import RateLimit
 from pulse_server.settings import Settings
+from pulse_server.tokens import TokenSet, new_token
 from tests.server.calling import calling
-from tests.server.edges import Clock, bearer, client_of, one_token, small_app
+from tests.server.edges import NOW, Clock, bearer, client_of, one_token, small_app
 
 Ask = Callable[[httpx.AsyncClient], Awaitable[None]]
 
@@ -87,6 +88,26 @@ def test_one_tokens_rate_is_not_another_ones() -> None:
         assert (await client.get("/v1/runs/a", headers=nobody)).status_code == 429
 
     service.run(ask)
+
+
+def test_all_addresses_of_a_subscribers_network_are_one_caller() -> None:
+    _, tokens = one_token()
+    app = small_app(Settings.read(root="memory://x", tokens=tokens, anonymous_per_s=1, anonymous_burst=1))
+
+    async def main() -> None:
+        for address, status in (
+            ("2001:db8::1", 401),
+            ("2001:db8::ffff:2", 429),
+            ("2001:db8:0:1::1", 401),
+            ("::ffff:192.0.2.1", 401),
+            ("192.0.2.1", 429),
+            ("192.0.2.2", 401),
+        ):
+            transport = httpx.ASGITransport(app, client=(address, 1))
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+                assert (await client.get("/v1/runs/a")).status_code == status, address
+
+    asyncio.run(main())
 
 
 def test_health_checks_have_no_limit() -> None:
@@ -196,25 +217,70 @@ def test_the_body_of_a_stranger_is_not_read() -> None:
     assert not asked
 
 
-def test_all_bodies_together_are_bounded() -> None:
-    service = Service(max_buffered_bytes=100)
-    halfway, go_on = asyncio.Event(), asyncio.Event()
+def test_a_body_that_its_route_refuses_is_not_read() -> None:
+    made = [new_token(scope, scope, ("a",), now=NOW) for scope in ("read", "publish")]
+    tokens = TokenSet(tokens=tuple(entry for _, entry in made))
+    (read, _), (publish, _) = made
+    app = create_app(Settings.read(root="memory://unused", tokens=tokens), MemoryStore(uuid.uuid4().hex))
+    asked = False
 
-    async def slow() -> AsyncIterator[bytes]:
-        yield b"x" * 60
-        halfway.set()
+    async def never() -> AsyncIterator[bytes]:
+        nonlocal asked
+        asked = True
+        yield b"x"
+
+    async def main() -> None:
+        async with client_of(app) as client:
+            for token, method, path, status in (
+                (read, "POST", "/v1/runs/a/log", 403),
+                (publish, "POST", "/v1/runs/b/log", 403),
+                (publish, "PUT", f"/v1/runs/b/layouts/{'0' * 64}", 403),
+                (read, "PUT", "/v1/runs/a/objects/patch/x", 403),
+                (publish, "POST", "/v1/runs/UPPER/log", 400),
+                (publish, "DELETE", "/v1/runs/b/leases/me", 403),
+            ):
+                answer = await client.request(method, path, content=never(), headers=bearer(token))
+                assert (answer.status_code, asked) == (status, False), path
+
+    asyncio.run(main())
+
+
+def test_bodies_that_stall_take_no_room_from_another_token() -> None:
+    names = ("slow", "slow-2", "trainer")
+    made = [new_token(name, "publish", ("*",), now=NOW) for name in names]
+    (slow, _), (other, _), (trainer, _) = made
+    tokens = TokenSet(tokens=tuple(entry for _, entry in made))
+    limits = Settings.read(root="memory://x", tokens=tokens, max_buffered_bytes=800, max_body_bytes=100)
+    app = small_app(limits)
+    stalled, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"x" * 90
+        stalled.release()
         await go_on.wait()
-        yield b"x" * 20
+        yield b"x" * 10
 
-    async def ask(client: httpx.AsyncClient) -> None:
-        first = asyncio.create_task(client.post("/v1/runs/a/log", content=slow()))
-        await halfway.wait()
-        check_problem(await client.post("/v1/runs/a/log", content=b"x" * 60), 429, "TooManyRequests")
-        go_on.set()
-        assert (await first).status_code == 201
-        assert (await client.post("/v1/runs/a/log", content=b"x" * 60)).status_code == 201
+    async def main() -> None:
+        async with client_of(app) as client:
 
-    service.run(ask)
+            async def send(token: str, run: str, body: Any) -> int:
+                path = f"/v1/runs/{run}/log"
+                status = (await client.post(path, content=body, headers=bearer(token))).status_code
+                stalled.release()
+                return status
+
+            attack = []
+            for number in range(64):
+                attack.append(asyncio.create_task(send((slow, other)[number % 2], f"r{number % 7}", slowly())))
+                await stalled.acquire()
+            assert [await send(trainer, "b", b"x" * 100) for _ in range(10)] == [201] * 10
+            assert await send(slow, "b", b"x" * 9) == 201  # small, and so is nothing that others must make room for
+            go_on.set()
+            statuses = [*await asyncio.gather(*attack)]
+            assert set(statuses) == {201, 429}
+            assert statuses.count(429) > 50
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("path", ["/v1/runs/a/log", "/v1/runs/a/objects/patch/x"])
@@ -231,6 +297,24 @@ def test_a_body_that_does_not_come_is_not_waited_for(path: str) -> None:
 
     service.run(ask)
     assert service.app.state.seen == []
+
+
+def test_a_body_that_trickles_is_not_waited_for_though_each_piece_comes_in_time() -> None:
+    service = Service(body_seconds=60)
+
+    async def trickle(count: int, size: int) -> AsyncIterator[bytes]:
+        for _ in range(count):
+            service.clock.seconds += 4
+            yield b"x" * size
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        path = "/v1/runs/a/log"
+        check_problem(await client.post(path, content=trickle(5, 1000)), 408, "SlowRequest")
+        assert (await client.post(path, content=trickle(3, 1000))).status_code == 201
+        assert (await client.post(path, content=trickle(40, 200_000))).status_code == 201
+
+    service.run(ask)
+    assert [*map(len, service.app.state.seen)] == [3000, 8_000_000]
 
 
 def test_an_object_that_trickles_is_not_waited_for_though_each_piece_comes_in_time() -> None:
