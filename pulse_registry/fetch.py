@@ -5,7 +5,6 @@ Large objects come in parallel ranges; what is damaged on the way is fetched aga
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,6 @@ FETCH_THREADS = 8
 """Ranges on their way at a time: enough for 10 Gbit/s at 50 ms, and few enough for 256 MiB at twice 16 MiB each."""
 WINDOW = 512
 """Ranges that are asked of an executor at a time: more would only lie in its queue."""
-MAX_CELLS = 2**42
-"""A layout with more cells is refused before offsets and groups are made of it."""
 Map = Callable[..., Iterator[Any]]
 
 
@@ -52,14 +49,10 @@ def fetch_layout(store: Store, layout_id: str) -> Layout:
 
     data = checked(lambda: store.get(key), check)
     try:
-        layout = Layout.parse(data)
+        return Layout.parse(data)
     except SchemaError as error:
         kind = UnsupportedFormat if error.fault is Fault.UNSUPPORTED else CorruptObject
         raise kind(f"{key}: {error}") from error
-    # A size of 0 counts as 1: an empty tensor's other sizes are bounded too.
-    if sum(math.prod(size or 1 for size in tensor.shape) for tensor in layout.tensors) > MAX_CELLS:
-        raise CorruptObject(f"{key}: it claims more than {MAX_CELLS} cells")
-    return layout
 
 
 def begin_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], map_: Map) -> list[Patch]:

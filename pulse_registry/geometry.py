@@ -7,7 +7,12 @@ all patches of a layout line up, and merging, inverting and partial reading go g
 from __future__ import annotations
 
 import math
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import overload
 
 from pulse_kernels import CELL_TYPES, GROUP_BYTES, CellType
 from pulse_schemas import Layout
@@ -36,6 +41,8 @@ class Group:
 class Geometry:
     """Offsets and groups of a layout.
 
+    To make one takes time and memory by the number of tensors, whatever their sizes.
+
     Attributes:
         layout: what it was made from.
         sizes: cells of each tensor.
@@ -48,40 +55,87 @@ class Geometry:
         self.layout = layout
         self.id = layout.id
         self.sizes = [math.prod(tensor.shape) for tensor in layout.tensors]
-        self.cells = sum(self.sizes)
-        self.nbytes = sum(map(self.tensor_bytes, range(len(self.sizes))))
-        self.groups = _groups(layout, self.sizes)
+        offsets = array("q", accumulate(self.sizes, initial=0))
+        stretches = _stretches(layout, offsets)
+        self.cells = offsets[-1]
+        self.nbytes = sum(stretch.cells * stretch.cell_type.width for stretch in stretches)
+        self.groups = Groups(offsets, stretches)
 
     def tensor_bytes(self, number: int) -> int:
         """Return the size of one tensor."""
         return self.sizes[number] * CELL_TYPES[self.layout.tensors[number].dtype].width
 
 
-def _groups(layout: Layout, sizes: list[int]) -> tuple[Group, ...]:
-    groups: list[Group] = []
-    flat = 0
-    spans: list[Span] = []
-    held = 0
-    dtype = layout.tensors[0].dtype
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """The ``cells`` of one dtype, from flat index ``start`` and group ``first`` on; ``capacity`` of them in a group."""
 
-    def close() -> None:
-        nonlocal held
-        if held:
-            groups.append(Group(len(groups), flat - held, held, CELL_TYPES[dtype], tuple(spans)))
-        spans.clear()
-        held = 0
+    first: int
+    start: int
+    cells: int
+    cell_type: CellType
+    capacity: int
 
-    for number, (tensor, size) in enumerate(zip(layout.tensors, sizes, strict=True)):
-        if tensor.dtype != dtype:
-            close()
-            dtype = tensor.dtype
-        capacity = GROUP_BYTES // CELL_TYPES[dtype].width
-        done = 0
-        while done < size:
-            take = min(size - done, capacity - held)
-            spans.append(Span(number, done, done + take))
-            done, held, flat = done + take, held + take, flat + take
-            if held == capacity:
-                close()
-    close()
-    return tuple(groups)
+    @property
+    def groups(self) -> int:
+        return -(-self.cells // self.capacity)
+
+
+class Groups(Sequence[Group]):
+    """The groups of a layout, each made when it is first asked for: a layout may claim millions of them."""
+
+    def __init__(self, offsets: Sequence[int], stretches: Sequence[_Stretch]) -> None:
+        self._offsets = offsets  # of each tensor's first cell, and the end
+        self._stretches = stretches
+        self._firsts = [stretch.first for stretch in stretches]
+        self._count = stretches[-1].first + stretches[-1].groups if stretches else 0
+        self._made: dict[int, Group] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Group]:
+        return map(self.__getitem__, range(self._count))
+
+    @overload
+    def __getitem__(self, number: int) -> Group: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Group]: ...
+    def __getitem__(self, number: int | slice) -> Group | Sequence[Group]:
+        """Return a group, or those of a slice."""
+        if isinstance(number, slice):
+            return tuple(map(self.__getitem__, range(*number.indices(self._count))))
+        made = self._made.get(number)
+        if made is None:
+            made = self._make(range(self._count)[number])
+            self._made[made.number] = made
+        return made
+
+    def _make(self, number: int) -> Group:
+        stretch = self._stretches[bisect_right(self._firsts, number) - 1]
+        done = (number - stretch.first) * stretch.capacity
+        start, cells = stretch.start + done, min(stretch.capacity, stretch.cells - done)
+        return Group(number, start, cells, stretch.cell_type, tuple(self._spans(start, start + cells)))
+
+    def _spans(self, start: int, stop: int) -> Iterator[Span]:
+        tensor = bisect_right(self._offsets, start) - 1  # of several at one place, the last: the others are empty
+        while start < stop:
+            begin, end = self._offsets[tensor], min(stop, self._offsets[tensor + 1])
+            if start < end:
+                yield Span(tensor, start - begin, end - begin)
+                start = end
+            tensor += 1
+
+
+def _stretches(layout: Layout, offsets: Sequence[int]) -> list[_Stretch]:
+    found: list[_Stretch] = []
+    first, number, tensors = 0, 0, layout.tensors
+    while number < len(tensors):
+        begin, dtype = number, tensors[number].dtype
+        while number < len(tensors) and tensors[number].dtype == dtype:
+            number += 1
+        cells, cell_type = offsets[number] - offsets[begin], CELL_TYPES[dtype]
+        if cells:
+            found.append(_Stretch(first, offsets[begin], cells, cell_type, GROUP_BYTES // cell_type.width))
+            first += found[-1].groups
+    return found

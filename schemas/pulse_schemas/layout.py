@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
@@ -31,6 +32,8 @@ Dtype = Literal[
 ]
 DTYPE_ORDER: tuple[Dtype, ...] = Dtype.__args__  # type: ignore[attr-defined]
 """The order of dtypes in a layout: wide cells first, so that every tensor is naturally aligned."""
+MAX_CELLS = 2**42
+"""Of all tensors of a layout; a size of 0 counts as 1, so that an empty tensor's other sizes are bounded too."""
 _SINCE_2: frozenset[Dtype] = frozenset({"F8_E8M0", "F4"})
 
 Name = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -65,7 +68,7 @@ class Layout(Schema):
     """All stored tensors, sorted by (dtype in DTYPE_ORDER, name in code point order).
 
     ``tied`` maps each alias to the stored name that it shares its cells with. ``format`` follows from the dtypes: a
-    layout has one id.
+    layout has one id. It has at most MAX_CELLS cells: what is made of a layout adds up, and fits in 64 bits.
     """
 
     tensors: Annotated[tuple[Tensor, ...], Field(min_length=1)]
@@ -76,6 +79,8 @@ class Layout(Schema):
     def _check(self) -> Self:
         if self.format != layout_format(self.tensors):
             raise ValueError(f"a layout of these dtypes is of format {layout_format(self.tensors)!r}")
+        if sum(math.prod(size or 1 for size in tensor.shape) for tensor in self.tensors) > MAX_CELLS:
+            raise ValueError(f"it claims more than {MAX_CELLS} cells")
         keys = [(DTYPE_ORDER.index(t.dtype), t.name) for t in self.tensors]
         if keys != sorted(keys):
             raise ValueError("tensors are not in canonical order (dtype, then name)")

@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, ParamSpec, TypeVar
 
 from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUnavailable
+from pulse_registry.fetch import fetch_layout
 from pulse_registry.geometry import Geometry
-from pulse_registry.log import Admission, LogKeeper, LogReader, keys, utc_now
+from pulse_registry.log import Admission, LogKeeper, LogReader, utc_now
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.runs import list_runs
 from pulse_registry.store import PrefixStore, RetryStore, Store
 from pulse_registry.trust import PinGuard, SigningKey, Trust
 from pulse_registry.trust.keys import parse_key
 from pulse_registry.trust.pins import SNAPSHOT
-from pulse_schemas import Layout, SchemaError
 from pulse_schemas.api import WorkerReport
 from pulse_server.access import Principal
 from pulse_server.collecting import Collecting, policy_of
@@ -106,7 +106,7 @@ class Service:
         self._reporting = self._quota("reports")
         self.spool = Spool(self._callers, objects=settings.max_uploads, nbytes=settings.max_spooled_bytes)
         self.stopping = False
-        self._full_nbytes: dict[str, int] = {}
+        self._full_nbytes: dict[str, asyncio.Task[int]] = {}
         self._runs: asyncio.Task[list[str]] | None = None
         self._runs_until = 0.0
         self._collecting = Collecting(
@@ -190,17 +190,17 @@ class Service:
         latest = feed.state.latest
         if latest is None:
             return None
-        known = self._full_nbytes.get(latest.layout)
-        if known is None:
-            try:
-                data = await self.get(feed.run, keys.layout_key(latest.layout))
-                known = Geometry(Layout.parse(data)).nbytes
-            except (PulseError, SchemaError):
-                return None
+        task = self._full_nbytes.get(latest.layout)
+        if task is None:
             if len(self._full_nbytes) >= _MAX_LAYOUTS:
                 self._full_nbytes.clear()
-            self._full_nbytes[latest.layout] = known
-        return known
+            sizing = self.call(_full_nbytes, self.store_of(feed.run), latest.layout)
+            task = self._full_nbytes[latest.layout] = asyncio.get_running_loop().create_task(sizing)
+        try:
+            return await asyncio.shield(task)
+        except PulseError:
+            self._full_nbytes.pop(latest.layout, None)
+            return None
 
     async def urls_of(self, run: str, wanted: Sequence[str]) -> Urls:
         """Return URLs of keys of a run, signed anew only where they are not fresh.
@@ -338,6 +338,10 @@ class Service:
     def _end_threads(self) -> None:
         for pool in (self._followers, self._callers, self.checkers):
             pool.shutdown(cancel_futures=True)
+
+
+def _full_nbytes(store: Store, layout_id: str) -> int:
+    return Geometry(fetch_layout(store, layout_id)).nbytes
 
 
 def _keys(settings: Settings) -> tuple[Trust | None, SigningKey | None]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pulse_registry.errors import LayoutMismatch
+from pulse_registry.errors import InvalidModel, LayoutMismatch
 from pulse_registry.events import Event, EventKind
 from pulse_registry.layout_change import first_difference
 from pulse_registry.publish_options import PublishOptions
@@ -104,3 +104,11 @@ def layout(*tensors: tuple[str, Any, tuple[int, ...]], **tied: str) -> Layout:
 )
 def test_the_first_difference_is_named(new: Layout, told: str | None) -> None:
     assert first_difference(layout(("a", "BF16", (2,)), ("b", "BF16", (3,))), new) == told
+
+
+def test_a_model_that_claims_more_cells_than_a_layout_may_have_is_refused_before_anything_is_stored() -> None:
+    store = DictStore()
+    vast = np.broadcast_to(np.zeros(1, np.uint8), (2**43,))
+    with Registry(store, RUN) as registry, pytest.raises(InvalidModel, match="more than 4398046511104 cells"):
+        registry.push(0, {"w": vast})
+    assert not [key for key in store.objects if "layouts/" in key or "objects/" in key]

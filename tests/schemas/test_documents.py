@@ -48,6 +48,7 @@ JSON_FILES = Path(__file__).parents[2] / "schemas" / "json"
 hashes = st.text("0123456789abcdef", min_size=64, max_size=64)
 ids = st.text("0123456789abcdef", min_size=32, max_size=32)
 counts = st.integers(0, 2**63 - 1)
+sizes = st.integers(0, 2**13)
 runs = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 times = st.datetimes().map(lambda when: f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z".zfill(24))
@@ -118,7 +119,7 @@ def commits(draw):
 def layouts(draw):
     names = draw(st.lists(st.text(string.printable[:94], min_size=1, max_size=9), min_size=1, unique=True, max_size=6))
     tensors = [
-        Tensor(name=name, dtype=dtype, shape=tuple(draw(st.lists(counts, min_size=dtype == "F4", max_size=3))))
+        Tensor(name=name, dtype=dtype, shape=tuple(draw(st.lists(sizes, min_size=dtype == "F4", max_size=3))))
         for name in names
         for dtype in [draw(st.sampled_from(DTYPE_ORDER))]
     ]
@@ -511,6 +512,33 @@ def test_four_bit_floats_come_in_pairs_along_a_dimension():
 def test_what_is_not_json_is_called_so():
     with pytest.raises(SchemaError, match="not JSON"):
         load_json(b"{")
+
+
+CLAIMS = {
+    "one tensor": [(2**42 + 1,)],
+    "two tensors": [(2**41,), (2**41 + 1,)],
+    "a square": [(2**32, 2**32)],
+    "the most of all dimensions": [(2**63 - 1,) * 32],
+    "an empty tensor": [(0, 2**43)],
+    "a thousand empty ones": [(0, 2**33)] * 1000,
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_layout_of_more_cells_than_there_may_be_is_neither_made_nor_read(claim):
+    tensors = tuple(Tensor(name=f"{n:04d}", dtype="BF16", shape=shape) for n, shape in enumerate(CLAIMS[claim]))
+    with pytest.raises(ValidationError, match="more than 4398046511104 cells") as refusal:
+        Layout(tensors=tensors)
+    assert len(str(refusal.value)) < 1000
+    document = canonical_json({"format": "pulse-layout/1", "tensors": [t.model_dump() for t in tensors], "tied": {}})
+    with pytest.raises(SchemaError, match="more than 4398046511104 cells"):
+        Layout.parse(document)
+
+
+def test_a_layout_may_have_all_the_cells_that_there_may_be():
+    tensors = [Tensor(name="a", dtype="BF16", shape=(2**20, 2**21)), Tensor(name="b", dtype="BF16", shape=(2**41, 1))]
+    layout = Layout(tensors=tuple(tensors))
+    assert Layout.parse(layout.canonical()) == layout
 
 
 def test_the_json_schema_files_are_current():

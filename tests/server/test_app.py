@@ -6,16 +6,19 @@ import base64
 import hashlib
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
+from blake3 import blake3
 from fastapi.testclient import TestClient
 
 from pulse_registry import errors
 from pulse_registry.errors import InvalidArgument, PulseError
 from pulse_registry.service.problems import STATUS, TYPE_PREFIX, error_of, problem_of
+from pulse_schemas import Layout, Tensor
 from pulse_server import Settings, create_app
-from tests.log.builders import DictStore, keyframe, patch
+from tests.log.builders import DictStore, Script, keyframe, patch
 from tests.server.running import LAYOUT, app_over, fill, run_of
 from tests.waiting import HANG_S
 
@@ -94,6 +97,31 @@ def test_a_run_whose_layout_can_not_be_read_has_no_size(store: DictStore) -> Non
     store.put(f"math-7b/layouts/{LAYOUT.id}.json", b"junk")
     with TestClient(app_over(store)) as client:
         assert client.get("/v1/runs/math-7b").json()["full_nbytes"] is None
+
+
+HOSTILE_LAYOUT = (
+    b'{"format":"pulse-layout/1","tensors":[{"dtype":"BF16","name":"w",'
+    b'"shape":[9223372036854775807,9223372036854775807]}],"tied":{}}'
+)
+LARGEST_LAYOUT = Layout(tensors=(Tensor(name="w", dtype="F64", shape=(2**42,)),))
+
+
+@pytest.mark.parametrize(("data", "nbytes"), [(HOSTILE_LAYOUT, None), (LARGEST_LAYOUT.canonical(), 2**45)])
+def test_a_layout_costs_the_service_no_more_for_the_cells_that_it_claims(data: bytes, nbytes: int | None) -> None:
+    store, layout_id = DictStore(), blake3(data).hexdigest()
+    script = Script("math-7b").epoch().commit(layout=layout_id)
+    fill(store, script)
+    store.put(f"math-7b/layouts/{layout_id}.json", data)
+    with TestClient(app_over(store)) as client:
+        client.get("/v1/token")
+        tracemalloc.start()
+        try:
+            found = [client.get("/v1/runs/math-7b").json()["full_nbytes"] for _ in range(3)]
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert found == [nbytes] * 3
+    assert peak < 16 << 20
 
 
 def test_a_run_that_can_not_be_read_does_not_hide_the_others(store: DictStore) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from blake3 import blake3
 from fastapi.testclient import TestClient
 
 from pulse_registry.log import LogReader, keys
@@ -217,6 +218,14 @@ def test_a_layout_is_stored_once_it_hashes_to_its_id(client: TestClient, store: 
         answer = client.put(where, content=body, headers=JSON)
         assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (400, "InvalidArgument")
     assert client.get(f"/v1/runs/fresh/layouts/{STRANGE_LAYOUT}").status_code == 404
+
+
+def test_a_layout_that_claims_too_many_cells_is_not_stored(client: TestClient, store: DictStore) -> None:
+    data = LAYOUT.canonical().replace(b"[10,10]", b"[4294967296,1025]")
+    layout_id = blake3(data).hexdigest()
+    answer = client.put(f"/v1/runs/fresh/layouts/{layout_id}", content=data, headers=JSON)
+    assert (answer.status_code, "more than 4398046511104 cells" in answer.json()["detail"]) == (400, True)
+    assert not any("fresh" in key for key in store.objects)
 
 
 def test_a_new_layout_comes_with_a_keyframe(client: TestClient, store: DictStore, script: Script) -> None:

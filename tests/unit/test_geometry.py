@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -75,7 +76,7 @@ def test_the_cells_of_a_dtype_are_cut_every_16_mib(dtype: Dtype):
 def test_a_group_holds_the_ends_of_several_tensors():
     capacity = GROUP_BYTES // 2
     geometry = Geometry(layout(("a", "BF16", (capacity - 1,)), ("b", "BF16", (3,)), ("c", "BF16", ())))
-    assert geometry.groups == (
+    assert tuple(geometry.groups) == (
         Group(0, 0, capacity, CELL_TYPES["BF16"], (Span(0, 0, capacity - 1), Span(1, 0, 1))),
         Group(1, capacity, 3, CELL_TYPES["BF16"], (Span(1, 1, 3), Span(2, 0, 1))),
     )
@@ -102,12 +103,12 @@ def test_tensors_without_cells_have_no_span_and_break_no_group():
         )
     )
     assert geometry.sizes == [0, 2, 0, 0, 3]
-    assert geometry.groups == (Group(0, 0, 5, CELL_TYPES["BF16"], (Span(1, 0, 2), Span(4, 0, 3))),)
+    assert tuple(geometry.groups) == (Group(0, 0, 5, CELL_TYPES["BF16"], (Span(1, 0, 2), Span(4, 0, 3))),)
 
 
 def test_a_layout_without_any_cells_has_no_groups():
     geometry = Geometry(layout(("a", "F32", (0,)), ("b", "I64", (3, 0))))
-    assert (geometry.groups, geometry.cells, geometry.nbytes) == ((), 0, 0)
+    assert (tuple(geometry.groups), geometry.cells, geometry.nbytes) == ((), 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +128,29 @@ def test_tensors_over_2_31_cells_are_described_exactly(shape: tuple[int, ...], d
 def test_the_id_is_the_layouts():
     described = layout(("a", "F32", (3,)))
     assert Geometry(described).id == described.id
+
+
+def test_the_most_cells_that_a_layout_may_have_take_no_memory_and_few_steps():
+    most = layout(("w", "F64", (2**42 - 5,)), ("x", "U8", (5,)))
+    tracemalloc.start()
+    try:
+        geometry = Geometry(most)
+        last, middle = geometry.groups[-1], geometry.groups[2**20]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    assert (geometry.cells, geometry.nbytes, len(geometry.groups)) == (2**42, 8 * (2**42 - 5) + 5, 2**21 + 1)
+    assert last == Group(2**21, 2**42 - 5, 5, CELL_TYPES["U8"], (Span(1, 0, 5),))
+    assert (middle.start, middle.cells, middle.spans) == (2**41, 2**21, (Span(0, 2**41, 2**41 + 2**21),))
+
+
+def test_groups_are_a_sequence():
+    geometry = Geometry(layout(("a", "F32", (2**23,)), ("b", "BF16", (5,))))
+    found = list(geometry.groups)
+    assert [group.number for group in found] == [0, 1, 2]
+    assert geometry.groups[1] is found[1]
+    assert (geometry.groups[-1], tuple(geometry.groups[1:])) == (found[2], tuple(found[1:]))
+    for number in (3, -4):
+        with pytest.raises(IndexError):
+            geometry.groups[number]
