@@ -34,7 +34,7 @@ from pulse_registry.cache import CacheFolder
 from pulse_registry.geometry import Geometry
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import Buffer, ByteRange, Store, WrapperStore, open_store, read_into
+from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore, open_store, read_into
 from pulse_registry.tensors import new_tensors
 from pulse_registry.weights import Weights
 from tests import servers
@@ -76,8 +76,8 @@ class Counted(WrapperStore):
         self._lock = threading.Lock()
         self.nbytes = 0
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        data = super().get(key, byte_range)
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        data = super().get(key, byte_range, max_bytes=max_bytes)
         self._count(key, len(data))
         return data
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.route import DEFAULT_OBJECT_COST
-from pulse_registry.store import Buffer, ByteRange, Store, WrapperStore, read_into
+from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore, read_into
 
 SMALL_BYTES, LARGE_BYTES = 16 << 10, 256 << 10
 """A read of no more bytes is nearly all latency; one of no fewer tells of the bandwidth."""
@@ -71,10 +71,10 @@ class TimedStore(WrapperStore):
         super().__init__(store)
         self._link, self._clock = link, clock
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range, and note the time."""
         began = self._clock()
-        data = super().get(key, byte_range)
+        data = super().get(key, byte_range, max_bytes=max_bytes)
         self._link.note(len(data), self._clock() - began)
         return data
 

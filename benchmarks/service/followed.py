@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.results import Row
 from benchmarks.service.suite import Say, document
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.store.latency import LatencyStore
 from pulse_server.feed import RunFeed
 from pulse_server.metrics import Metrics
@@ -81,9 +82,9 @@ class _Counting(LatencyStore):
 
     asked = 0
 
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         self.asked += 1
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
 
 async def _measure(size: Followed, say: Say) -> list[Lag]:

@@ -11,7 +11,7 @@ from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.node import NodeCache
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.store import Buffer, ByteRange, Store, WrapperStore, read_into
-from pulse_registry.store.base import check_buffer
+from pulse_registry.store.base import MOST_WHOLE_BYTES, check_buffer
 from pulse_schemas import ObjectRef
 
 _EXPECTED = 1 << 17
@@ -62,7 +62,7 @@ class CachedStore(WrapperStore):
         ref = self._expected.get(key)
         return ref is not None and self._node.discard(ref)
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range; only ranges come from the cache."""
         if byte_range is not None:
             descriptor = self._open(key, byte_range)
@@ -76,7 +76,7 @@ class CachedStore(WrapperStore):
                 if len(data) == byte_range[1] - byte_range[0]:
                     return data
                 self._unreadable(key)
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
         """Read a range into a buffer of its size: see ReadsInto.get_into."""

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pulse_registry.checkpoint.files import FileOperations
-from pulse_registry.store import Body, Buffer, ByteRange, Store, Stream, WrapperStore, body_size
+from pulse_registry.store import (
+    MOST_WHOLE_BYTES,
+    Body,
+    Buffer,
+    ByteRange,
+    Store,
+    Stream,
+    WrapperStore,
+    body_size,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -82,9 +91,9 @@ class MeteredStore(WrapperStore):
         super().__init__(store)
         self._meter = meter
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range, and count them."""
-        data = super().get(key, byte_range)
+        data = super().get(key, byte_range, max_bytes=max_bytes)
         self._meter.add(len(data))
         return data
 

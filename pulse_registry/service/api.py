@@ -19,7 +19,15 @@ from pydantic import BaseModel, ValidationError
 
 from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
 from pulse_registry.proxies import by_way_of
-from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace, Patience, failures, new_client, told_to_wait
+from pulse_registry.service.link import (
+    MOST_ANSWER_BYTES,
+    MOST_PROBLEM_BYTES,
+    Pace,
+    Patience,
+    failures,
+    new_client,
+    told_to_wait,
+)
 from pulse_registry.service.problems import error_of
 from pulse_registry.service.token import check_token, is_loopback
 from pulse_registry.service.wire import content_digest, digest_fits
@@ -86,6 +94,7 @@ class ServiceApi:
         params: Mapping[str, str | int] | None = None,
         body: bytes | None = None,
         wait_s: float = 0.0,
+        most: int = MOST_ANSWER_BYTES,
     ) -> Answer:
         """Send a request and return its answer, which is a success.
 
@@ -95,9 +104,11 @@ class ServiceApi:
             params: the query.
             body: JSON; its digest goes with it.
             wait_s: the service may take so much longer to answer.
+            most: bytes of the answer's body.
 
         Raises:
             PulseError: the one that the service's problem document names.
+            CorruptObject: the answer is longer than ``most``; no more is read.
             StoreUnavailable: the service can't be reached, is busy, or its answer was damaged on the way.
         """
         headers = {} if body is None else {
@@ -106,7 +117,7 @@ class ServiceApi:
         }  # fmt: skip
         with self.stream(method, path, params=params, headers=headers, content=body, wait_s=wait_s) as response:
             pace = Pace(self.patience, self._what(method, path))
-            answer = Answer(response.status_code, response.headers, b"".join(pace.received(response)))
+            answer = Answer(response.status_code, response.headers, pace.whole(response, most))
         if answer.body and not digest_fits(answer.headers.get("content-digest", ""), answer.body):
             raise _damaged(self._what(method, path))
         return answer

@@ -57,8 +57,8 @@ class Bucket:
         """Close the connections. Idempotent."""
         self._client.close()
 
-    def get(self, url: str, key: str, byte_range: ByteRange | None) -> bytes:
-        """Return an object's bytes, or those of a range, which is not empty.
+    def get(self, url: str, key: str, byte_range: ByteRange | None, max_bytes: int) -> bytes:
+        """Return an object's bytes, at most so many, or those of a range, which is not empty.
 
         Raises:
             SignatureRefused: the URL has expired, or access was withdrawn.
@@ -68,7 +68,7 @@ class Bucket:
         with self._send("GET", url, what, range_header(byte_range), None, _READ) as response:
             if byte_range is None and response.status_code != 200:
                 raise StoreUnavailable(f"{what}: all of it was asked for, and HTTP {response.status_code} came")
-            return read_range(response, key, byte_range, Pace(self._patience, what))
+            return read_range(response, key, byte_range, Pace(self._patience, what), max_bytes)
 
     def get_into(self, url: str, key: str, byte_range: ByteRange, view: memoryview) -> None:
         """Read a range, which is not empty, into memory of its size; see `get`."""

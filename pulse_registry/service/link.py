@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,14 +14,15 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
+from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
 from pulse_registry.proxies import by_way_of, named_proxies
 from pulse_registry.store.http_dates import seconds_asked
 
 CHUNK_BYTES: Final = 256 << 10
 """Bodies are sent in pieces of this size: the transport copies what the system did not take at once."""
-MOST_BYTES: Final = 1 << 30
-"""Of an answer that is kept whole: longer than any document; what is without end ends here."""
+MOST_ANSWER_BYTES: Final = 32 << 20
+"""Of an answer that is no stored document: twice the longest page of records."""
+_MOST_DIGITS: Final = 18
 MOST_PROBLEM_BYTES: Final = 1 << 20
 """Of an answer that says what went wrong, or only that it is done."""
 
@@ -105,7 +107,24 @@ class Pace:
         self._since += seconds
         self._moved = 0
 
-    def received(self, response: httpx.Response, most: int = MOST_BYTES) -> Iterator[bytes]:
+    def whole(self, response: httpx.Response, most: int) -> bytes:
+        """Return a body, in memory of once its size.
+
+        Raises:
+            CorruptObject: it has more than ``most`` bytes, or says so: no more of it is read.
+            StoreUnavailable: it has stalled.
+        """
+        kept, too_long = io.BytesIO(), CorruptObject(f"{self._what}: the answer is longer than {most} bytes")
+        if (declared_length(response) or 0) > most:
+            raise too_long
+        for chunk in response.iter_raw():
+            self.add(len(chunk))
+            if kept.tell() + len(chunk) > most:
+                raise too_long
+            kept.write(chunk)
+        return kept.getvalue()
+
+    def received(self, response: httpx.Response, most: int) -> Iterator[bytes]:
         """Yield a body's bytes as they come; raises StoreUnavailable when more than ``most`` have."""
         left = most
         for chunk in response.iter_raw():
@@ -122,6 +141,12 @@ class Pace:
                 piece = view[at : at + CHUNK_BYTES]
                 yield bytes(piece)
                 self.add(piece.nbytes)
+
+
+def declared_length(response: httpx.Response) -> int | None:
+    """Return how long an answer says that its body is."""
+    text = response.headers.get("content-length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
 def told_to_wait(error: PulseError, headers: Mapping[str, str]) -> PulseError:

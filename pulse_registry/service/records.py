@@ -10,13 +10,17 @@ from functools import partial
 from typing import Final
 
 from pulse_registry.errors import NotFound, UnsupportedFormat
+from pulse_registry.log.keys import record_key
 from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.places import run_path
+from pulse_registry.store.base import check_whole
 from pulse_registry.store.retry import Retries
 from pulse_schemas.api import LogPage
 
 _PAGE: Final = 100
 _KEPT: Final = 1024
+_KEPT_BYTES: Final = 64 << 20
+"""Records, and their bytes, that are kept: what came along and is not asked for goes again."""
 _LONGEST_WAIT_S: Final = 50.0
 """Of one request; under the minute after which services, and many proxies, give up."""
 _PAUSE_S: Final = 0.25
@@ -47,24 +51,26 @@ class Records:
         self._patiently = Retries(total_s=_GONE_S, first_pause_s=0.2, longest_pause_s=2.0, clock=clock, sleep=sleep)
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._kept_bytes = 0
         self._next: dict[str, int] = {}
 
-    def get(self, run: str, seq: int) -> bytes:
+    def get(self, run: str, seq: int, max_bytes: int) -> bytes:
         """Return record ``seq``, sealed. Who asks for one after the other gets them by pages.
 
         Raises:
+            CorruptObject: it has more than ``max_bytes``.
             NotFound: it is not there (yet), or there is no such run.
             AccessDenied, StoreUnavailable: as the service.
         """
         with self._lock:
-            kept = self._kept.pop((run, seq), None)
+            kept = self._take(run, seq)
             in_order = self._next.get(run) == seq
             self._next[run] = seq + 1
         if kept is not None:
-            return kept
+            return self._checked(run, seq, kept, max_bytes)
         try:
             if not in_order:
-                return self._api.ask("GET", f"{run_path(run)}/log/{seq}").body
+                return self._api.ask("GET", f"{run_path(run)}/log/{seq}", most=max_bytes).body
             found = self._page(run, seq, 0)
             if not found:
                 raise NotFound(f"run {run!r} in {self._api.url} has no record {seq}")
@@ -73,8 +79,8 @@ class Records:
                 self._next[run] = seq  # it will be asked for again
             raise
         with self._lock:
-            self._kept.pop((run, seq), None)
-        return found[0]
+            self._take(run, seq)
+        return self._checked(run, seq, found[0], max_bytes)
 
     def wait(self, run: str, seq: int, timeout_s: float) -> bool:
         """Wait until record ``seq`` is there; see `Gateway.wait_for_record`. A service that restarts is waited for."""
@@ -104,7 +110,19 @@ class Records:
         sealed = [record.encode() for record in page.records]
         with self._lock:
             for number, one in enumerate(sealed, since):
+                self._take(run, number)
                 self._kept[run, number] = one
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+                self._kept_bytes += len(one)
+            while len(self._kept) > _KEPT or self._kept_bytes > _KEPT_BYTES:
+                self._take(*next(iter(self._kept)))
+        return sealed
+
+    def _take(self, run: str, seq: int) -> bytes | None:
+        """Return a record that is kept, and keep it no more; the lock is held."""
+        kept = self._kept.pop((run, seq), None)
+        self._kept_bytes -= len(kept or b"")
+        return kept
+
+    def _checked(self, run: str, seq: int, sealed: bytes, max_bytes: int) -> bytes:
+        check_whole(f"{run}/{record_key(seq)}", self._api.url, len(sealed), max_bytes)
         return sealed

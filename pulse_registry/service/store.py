@@ -22,7 +22,7 @@ from pulse_registry.service.places import Place, checked_worker, place_of, run_p
 from pulse_registry.service.records import Records
 from pulse_registry.service.uploads import Uploads
 from pulse_registry.service.wire import range_header, read_range, read_size
-from pulse_registry.store.base import Body, Buffer, ByteRange, body_views, check_buffer, check_range
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, body_views, check_buffer, check_range
 from pulse_registry.store.retry import Retries
 from pulse_schemas.api import SnapshotList, WorkerReport
 
@@ -80,7 +80,7 @@ class ServiceStore:
 
     # -- Store -----------------------------------------------------------------------------------------------------
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
         place = self._place(key)
         if byte_range is not None:
@@ -88,8 +88,8 @@ class ServiceStore:
         if place.kind == "object":
             if byte_range is not None and byte_range[0] == byte_range[1]:
                 return _cut(b"", key, byte_range, self._object_size(place))
-            return self._object(place, byte_range)
-        data = self._document(place)
+            return self._object(place, byte_range, max_bytes)
+        data = self._document(place, max_bytes if byte_range is None else MOST_WHOLE_BYTES)
         return data if byte_range is None else _cut(data, key, byte_range, len(data))
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
@@ -140,7 +140,7 @@ class ServiceStore:
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
         place = self._place(key)
-        return self._object_size(place) if place.kind == "object" else len(self._document(place))
+        return self._object_size(place) if place.kind == "object" else len(self._document(place, MOST_WHOLE_BYTES))
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the snapshots of a run's log, which is all that a service lists: see Store.list."""
@@ -200,14 +200,14 @@ class ServiceStore:
 
     # -- objects ---------------------------------------------------------------------------------------------------
 
-    def _object(self, place: Place, byte_range: ByteRange | None) -> bytes:
+    def _object(self, place: Place, byte_range: ByteRange | None, max_bytes: int) -> bytes:
         link = self._links.of(place.run, place.key)
         if link.own:
-            return self._own_object(place, link, byte_range)
+            return self._own_object(place, link, byte_range, max_bytes)
         try:
-            return self._bucket.get(link.url, place.key, byte_range)
+            return self._bucket.get(link.url, place.key, byte_range, max_bytes)
         except SignatureRefused:
-            return self._bucket.get(self._new_link(place, link).url, place.key, byte_range)
+            return self._bucket.get(self._new_link(place, link).url, place.key, byte_range, max_bytes)
 
     def _object_size(self, place: Place) -> int:
         link = self._links.of(place.run, place.key)
@@ -223,11 +223,12 @@ class ServiceStore:
         self._links.forget(place.run, place.key, refused)
         return self._links.of(place.run, place.key)
 
-    def _own_object(self, place: Place, link: Link, byte_range: ByteRange | None) -> bytes:
+    def _own_object(self, place: Place, link: Link, byte_range: ByteRange | None, max_bytes: int) -> bytes:
         also = () if byte_range is None else (416,)
         path, headers = own_path(link.url) or place.path, range_header(byte_range)
         with self._api.stream("GET", path, headers=headers, also=also) as response:
-            return read_range(response, place.key, byte_range, Pace(self._api.patience, f"{self.url}: {place.key}"))
+            pace = Pace(self._api.patience, f"{self.url}: {place.key}")
+            return read_range(response, place.key, byte_range, pace, max_bytes)
 
     def _own_size(self, place: Place, link: Link) -> int:
         path, headers = own_path(link.url) or place.path, range_header((0, 1))
@@ -236,10 +237,10 @@ class ServiceStore:
 
     # -- documents -------------------------------------------------------------------------------------------------
 
-    def _document(self, place: Place) -> bytes:
+    def _document(self, place: Place, max_bytes: int) -> bytes:
         if place.kind == "record":
-            return self._records.get(place.run, place.seq)
-        return self._api.ask("GET", place.path).body
+            return self._records.get(place.run, place.seq, max_bytes)
+        return self._api.ask("GET", place.path, most=max_bytes).body
 
     def _place(self, key: str) -> Place:
         self._check_open()

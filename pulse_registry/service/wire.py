@@ -6,17 +6,19 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator
 from typing import Final
 
 import httpx
 
 from pulse_registry.errors import CorruptObject, StoreUnavailable
-from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace
+from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace, declared_length
 from pulse_registry.store.base import ByteRange
 
 _SHA256: Final = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):")
-_MOST_DIGITS: Final = 18
+_MOST_COUNTED_BYTES: Final = 1 << 30
+"""Of a body that is read to see how long it is."""
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18}|\*)")
 
 
@@ -41,24 +43,26 @@ def range_header(byte_range: ByteRange | None) -> dict[str, str]:
     return {} if byte_range is None else {"Range": f"bytes={byte_range[0]}-{byte_range[1] - 1}"}
 
 
-def read_range(response: httpx.Response, key: str, byte_range: ByteRange | None, pace: Pace) -> bytes:
-    """Read what was asked for from an answer of 200, 206 or 416.
+def read_range(
+    response: httpx.Response, key: str, byte_range: ByteRange | None, pace: Pace, max_bytes: int = 0
+) -> bytes:
+    """Read what was asked for from an answer of 200, 206 or 416: a range, or a whole of at most ``max_bytes``.
 
     Raises:
-        CorruptObject: the range reaches past the end of the object.
+        CorruptObject: the range reaches past the end of the object, or the whole is longer.
         StoreUnavailable: the answer is not what was asked for, or is cut off.
         httpx.HTTPError: as the transport.
     """
     if byte_range is None:
-        return _exactly(pace.received(response), _length(response), key)
+        return _exactly(pace.whole(response, max_bytes), declared_length(response), key)
     start, stop = byte_range
     if response.status_code == 200:  # a server, or a proxy, that takes no notice of ranges
-        length = _length(response)
+        length = declared_length(response)
         if length is not None and length < stop:
             raise _too_short(key, byte_range, length)
-        return _skipped(pace.received(response), key, byte_range)
+        return _skipped(pace.received(response, sys.maxsize), key, byte_range)
     _check_part(response, key, byte_range)
-    return _exactly(pace.received(response, stop - start), stop - start, key)
+    return _exactly(b"".join(pace.received(response, stop - start)), stop - start, key)
 
 
 def read_range_into(response: httpx.Response, key: str, byte_range: ByteRange, view: memoryview, pace: Pace) -> None:
@@ -78,8 +82,9 @@ def read_range_into(response: httpx.Response, key: str, byte_range: ByteRange, v
 def read_size(response: httpx.Response, key: str, pace: Pace) -> int:
     """Read an object's size from the answer to a request for its first byte."""
     if response.status_code == 200:
-        length = _length(response)
-        return length if length is not None else sum(len(chunk) for chunk in pace.received(response))
+        length = declared_length(response)
+        received = pace.received(response, _MOST_COUNTED_BYTES)
+        return length if length is not None else sum(len(chunk) for chunk in received)
     _, _, total = _content_range(response, key)
     for _ in pace.received(response, MOST_PROBLEM_BYTES):
         pass  # a byte: once it is read, the connection is free again
@@ -98,8 +103,7 @@ def _check_part(response: httpx.Response, key: str, byte_range: ByteRange) -> No
         raise StoreUnavailable(f"{key}: bytes {start} to {stop} were asked for, {first} to {last} came")
 
 
-def _exactly(chunks: Iterable[bytes], size: int | None, key: str) -> bytes:
-    data = b"".join(chunks)
+def _exactly(data: bytes, size: int | None, key: str) -> bytes:
     if size is not None and len(data) != size:
         raise StoreUnavailable(f"{key}: {len(data)} bytes came of {size}")
     return data
@@ -115,11 +119,6 @@ def _skipped(chunks: Iterator[bytes], key: str, byte_range: ByteRange) -> bytes:
         if at >= stop:
             return b"".join(kept)
     raise _too_short(key, byte_range, at)
-
-
-def _length(response: httpx.Response) -> int | None:
-    text = response.headers.get("content-length", "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
 
 
 def _content_range(response: httpx.Response, key: str) -> tuple[int | None, int | None, int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pulse_registry.store.base import (
+    MOST_WHOLE_BYTES,
     Body,
     Buffer,
     ByteRange,
@@ -38,6 +39,7 @@ from pulse_registry.store.s3_place import S3Place
 from pulse_registry.store.wrapper import WrapperStore
 
 __all__ = [
+    "MOST_WHOLE_BYTES",
     "Body",
     "Buffer",
     "ByteRange",

@@ -10,13 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from pulse_registry.errors import CorruptObject, InvalidArgument
 
 Buffer = bytes | bytearray | memoryview
 ByteRange = tuple[int, int]
 Verb = Literal["get", "put", "exists", "size", "list", "delete"]
+
+MOST_WHOLE_BYTES: Final = 64 << 20
+"""Of an object that is asked for whole, where the caller says no other bound. What may be longer is read by ranges."""
 
 
 class Stream(ABC):
@@ -63,17 +66,19 @@ class Store(Protocol):
         """Where this store is, for messages."""
         ...
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a half-open range of it.
 
         Args:
             key: the object's key.
             byte_range: (start, stop) in bytes, 0 <= start <= stop; None for the whole object.
+            max_bytes: the most bytes that an object which is asked for whole may have. A range is its own bound.
 
         Raises:
             NotFound: there is no such object.
             CorruptObject: the range reaches past the end of the object: it is shorter than the caller was
-                told. Nothing is allocated for the missing bytes.
+                told. Nothing is allocated for the missing bytes. Or the whole object has more than `max_bytes`: memory
+                for more is never taken, whatever its size is said to be, or becomes while it is read.
             InvalidArgument: the key or the range is not valid.
             AccessDenied: the credentials do not allow it; every verb may raise it.
             StoreUnavailable: the store could not do it.
@@ -381,6 +386,24 @@ def _flat(part: Buffer) -> memoryview:
         raise InvalidArgument(
             f"an object's data must be contiguous bytes, or a sequence of them; got {type(part).__name__}: {error}"
         ) from None
+
+
+def check_whole(key: str, url: str, size: int, max_bytes: int) -> None:
+    """Check that an object may be read whole, before memory is taken for it.
+
+    Raises:
+        CorruptObject: it has more bytes than that.
+    """
+    if size > max_bytes:
+        raise too_long(key, url, f"{size} bytes", max_bytes)
+
+
+def too_long(key: str, url: str, size: str, max_bytes: int) -> CorruptObject:
+    """Return the error of an object that is longer than anything of ours under its key."""
+    return CorruptObject(
+        f"object {key!r} in {url} has {size}, and {max_bytes} are the most that are read of it: it is not what was "
+        "written there; restore it or use another route"
+    )
 
 
 def check_range(key: str, byte_range: ByteRange) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
-from pulse_registry.store.base import Body, ByteRange, Store, Verb, body_size
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, Verb, body_size
 from pulse_registry.store.wrapper import WrapperStore
 
 
@@ -35,10 +35,10 @@ class CountingStore(WrapperStore):
             self.bytes_written = 0
             self.ledger: list[tuple[Verb, str]] = []
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range, and count them."""
         self._note("get", key)
-        data = super().get(key, byte_range)
+        data = super().get(key, byte_range, max_bytes=max_bytes)
         with self._lock:
             self.bytes_read += len(data)
         return data

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Literal
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.store.base import Body, ByteRange, Store, Verb
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, Verb
 from pulse_registry.store.wrapper import WrapperStore
 
 FaultAction = Literal["fail_before", "fail_after", "flip_bit", "truncate"]
@@ -90,10 +90,10 @@ class FaultStore(WrapperStore):
         self._triggers = tuple(_Trigger(fault, f"{seed}:{number}") for number, fault in enumerate(faults))
         self.fired: list[tuple[FaultAction, Verb, str]] = []
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, changed if a fault says so."""
         fires = self._begin("get", key)
-        data = self._store.get(key, byte_range)
+        data = self._store.get(key, byte_range, max_bytes=max_bytes)
         if "flip_bit" in fires and data:
             position = fires["flip_bit"].draw(8 * len(data))
             changed = bytearray(data)

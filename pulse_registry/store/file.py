@@ -20,8 +20,8 @@ from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument, StoreUnavailable
-from pulse_registry.store.base import Body, body_views
-from pulse_registry.store.fsspec_store import FsspecStore, translated
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, body_views, check_range, check_whole
+from pulse_registry.store.fsspec_store import FsspecStore, not_found, too_short, translated
 from pulse_registry.store.keys import TEMP_PREFIX, check_key, check_prefix, key_problem
 
 # writev takes at most IOV_MAX buffers (1,024 on Linux and macOS) and, on macOS, 2^31 - 1 bytes.
@@ -57,6 +57,29 @@ class FileStore(FsspecStore):
         super().__init__(LocalFileSystem(), root=path.rstrip("/"), url=Path(path).as_uri())
         # Folders known to survive a power loss: their names, and those of the folders above, are synced.
         self._durable: set[str] = set()
+
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        """Return an object's bytes, or those of a range: see Store.get.
+
+        Not through fsspec: size and bytes are those of one open file, so that what is replaced meanwhile comes whole.
+        """
+        path = self._path(key)
+        if byte_range is not None:
+            check_range(key, byte_range)
+        with translated("get", key, self.url), open(path, "rb", opener=_open_at_once) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise not_found(key, self.url)
+            if byte_range is None:
+                check_whole(key, self.url, about.st_size, max_bytes)
+            start, stop = byte_range or (0, about.st_size)
+            if stop > about.st_size:
+                raise too_short(key, self.url, (start, stop), about.st_size)
+            file.seek(start)
+            data = file.read(stop - start)
+        if len(data) != stop - start:
+            raise too_short(key, self.url, (start, stop), start + len(data))
+        return data
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing; see Store.put."""
@@ -205,6 +228,11 @@ class FileStore(FsspecStore):
             )
             failure.lasting = True
             raise failure from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; what is none, such as a pipe, does not hold whoever opens it."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _unless_missing(error: OSError) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, PulseError, StoreUnavailable
-from pulse_registry.store.base import ByteRange, Verb, check_range
+from pulse_registry.store.base import MOST_WHOLE_BYTES, ByteRange, Verb, check_range, check_whole
 from pulse_registry.store.keys import check_key, check_prefix, key_problem
 
 _ADVICE = {
@@ -80,23 +80,25 @@ class FsspecStore:
         """Show the class and the URL."""
         return f"{type(self).__name__}({self._url!r})"
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
         path = self._path(key)
-        if byte_range is None:
-            with translated("get", key, self._url):
-                return self._fs.cat_file(path)
-        check_range(key, byte_range)
-        start, stop = byte_range
-        # The size first: a range out of a damaged header must not make the read below allocate what it asks
-        # for.
+        if byte_range is not None:
+            check_range(key, byte_range)
+        # The size first: neither a range out of a damaged header nor an object that is longer than any of ours must
+        # make the read below allocate what it asks for.
         size = self.size(key)
+        if byte_range is None:
+            check_whole(key, self._url, size, max_bytes)
+            with translated("get", key, self._url):
+                return self._fs.cat_file(path, 0, size)
+        start, stop = byte_range
         if stop > size:
-            raise _too_short(key, self._url, byte_range, size)
+            raise too_short(key, self._url, byte_range, size)
         with translated("get", key, self._url):
             data = self._fs.cat_file(path, start, stop) if stop > start else b""
         if len(data) != stop - start:
-            raise _too_short(key, self._url, byte_range, start + len(data))
+            raise too_short(key, self._url, byte_range, start + len(data))
         return data
 
     def exists(self, key: str) -> bool:
@@ -187,7 +189,8 @@ def not_found(key: str, url: str) -> NotFound:
     return NotFound(f"there is no object {key!r} in {url}")
 
 
-def _too_short(key: str, url: str, byte_range: ByteRange, size: int) -> CorruptObject:
+def too_short(key: str, url: str, byte_range: ByteRange, size: int) -> CorruptObject:
+    """Return the error of an object that ends before a range of it does."""
     start, stop = byte_range
     return CorruptObject(
         f"object {key!r} in {url} has {size} bytes, but bytes {start} to {stop} of it were asked for: "

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.store.base import Body, ByteRange, Store, body_size
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_size
 from pulse_registry.store.wrapper import WrapperStore
 
 
@@ -49,10 +49,10 @@ class LatencyStore(WrapperStore):
         self._up = _Link(bytes_per_s, clock)
         self._down = _Link(bytes_per_s, clock)
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes after the time that the link takes."""
         self._sleep(self._latency_s)
-        data = super().get(key, byte_range)
+        data = super().get(key, byte_range, max_bytes=max_bytes)
         self._transfer(self._down, len(data))
         return data
 

@@ -14,7 +14,7 @@ from typing import Final
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from pulse_registry.errors import AlreadyExists
-from pulse_registry.store.base import Body, ByteRange, body_views
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, body_views
 from pulse_registry.store.fsspec_store import FsspecStore, not_found, translated
 from pulse_registry.store.keys import check_key
 
@@ -41,11 +41,11 @@ class MemoryStore(FsspecStore):
         self._objects: Container[str] = system.store
         super().__init__(system, root=f"/{name}", url=f"memory://{name}")
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
         with _LOCK:
             self._find(key)
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing: see Store.put."""

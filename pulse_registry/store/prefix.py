@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from pulse_registry.store.base import (
+    MOST_WHOLE_BYTES,
     Body,
     Buffer,
     ByteRange,
@@ -50,9 +51,9 @@ class PrefixStore(WrapperStore):
         """Show the wrapped store and the prefix."""
         return f"{type(self).__name__}({self._store!r}, {self._prefix!r})"
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
-        return super().get(self._whole(key), byte_range)
+        return super().get(self._whole(key), byte_range, max_bytes=max_bytes)
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
         """Read a range into a buffer: see ReadsInto.get_into."""

@@ -19,7 +19,7 @@ from typing import Final, NoReturn, TypeVar, cast
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.store.base import Body, Buffer, ByteRange, Store, modified, read_into
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, Store, modified, read_into
 from pulse_registry.store.wrapper import WrapperStore
 
 T = TypeVar("T")
@@ -184,9 +184,9 @@ class RetryStore(WrapperStore):
             rng=rng,
         )
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range, with retries."""
-        return self._retry(lambda: self._store.get(key, byte_range))
+        return self._retry(lambda: self._store.get(key, byte_range, max_bytes=max_bytes))
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
         """Read a range into a buffer, with retries: see ReadsInto.get_into."""

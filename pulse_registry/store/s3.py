@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.store.base import (
+    MOST_WHOLE_BYTES,
     Body,
     Buffer,
     ByteRange,
@@ -23,6 +24,7 @@ from pulse_registry.store.base import (
     body_views,
     check_buffer,
     check_range,
+    check_whole,
 )
 from pulse_registry.store.growing import Growing
 from pulse_registry.store.keys import check_key, check_prefix
@@ -41,8 +43,6 @@ ANSWER_S: Final = 20.0
 _JOINED_BYTES: Final = 1 << 20
 _JOINED_VIEW_BYTES: Final = 16 << 10
 _MAX_POSITION: Final = 1 << 62
-MOST_WHOLE_BYTES: Final = 1 << 30
-"""Of an object that is read whole: longer than any document. What may be longer is read by ranges."""
 
 
 class S3Store:
@@ -111,7 +111,7 @@ class S3Store:
 
     # reading
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
         check_key(key)
         if byte_range is not None:
@@ -119,7 +119,7 @@ class S3Store:
             if not self._asks_for_bytes(key, byte_range):
                 return b""
         with translated("get", key, self.url):
-            body, stream, size = self._open(key, byte_range)
+            body, stream, size = self._open(key, byte_range, max_bytes)
             try:
                 # One allocation: BytesIO hands out the very bytes that it was made of.
                 kept = io.BytesIO(bytes(size))
@@ -137,7 +137,7 @@ class S3Store:
         if not self._asks_for_bytes(key, byte_range):
             return
         with translated("get", key, self.url):
-            body, stream, _ = self._open(key, byte_range)
+            body, stream, _ = self._open(key, byte_range, 0)
             receive(body, stream, view, self._pace, self._transfer("get", key))
 
     def exists(self, key: str) -> bool:
@@ -224,17 +224,18 @@ class S3Store:
             raise self._too_short(key, byte_range, size)
         return False
 
-    def _open(self, key: str, byte_range: ByteRange | None) -> tuple[Any, Any, int]:
+    def _open(self, key: str, byte_range: ByteRange | None, max_bytes: int) -> tuple[Any, Any, int]:
         """Ask for an object, or a range; return body and stream, unread, and its size, which is what was asked for."""
         if byte_range is None:
             answer = self._client.get_object(Bucket=self._place.bucket, Key=key)
-            if answer.get("ContentLength") is None:
+            try:
+                size = int(answer.get("ContentLength", -1))
+                if size < 0:
+                    raise StoreUnavailable(f"could not get {key!r} in {self.url}: the store did not say its size")
+                check_whole(key, self.url, size, max_bytes)
+            except BaseException:
                 answer["Body"].close()
-                raise StoreUnavailable(f"could not get {key!r} in {self.url}: the store did not say its size")
-            size = int(answer["ContentLength"])
-            if not 0 <= size <= MOST_WHOLE_BYTES:
-                answer["Body"].close()
-                raise StoreUnavailable(f"{key!r} in {self.url} is said to have {size} bytes, too many to be read whole")
+                raise
             return answer["Body"], answer[STREAM], size
         start, stop = byte_range
         answer = self._client.get_object(Bucket=self._place.bucket, Key=key, Range=f"bytes={start}-{stop - 1}")

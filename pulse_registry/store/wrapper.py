@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from pulse_registry.store.base import Body, ByteRange, Gateway, Presigner, Store, gateway_of, modified, presigner_of
+from pulse_registry.store.base import (
+    MOST_WHOLE_BYTES,
+    Body,
+    ByteRange,
+    Gateway,
+    Presigner,
+    Store,
+    gateway_of,
+    modified,
+    presigner_of,
+)
 
 
 class WrapperStore:
@@ -24,9 +34,9 @@ class WrapperStore:
         """Show the class and what it wraps."""
         return f"{type(self).__name__}({self._store!r})"
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
-        return self._store.get(key, byte_range)
+        return self._store.get(key, byte_range, max_bytes=max_bytes)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing: see Store.put."""

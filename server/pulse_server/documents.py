@@ -9,7 +9,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from pulse_registry.store.base import Body, ByteRange, Store, body_views
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views, check_whole
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_schemas import SchemaError
 from pulse_schemas.base import sealed_body
@@ -39,14 +39,15 @@ class DocumentStore(WrapperStore):
         self._known: OrderedDict[str, bytes] = OrderedDict()
         self._nbytes = 0
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
         if byte_range is not None:
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
         known = self.known(key)
         if known is not None:
+            check_whole(key, self.url, len(known), max_bytes)
             return known
-        data = super().get(key)
+        data = super().get(key, max_bytes=max_bytes)
         self._remember(key, data)
         return data
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from pulse_registry.errors import PulseError
-from pulse_registry.store.base import Body, ByteRange, Store, Verb
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, Verb
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_server.metrics import Metrics
 
@@ -21,10 +21,10 @@ class MetricsStore(WrapperStore):
         super().__init__(store)
         self._metrics = metrics
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range, and count the call."""
         with self._counted("get"):
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, and count the call."""

@@ -15,7 +15,7 @@ from pulse_registry.log import LogReader, keys, sealed_hash
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.service.store import ServiceStore
-from pulse_registry.store import CountingStore, Fault, FaultStore, PrefixStore, RetryStore
+from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore, Fault, FaultStore, PrefixStore, RetryStore
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_registry.trust import PinGuard, Trust
 from pulse_schemas import Head, unseal_record
@@ -125,10 +125,10 @@ def test_an_object_is_read_in_pieces_however_large_it_is(store, monkeypatch):
     ranges = []
 
     class Watched(WrapperStore):
-        def get(self, key, byte_range=None):
+        def get(self, key, byte_range=None, *, max_bytes=MOST_WHOLE_BYTES):
             if key.startswith(keys.OBJECTS):
                 ranges.append(byte_range)
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     assert defects(Watched(store)) == []
     assert max(stop - start for start, stop in ranges) == 1000

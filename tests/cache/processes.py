@@ -22,7 +22,7 @@ from typing import Any
 
 from pulse_registry.cache import CacheFolder, part
 from pulse_registry.registry import Registry
-from pulse_registry.store import ByteRange, FileStore, WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, WrapperStore
 from tests.faults.harness import RUN, bits, garbage, small_groups, small_model
 
 RANGE_BYTES = 64
@@ -37,10 +37,10 @@ class Noted(WrapperStore):
         super().__init__(FileStore(root))
         self._ledger = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if "/objects/" in key:
             os.write(self._ledger, f"{json.dumps([key, byte_range])}\n".encode())
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
 
 def pull(root: str, cache: str, ledger: str) -> str:

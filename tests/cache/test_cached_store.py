@@ -14,7 +14,7 @@ from pulse_registry.cache import cache_folder, part
 from pulse_registry.cache.part import Part
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.events import EventKind
-from pulse_registry.store import Fault, FaultStore, RetryStore
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, Fault, FaultStore, RetryStore
 from pulse_registry.store.retry import TOTAL_S
 from tests.cache.building import Node, data_of, taken
 from tests.log.builders import DictStore
@@ -100,10 +100,10 @@ def test_ranges_are_served_as_they_land(tmp_path: Path) -> None:
     gate = threading.Event()
 
     class Slow(DictStore):
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             if byte_range is not None and byte_range[0] >= 2 * RANGE:
                 assert gate.wait(HANG_S)
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     slow = Slow()
     node, other = Node(tmp_path, store=slow), Node(tmp_path)

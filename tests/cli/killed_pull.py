@@ -21,7 +21,7 @@ import pulse_registry.cli.session
 from pulse_kernels import get_backend
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.cli import main
-from pulse_registry.store import Body, ByteRange, Store, WrapperStore, open_store
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore, open_store
 from pulse_registry.weights import Weights
 
 
@@ -50,8 +50,8 @@ step = Steps()
 
 
 class SteppedStore(WrapperStore):
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        data: bytes = step.around(super().get, key, byte_range)
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        data: bytes = step.around(super().get, key, byte_range, max_bytes=max_bytes)
         return data
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:

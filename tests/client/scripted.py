@@ -39,7 +39,7 @@ class Asked:
 class Reply:
     """An answer; ``pieces`` after the body are sent with pauses that only the server's end cuts short.
 
-    ``lost``: the connection ends instead.
+    ``lost``: the connection ends instead. ``length``: what is said of the body; below 0, nothing is.
     """
 
     status: int = 200
@@ -114,7 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in reply.headers.items():
             self.send_header(name, value)
         size = len(reply.body) + sum(map(len, reply.pieces)) if reply.length is None else reply.length
-        self.send_header("Content-Length", str(size))
+        if size >= 0:
+            self.send_header("Content-Length", str(size))
         self.send_header("Connection", "close")
         self.end_headers()
         try:

@@ -7,6 +7,7 @@ import io
 import logging
 import re
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -139,6 +140,30 @@ def test_a_range_past_the_end_is_a_corrupt_object(pair: Pair, byte_range: tuple[
         pair.store.get(KEY, byte_range)
     with pytest.raises(CorruptObject, match="1024"):
         read_into(pair.store, KEY, byte_range, bytearray(byte_range[1] - byte_range[0]))
+
+
+ENDLESS = [bytes(1 << 20)] * 3072
+"""3 GiB, of which a reader that has a bound takes little: the one mebibyte is there once."""
+
+
+@pytest.mark.parametrize("length", [None, -1], ids=["said", "not said"])
+@pytest.mark.parametrize("key", [KEY, "run/head", "run/log/000000000007.json", "run/log/snapshots/000000000007.json"])
+def test_what_is_longer_than_the_reader_expects_costs_no_memory(pair: Pair, key: str, length: int | None) -> None:
+    endless = Reply(pieces=ENDLESS, length=length)
+    pair.bucket_script = lambda _: endless
+    pair.service.script = lambda asked: pair.script(asked) if asked.path.endswith("/urls") else endless
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptObject, match="longer than 65536 bytes"):
+            pair.store.get(key, max_bytes=65536)
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_more_is_read_than_the_server_said(pair: Pair) -> None:
+    pair.bucket_script = lambda _: Reply(pieces=ENDLESS, length=10)
+    assert pair.store.get(KEY, max_bytes=10) == bytes(10)
 
 
 def test_an_empty_object_is_an_object(pair: Pair) -> None:

@@ -7,7 +7,14 @@ import threading
 import pytest
 
 import pulse_registry
-from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, StoreUnavailable, UnsupportedFormat
+from pulse_registry.errors import (
+    AccessDenied,
+    CorruptObject,
+    InvalidArgument,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
 from pulse_registry.log import keys
 from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.connect import connect
@@ -72,6 +79,16 @@ def test_records_that_are_read_in_order_come_by_pages() -> None:
     assert [asked.query.get("since", [asked.path])[0] for asked in server.asked] == [
         "/v1/runs/run/log/63", "64", "164", "264", "350",
     ]  # fmt: skip
+
+
+def test_a_record_that_came_with_others_is_refused_where_it_is_longer_than_the_reader_expects() -> None:
+    log = Log(3)
+    with serving(log.script) as server:
+        client = store(server)
+        for seq in range(3):  # the first alone, the others by a page
+            with pytest.raises(CorruptObject, match=keys.record_key(seq) if seq else "longer than 5 bytes"):
+                client.get(f"run/{keys.record_key(seq)}", max_bytes=5)
+        client.close()
 
 
 def test_a_look_for_the_next_record_costs_one_request_and_misses_nothing() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound
-from pulse_registry.store import Body, ByteRange, MemoryStore, WrapperStore, body_views
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, MemoryStore, WrapperStore, body_views
 from tests.waiting import HANG_S
 
 
@@ -87,8 +87,8 @@ class SlowWriterStore(WrapperStore):
         super().__init__(store)
         self._read = threading.Event()
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        data = self._store.get(key, byte_range)
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        data = self._store.get(key, byte_range, max_bytes=max_bytes)
         self._read.set()
         return data
 
@@ -112,9 +112,9 @@ class VanishingStore(WrapperStore):
         super().__init__(store)
         self._looked = threading.Event()
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         try:
-            return self._store.get(key, byte_range)
+            return self._store.get(key, byte_range, max_bytes=max_bytes)
         finally:
             self._looked.set()
 
@@ -133,9 +133,9 @@ class StaleReadStore(WrapperStore):
         super().__init__(store)
         self._seen: dict[str, bytes] = {}
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if "visibility/read/" not in key:
-            return self._store.get(key, byte_range)
+            return self._store.get(key, byte_range, max_bytes=max_bytes)
         return self._seen.setdefault(key, self._store.get(key))
 
 
@@ -146,11 +146,11 @@ class StaleMissStore(WrapperStore):
         super().__init__(store)
         self._missing: set[str] = set()
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if key in self._missing:
             raise NotFound(key)
         try:
-            return self._store.get(key, byte_range)
+            return self._store.get(key, byte_range, max_bytes=max_bytes)
         except NotFound:
             if "visibility/read/" in key:
                 self._missing.add(key)
@@ -184,8 +184,8 @@ class UndeadStore(WrapperStore):
             self._dead[key] = self._store.get(key)
         self._store.delete(key)
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        return self._dead[key] if key in self._dead else self._store.get(key, byte_range)
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        return self._dead[key] if key in self._dead else self._store.get(key, byte_range, max_bytes=max_bytes)
 
 
 class TreeStore(WrapperStore):
@@ -231,15 +231,15 @@ class FromKeyStore(WrapperStore):
 class NoRangeStore(WrapperStore):
     """Takes no notice of the range."""
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         return self._store.get(key)
 
 
 class CutRangeStore(WrapperStore):
     """Answers a range past the end with what there is of it."""
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         try:
-            return self._store.get(key, byte_range)
+            return self._store.get(key, byte_range, max_bytes=max_bytes)
         except CorruptObject:
             return self._store.get(key)[slice(*byte_range)] if byte_range else b""

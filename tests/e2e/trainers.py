@@ -23,7 +23,7 @@ import numpy as np
 from pulse_registry.errors import Conflict
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import Body, ByteRange, Store, WrapperStore, open_store
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore, open_store
 
 SCENARIOS = {"first": (0, None), "patch": (2, None), "keyframe": (2, 2), "again": (2, None)}
 """By name: versions before the push, and ``keyframe_every``; in ``again``, the push follows others of its process."""
@@ -101,8 +101,8 @@ class DyingStore(WrapperStore):
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        return self._dying("get", key, lambda: super(DyingStore, self).get(key, byte_range))
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        return self._dying("get", key, lambda: super(DyingStore, self).get(key, byte_range, max_bytes=max_bytes))
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         self._dying("put", key, lambda: super(DyingStore, self).put(key, data, if_absent=if_absent))

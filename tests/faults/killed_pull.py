@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from pulse_registry.registry import Registry
-from pulse_registry.store import ByteRange, FileStore, WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, WrapperStore
 
 
 class Deadly(WrapperStore):
@@ -20,13 +20,13 @@ class Deadly(WrapperStore):
         self._left = nth
         self._lock = threading.Lock()
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if key.endswith(".safetensors"):
             with self._lock:
                 self._left -= 1
                 if not self._left:
                     os.kill(os.getpid(), signal.SIGKILL)
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from pulse_registry.log.keys import patch_key
 from pulse_registry.model import read_model
 from pulse_registry.patch import encode_patch
 from pulse_registry.registry import Registry
-from pulse_registry.store import Fault, FaultStore, PrefixStore, Store
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, Fault, FaultStore, PrefixStore, Store
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, PatchRef
 from tests.faults.harness import RUN, Model, bits, change, copied, garbage, quick, settle, small_model, state_of
@@ -324,10 +324,10 @@ class Cached(DictStore):
         super().__init__()
         self.objects, self.copies, self.discarded = store.objects, keys, list[str]()
 
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if key in self.copies:
             return self.copies[key][slice(*byte_range) if byte_range else slice(None)]
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
     def discard(self, key: str) -> bool:
         self.discarded.append(key)

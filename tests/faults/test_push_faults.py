@@ -12,7 +12,7 @@ import pytest
 from pulse_registry.errors import Fenced, StoreUnavailable
 from pulse_registry.gc import Policy
 from pulse_registry.registry import Registry
-from pulse_registry.store import Body, Fault, FaultStore, Store, WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Fault, FaultStore, Store, WrapperStore
 from tests.faults.harness import (
     Model,
     Outage,
@@ -234,11 +234,11 @@ class Interrupted(DictStore):
 
     happens: Callable[[], None] | None = None
 
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if "/objects/" in key and self.happens is not None:
             happens, self.happens = self.happens, None
             happens()
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
 
 def test_a_trainer_whose_start_was_collected_while_it_slept_is_told_that_another_took_over() -> None:

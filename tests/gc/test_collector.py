@@ -18,7 +18,7 @@ from pulse_registry.errors import (
 from pulse_registry.gc import Collector, Policy
 from pulse_registry.gc import collector as collector_module
 from pulse_registry.log import LogReader, keys
-from pulse_registry.store import CountingStore, WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore, WrapperStore
 from pulse_schemas import DeleteRecord, RetireRecord, canonical_json, unseal_record
 from tests.gc.world import DAY, HOUR, SOON, World
 from tests.log.builders import RUN, DictStore, keyframe, patch, write_id
@@ -303,8 +303,8 @@ class Dying(WrapperStore):
             raise StoreUnavailable("gone")
         return result
 
-    def get(self, key, byte_range=None):
-        return self._call(lambda: super(Dying, self).get(key, byte_range))
+    def get(self, key, byte_range=None, *, max_bytes=MOST_WHOLE_BYTES):
+        return self._call(lambda: super(Dying, self).get(key, byte_range, max_bytes=max_bytes))
 
     def put(self, key, data, *, if_absent=False):
         self._call(lambda: super(Dying, self).put(key, data, if_absent=if_absent))

@@ -16,7 +16,7 @@ from pulse_registry.log import keys
 from pulse_registry.model import read_model
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import CountingStore, PrefixStore, WrapperStore, body_views
+from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore, PrefixStore, WrapperStore, body_views
 from pulse_schemas import Lease
 from tests.log.builders import RUN, DictStore
 from tests.waiting import HANG_S
@@ -360,7 +360,7 @@ def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyfra
 
         done = False
 
-        def get(self, key, byte_range=None):
+        def get(self, key, byte_range=None, *, max_bytes=MOST_WHOLE_BYTES):
             if "/patch/" in key and not self.done:
                 self.done = True
                 with Registry(inner, RUN, backend="reference", options=PublishOptions(keyframe_every=1)) as operator:
@@ -368,7 +368,7 @@ def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyfra
                 with Registry(inner, RUN, backend="reference") as operator:  # the push has ended, with its keyframe
                     for _ in range(1 + deletes):
                         operator.gc(Policy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     store = Collected(inner)
     with Registry(store, RUN, backend="reference") as worker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,8 @@ from typing import Any
 
 from pulse_registry.errors import AlreadyExists, NotFound
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, fold, keys, sealed_hash
-from pulse_registry.store import Body, Store, body_views
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views
+from pulse_registry.store.base import check_whole
 from pulse_schemas import (
     AttachRecord,
     Coder,
@@ -45,9 +47,11 @@ class DictStore:
         self._now = now
         self._lock = threading.Lock()
 
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if key not in self.objects:
             raise NotFound(key)
+        if byte_range is None:
+            check_whole(key, self.url, len(self.objects[key]), max_bytes)
         return self.objects[key][slice(*byte_range) if byte_range else slice(None)]
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
@@ -65,7 +69,7 @@ class DictStore:
         return key in self.objects
 
     def size(self, key: str) -> int:
-        return len(self.get(key))
+        return len(self.get(key, max_bytes=sys.maxsize))
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         return iter(sorted(key for key in self.objects if key.startswith(prefix) and key > (after or "")))

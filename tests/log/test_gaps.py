@@ -7,7 +7,7 @@ import pytest
 from pulse_registry.errors import CorruptObject
 from pulse_registry.events import EventKind, Events
 from pulse_registry.log import Admission, LogKeeper, LogReader, LogWriter, keys
-from pulse_registry.store import CountingStore
+from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_schemas import Head
 from tests.log.builders import RUN, chain, clock, draft, ids, keyframe, new_store, patch, writer
@@ -195,8 +195,8 @@ def test_of_a_log_that_goes_as_far_as_its_hint_nothing_is_told(seq):
 
 def test_a_hint_that_a_writer_wrote_while_the_log_was_read_is_no_gap():
     class Late(WrapperStore):
-        def get(self, key, byte_range=None):
-            data = super().get(key, byte_range)
+        def get(self, key, byte_range=None, *, max_bytes=MOST_WHOLE_BYTES):
+            data = super().get(key, byte_range, max_bytes=max_bytes)
             if key == keys.HEAD:
                 other.begin()
                 other.commit(draft(12))

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pulse_registry.errors import AlreadyExists, Conflict, Fenced, StoreUnavailable
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, fold, keys
-from pulse_registry.store import Body, Store
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_schemas import CommitRecord, EpochRecord, unseal_record
 from tests.log.builders import RUN, clock, draft, ids, new_store, patch
@@ -35,11 +35,11 @@ class Network(WrapperStore):
         self.under_way: list[tuple[str, bytes]] = []
         self._deaf = False
 
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if self._deaf:
             self._deaf = False
             raise StoreUnavailable(key)
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         fate, self.fate = (self.fate, "ok") if if_absent else ("ok", self.fate)

@@ -28,7 +28,7 @@ from pulse_registry.keyframe import write_keyframe
 from pulse_registry.keyframe_cells import KeyframeCells
 from pulse_registry.model import read_model
 from pulse_registry.publish_options import PublishOptions
-from pulse_registry.store import ByteRange, FileStore, MemoryStore, Store
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, MemoryStore, Store
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.log.builders import DictStore
@@ -65,9 +65,9 @@ class Stored:
         self.gets: list[tuple[str, ByteRange | None]] = []
         plain = self.store.get
 
-        def get(key: str, byte_range: ByteRange | None = None) -> bytes:
+        def get(key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             self.gets.append((key, byte_range))
-            return plain(key, byte_range)
+            return plain(key, byte_range, max_bytes=max_bytes)
 
         self.store.get = get  # type: ignore[method-assign]
 
@@ -240,7 +240,7 @@ def test_what_was_damaged_on_the_disk_meanwhile_is_fetched_again(stored: Stored,
 def test_a_piece_that_was_damaged_on_the_way_is_fetched_again_alone(stored: Stored):
     honest, key, left = stored.store.get, stored.ref.shards[1].key, [True]
 
-    def get(asked: str, part: ByteRange | None = None) -> bytes:
+    def get(asked: str, part: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         data = honest(asked, part)
         return bytes(len(data)) if asked == key and part and part[0] and left and left.pop() else data
 

@@ -15,7 +15,7 @@ from pulse_registry.errors import CorruptObject
 from pulse_registry.fetch import begin_patches
 from pulse_registry.geometry import Geometry
 from pulse_registry.patch import Patch, PatchFile, encode_patch
-from pulse_registry.store import ByteRange
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.timeline import Timeline
 from tests.log.builders import DictStore
 from tests.unit.inline import Inline
@@ -34,10 +34,10 @@ class Recording(DictStore):
         self.damage: dict[int, int] = {}
         """Byte of the object: how often it is still to come damaged."""
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         assert byte_range is not None, "no more than was committed is read"
         self.ranges.append(byte_range)
-        data = bytearray(super().get(key, byte_range))
+        data = bytearray(super().get(key, byte_range, max_bytes=max_bytes))
         for place, left in self.damage.items():
             if left and byte_range[0] <= place < byte_range[1]:
                 data[place - byte_range[0]] ^= left

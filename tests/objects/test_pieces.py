@@ -26,7 +26,7 @@ from pulse_registry.model import read_model
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.pieces import PIECE_BYTES, PieceHasher
 from pulse_registry.spool import STALE_SECONDS
-from pulse_registry.store import ByteRange
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.log.builders import DictStore
@@ -52,9 +52,9 @@ class Recording(DictStore):
         self.gets: list[tuple[str, ByteRange | None]] = []
         self.answer: Damage = lambda key, byte_range, data: data
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         self.gets.append((key, byte_range))
-        data = super().get(key, byte_range)
+        data = super().get(key, byte_range, max_bytes=max_bytes)
         return data if byte_range is None or key.endswith(INDEX_NAME) else self.answer(key, byte_range, data)
 
     def size(self, key: str) -> int:

@@ -21,7 +21,7 @@ import pulse_registry
 from pulse_registry.compact import CompactOptions
 from pulse_registry.gc import Policy
 from pulse_registry.registry import Registry
-from pulse_registry.store import Body, ByteRange, MemoryStore, Store, WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, MemoryStore, Store, WrapperStore
 from pulse_server.app import create_app
 from pulse_server.settings import Settings
 from tests.waiting import HANG_S
@@ -56,10 +56,10 @@ class RecordingStore(WrapperStore):
         super().__init__(store)
         self.requests: set[Request] = set()
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         # Without s3:ListBucket, S3 answers 403 for a key that is not there.
         self.requests |= {Request("s3:GetObject", key), Request("s3:ListBucket")}
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         self.requests.add(Request("s3:PutObject", key, if_absent))

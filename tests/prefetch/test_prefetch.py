@@ -21,7 +21,7 @@ from pulse_registry.prefetch import News, Prefetch
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.pulling import Staged
 from pulse_registry.registry import Registry
-from pulse_registry.store import ByteRange
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.versions import VersionName
 from tests.faults.harness import RUN, Bits, Model, bits, change, garbage, quick, small_model
 from tests.log.builders import DictStore
@@ -40,15 +40,15 @@ class Gated(DictStore):
         self.broken = False
         self.failure: BaseException | None = None
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if "/objects/patch/" in key:
             self.arrived.set()
             assert self.gate.wait(WAIT)
             if self.failure is not None:
                 raise self.failure
             if self.broken:
-                return b"x" * len(super().get(key, byte_range))
-        return super().get(key, byte_range)
+                return b"x" * len(super().get(key, byte_range, max_bytes=max_bytes))
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
 
 @dataclass

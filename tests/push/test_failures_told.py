@@ -13,6 +13,7 @@ from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable
 from pulse_registry.events import Event, EventKind
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from tests.faults.harness import RUN, bits, change, commits, quick, restored, settle, small_model, without_pauses
 from tests.log.builders import DictStore
 from tests.push.gate import PATIENCE, GateStore
@@ -201,7 +202,7 @@ def test_a_block_that_ends_well_raises_the_failure_of_a_push_that_nobody_has_see
 
 def test_a_push_that_can_not_read_the_log_is_told_as_well() -> None:
     class Away(DictStore):
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             raise StoreUnavailable("away")
 
     told: list[Event] = []

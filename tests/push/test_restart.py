@@ -10,7 +10,7 @@ import pytest
 
 from pulse_registry.errors import Fenced, InvalidArgument, LayoutMismatch
 from pulse_registry.registry import Registry
-from pulse_registry.store import CountingStore
+from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore
 from tests.faults.harness import bits, change, commits, copy_of, garbage, quick, restored, small_groups, small_model
 from tests.log.builders import DictStore
 
@@ -33,10 +33,10 @@ class Fetched(CountingStore):
         super().__init__(store)
         self.keys: list[str] = []
 
-    def get(self, key: str, byte_range: Any = None) -> bytes:
+    def get(self, key: str, byte_range: Any = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         if "/objects/" in key:
             self.keys.append(key)
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
 
 def patches(fetched: Fetched) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from pulse_registry import errors
 from pulse_registry.errors import InvalidArgument, PulseError
 from pulse_registry.service.problems import STATUS, TYPE_PREFIX, error_of, problem_of
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_schemas import Layout, Tensor
 from pulse_server import Settings, create_app
 from tests.log.builders import DictStore, Script, keyframe, patch
@@ -44,7 +45,7 @@ def client(store: DictStore) -> Iterator[TestClient]:
 
 def test_each_app_has_its_own_store_and_nothing_is_asked_of_it_before_it_starts(store: DictStore) -> None:
     class Untouched(DictStore):
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             raise AssertionError(key)
 
     app_over(Untouched())
@@ -188,10 +189,10 @@ def test_every_error_of_the_library_goes_over_the_wire_and_keeps_the_stores_word
     secret = "s3://secret-bucket: access denied for AKIA..."
 
     class Failing(DictStore):
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             if "/layouts/" in key:
                 raise kind(secret)
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     with TestClient(app_over(Failing())) as client:
         answer = client.get(f"/v1/runs/math-7b/layouts/{LAYOUT.id}")
@@ -207,10 +208,10 @@ def test_every_error_of_the_library_goes_over_the_wire_and_keeps_the_stores_word
 
 def test_a_defect_is_a_500_that_says_nothing_of_itself() -> None:
     class Broken(DictStore):
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             if "/layouts/" in key:
                 raise ZeroDivisionError("secret")
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     with TestClient(app_over(Broken()), raise_server_exceptions=False) as client:
         answer = client.get(f"/v1/runs/math-7b/layouts/{LAYOUT.id}")
@@ -224,9 +225,9 @@ def test_what_the_store_says_of_itself_stays_here(store: DictStore) -> None:
             if "objects" in key or key.endswith(("head", "ffff.json")):
                 raise errors.NotFound(f"no {key} in s3://secret-bucket")
 
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             self._talk(key)
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
         def size(self, key: str) -> int:
             self._talk(key)

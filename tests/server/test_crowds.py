@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from pulse_registry.errors import StoreUnavailable
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_server.crowds import Crowds
 from tests.log.builders import DictStore
 from tests.server.running import LAYOUT, app_over
@@ -51,10 +52,10 @@ def test_the_first_of_a_kind_is_told_at_once_and_the_others_are_counted(caplog: 
 
 def test_without_a_free_descriptor_requests_are_one_line_and_no_defect(caplog: pytest.LogCaptureFixture) -> None:
     class Full(DictStore):
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             if "/layouts/" in key:
                 raise OSError(errno.EMFILE, "Too many open files")
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     with TestClient(app_over(Full())) as client:
         answers = [client.get(f"/v1/runs/math-7b/layouts/{LAYOUT.id}") for _ in range(20)]
@@ -67,12 +68,12 @@ def test_without_a_free_descriptor_requests_are_one_line_and_no_defect(caplog: p
 
 def test_while_the_bucket_is_down_requests_are_one_line_and_say_what_is_down(caplog: pytest.LogCaptureFixture) -> None:
     class Down(DictStore):
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             if "/layouts/" in key:
                 error = StoreUnavailable("could not get s3://secret-bucket: connection refused")
                 error.lasting = True
                 raise error
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     with TestClient(app_over(Down())) as client:
         answers = [client.get(f"/v1/runs/math-7b/layouts/{LAYOUT.id}") for _ in range(20)]

@@ -12,7 +12,7 @@ import pytest
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound, StoreUnavailable
 from pulse_registry.log import Admission, LogKeeper, LogReader, RunState
-from pulse_registry.store import CountingStore, PrefixStore, Store
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, CountingStore, PrefixStore, Store
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_server import feed as feed_module
 from pulse_server.feed import Pace, RunFeed
@@ -46,12 +46,12 @@ class SwitchStore(WrapperStore):
         for event in (self.gate, self.answered):
             event.set()
 
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         self.gate.wait(HANG_S)
         if self.down:
             raise StoreUnavailable("s3://secret: no route to host")
         try:
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
         finally:
             self.answered.wait(HANG_S)
 
@@ -412,11 +412,11 @@ def test_looks_at_many_runs_leave_threads_for_those_who_ask() -> None:
 
         holds, asked = False, 0
 
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             if self.holds and key.startswith("followed-"):
                 self.asked += 1
                 held.wait(HANG_S)
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     async def go(pool: ThreadPoolExecutor) -> None:
         base, turns = Holding(), asyncio.Semaphore(2)

@@ -14,7 +14,7 @@ import pytest
 
 from pulse_registry.errors import AccessDenied, NotFound, StoreUnavailable
 from pulse_registry.service.problems import TYPE_PREFIX
-from pulse_registry.store import ByteRange, CountingStore, MemoryStore, WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, CountingStore, MemoryStore, WrapperStore
 from pulse_server import create_app
 from pulse_server.probe import PROBE_KEY, StoreProbe
 from pulse_server.settings import Settings
@@ -35,7 +35,7 @@ class MoodyStore(WrapperStore):
         self.out = self.stuck = 0
         self._lock = threading.Lock()
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         shut = not self.open.is_set()
         with self._lock:
             self.out += 1
@@ -47,7 +47,7 @@ class MoodyStore(WrapperStore):
             self.stuck -= shut
         if self.error is not None:
             raise self.error
-        return super().get(key, byte_range)
+        return super().get(key, byte_range, max_bytes=max_bytes)
 
 
 @contextmanager

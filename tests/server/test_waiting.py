@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from pulse_registry.errors import StoreUnavailable
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_server.tokens import TokenFile, new_token
 from tests.log.builders import RUN, DictStore, Script
 from tests.server.edges import NOW, Clock, bearer
@@ -170,10 +171,10 @@ def test_old_memory_is_served_with_its_age_while_the_store_is_down(store: DictSt
     down = threading.Event()
 
     class Failing(DictStore):
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
             if down.is_set():
                 raise StoreUnavailable("unplugged")
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, max_bytes=max_bytes)
 
     failing, clock = Failing(), Clock()
     failing.objects = store.objects

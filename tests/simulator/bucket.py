@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound, PulseError, StoreUnavailable
 from pulse_registry.store import Body, body_views
-from pulse_registry.store.base import ByteRange, Verb
+from pulse_registry.store.base import MOST_WHOLE_BYTES, ByteRange, Verb, check_whole
 from tests.simulator.weather import Weather
 from tests.simulator.world import Crash, World
 
@@ -41,13 +41,14 @@ class Bucket:
         self._keys: list[str] = []
         self._truth = truth
 
-    def get(self, key: str, byte_range: ByteRange | None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or some of them."""
         found = self.objects.get(key)
         if found is None:
             self._truth.missed(key)
             raise NotFound(f"there is no {key!r}")
         if byte_range is None:
+            check_whole(key, "sim://bucket", len(found.data), max_bytes)
             return found.data
         start, stop = byte_range
         if stop > len(found.data):
@@ -101,9 +102,9 @@ class Link:
     damaged: int = 0
     _flip: bool = field(default=False, init=False)
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """See Store.get."""
-        data = self._turn("get", key, lambda: self.bucket.get(key, byte_range))
+        data = self._turn("get", key, lambda: self.bucket.get(key, byte_range, max_bytes))
         if key.endswith("/head"):
             data = self._hint(data)
         if self._flip and data:

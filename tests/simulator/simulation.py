@@ -17,6 +17,7 @@ from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe_cells import KeyframeCells
 from pulse_registry.model import layout_of, read_model
 from pulse_registry.route import Leg
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.target import HostTarget, Source
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights import Weights
@@ -187,8 +188,8 @@ class _Raw(DictStore):
         super().__init__()
         self._bucket = bucket
 
-    def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
-        return self._bucket.get(f"{RUN}/{key}", byte_range)
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        return self._bucket.get(f"{RUN}/{key}", byte_range, max_bytes)
 
 
 def _tuples(ref: Json) -> dict[str, Any]:

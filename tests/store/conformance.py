@@ -316,6 +316,23 @@ class StoreConformance:
         with pytest.raises(InvalidArgument, match="range"):
             store.get("key", span)
 
+    # whole objects
+
+    def test_a_whole_object_that_is_longer_than_the_reader_expects_is_refused(self, store: Store) -> None:
+        store.put("some/key", b"0123456789")
+        assert store.get("some/key", max_bytes=10) == b"0123456789"
+        for least in (9, 1, 0):
+            with pytest.raises(CorruptObject, match="some/key"):
+                store.get("some/key", max_bytes=least)
+            assert store.get("some/key", (2, 5), max_bytes=least) == b"234"
+        assert store.get("some/key") == b"0123456789"
+
+    def test_a_bound_makes_nothing_of_what_is_not_there(self, store: Store) -> None:
+        with pytest.raises(NotFound, match="some/key"):
+            store.get("some/key", max_bytes=0)
+        store.put("some/key", b"")
+        assert store.get("some/key", max_bytes=0) == b""
+
     # what is not there
 
     def test_what_is_not_there_is_not_found(self, store: Store) -> None:

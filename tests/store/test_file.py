@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from pulse_registry.errors import AlreadyExists, InvalidArgument, StoreUnavailable
+from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.store import FileStore, Store
 from tests.store import processes
 from tests.store.conformance import StoreConformance, Subject
@@ -229,11 +230,12 @@ def test_every_reading_verb_reports_a_store_that_can_not_be_read(
     def fail(*args: object, **options: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    for name in ("stat", "scandir", "remove"):
+    for name in ("open", "stat", "scandir", "remove"):
         monkeypatch.setattr(os, name, fail)
     calls: Sequence[Callable[[], object]] = (
         lambda: store.size("key"),
         lambda: store.exists("key"),
+        lambda: store.get("key"),
         lambda: store.get("key", (0, 1)),
         lambda: [*store.list("")],
         lambda: store.delete("key"),
@@ -241,6 +243,43 @@ def test_every_reading_verb_reports_a_store_that_can_not_be_read(
     for call in calls:
         with pytest.raises(StoreUnavailable, match=os.strerror(code)):
             call()
+
+
+def test_a_file_that_is_longer_than_the_reader_expects_costs_no_memory(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    with open(tmp_path / "head", "wb") as sparse:
+        sparse.truncate(3 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptObject, match=r"head.* 3221225472 bytes, and 65536 are the most"):
+            store.get("head", max_bytes=65536)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_more_is_read_of_a_file_that_grows_than_it_had_when_it_was_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path)
+    store.put("key", b"data")
+    look = os.fstat
+
+    def grow(descriptor: int) -> os.stat_result:
+        found = look(descriptor)
+        with open(tmp_path / "key", "ab") as file:
+            file.write(bytes(1 << 20))
+        return found
+
+    monkeypatch.setattr(os, "fstat", grow)
+    assert store.get("key", max_bytes=4) == b"data"
+
+
+def test_a_pipe_is_no_object_and_holds_no_reader(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    os.mkfifo(tmp_path / "head")
+    with pytest.raises(NotFound, match="head"):
+        store.get("head")
 
 
 # folders

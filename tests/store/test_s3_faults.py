@@ -6,6 +6,7 @@ import math
 import random
 import socket
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -313,10 +314,37 @@ def test_a_connection_that_broke_is_not_used_again() -> None:
         assert store.get("key") == b"whole"
 
 
+def test_a_size_that_is_larger_than_the_reader_expects_is_corrupt_and_costs_no_memory() -> None:
+    step: Step = lambda request: request.answer(200, b"x", length=1 << 60)  # noqa: E731
+    with served(step) as (_, store):
+        store.exists("key")  # what the client takes for itself
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptObject, match=f"key.* {1 << 60} bytes, and 65536 are the most"):
+                store.get("key", max_bytes=65536)
+            assert tracemalloc.get_traced_memory()[1] < 4 * MIB
+        finally:
+            tracemalloc.stop()
+
+
+def test_no_more_is_read_than_the_store_said() -> None:
+    with served(lambda request: request.answer(200, b"said" + bytes(MIB), length=4)) as (_, store):
+        assert store.get("key", max_bytes=4) == b"said"
+
+
 def test_a_size_that_no_memory_holds_is_unavailable() -> None:
     step: Step = lambda request: request.answer(200, b"x", length=1 << 60)  # noqa: E731
     with served(step) as (_, store), pytest.raises(StoreUnavailable, match="too many"):
-        store.get("key")
+        store.get("key", max_bytes=1 << 60)
+
+
+def test_an_object_whose_size_is_not_told_is_unavailable() -> None:
+    def unsaid(request: Request) -> None:
+        request.raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + bytes(MIB))
+        request.drop()
+
+    with served(unsaid) as (_, store), pytest.raises(StoreUnavailable, match="did not say its size"):
+        store.get("key", max_bytes=65536)
 
 
 def part(body: bytes, said: str) -> Step:

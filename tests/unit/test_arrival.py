@@ -18,7 +18,7 @@ from pulse_registry.errors import StoreUnavailable
 from pulse_registry.fetch import FETCH_THREADS, begin_patches
 from pulse_registry.geometry import Geometry
 from pulse_registry.patch import Patch, encode_patch
-from pulse_registry.store import ByteRange
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.timeline import Timeline
 from tests.log.builders import DictStore
 from tests.unit.inline import Inline
@@ -127,7 +127,7 @@ def test_what_fails_to_come_is_raised_when_all_reading_has_ended():
     stored = Stored(2)
     found, running = stored.begin(), []
 
-    def get(key: str, byte_range: ByteRange | None = None) -> bytes:
+    def get(key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         running.append(1)
         try:
             if byte_range == place:
