@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,21 +24,21 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.variables import PREFIX, READ, strays
 from pulse_server import logs
 from pulse_server.app import create_app
+from pulse_server.connection import bounded
 from pulse_server.settings import Settings
 
 _BACKLOG: Final = 4096
 _GRACE_S: Final = 1.5
 _OPEN_FILES: Final = 1 << 17
+_ONE_ADDRESS: Final = 0.75
+"""Of the files that may be open: the connections that one client address may have, so that others get in."""
 _KEEP_ALIVE_S: Final = 75
 """Longer than proxies and clients keep an idle connection, so that none sends a request into one that is being shut."""
-
-_TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 logger = logging.getLogger(__name__)
 
 
@@ -66,8 +67,10 @@ def serve(*, host: str, port: int, json_output: bool = False, **given: object) -
     with _listen(host, port) as listener:
         logs.configure(settings)
         _tell_strays()
-        _allow_many_connections()
-        server = Server(app, settings, where=_where(listener), json_output=json_output)
+        files = _allow_many_connections()
+        # Behind a proxy all come from its address: to share them out is its part.
+        most = sys.maxsize if settings.trusted_proxies else max(1, int(files * _ONE_ADDRESS))
+        server = Server(app, settings, where=_where(listener), json_output=json_output, max_connections=most)
         try:
             server.run(sockets=[listener])
         except SystemExit:  # it did not start, and has logged why; its code means something else here
@@ -88,12 +91,18 @@ def is_loopback(host: str) -> bool:
 class Server(uvicorn.Server):
     """uvicorn, but that a stop first releases those who wait, ends in bounded time, and is no failure."""
 
-    def __init__(self, app: FastAPI, settings: Settings, *, where: str, json_output: bool) -> None:
-        """Make a server; ``where`` is its address as it is printed."""
+    def __init__(
+        self, app: FastAPI, settings: Settings, *, where: str, json_output: bool, max_connections: int = sys.maxsize
+    ) -> None:
+        """Make a server; ``where`` is its address as it is printed, ``max_connections`` those of one client address."""
         super().__init__(
             uvicorn.Config(
                 app,
-                http=protocol(settings.max_header_bytes),
+                http=bounded(
+                    max_header_bytes=settings.max_header_bytes,
+                    pace_s=settings.body_seconds,
+                    max_connections=max_connections,
+                ),
                 loop="uvloop",
                 ws="none",
                 lifespan="on",
@@ -138,43 +147,6 @@ class Server(uvicorn.Server):
         os._exit(1)
 
 
-def protocol(max_header_bytes: int) -> type[HttpToolsProtocol]:
-    """Return uvicorn's protocol with a bound on a request's line and headers, which httptools itself has not."""
-
-    class BoundedProtocol(HttpToolsProtocol):
-        _in_head = True
-        _head_bytes = 0
-        _too_long = False
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self._in_head and not self.transport.is_closing():
-                self._head_bytes += len(data)
-                if self._head_bytes > max_header_bytes:
-                    self._too_long = True
-                    self.send_400_response("")
-
-        def on_message_begin(self) -> None:
-            self._in_head, self._head_bytes = True, 0
-            super().on_message_begin()
-
-        def on_headers_complete(self) -> None:
-            self._in_head = False
-            if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > max_header_bytes:
-                self._too_long = True
-                raise ValueError("headers too long")  # the parser stops, and send_400_response is called
-            super().on_headers_complete()
-
-        def send_400_response(self, msg: str) -> None:
-            if not self._too_long:
-                super().send_400_response(msg)
-                return
-            self.transport.write(_TOO_LONG)
-            self.transport.close()
-
-    return BoundedProtocol
-
-
 @contextmanager
 def _listen(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -209,12 +181,13 @@ def _collect_less() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def _allow_many_connections() -> None:
-    """Raise the bound on open files, as far as the system allows: each worker that waits is one."""
+def _allow_many_connections() -> int:
+    """Raise the bound on open files, as far as the system allows: each worker that waits is one. Return what it is."""
     try:
         import resource
     except ImportError:  # no POSIX
-        return
+        return _OPEN_FILES
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _OPEN_FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, wanted), most))
+    wanted = max(now, _OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _OPEN_FILES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return wanted

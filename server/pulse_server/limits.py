@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import re
 import time
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
@@ -25,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_registry.errors import PulseError
 from pulse_server.access import Guard
+from pulse_server.addresses import network
 from pulse_server.buffer import Body, Buffer
 from pulse_server.errors import (
     DamagedRequest,
@@ -56,8 +55,6 @@ _PACED_BYTES: Final = 2 << 20
 _LOOKS: Final = 4
 """At another body in that time: it keeps memory, so that one that has stopped is given up sooner, at the same pace."""
 
-_NETWORK_BITS: Final = 64
-"""Of an IPv6 address: what one subscriber has at least, with 2^64 addresses in it."""
 
 Admit = Callable[[Scope], int | None]
 """Checks whether a request's token may make it, and tells how long its body may be; None: as the settings allow."""
@@ -118,7 +115,7 @@ class Limits:
     def _admit(self, scope: Scope) -> str:
         """Return who asks: a token's id, or an address for a request without a good token."""
         guard: Guard = scope["app"].state.guard
-        address = _network(scope["client"][0]) if scope.get("client") else "-"
+        address = network(scope["client"][0]) if scope.get("client") else "-"
         if _is_page(scope):
             caller, whose = f"page at {address}", f"the page from {address}"
             self._check(caller, whose, self._page.take(caller), scope)
@@ -297,20 +294,6 @@ def _damaged() -> DamagedRequest:
 
 def _slow(nbytes: int, seconds: float, what: str) -> SlowRequest:
     return SlowRequest(f"{nbytes:,} bytes of {what}, or its end, did not come within {seconds:g} s", headers=_CLOSE)
-
-
-@lru_cache(maxsize=4096)
-def _network(address: str) -> str:
-    """Return what stands for a client without a token: its address; of an IPv6 one, the network that it is of."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if not isinstance(found, ipaddress.IPv6Address):
-        return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((int(found), _NETWORK_BITS), strict=False))
 
 
 def _run_of(scope: Scope) -> str:

@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     max_buffered_bytes: Annotated[Bytes, Field(description="of bodies being read; a token has a fourth")] = 512 * MIB
     max_body_bytes: Annotated[Bytes, Field(description="of a request, but for objects")] = 16 * MIB
     max_object_bytes: Annotated[Bytes, Field(description="of an object that goes through the service")] = 64 << 30
-    max_header_bytes: Annotated[int, Field(ge=1024, description="of a request's line and headers")] = 64 << 10
+    max_header_bytes: Annotated[int, Field(ge=1024, description="of a request, all that is no body")] = 64 << 10
     max_uploads: Annotated[int, Field(ge=1, description="objects that a token sends through the service for a run")] = 8
     max_spooled_bytes: Annotated[Bytes, Field(description="of these; for all runs, four times as many")] = 64 << 30
     body_seconds: Annotated[Seconds, Field(description="to send 2 MiB: no body may come more slowly")] = 60
