@@ -5,7 +5,15 @@ from __future__ import annotations
 import importlib.util
 from typing import Final
 
-from pulse_kernels import Backend, BackendName, BackendUnavailable, get_backend, loops_cached, loops_folder
+from pulse_kernels import (
+    Backend,
+    BackendName,
+    BackendUnavailable,
+    get_backend,
+    loops_cached,
+    loops_exposed,
+    loops_folder,
+)
 from pulse_registry.errors import InvalidArgument
 
 _COMPILES: Final = (
@@ -15,6 +23,10 @@ _COMPILES: Final = (
 _NOWHERE: Final = (
     f"no folder can be written to keep the compiled kernels in: {_COMPILES}Set NUMBA_CACHE_DIR to a folder that this "
     "user can write, filled by `pulse warm-up --to DIR`"
+)
+_EXPOSED: Final = (
+    f"the kernels in {{}} are not used, as {{}}, and whoever changes them there runs code as this user: {_COMPILES}"
+    "Take the right to write away from others, or set NUMBA_CACHE_DIR to a folder that is this user's alone"
 )
 _NOT_YET: Final = (
     f"there are no compiled kernels in {{}} yet: {_COMPILES}Later processes find them there. Call warm_up() before the "
@@ -54,4 +66,7 @@ def what_compiles(name: BackendName) -> str | None:
     folder = loops_folder()
     if folder is None:
         return _NOWHERE
+    why = loops_exposed(folder)
+    if why is not None:
+        return _EXPOSED.format(folder, why)
     return None if loops_cached(folder) else _NOT_YET.format(folder)

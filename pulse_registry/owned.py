@@ -82,16 +82,8 @@ def make_folder(path: Path) -> None:
     Raises:
         OSError: one can't be made.
     """
-    try:
-        os.mkdir(path, 0o700)
-    except FileNotFoundError:
-        if path.parent == path:
-            raise
-        make_folder(path.parent)
-        with suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
+    for folder in (*reversed(path.parents), path):
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 @contextmanager

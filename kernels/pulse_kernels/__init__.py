@@ -11,10 +11,11 @@
 
 from pulse_kernels.ahead import warm_up_ahead
 from pulse_kernels.backend import Backend, BackendName, get_backend
-from pulse_kernels.cached_loops import loops_cached, loops_folder
+from pulse_kernels.cached_loops import loops_cached, loops_exposed, loops_folder
 from pulse_kernels.cells import CELL_TYPES, Cells, CellType, Index
 from pulse_kernels.errors import BackendUnavailable, CodecError, RankError
 from pulse_kernels.group import GROUP_BYTES, CoderName, decode_group, encode_group
+from pulse_kernels.writers import other_writers
 
 __all__ = [
     "CELL_TYPES",
@@ -32,6 +33,8 @@ __all__ = [
     "encode_group",
     "get_backend",
     "loops_cached",
+    "loops_exposed",
     "loops_folder",
+    "other_writers",
     "warm_up_ahead",
 ]

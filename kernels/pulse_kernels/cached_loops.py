@@ -10,14 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from pulse_kernels.writers import other_writers
+
 _PACKAGE: Final = Path(__file__).absolute().parent
 
 
 def loops_folder() -> Path | None:
     """Return the first of numba's places for this package's loops that can be written, as numba takes it.
 
-    They are NUMBA_CACHE_DIR, the package's own folder and the user's; None where none of them can be written, so that
-    every process compiles for itself.
+    It is made if need be, for this user alone. They are NUMBA_CACHE_DIR, the package's own folder and the user's; None
+    where none of them can be written, so that every process compiles for itself.
     """
     return next(filter(_writable, _places()), None)
 
@@ -25,6 +27,14 @@ def loops_folder() -> Path | None:
 def loops_cached(folder: Path) -> bool:
     """Return whether a folder holds loops at all: of which release and processor they are, numba alone can tell."""
     return any(folder.glob("numba_*.nbi"))
+
+
+def loops_exposed(folder: Path) -> str | None:
+    """Say how another user could change the loops in numba's folder for them, which are code; None if none could.
+
+    Whoever may write the package's own folder may write here too: their code runs anyway.
+    """
+    return other_writers(folder, (".nbi", ".nbc"), _PACKAGE)
 
 
 def _places() -> Iterator[Path]:
@@ -44,7 +54,11 @@ def _user_folder() -> Path:
 def _writable(folder: Path) -> bool:
     """Return whether a file can be made in a folder, which is made if need be; a read-only root says so here alone."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if folder.parent == _PACKAGE:
+            folder.mkdir(exist_ok=True)  # as Python makes it, for all who import the package
+        else:
+            for made in (*reversed(folder.parents), folder):
+                made.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return True
     except OSError:

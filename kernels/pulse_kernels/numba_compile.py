@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import inspect
 import zlib
@@ -25,6 +26,7 @@ from pulse_kernels import (
     simd,
 )
 from pulse_kernels.ahead import COMPILING
+from pulse_kernels.cached_loops import loops_exposed, loops_folder
 
 _U8, _U16, _U32, _U64 = types.uint8, types.uint16, types.uint32, types.uint64
 _I32, _INT = types.int32, types.int64
@@ -96,7 +98,7 @@ def exponent_loops() -> Iterator[tuple[str, int]]:
 
 
 def cache_folder() -> Path | None:
-    """Return the folder in which what is compiled stays for the next process; None where none can be written."""
+    """Return the folder in which what is compiled stays for the next process; None where none can be, or may be."""
     folder: str | None = compiled("address", 2).stats.cache_path  # type: ignore[attr-defined]
     return None if folder is None else Path(folder)
 
@@ -104,6 +106,20 @@ def cache_folder() -> Path | None:
 def keep_in(folder: Path) -> None:
     """Keep what is compiled from now on below a folder, as NUMBA_CACHE_DIR does from the start."""
     numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # made from the environment
+
+
+@functools.cache
+def exposed() -> str | None:
+    """Say how another user could change what is compiled where numba would keep it; None if none could.
+
+    What lies there is run as it is, so that it is neither read nor added to where somebody could.
+    """
+    loops_folder()  # makes numba's folder, if need be; numba itself would leave it open where the umask does
+    try:
+        folder: str | None = numba.njit(cache=True)(_loop).stats.cache_path
+    except (RuntimeError, OSError):
+        return None  # there is none
+    return None if folder is None else loops_exposed(Path(folder))
 
 
 def _loop(name: str) -> Callable[..., Any]:
@@ -181,7 +197,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
     }
     loop = _loop(name)
     try:
-        function: Callable[..., Any] = numba.njit(signatures[name], cache=True, **_OPTIONS)(loop)
+        function: Callable[..., Any] = numba.njit(signatures[name], cache=exposed() is None, **_OPTIONS)(loop)
     except (RuntimeError, OSError) as error:
         if isinstance(error, RuntimeError) and "cannot cache" not in str(error):
             raise

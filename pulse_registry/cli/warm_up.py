@@ -36,6 +36,12 @@ def warm_up(
     began = time.perf_counter()
     folder = compile_.cache_folder()
     if folder is None or (to is not None and not folder.is_relative_to(to.absolute())):
+        why = compile_.exposed()
+        if why is not None:
+            raise InvalidArgument(
+                f"{why}, so that nothing is kept there: whoever changes compiled kernels runs code as their user. Take "
+                "that right away, or name another folder with --to DIR"
+            )
         where = to or "where numba keeps what it compiles"
         raise InvalidArgument(f"{where}: nothing can be written there; name a folder that can be, with --to DIR")
     backend.warm_up(2)

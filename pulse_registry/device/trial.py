@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import threading
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import torch
 
-from pulse_kernels import CELL_TYPES, CellType, CoderName, encode_group, get_backend
+from pulse_kernels import CELL_TYPES, CellType, CoderName, encode_group, get_backend, other_writers
 from pulse_kernels.triton.apply import copy, distance, gather, locate, move, scatter
 from pulse_kernels.triton.codes_decode import decode_changes
 from pulse_kernels.triton.codes_encode import encode_changes
@@ -17,6 +20,7 @@ from pulse_kernels.triton.digest import digest, digest_sparse
 from pulse_kernels.triton.merge import merge
 from pulse_kernels.triton.sheet import CELL_DTYPES, Spans, Tiles
 from pulse_registry.device.lane import Lane
+from pulse_registry.owned import make_folder
 
 CELLS = 64
 PLACES = (3, 63)
@@ -24,6 +28,7 @@ CODERS: tuple[CoderName, ...] = get_args(CoderName)
 
 _faults: dict[torch.device, str | None] = {}
 _TRYING = threading.Lock()
+_logger = logging.getLogger(__name__)
 
 
 def fault_on(device: torch.device) -> str | None:
@@ -34,6 +39,8 @@ def fault_on(device: torch.device) -> str | None:
     """
     with _TRYING:
         if device not in _faults:
+            if device.type == "cuda":  # elsewhere nothing is compiled
+                look_at_cache()
             try:
                 follow_step(device, CELL_TYPES["BF16"])
             except torch.OutOfMemoryError:
@@ -43,6 +50,25 @@ def fault_on(device: torch.device) -> str | None:
             else:
                 _faults[device] = None
         return _faults[device]
+
+
+def look_at_cache() -> None:
+    """Make Triton's folder for compiled kernels for this user alone; warn where others may write one that is there.
+
+    It is for all kernels of the process, so that it stays Triton's, and its user's, to choose.
+    """
+    folder = Path(importlib.import_module("triton.knobs").cache.dir)
+    try:
+        make_folder(folder)
+        why = other_writers(folder)
+    except OSError:
+        return  # Triton says so where it matters
+    if why is not None:
+        _logger.warning(
+            "%s: whoever changes the kernels that Triton keeps there runs code as this user; take that right away, or "
+            "set TRITON_CACHE_DIR to a folder that is this user's alone",
+            why,
+        )
 
 
 def follow_step(device: torch.device, cell_type: CellType, *, rounded: bool = False) -> None:

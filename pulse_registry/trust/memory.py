@@ -7,6 +7,7 @@ The folder is this user's alone: what another could take away, or put there, wou
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Final, Literal
 
 from blake3 import blake3
 
+from pulse_kernels import other_writers
 from pulse_registry.errors import CorruptObject, InvalidArgument, StoreUnavailable
 from pulse_registry.owned import NotOurs, hold_lock, open_file, own_folder, release_lock, replace_file
 from pulse_schemas import Schema, SchemaError
@@ -24,7 +26,8 @@ _LOCK_S: Final = 30.0
 _FILE: Final = "newest.json"
 _MAX_BYTES: Final = 64 << 20
 """Of that file: far more than a record takes."""
-_NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+_logger = logging.getLogger(__name__)
+_NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
 
 class Seen(Schema):
@@ -45,6 +48,7 @@ class Memory:
         self._url, self._run = url, run
         self.folder = folder / f"{run}-{blake3(url.encode()).hexdigest()[:16]}"
         self._file = self.folder / _FILE
+        self._looked = False
 
     def newest(self) -> Seen | None:
         """Return the newest record that was seen, None if none ever was.
@@ -114,6 +118,7 @@ class Memory:
         """Open the folder, which is made if need be, and hold its lock: one process at a time writes."""
         try:
             with own_folder(self.folder) as folder:
+                self._look()
                 lock = hold_lock("lock", _LOCK_S, folder)
                 if lock is None:
                     raise StoreUnavailable(f"{self.folder} was locked by another process for {_LOCK_S:g} s")
@@ -123,6 +128,19 @@ class Memory:
                     release_lock(lock)
         except OSError as error:
             raise self._failed(error) from error
+
+    def _look(self) -> None:
+        """Warn, once, where another user could take this folder away: it is theirs to give the place to."""
+        why = None if self._looked else other_writers(self.folder.parent)
+        self._looked = True
+        if why is not None:
+            _logger.warning(
+                "%s: whoever writes there could take away what was seen of run %s, so that a rollback is not noticed; "
+                "give a folder that is this user's alone as state_dir, or in %s",
+                why,
+                self._run,
+                STATE_VARIABLE,
+            )
 
     def _failed(self, error: OSError) -> InvalidArgument | StoreUnavailable:
         file = f"{error.filename}: " if isinstance(error, NotOurs) else ""

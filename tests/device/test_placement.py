@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from pulse_registry.device import trial
+from pulse_registry.device.trial import look_at_cache
 from pulse_registry.device.warming import warm_up
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Event, EventKind
@@ -146,3 +147,18 @@ def test_the_cells_of_a_tensor_on_a_device_are_not_copied_before_they_are_asked_
     view = read_model({"w": torch.arange(3, dtype=torch.int16)})["w"]
     later = View("w", "I16", (3,), True, view.owner, ("where",), view.tensor, lambda: pytest.fail("it was copied"))
     assert (later.size, later.identity) == (3, ("where",))
+
+
+def test_the_folder_of_compiled_kernels_is_made_for_its_user_and_told_of_where_others_may_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "home" / ".triton" / "cache"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    look_at_cache()
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3
+    assert caplog.messages == []
+    folder.chmod(0o777)
+    look_at_cache()
+    (message,) = caplog.messages
+    assert message.startswith(f"{folder} may be written by others (mode 0777): ")
+    assert "TRITON_CACHE_DIR" in message

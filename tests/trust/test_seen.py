@@ -309,6 +309,18 @@ def test_a_disk_that_fails_is_told_and_the_next_look_makes_up_for_it(tmp_path, m
     refused(reader(store, tmp_path), Distrust.ROLLBACK)
 
 
+def test_a_folder_that_others_may_write_is_told_once(tmp_path, caplog):
+    store = history(2)
+    follower = reader(store, tmp_path)
+    tmp_path.chmod(0o777)
+    follower.refresh()
+    writer(store, TRAINER, number=2).begin()
+    follower.refresh()
+    (message,) = (text for text in caplog.messages if "may be written by others" in text)
+    assert message.startswith(f"{tmp_path} may be written by others (mode 0777): ")
+    assert "state_dir, or in PULSE_STATE_DIR" in message
+
+
 # -- freeze ------------------------------------------------------------------------------------------------------------
 
 
