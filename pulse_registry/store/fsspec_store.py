@@ -1,31 +1,18 @@
-"""What the stores over fsspec file systems share: reading, listing, deleting, and the mapping of errors.
+"""What the stores over fsspec file systems share: reading, listing and deleting.
 
 How an object is written whole or not at all differs by store, so that `put` belongs to the subclasses.
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, PulseError, StoreUnavailable
-from pulse_registry.store.base import MOST_WHOLE_BYTES, ByteRange, Verb, check_range, check_whole
+from pulse_registry.errors import NotFound
+from pulse_registry.store.base import MOST_WHOLE_BYTES, ByteRange, check_range, check_whole
 from pulse_registry.store.keys import check_key, check_prefix, key_problem
-
-_ADVICE = {
-    errno.ENOSPC: "the disk is full: free space, then try again",
-    errno.EDQUOT: "the disk quota is used up: free space, then try again",
-    errno.EFBIG: "the object is larger than a file may be here: raise ulimit -f, or use another file system",
-    errno.EACCES: "permission denied: give this user read and write access to the folder",
-    errno.EPERM: "not permitted: give this user read and write access to the folder",
-    errno.EROFS: "the file system is read-only: mount it writable",
-    errno.EMFILE: "too many open files: raise ulimit -n",
-}
-_LASTING = frozenset(_ADVICE) - {errno.EMFILE}
-"""What no store gets over by itself."""
+from pulse_registry.store.os_errors import not_found, too_short, translated
 
 
 class FileSystem(Protocol):
@@ -153,46 +140,3 @@ class FsspecStore:
         """Return the file system's path of a valid key."""
         check_key(key)
         return f"{self._root}/{key}"
-
-
-@contextmanager
-def translated(verb: Verb, key: str, url: str) -> Iterator[None]:
-    """Raise the operating system's errors in this block as the registry's own; others pass as they are."""
-    try:
-        yield
-    except OSError as error:
-        raise _as_pulse_error(error, verb, key, url) from error
-
-
-def _as_pulse_error(error: OSError, verb: Verb, key: str, url: str) -> PulseError:
-    """Return the error that tells the caller of a verb what the operating system's error means to it."""
-    missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
-    if missing and verb in ("get", "size", "exists"):
-        return not_found(key, url)
-    if verb == "put" and isinstance(error, NotADirectoryError | IsADirectoryError):
-        return InvalidArgument(
-            f"can't put {key!r} in {url}: this store can't hold a key that is the folder of another; choose another key"
-        )
-    if error.errno == errno.ENAMETOOLONG:
-        return InvalidArgument(
-            f"can't {verb} {key!r} in {url}: the path is too long for the file system; use a shorter one"
-        )
-    reason = error.strerror or str(error) or type(error).__name__
-    advice = _ADVICE.get(error.errno or 0, "check that the store can be reached, then try again")
-    failure = StoreUnavailable(f"could not {verb} {key!r} in {url}: {reason}; {advice}")
-    failure.lasting = error.errno in _LASTING
-    return failure
-
-
-def not_found(key: str, url: str) -> NotFound:
-    """Return the error of an object that is not there."""
-    return NotFound(f"there is no object {key!r} in {url}")
-
-
-def too_short(key: str, url: str, byte_range: ByteRange, size: int) -> CorruptObject:
-    """Return the error of an object that ends before a range of it does."""
-    start, stop = byte_range
-    return CorruptObject(
-        f"object {key!r} in {url} has {size} bytes, but bytes {start} to {stop} of it were asked for: "
-        "it is cut short, or what names the range is damaged; restore it or use another route"
-    )

@@ -20,6 +20,9 @@ MAX_SEGMENT_BYTES: Final = 255
 # Control characters (C0, DEL, C1), the backslash, and surrogates, which have no UTF-8 form.
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\\\\\ud800-\udfff]")
 
+# What nearly all keys are. Where they are short, nothing is wrong with them: listings ask it of each name.
+_PLAIN: Final = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)*", re.ASCII)
+
 
 def check_key(key: str) -> None:
     """Check that a string is a valid key.
@@ -53,6 +56,8 @@ def check_prefix(prefix: str) -> None:
 
 def key_problem(key: str) -> str | None:
     """Return what makes a string no valid key, as the end of a sentence; None if it is one."""
+    if len(key) <= MAX_SEGMENT_BYTES and _PLAIN.fullmatch(key):
+        return None
     if not key:
         return "is empty"
     if key.startswith("/"):

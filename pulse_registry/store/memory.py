@@ -15,8 +15,9 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 
 from pulse_registry.errors import AlreadyExists
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, body_views
-from pulse_registry.store.fsspec_store import FsspecStore, not_found, translated
+from pulse_registry.store.fsspec_store import FsspecStore
 from pulse_registry.store.keys import check_key
+from pulse_registry.store.os_errors import not_found, translated
 
 # One for all instances, as their data is one; fsspec's own class takes no lock.
 _LOCK: Final = threading.RLock()

@@ -27,8 +27,8 @@ from pulse_registry.store import (
     RetryStore,
     Store,
 )
-from pulse_registry.store.fsspec_store import translated
 from pulse_registry.store.http_dates import seconds_asked
+from pulse_registry.store.os_errors import translated
 from pulse_registry.store.retry import TOTAL_S, Retries, retrying_at_most
 from pulse_registry.surroundings import Surroundings
 from tests.store.clock import Clock
