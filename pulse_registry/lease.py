@@ -93,8 +93,8 @@ class ReaderLease:
             return left
         # From before the write: the store's clock begins to count somewhere in between.
         self._due = self._monotonic() + self._seconds / _RENEWALS
-        lease = Lease(run=self._run, reader=self._reader, version=version, seconds=self._seconds)
         try:
+            lease = Lease(run=self._run, reader=self._reader, version=version, seconds=self._seconds)
             with retrying_at_most(_AT_MOST_S):
                 self._store.put(keys.lease_key(self._reader), lease.seal(self._signer))
         except Exception as error:  # noqa: BLE001 - a signer, or a store, that is not ours may raise anything

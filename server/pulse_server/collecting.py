@@ -63,13 +63,19 @@ class Collecting:
         self._metrics, self._pool, self._signer = metrics, pool, signer
 
     def collect(self, run: str) -> None:
-        """Collect one run; what goes wrong is logged and counted, and made good by the next time."""
+        """Collect one run; what goes wrong is logged and counted, and made good by the next time.
+
+        Raises:
+            Exception: what is none of our errors; it is counted, too.
+        """
         try:
             done = self._collect(run)
         except NotFound:
             return  # a folder that is no run, or not yet
-        except PulseError as error:
+        except Exception as error:
             self._metrics.collections.labels(type(error).__name__).inc()
+            if not isinstance(error, PulseError):
+                raise
             logger.warning("run %s: its garbage was not collected: %s", run, error)
             return
         self._metrics.collections.labels("done").inc()

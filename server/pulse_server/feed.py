@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,6 +62,7 @@ class RunFeed:
         pace: Pace,
         *,
         turns: asyncio.Semaphore | None = None,
+        defect: Callable[[Exception], None] = lambda error: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to follow; nothing is asked of the store yet.
@@ -73,6 +73,7 @@ class RunFeed:
             pool: the threads that ask the store.
             pace: how often to look.
             turns: taken by each look that nobody asked for, so that many feeds leave threads to those who ask.
+            defect: told of what is none of our errors: it ends a look, and never the following.
             clock: monotonic time in seconds.
         """
         self.run = reader.run
@@ -85,6 +86,7 @@ class RunFeed:
         self._reader, self._admission = reader, admission
         self._pool, self._pace, self._clock = pool, pace, clock
         self._turns = turns or asyncio.Semaphore(1)
+        self._defect = defect
         self._looked: float | None = None
         self._touched = clock()
         self._looking: asyncio.Task[PulseError | None] | None = None
@@ -138,6 +140,7 @@ class RunFeed:
         self._rest.wake()
         if not self.followed and not self._stopped:
             self._tail = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {self.run}")
+            self._tail.add_done_callback(self._tail_ended)
 
     async def refresh(self) -> None:
         """Look at the log now. Callers that come while a look is under way share the next one.
@@ -224,14 +227,18 @@ class RunFeed:
         tasks = {task for task in (self._tail, self._queued, self._looking) if task is not None}
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _appended(self, task: asyncio.Task[Record]) -> None:
         self._appends.discard(task)
         if not task.cancelled():
             task.exception()  # looked at here, too, since the caller may have gone
+
+    def _tail_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._defect(error)
 
     async def _append(self, sealed: bytes) -> Record:
         async with self._appending:  # those that wait for their turn take no thread
@@ -282,12 +289,15 @@ class RunFeed:
         began = self._clock()
         try:
             state = await in_thread(self._pool, self._reader.refresh)
+            self._publish(state)
         except PulseError as error:
             if self.opened:
                 self._publish(self._reader.state)  # what was read before the error; asks nothing
             return error
+        except Exception as error:  # noqa: BLE001 - a task's outermost edge: those who wait, and the next look, go on
+            self._defect(error)
+            return PulseError(f"run {self.run!r}: its log can't be read: {type(error).__name__}, a defect: report it")
         self._looked = began
-        self._publish(state)
         return None
 
     def _publish(self, state: RunState) -> None:

@@ -98,6 +98,15 @@ class Metrics:
             ("outcome",),
             registry=registry,
         )
+        self.background = Gauge(
+            "pulse_background_alive",
+            "1, or 0 where a task that no request asks for has ended.",
+            ("task",),
+            registry=registry,
+        )
+        self.background_failures = Counter(
+            "pulse_background_failures", "Turns of such tasks that failed unforeseen.", ("task",), registry=registry
+        )
         self.retired_versions = Counter("pulse_gc_retired_versions", "Versions that were retired.", registry=registry)
         self.retired_bytes = Counter("pulse_gc_retired_bytes", "Size of objects that were retired.", registry=registry)
         self.deleted_objects = Counter("pulse_gc_deleted_objects", "Objects that were deleted.", registry=registry)

@@ -82,6 +82,11 @@ class StoreProbe:
         except PulseError as error:
             self.problem = str(error)
             return
+        except Exception as error:
+            # A thread's outermost edge.
+            self.problem = f"{type(error).__name__}: a defect, which the log shows"
+            logger.exception("the store %s could not be asked", self._store.url)
+            return
         with self._lock:
             self.problem = None
             self._last = self._clock()
@@ -96,7 +101,7 @@ class StoreProbe:
                 free = self._out < _MAX_OUT
                 self._out += free
             if free:
-                threading.Thread(target=self._ask_apart, name="store-probe-question", daemon=True).start()
+                self._begin_question()
             self._stop.wait(self._every_s)
 
     def _tell(self, ready: bool) -> None:
@@ -104,6 +109,14 @@ class StoreProbe:
             logger.info("the store %s answers", self._store.url)
         else:
             logger.error("the store %s has not answered for %.1f s: %s", self._store.url, self.age_s, self.problem)
+
+    def _begin_question(self) -> None:
+        try:
+            threading.Thread(target=self._ask_apart, name="store-probe-question", daemon=True).start()
+        except RuntimeError as error:  # no more threads for this process, for now
+            self.problem = str(error)
+            with self._lock:
+                self._out -= 1
 
     def _ask_apart(self) -> None:
         try:

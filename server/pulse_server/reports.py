@@ -153,21 +153,30 @@ class Reports:
         """Write what is new for the other replicas, and forget what counts no more; nothing is left where nothing does.
 
         A failure is logged, and made up for the next time.
+
+        Raises:
+            Exception: what is none of our errors, once all else was shared.
         """
         with self._lock:
             self._forget_old()
             dirty, self._dirty = self._dirty, set()
+        defect: Exception | None = None
         for run in sorted(dirty):
-            text = self._shared(run)
             try:
+                text = self._shared(run)
                 if text is None:
                     self._store.delete(self._key(run))
                 else:
                     self._store.put(self._key(run), text)
-            except PulseError as error:
-                logger.warning("run %s: the workers' reports are not shared: %s", run, error)
+            except Exception as error:  # noqa: BLE001 - what is wrong with one run is no matter of the next
+                if isinstance(error, PulseError):
+                    logger.warning("run %s: the workers' reports are not shared: %s", run, error)
+                else:
+                    defect = error
                 with self._lock:
                     self._dirty.add(run)
+        if defect is not None:
+            raise defect
 
     def listed(self, state: RunState) -> WorkerList:
         """Return the workers of a run by name, as far as this replica knows; asks nothing of the store."""

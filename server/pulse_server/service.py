@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUnavailable
@@ -22,6 +23,7 @@ from pulse_registry.trust.keys import parse_key
 from pulse_registry.trust.pins import SNAPSHOT
 from pulse_schemas.api import WorkerReport
 from pulse_server.access import Principal
+from pulse_server.background import Background
 from pulse_server.collecting import Collecting, policy_of
 from pulse_server.documents import DocumentStore
 from pulse_server.feed import Pace, RunFeed
@@ -47,6 +49,7 @@ _RETRY_S: Final = 1.0
 """For the store: clients wait 20 s for an answer, and try again themselves."""
 _MAX_LAYOUTS: Final = 1_000
 _ANNOUNCE_S: Final = 0.1
+_SHARE, _COLLECT, _FOLLOW = "share reports", "collect garbage", "follow runs"
 _LINES_PER_S: Final = 2_000
 """Workers that an event stream tells of in a second, about: the more there are, the longer a new list of them waits."""
 
@@ -79,6 +82,7 @@ class Service:
         """
         self.settings, self.metrics, self._clock = settings, metrics, clock
         self._trust, self._signer = _keys(settings)
+        self._background = Background(metrics, clock=clock)
         self.store = DocumentStore(
             RetryStore(
                 MetricsStore(store, metrics),
@@ -112,9 +116,6 @@ class Service:
         self._collecting = Collecting(
             self.store, self._new_reader, policy_of(settings), metrics, self.checkers, signer=self._signer
         )
-        self._first_share = (
-            secrets.randbelow(1000) / 1000
-        )  # so that replicas that start together don't collect together
         self._collects: asyncio.Task[None] | None = None
         self._gathering: dict[str, asyncio.Task[None]] = {}
         self._sharing: asyncio.Task[None] | None = None
@@ -125,9 +126,13 @@ class Service:
 
     async def start(self) -> None:
         """Begin the work that no request asks for."""
-        self._sharing = asyncio.get_running_loop().create_task(self._share_reports(), name="share reports")
+        share = self._background.repeat(_SHARE, self.settings.report_seconds, self._share_reports)
+        self._sharing = self._background.begin(_SHARE, share)
         if self.settings.gc_seconds:
-            self._collects = asyncio.get_running_loop().create_task(self._collect_garbage(), name="collect garbage")
+            pause = self.settings.gc_seconds
+            first_s = pause * secrets.randbelow(1000) / 1000  # replicas that start together don't collect together
+            collect = self._background.repeat(_COLLECT, pause, self._collect_garbage, first_s=first_s)
+            self._collects = self._background.begin(_COLLECT, collect)
 
     def stop_waiting(self) -> None:
         """Send away all who wait for news, now and from here on; call it in the event loop. The rest goes on."""
@@ -144,7 +149,8 @@ class Service:
         if tasks:
             await asyncio.wait(tasks)
         await self.feeds.stop()
-        await self.call(self.reports.share)
+        with self._background.surviving(_SHARE):
+            await self.call(self.reports.share)
         await asyncio.to_thread(self._end_threads)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -256,7 +262,7 @@ class Service:
         if task is None:
 
             def done(task: asyncio.Task[None]) -> None:
-                self._gathering.pop(run, None)
+                self._gathering.pop(run, None)  # its exception is looked at here, too: perhaps nobody waits for it
                 if not task.cancelled() and task.exception() is None:
                     feed.announce(0)
 
@@ -284,7 +290,15 @@ class Service:
         keeper = LogKeeper(store, reader, signer=self._signer)
         admission = Admission(store, run, reader, keeper, each=ParallelMap(self.checkers))
         pace = Pace(self.settings.poll_seconds, self.settings.idle_seconds)
-        return RunFeed(reader, admission, self._followers, pace, turns=self._turns, clock=self._clock)
+        return RunFeed(
+            reader,
+            admission,
+            self._followers,
+            pace,
+            turns=self._turns,
+            defect=partial(self._background.tell, _FOLLOW),
+            clock=self._clock,
+        )
 
     def _new_reader(self, run: str) -> LogReader:
         guard = None
@@ -293,12 +307,9 @@ class Service:
         return LogReader(self.store_of(run), run, guard)
 
     async def _collect_garbage(self) -> None:
-        pause = self.settings.gc_seconds
-        await asyncio.sleep(pause * self._first_share)
-        while True:
-            for run in await self._all_runs():
+        for run in await self._all_runs():
+            with self._background.surviving(_COLLECT):  # what is wrong with one run is no matter of the next
                 await self.call(self._collecting.collect, run)
-            await asyncio.sleep(pause)
 
     async def _all_runs(self) -> list[str]:
         try:
@@ -308,10 +319,9 @@ class Service:
             return []
 
     async def _share_reports(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.report_seconds)
+        with self._background.surviving(_SHARE):
             await self.call(self.reports.share)
-            await self._gather_unasked()
+        await self._gather_unasked()
 
     async def _gather_unasked(self) -> None:
         """Read what the other replicas heard, run by run, so that this one's figures and lists are theirs, too."""
@@ -319,7 +329,8 @@ class Service:
         for feed in [feed for feed in self.feeds if feed.followed]:
             if self.reports.is_due(feed.run):
                 try:
-                    await self.gather_reports(feed)
+                    with self._background.surviving(_SHARE, but=PulseError):
+                        await self.gather_reports(feed)
                 except StoreUnavailable as error:
                     failure = error
                     break  # the other runs' are in the same store
