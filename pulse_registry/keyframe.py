@@ -7,8 +7,10 @@ The shards of a coded keyframe are smaller files of the same names, which only t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from pulse_registry.errors import CorruptObject
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.log.keys import keyframe_key
 from pulse_registry.pieces import PIECE_BYTES, Coding, PieceHasher, Pieces, ShardCoding
-from pulse_registry.safetensors_header import header_bytes, split_header, tensor_entry
+from pulse_registry.safetensors_header import header_bytes, tensor_entry
 from pulse_registry.store import Store, Stream, create
 from pulse_schemas import KeyframeRef, ObjectRef, canonical_json
 
@@ -60,9 +62,9 @@ def shards_of(geometry: Geometry, shard_bytes: int = SHARD_BYTES, suffix: str = 
     return [shard_of(geometry, *parts) for parts in zip(names, cuts[:-1], cuts[1:], strict=True)]
 
 
-def shard_of(geometry: Geometry, name: str, first: int, last: int) -> Shard:
-    """Return the file that holds the layout's tensors ``first`` to ``last``."""
-    document: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def shard_of(geometry: Geometry, name: str, first: int, last: int, metadata: Mapping[str, str] | None = None) -> Shard:
+    """Return the file that holds the layout's tensors ``first`` to ``last``; ``metadata`` go into its header, too."""
+    document: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     at = 0
     for number in range(first, last):
         tensor, size = geometry.layout.tensors[number], geometry.tensor_bytes(number)
@@ -182,18 +184,28 @@ def check_shards(geometry: Geometry, ref: KeyframeRef, headers: list[bytes]) -> 
     """
     shards: list[Shard] = []
     first = 0
+    ends = list(accumulate(map(geometry.tensor_bytes, range(len(geometry.sizes))), initial=0))
     for stored, header in zip(ref.shards, headers, strict=True):
-        try:
-            last = first + len(split_header(header)[0]) - 1
-        except ValueError as error:
-            raise CorruptObject(f"{stored.key}: {error}") from error
-        if not first <= last <= len(geometry.sizes):
-            raise CorruptObject(f"{stored.key}: it holds tensors that the layout does not have")
-        shard = shard_of(geometry, stored.key.rpartition("/")[2], first, last)
+        # Nothing in the header is read but its length: with the file's size, that says which tensors these must be.
+        length = 8 + int.from_bytes(header[:8], "little")
+        end = ends[first] + stored.size - length
+        low, high = bisect_left(ends, end, first), bisect_right(ends, end, first) - 1
+        if not first <= low <= high:
+            raise CorruptObject(f"{stored.key}: its header and its size do not fit any of the layout's next tensors")
+        shard = _shard_between(geometry, stored.key.rpartition("/")[2], first, range(low, high + 1), length)
         if not header.startswith(shard.header) or shard.nbytes != stored.size:
-            raise CorruptObject(f"{stored.key}: it does not hold the layout's tensors {first} to {last - 1}")
+            raise CorruptObject(f"{stored.key}: it is not the header of the layout's tensors from number {first} on")
         shards.append(shard)
-        first = last
+        first = shard.last
     if first != len(geometry.sizes):
         raise CorruptObject(f"{ref.index.key}: the keyframe holds {first} of {len(geometry.sizes)} tensors")
     return shards
+
+
+def _shard_between(geometry: Geometry, name: str, first: int, lasts: range, length: int) -> Shard:
+    """Return the shard whose header is so long; of tensors that have no cells, sizes do not tell where it ends."""
+
+    def shard(last: int) -> Shard:
+        return shard_of(geometry, name, first, last)
+
+    return shard(lasts[bisect_left(lasts[:-1], length, key=lambda last: len(shard(last).header))])

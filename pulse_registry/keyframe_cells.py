@@ -14,6 +14,7 @@ from pulse_registry.checked import about
 from pulse_registry.fetch import Map, fetch_shards
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import check_shards
+from pulse_registry.safetensors_header import ReadRange, head_of
 from pulse_registry.spool import MemoryShard, ShardBytes
 from pulse_registry.store import Store
 from pulse_registry.weights import Weights
@@ -37,7 +38,7 @@ class KeyframeCells:
         # What was coded lies here as plain shards, of other sizes than the stored ones.
         plain = [part.model_copy(update={"size": len(m)}) for part, m in zip(ref.shards, self._maps, strict=True)]
         ref = ref.model_copy(update={"shards": tuple(plain)})
-        shards = check_shards(geometry, ref, [_header(mapped) for mapped in self._maps])
+        shards = check_shards(geometry, ref, [head_of(_reader(mapped), len(mapped)) for mapped in self._maps])
         arrays = []
         self._places: list[tuple[mmap.mmap, int]] = []
         for shard, mapped in zip(shards, self._maps, strict=True):
@@ -93,7 +94,5 @@ class KeyframeCells:
         self._maps.clear()
 
 
-def _header(mapped: mmap.mmap) -> bytes:
-    # A length field that claims more than the file holds gives a short header, which the check refuses.
-    length = int.from_bytes(mapped[:8], "little")
-    return mapped[: 8 + min(length, len(mapped))]
+def _reader(mapped: mmap.mmap) -> ReadRange:
+    return lambda start, stop: mapped[start:stop]

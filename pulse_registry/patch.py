@@ -21,7 +21,7 @@ from pulse_registry.checked import about, checked
 from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
 from pulse_registry.geometry import Geometry, Group
-from pulse_registry.safetensors_header import header_bytes, split_header, tensor_entry
+from pulse_registry.safetensors_header import header_bytes, parse_head, tensor_entry
 from pulse_registry.timeline import Timeline
 from pulse_schemas import Fault, ObjectRef, PatchHead, PatchRef, SchemaError
 
@@ -29,6 +29,8 @@ CoderChoice = Literal["auto", "gap", "class"]
 ReadRange = Callable[[int, int], bytes]
 """Reads bytes ``start`` to ``stop`` of an object."""
 _ENTRY = struct.Struct("<IIII32sQQQQ")
+_MOST_HEADER = 4096
+"""Bytes that a patch's safetensors header never has: its fields are a hash and four numbers."""
 _CODERS: tuple[CoderName, ...] = ("gap", "class")
 
 _CLASS_NS_PER_CELL = 0.66
@@ -363,15 +365,16 @@ def _head_document(head: PatchHead, directory: int, groups: int) -> dict[str, An
 
 def _parse_head(key: str, head: bytes, size: int) -> tuple[PatchHead, bytes]:
     try:
-        document, at = split_header(head)
-        parsed = PatchHead.parse(document["__metadata__"]["pulse"].encode())
+        header = parse_head(head[:_MOST_HEADER], size)
+        parsed = PatchHead.parse(header.metadata["pulse"].encode())
+        at = header.nbytes
         directory = head[at:]
         expected = _head_document(parsed, len(directory), size - len(head))
     except SchemaError as error:
         if error.fault is Fault.UNSUPPORTED:
             raise UnsupportedFormat(f"{key}: {error}") from error
         raise CorruptObject(f"{key}: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError) as error:
         raise CorruptObject(f"{key}: this is not a patch object: {error}") from error
     if header_bytes(expected) != head[:at] or len(directory) != parsed.groups * _ENTRY.size:
         raise CorruptObject(f"{key}: the safetensors header does not fit the object")

@@ -6,7 +6,6 @@ it does not name are what a pull left that did not come to its end, and are remo
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from pulse_registry.checkpoint.files import FileOperations
+from pulse_registry.checkpoint.index import IndexFault, parse_index_file, read_index_file
 from pulse_registry.errors import Conflict, InvalidArgument
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import INDEX_NAME, Shard, index_document
@@ -137,12 +137,12 @@ class CheckpointFolder:
     def _read_index(self) -> tuple[Mark | None, list[str]]:
         path = self.path / INDEX_NAME
         try:
-            document = json.loads(path.read_bytes())
-            mark = Mark.model_validate(document["metadata"]["pulse"])
-            names = sorted(set(document["weight_map"].values()))
+            metadata, weight_map = parse_index_file(read_index_file(path))
+            mark = Mark.model_validate(metadata["pulse"])
+            names = sorted(set(weight_map.values()))
         except FileNotFoundError:
             return None, []
-        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+        except (IndexFault, KeyError, ValidationError) as error:
             raise InvalidArgument(
                 f"{path} was not written by a pull, or was changed since; "
                 "choose another folder, or remove the model in it"

@@ -13,6 +13,8 @@ from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import CorruptObject
 from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import INDEX_NAME, Shard, check_shards
+from pulse_registry.regular_file import open_regular, reader_of, size_of
+from pulse_registry.safetensors_header import head_of
 from pulse_registry.tensors import new_tensors
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef, ObjectRef
@@ -76,11 +78,9 @@ def shards_in(geometry: Geometry, folder: Path, names: Sequence[str]) -> list[Sh
     refs, heads = [], []
     for name in names:
         try:
-            with (folder / name).open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                size = file.seek(0, 2)
-                file.seek(0)
-                heads.append(file.read(8 + min(length, size)))
+            with open_regular(folder / name) as file:
+                size = size_of(file)
+                heads.append(head_of(reader_of(file), size))
         except FileNotFoundError as error:
             raise CorruptObject(f"{name} is missing") from error
         refs.append(ObjectRef(key=name, size=size, blake3=_NO_HASH))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from blake3 import blake3
 
@@ -13,7 +13,9 @@ from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import CorruptObject, InvalidArgument, UnsupportedFormat
 from pulse_registry.patch import read_head
 from pulse_registry.pieces import CODING_FORMAT
-from pulse_registry.safetensors_header import split_header
+from pulse_registry.quoting import quoted
+from pulse_registry.regular_file import reader_of, size_of
+from pulse_registry.safetensors_header import BITS, Header, HeaderFault, TensorPlace, head_of, parse_head
 from pulse_registry.store import Store
 from pulse_registry.trust.keys import key_text
 from pulse_schemas import (
@@ -29,7 +31,6 @@ from pulse_schemas import (
     unseal_record,
 )
 
-_HEADER_LIMIT = 100 << 20
 _SEALED: dict[str, Callable[[bytes], Schema]] = {
     "record": unseal_record,
     "snapshot": Snapshot.unseal,
@@ -52,18 +53,9 @@ class Source:
         return cls(key, store.size(key), lambda start, stop: store.get(key, (start, stop)))
 
     @classmethod
-    def of_file(cls, path: Path) -> Self:
-        """Take a local file."""
-
-        def read(start: int, stop: int) -> bytes:
-            try:
-                with path.open("rb") as file:
-                    file.seek(start)
-                    return file.read(stop - start)
-            except OSError as error:
-                raise InvalidArgument(f"{path} can't be read: {error.strerror or error}") from error
-
-        return cls(str(path), path.stat().st_size, read)
+    def of_file(cls, path: Path, file: BinaryIO) -> Self:
+        """Take a local file, which is open."""
+        return cls(str(path), size_of(file), reader_of(file))
 
 
 def describe_object(source: Source) -> dict[str, Any]:
@@ -86,51 +78,43 @@ def describe_object(source: Source) -> dict[str, Any]:
 
 
 def _safetensors(source: Source, *, sure: bool = True) -> dict[str, Any]:
-    length = int.from_bytes(source.read(0, min(8, source.size)), "little")
-    if length > _HEADER_LIMIT and not sure:
-        raise InvalidArgument(f"{source.name} is no object of a registry and no safetensors file")
     try:
-        document, start = split_header(source.read(0, min(source.size, 8 + min(length, _HEADER_LIMIT))))
-        metadata = document.pop("__metadata__", {})
-        if "coding" in metadata:
-            return _coded_shard(source, str(metadata["coding"]), start, document["pieces"]["data_offsets"])
-        if "pulse" in metadata:
-            return _patch(source, start + int(document["directory"]["data_offsets"][1]))
-        tensors = [_tensor(name, entry) for name, entry in document.items()]
-        end = max((entry["data_offsets"][1] for entry in document.values()), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, InvalidArgument):
-            raise
-        raise CorruptObject(f"{source.name} is no whole safetensors file: {error!r}") from error
-    if start + end != source.size:
-        raise CorruptObject(f"{source.name}: {source.size} bytes, its header says {start + end}")
+        header = parse_head(head_of(source.read, source.size), source.size)
+    except HeaderFault as error:
+        if not sure:
+            raise InvalidArgument(f"{source.name} is no object of a registry and no safetensors file") from error
+        raise CorruptObject(f"{source.name} is no whole safetensors file: {error}") from error
+    if "coding" in header.metadata:
+        return _coded_shard(source.name, header)
+    if "pulse" in header.metadata:
+        return _patch(source, header)
     kind = "keyframe shard" if source.name.startswith("objects/keyframe/") else "safetensors"
+    tensors = [_tensor(name, place) for name, place in header.tensors.items()]
     cells = sum(tensor["cells"] for tensor in tensors)
-    return {"type": kind, "cells": cells, "metadata": metadata, "tensors": tensors}
+    return {"type": kind, "cells": cells, "metadata": header.metadata, "tensors": tensors}
 
 
-def _coded_shard(source: Source, coding: str, start: int, place: list[int]) -> dict[str, Any]:
+def _coded_shard(name: str, header: Header) -> dict[str, Any]:
+    coding = header.metadata["coding"]
     if coding != CODING_FORMAT:
-        raise UnsupportedFormat(f"{source.name}: it is coded as {coding!r}; this release reads {CODING_FORMAT!r}")
-    if [0, source.size - start] != place:
-        raise CorruptObject(f"{source.name}: {source.size} bytes, its header says {start + place[1]}")
-    return {"type": "coded keyframe shard", "coding": coding, "coded_bytes": place[1]}
+        raise UnsupportedFormat(f"{name}: it is coded as {quoted(coding)}; this release reads {CODING_FORMAT!r}")
+    if header.tensors.keys() != {"pieces"}:
+        raise CorruptObject(f"{name}: it is no coded shard of a keyframe")
+    return {"type": "coded keyframe shard", "coding": coding, "coded_bytes": header.tensors["pieces"].stop}
 
 
-def _tensor(name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    first, last = entry["data_offsets"]
-    width = CELL_TYPES[entry["dtype"]].width if entry["dtype"] in CELL_TYPES else 1
-    return {
-        "name": name,
-        "dtype": entry["dtype"],
-        "shape": entry["shape"],
-        "cells": (last - first) // width,
-        "bytes": last - first,
-    }
+def _tensor(name: str, place: TensorPlace) -> dict[str, Any]:
+    nbytes = place.stop - place.start
+    known = CELL_TYPES.get(place.dtype)
+    cells = 8 * nbytes // BITS[place.dtype] if known is None else nbytes // known.width
+    return {"name": name, "dtype": place.dtype, "shape": list(place.shape), "cells": cells, "bytes": nbytes}
 
 
-def _patch(source: Source, head_size: int) -> dict[str, Any]:
-    head, entries = read_head(source.name, source.read(0, min(head_size, source.size)), source.size)
+def _patch(source: Source, header: Header) -> dict[str, Any]:
+    if "directory" not in header.tensors:
+        raise CorruptObject(f"{source.name}: this is not a patch object: it has no directory")
+    head_size = header.nbytes + header.tensors["directory"].stop
+    head, entries = read_head(source.name, source.read(0, head_size), source.size)
     groups = [
         {
             "group": entry.group,

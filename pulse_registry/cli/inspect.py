@@ -14,6 +14,7 @@ from pulse_registry.cli.output import print_fields, print_json, print_table
 from pulse_registry.cli.session import opened_store
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.registry import Registry
+from pulse_registry.regular_file import open_regular
 from pulse_registry.store import PrefixStore
 
 
@@ -45,7 +46,10 @@ def _source(
 ) -> Source:
     path = Path(name)
     if path.is_file():
-        return Source.of_file(path)
+        try:
+            return Source.of_file(path, stack.enter_context(open_regular(path)))
+        except OSError as error:
+            raise InvalidArgument(f"{path} can't be read: {error.strerror or error}") from error
     if root is None or run is None:
         raise InvalidArgument(f"there is no file {name}; give --root and --run to inspect a key of a run")
     store = stack.enter_context(opened_store(root, token, allow_http=allow_http))

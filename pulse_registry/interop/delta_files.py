@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.interop.delta_index import DeltaIndex
-from pulse_registry.safetensors_header import split_header
-
-_HEADER_LIMIT = 100 << 20
-"""The safetensors library's own bound."""
+from pulse_registry.quoting import quoted
+from pulse_registry.regular_file import map_regular
+from pulse_registry.safetensors_header import Header, HeaderFault, head_of, parse_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +38,15 @@ def frames_of(folder: Path, index: DeltaIndex) -> Iterator[list[Frame]]:
             path = folder / shard
             mapped = _mapped(path)
             maps.append(mapped)
-            entries, start, checksums = _header(path, mapped, index.weight_map)
+            header = _header(path, mapped, index.weight_map)
             view = memoryview(mapped)
-            for name, entry in entries.items():
-                first, last = _place(path, name, entry, len(mapped) - start)
-                frames.append(Frame(name, view[start + first : start + last], checksums[name]))
+            for name, place in header.tensors.items():
+                if place.dtype != "U8" or len(place.shape) != 1:
+                    raise CorruptObject(
+                        f"{path}: tensor {quoted(name)} is no frame: {quoted(list(place.shape))} of {place.dtype}"
+                    )
+                data = view[header.nbytes + place.start : header.nbytes + place.stop]
+                frames.append(Frame(name, data, header.metadata[name]))
         yield frames
     finally:
         for frame in frames:
@@ -57,49 +59,33 @@ def checksums_of(folder: Path, index: DeltaIndex) -> dict[str, str]:
     """Return the checksums in the shards of a whole checkpoint; raises as ``frames_of``."""
     found: dict[str, str] = {}
     for shard in sorted(set(index.weight_map.values())):
-        mapped = _mapped(folder / shard)
-        _, _, checksums = _header(folder / shard, mapped, index.weight_map)
+        checksums = _header(folder / shard, _mapped(folder / shard), index.weight_map).metadata
         found |= {name: checksums[name] for name, place in index.weight_map.items() if place == shard}
     return found
 
 
 def _mapped(path: Path) -> mmap.mmap:
     try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped = map_regular(path)
     except FileNotFoundError as error:
         raise CorruptObject(f"{path} is missing, and the index beside it names it") from error
-    except ValueError as error:  # an empty file can't be mapped
-        raise CorruptObject(f"{path} is empty") from error
+    if mapped is None:
+        raise CorruptObject(f"{path} is empty")
+    return mapped
 
 
-def _header(path: Path, mapped: mmap.mmap, weight_map: Mapping[str, str]) -> tuple[dict[str, Any], int, dict[str, str]]:
-    """Return a shard's entries, where its data begin, and its tensors' checksums."""
-    length = int.from_bytes(mapped[:8], "little")
+def _header(path: Path, mapped: mmap.mmap, weight_map: Mapping[str, str]) -> Header:
+    """Return a shard's head, whose metadata are its tensors' checksums."""
     try:
-        document, start = split_header(mapped[: 8 + min(length, len(mapped), _HEADER_LIMIT)])
-    except ValueError as error:
+        header = parse_head(head_of(lambda start, stop: mapped[start:stop], len(mapped)), len(mapped))
+    except HeaderFault as error:
         raise CorruptObject(f"{path} is no whole safetensors file: {error}") from error
-    checksums = document.pop("__metadata__", None)
-    if not isinstance(checksums, dict):
-        raise CorruptObject(f"{path} has no checksums")
     named = {name for name, shard in weight_map.items() if shard == path.name}
-    if document.keys() != named:
-        name = sorted(document.keys() ^ named)[0]
-        where = "its index does not say so" if name in document else "it does not, as its index says"
-        raise CorruptObject(f"{path} holds tensor {name!r}, and {where}")
+    if header.tensors.keys() != named:
+        name = min(header.tensors.keys() ^ named)
+        where = "its index does not say so" if name in header.tensors else "it does not, as its index says"
+        raise CorruptObject(f"{path} holds tensor {quoted(name)}, and {where}")
     for name in named:
-        if not isinstance(checksums.get(name), str):
-            raise CorruptObject(f"{path} has no checksum of tensor {name!r}")
-    return document, start, checksums
-
-
-def _place(path: Path, name: str, entry: Any, room: int) -> tuple[int, int]:
-    try:
-        dtype, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        whole = type(first) is int and type(last) is int and 0 <= first <= last <= room
-        if dtype != "U8" or not whole or shape != [last - first]:
-            raise ValueError(f"bytes {first} to {last} of {room} are not {shape} of {dtype}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptObject(f"{path}: tensor {name!r} is no frame: {error}") from error
-    return first, last
+        if name not in header.metadata:
+            raise CorruptObject(f"{path} has no checksum of tensor {quoted(name)}")
+    return header

@@ -8,25 +8,24 @@ numbers, or ids of their own.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pulse_registry.checkpoint.index import IndexFault, parse_index_file, read_index_file
 from pulse_registry.errors import CorruptObject, InvalidArgument, UnsupportedFormat
 from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.frames import Encoding
 from pulse_registry.keyframe import INDEX_NAME
+from pulse_registry.quoting import quoted
 
 COMPRESSION = "zstd"
 FOLDER = re.compile(r"weight_v([0-9]+)")
 """What the field's writers call the folder of a version."""
-_INDEX_LIMIT = 256 << 20
 _MOST_DIGITS = 18
 """Of a version's number: it is the trainer's label of the version that it becomes, which has 64 bits."""
-_SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +102,23 @@ def read_index(folder: Path) -> DeltaIndex | None:
     """
     path = folder / INDEX_NAME
     try:
-        with path.open("rb") as file:
-            # No more than the file has: what may be read is allocated first.
-            data = file.read(min(os.fstat(file.fileno()).st_size, _INDEX_LIMIT) + 1)
+        data = read_index_file(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise InvalidArgument(f"{path} can't be read: {error.strerror or error}") from error
-    if len(data) > _INDEX_LIMIT:
-        raise CorruptObject(f"{path} is no index: it has more than {_INDEX_LIMIT:,} bytes")
+    except IndexFault as error:
+        raise CorruptObject(f"{path} is no index: {error}") from error
     return parse_index(path, data)
 
 
 def parse_index(path: Path, data: bytes) -> DeltaIndex:
     """Return what an index's bytes say; ``path`` is for messages, and its folder's name a version without a name."""
     try:
-        document = json.loads(data)
-        json.dumps(document, ensure_ascii=False).encode()  # half a letter is a ValueError
-        metadata, weight_map = document.get("metadata") or {}, document["weight_map"]
-        pairs = [*weight_map.items()]
-        encoding = metadata.get("delta_encoding")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptObject(f"{path} is no checkpoint's index: {error!r}") from error
-    for name, shard in pairs:
-        if not isinstance(shard, str) or not _SHARD.fullmatch(shard) or not name:
-            raise CorruptObject(f"{path}: tensor {name!r} is said to be in {shard!r}, which is no file beside it")
+        metadata, weight_map = parse_index_file(data)
+    except IndexFault as error:
+        raise CorruptObject(f"{path} is no checkpoint's index: {error}") from error
+    encoding = metadata.get("delta_encoding")
     found = FOLDER.fullmatch(path.parent.name)
     version = name_of(metadata.get("version", found[1] if found else None))
     checksum = metadata.get("checksum_format")
@@ -138,7 +129,7 @@ def parse_index(path: Path, data: bytes) -> DeltaIndex:
         raise CorruptObject(f"{path} is a delta's, and does not say which version it makes of which")
     if metadata.get("compression_format") != COMPRESSION:
         raise UnsupportedFormat(
-            f"{path}: its compression is {metadata.get('compression_format')!r}, not {COMPRESSION!r}"
+            f"{path}: its compression is {quoted(metadata.get('compression_format'))}, not {COMPRESSION!r}"
         )
     known = _known(Checksum, checksum, path)
     if known is None:
@@ -153,4 +144,4 @@ def _known(kind: Any, value: Any, path: Path) -> Any:
         return kind(value)
     except ValueError as error:
         names = ", ".join(kind)
-        raise UnsupportedFormat(f"{path}: {kind.__name__.lower()} {value!r} is none of {names}") from error
+        raise UnsupportedFormat(f"{path}: {kind.__name__.lower()} {quoted(value)} is none of {names}") from error

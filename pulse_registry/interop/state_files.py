@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -14,8 +13,7 @@ from pulse_registry.checkpoint.shards import MappedShards
 from pulse_registry.geometry import Geometry
 from pulse_registry.interop.checksum import Bytes, Checksum
 from pulse_registry.interop.frames import PIECE
-from pulse_registry.keyframe import Shard, shards_of
-from pulse_registry.safetensors_header import header_bytes, split_header
+from pulse_registry.keyframe import Shard, shard_of, shards_of
 
 
 class StateFiles:
@@ -37,7 +35,7 @@ class StateFiles:
             OSError: they can't be made.
         """
         self.folder, self.geometry, self._files = folder, geometry, files
-        self.shards = [_with_room(shard, checksum) for shard in shards_of(geometry)]
+        self.shards = [_with_room(geometry, shard, checksum) for shard in shards_of(geometry)]
         for shard in self.shards:
             files.create(folder / shard.name, shard.header, shard.nbytes)
         self._mapped = MappedShards(geometry, [folder / shard.name for shard in self.shards], self.shards)
@@ -56,12 +54,11 @@ class StateFiles:
     def write_checksums(self, checksums: Mapping[str, str]) -> None:
         """Put the tensors' checksums into the room that the headers have for them."""
         for shard in self.shards:
-            document, size = split_header(shard.header)
             names = [tensor.name for tensor in self.geometry.layout.tensors[shard.first : shard.last]]
-            document["__metadata__"] |= {name: checksums[name] for name in names}
-            header = header_bytes(document)
+            about = {name: checksums[name] for name in names}
+            whole = shard_of(self.geometry, shard.name, shard.first, shard.last, about)
             with (self.folder / shard.name).open("r+b") as file:
-                file.write(header[:size])
+                file.write(whole.header)
 
     def sync(self) -> None:
         """Make the files durable."""
@@ -91,10 +88,8 @@ def pieces_of(cells: Bytes) -> Iterator[Bytes]:
     return (cells[at : at + PIECE] for at in range(0, len(cells), PIECE))
 
 
-def _with_room(shard: Shard, checksum: Checksum | None) -> Shard:
+def _with_room(geometry: Geometry, shard: Shard, checksum: Checksum | None) -> Shard:
     if checksum is None:
         return shard
-    document, _ = split_header(shard.header)
-    about = {name: "0" * checksum.digits for name in document if name != "__metadata__"}
-    document["__metadata__"] = {"format": "pt"} | about
-    return dataclasses.replace(shard, header=header_bytes(document))
+    about = {tensor.name: "0" * checksum.digits for tensor in geometry.layout.tensors[shard.first : shard.last]}
+    return shard_of(geometry, shard.name, shard.first, shard.last, about)

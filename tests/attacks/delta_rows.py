@@ -77,6 +77,13 @@ def _renamed(name: str) -> Forge:
     return forge
 
 
+def _in_utf_16(store: DictStore) -> None:
+    data = store.objects[DELTA]
+    length = int.from_bytes(data[:8], "little")
+    text = data[8 : 8 + length].decode().encode("utf-16")
+    store.objects[DELTA] = struct.pack("<Q", len(text)) + text + data[8 + length :]
+
+
 DELTAS: Rows = {
     # the index
     "a delta that is no JSON": (whole(_INDEX, b"\xff{}"), CorruptObject),
@@ -111,6 +118,20 @@ DELTAS: Rows = {
     "a delta's tensor of 2^62 bytes": (frame(zstd_frame(b""), shape=[2**62], data_offsets=[0, 2**62]), CorruptObject),
     "a delta's tensor before its shard": (frame(zstd_frame(b""), data_offsets=[-4, 9]), CorruptObject),
     "a delta's tensor of two dimensions": (frame(zstd_frame(b""), shape=[1, 13]), CorruptObject),
+    "a delta's tensor of 65 dimensions": (
+        frame(zstd_frame(b""), shape=[1] * 64 + [len(zstd_frame(b""))]),
+        CorruptObject,
+    ),
+    "a delta's tensor of 2^64 bytes, and then none": (
+        frame(b"", shape=[2**63, 2, 0], data_offsets=[0, 0]),
+        CorruptObject,
+    ),
+    "a delta's tensor whose size is text": (frame(b"none", shape=["4"]), CorruptObject),
+    "a delta's tensor of 4.9 bytes": (frame(b"none", shape=[4.9]), CorruptObject),
+    "a delta's tensor at a fraction of a byte": (frame(b"none", data_offsets=[0.0, 4.0]), CorruptObject),
+    "a delta's shard with a hole": (frame(b"none", shape=[2], data_offsets=[2, 4]), CorruptObject),
+    "a delta's shard with a byte that no tensor has": (frame(b"none", shape=[3], data_offsets=[0, 3]), CorruptObject),
+    "a delta's shard whose header is UTF-16": (_in_utf_16, CorruptObject),
     "a delta of a tensor that its base does not have": (_renamed("v"), LayoutMismatch),
     # the frame
     "a frame of no bytes": (frame(b""), CorruptObject),

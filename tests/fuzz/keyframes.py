@@ -25,7 +25,7 @@ from pulse_registry.geometry import Geometry
 from pulse_registry.keyframe import check_shards, write_keyframe
 from pulse_registry.model import read_model
 from pulse_registry.pieces import read_pieces
-from pulse_registry.safetensors_header import split_header
+from pulse_registry.safetensors_header import parse_head
 from pulse_registry.weights import Weights
 from pulse_schemas import KeyframeRef
 from tests.fuzz.mutation import mutate_bytes, mutate_document
@@ -60,7 +60,7 @@ def _keyframe(coding: str) -> _Keyframe:
     headers = []
     for shard in ref.shards:
         data = store.objects[shard.key]
-        headers.append(data[: split_header(data)[1]])
+        headers.append(data[: parse_head(data, len(data)).nbytes])
     return _Keyframe(geometry, ref, store.objects[ref.index.key], headers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pulse_kernels import get_backend
-from tests.fuzz import bucket, deltas, documents, groups, keyframes, patches, pulls, service, signatures
+from tests.fuzz import bucket, deltas, documents, groups, heads, keyframes, patches, pulls, service, signatures
 from tests.fuzz.target import Target
 
 
@@ -27,6 +27,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "group": _group,
     "index": keyframes.index_target,
     "shard": keyframes.shard_target,
+    "safetensors": heads.head_target,
     "exponents": keyframes.exponents_target,
     "pull": pulls.pull_target,
     "bucket": bucket.bucket_target,

@@ -399,16 +399,22 @@ def test_a_pull_into_a_folder_leaves_an_ordinary_checkpoint(tmp_path: Path):
 def test_a_coded_shard_is_described_by_its_coding_and_no_checkpoint_to_push(tmp_path: Path):
     _, ref = write(FileStore(tmp_path), {"w": bf16(5000)})
     path = tmp_path / ref.shards[0].key
-    described = describe_object(Source.of_file(path))
-    assert (described["type"], described["coding"]) == ("coded keyframe shard", "pulse-exponents/1")
+    data = path.read_bytes()
+    about = described(path)
+    assert (about["type"], about["coding"]) == ("coded keyframe shard", "pulse-exponents/1")
     with pytest.raises(InvalidModel, match="coded shard of a keyframe: pull its version"):
         read_checkpoint(path.parent)
-    path.write_bytes(path.read_bytes() + b"\0")
-    with pytest.raises(CorruptObject, match="its header says"):
-        describe_object(Source.of_file(path))
-    path.write_bytes(path.read_bytes().replace(b"pulse-exponents/1", b"pulse-exponents/2"))
+    path.write_bytes(data + b"\0")
+    with pytest.raises(CorruptObject, match="follow the header"):
+        described(path)
+    path.write_bytes(data.replace(b"pulse-exponents/1", b"pulse-exponents/2"))
     with pytest.raises(UnsupportedFormat, match="pulse-exponents/2"):
-        describe_object(Source.of_file(path))
+        described(path)
+
+
+def described(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return describe_object(Source.of_file(path, file))
 
 
 def test_a_coding_that_is_none_is_refused_at_once(tmp_path: Path):

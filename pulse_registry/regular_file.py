@@ -1,0 +1,47 @@
+"""Files of others, to be read: opened once, and only where they are files; what is read comes by that descriptor."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from pulse_registry.safetensors_header import ReadRange
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it; links are followed.
+
+    Raises:
+        OSError: it can't be opened, or is no file: a FIFO, whose other end would be waited for, or a device.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def size_of(file: BinaryIO) -> int:
+    """Return the size of an open file."""
+    return os.fstat(file.fileno()).st_size
+
+
+def reader_of(file: BinaryIO) -> ReadRange:
+    """Return what reads a range of an open file; it gives fewer bytes where the file has become shorter."""
+    return lambda start, stop: os.pread(file.fileno(), stop - start, start)
+
+
+def map_regular(path: Path) -> mmap.mmap | None:
+    """Map a whole file, read-only; None where it is empty. Raises as ``open_regular``."""
+    with open_regular(path) as file:
+        size = size_of(file)
+        if not size:
+            return None
+        try:
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except ValueError as error:
+            raise OSError(errno.EIO, "it became shorter while it was read", str(path)) from error

@@ -1,0 +1,117 @@
+"""Checkpoints of others, read to be pushed: what the safetensors library refuses is refused; nothing waits or dies."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pulse_registry.checkpoint.source import read_checkpoint
+from pulse_registry.errors import InvalidArgument, InvalidModel, PulseError
+from pulse_registry.keyframe import check_shards, shards_of
+from pulse_schemas import KeyframeRef, ObjectRef
+from tests.fuzz.heads import file_of
+from tests.unit.models import geometry_of
+
+INDEX = "model.safetensors.index.json"
+
+
+def written(path: Path, data: bytes = b"abcd", **entry: Any) -> Path:
+    about = {"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]} | entry}
+    path.write_bytes(file_of(json.dumps(about).encode(), data))
+    return path
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"data_offsets": [0.0, 4.0]},
+        {"data_offsets": [1, 5]},
+        {"shape": ["4"]},
+        {"shape": [4.9]},
+        {"shape": [3], "data_offsets": [0, 3]},
+        {"shape": [1] * 64 + [4]},
+        {"dtype": "F64", "shape": [0, 2**60, 2], "data_offsets": [0, 0], "data": b""},
+        {"shape": [0, 2**64], "data_offsets": [0, 0], "data": b""},
+        {"dtype": "F4", "shape": [], "data_offsets": [0, 1], "data": b"a"},
+    ],
+    ids=str,
+)
+def test_a_file_of_strange_sizes_is_refused_by_name(tmp_path: Path, entry: dict[str, Any]):
+    path = written(tmp_path / "m.safetensors", **entry)
+    with pytest.raises(InvalidModel, match=r"m\.safetensors") as refused:
+        read_checkpoint(path)
+    assert "w" in str(refused.value) or "bytes" in str(refused.value)
+
+
+def test_a_tensor_of_nothing_is_what_it_is(tmp_path: Path):
+    path = written(tmp_path / "m.safetensors", b"", shape=[3, 0, 2], data_offsets=[0, 0])
+    assert read_checkpoint(path)["w"].shape == (3, 0, 2)
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "model.safetensors"])
+def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, name: str):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InvalidArgument, match="no regular file"):
+        read_checkpoint(tmp_path / name if name == "m.safetensors" else tmp_path)
+
+
+def test_a_link_is_followed_as_caches_have_them(tmp_path: Path):
+    written(tmp_path / "blob")
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
+    assert read_checkpoint(tmp_path)["w"].tobytes() == b"abcd"
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b"\xff",
+        b"[" * 100_000,
+        b"[]",
+        b"{}",
+        b'{"weight_map":[]}',
+        b'{"weight_map":"w"}',
+        b'{"weight_map":{"w":1}}',
+        b'{"weight_map":{"w":null}}',
+        b'{"weight_map":{"w":""}}',
+        b'{"weight_map":{"w":".."}}',
+        b'{"weight_map":{"w":"../model.safetensors"}}',
+        b'{"weight_map":{"w":"/etc/passwd"}}',
+        b'{"weight_map":{"w":"a\\u0000.safetensors"}}',
+        b'{"weight_map":{"w":"\\ud800.safetensors"}}',
+        b'{"weight_map":{"w":"missing.safetensors"}}',
+    ],
+    ids=lambda index: repr(index[:40]),
+)
+def test_an_index_that_is_none_or_names_other_files_is_refused(tmp_path: Path, index: bytes):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    written(tmp_path / "model.safetensors")
+    (folder / INDEX).write_bytes(index)
+    with pytest.raises(PulseError, match="model"):
+        read_checkpoint(folder)
+
+
+def test_an_index_is_not_read_beyond_its_bound(tmp_path: Path):
+    with (tmp_path / INDEX).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InvalidModel, match="more than"):
+        read_checkpoint(tmp_path)
+
+
+def test_tensors_without_cells_are_told_apart_where_shards_meet():
+    none = np.zeros((0, 2), np.float32)
+    model = {"a": none, "b": np.ones(3, np.float32), "c": none, "d": none, "e": np.ones(5, np.float32), "f": none}
+    geometry = geometry_of(model)
+    for shard_bytes in (1, 12, 20, 1000):
+        shards = shards_of(geometry, shard_bytes)
+        refs = tuple(ObjectRef(key=shard.name, size=shard.nbytes, blake3="0" * 64) for shard in shards)
+        index = ObjectRef(key=INDEX, size=0, blake3="0" * 64)
+        found = check_shards(
+            geometry, KeyframeRef(version=0, index=index, shards=refs), [shard.header for shard in shards]
+        )
+        assert found == shards
