@@ -58,7 +58,8 @@ class SigningKey:
     def load(cls, path: str | os.PathLike[str]) -> SigningKey:
         """Read a key from a file that holds it as PEM (PKCS 8, not encrypted), as ``save`` writes it.
 
-        A file that others than its owner may read or write is taken, and a warning is logged.
+        A file that others than its owner may read or write, or that another user owns, is taken, and a warning is
+        logged.
 
         Raises:
             InvalidArgument: there is no such file, it holds no such key, or the extra `trust` is not installed.
@@ -72,7 +73,7 @@ class SigningKey:
         try:
             with open(path, "rb") as file:
                 private = load_pem_private_key(file.read(_MAX_FILE), password=None)
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                found = os.fstat(file.fileno())
         except OSError as error:
             raise InvalidArgument(f"the signing key {path} can't be read: {error.strerror or error}") from error
         except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -80,13 +81,15 @@ class SigningKey:
             raise InvalidArgument(f"{path} holds no signing key that `pulse key new` makes") from None
         if not isinstance(private, Ed25519PrivateKey):
             raise InvalidArgument(f"{path} holds a key of another kind; `pulse key new` makes one")
-        if os.name == "posix" and mode & _OTHERS:
+        if found.st_mode & _OTHERS:
             _logger.warning(
                 "the signing key %s is open to others than its owner (mode %04o): whoever reads it can sign as you do; "
                 "chmod 600 it",
                 path,
-                mode,
+                stat.S_IMODE(found.st_mode),
             )
+        if found.st_uid not in (0, os.geteuid()):
+            _logger.warning("the signing key %s is of user %d, who can sign as you do", path, found.st_uid)
         return cls(private)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -7,12 +7,12 @@ bytes on this machine's disk; a place before the store, of which there are few f
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from http import HTTPStatus
-from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryFile
 from typing import IO, Final
 
 from pulse_registry.errors import StoreUnavailable
@@ -71,7 +71,7 @@ class Spool:
         async with self._room(1, nbytes, sender, run), self._room(_RUNS_AT_ONCE, nbytes, sender):
             with _new_file() as file:
                 await _receive(body, file, nbytes)
-                stream = _FileStream(Path(file.name), nbytes)
+                stream = _FileStream(file, nbytes)
                 async with self._puts:
                     put = in_thread(self._pool, store.put, key, stream, if_absent=True)
                     await _to_its_end(asyncio.ensure_future(put))
@@ -118,15 +118,19 @@ class _Share:
 
 
 class _FileStream(Stream):
-    """An object's bytes, from the file that they arrived in."""
+    """An object's bytes, from the open file that they arrived in, which has no name: nobody else comes to it."""
 
-    def __init__(self, path: Path, nbytes: int) -> None:
-        self._path, self.nbytes = path, nbytes
+    def __init__(self, file: IO[bytes], nbytes: int) -> None:
+        self._file, self.nbytes = file, nbytes
 
     def __iter__(self) -> Iterator[bytes]:
-        with self._path.open("rb") as file:
-            while piece := file.read(CHUNK):
+        at, descriptor = 0, os.dup(self._file.fileno())  # of its own: it may be read from twice, and outlive the file
+        try:
+            while piece := os.pread(descriptor, CHUNK, at):
+                at += len(piece)
                 yield piece
+        finally:
+            os.close(descriptor)
 
 
 async def _receive(body: AsyncIterable[bytes], file: IO[bytes], announced: int) -> None:
@@ -149,7 +153,7 @@ async def _receive(body: AsyncIterable[bytes], file: IO[bytes], announced: int) 
 def _new_file() -> Iterator[IO[bytes]]:
     with ExitStack() as stack:
         with _disk():
-            file = stack.enter_context(NamedTemporaryFile(prefix="pulse-upload-", dir=temporary_folder()))
+            file = stack.enter_context(TemporaryFile(dir=temporary_folder()))
         yield file
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
 import re
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ SCOPES: Final[tuple[Scope, ...]] = ("read", "publish", "admin")
 
 _TOKEN: Final = re.compile(r"pulse_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 _LOCK_S: Final = 10.0
+_logger = logging.getLogger(__name__)
 
 Pattern = Annotated[str, Field(pattern=r"^[a-z0-9._*?-]{1,128}$", description="of run names; * and ? stand for any")]
 
@@ -143,7 +146,7 @@ class TokenFile:
         self.path = path
 
     def read(self) -> TokenSet:
-        """Return the tokens in the file.
+        """Return the tokens in the file; where others may write it, that is logged as a warning.
 
         Raises:
             NotFound: there is no such file.
@@ -151,11 +154,21 @@ class TokenFile:
             StoreUnavailable: it can't be read.
         """
         try:
-            return TokenSet.parse(self.path.read_bytes(), str(self.path))
+            with self.path.open("rb") as file:
+                found, data = os.fstat(file.fileno()), file.read()
         except FileNotFoundError:
             raise NotFound(f"there is no tokens' file {self.path}: make a token with `pulse token new`") from None
         except OSError as error:
             raise StoreUnavailable(f"the tokens' file {self.path} can't be read: {error.strerror}") from error
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            _logger.warning(
+                "the tokens' file %s may be written by others than this user (owner %d, mode %04o): whoever writes it "
+                "can give himself any token",
+                self.path,
+                found.st_uid,
+                stat.S_IMODE(found.st_mode),
+            )
+        return TokenSet.parse(data, str(self.path))
 
     def add(self, entry: TokenEntry) -> None:
         """Put a token's entry into the file, which is made if need be.

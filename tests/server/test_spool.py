@@ -193,6 +193,25 @@ def test_a_file_stays_until_a_put_that_nobody_waits_for_has_ended(pool: ThreadPo
     asyncio.run(go())
 
 
+def test_an_object_on_its_way_has_no_name_and_can_be_read_again(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Twice(DictStore):
+        def put(self, key: str, data: Any, *, if_absent: bool = False) -> None:
+            assert list(tmp_path.iterdir()) == []
+            assert all(one == other for one, other in zip(data, data, strict=True)), "each reader from its own place"
+            super().put(key, data, if_absent=if_absent)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"xyz" * 1000
+
+    monkeypatch.setattr(module, "temporary_folder", lambda: tmp_path)
+    monkeypatch.setattr(module, "CHUNK", 1024)
+    store = Twice()
+    asyncio.run(Spool(pool, objects=8, nbytes=9000).put(store, patch(0), body(), 3000, sender="a", run="math"))
+    assert store.objects == {patch(0): b"xyz" * 1000}
+
+
 @pytest.mark.parametrize("came", [99, 101])
 def test_a_body_of_another_length_than_was_announced_is_not_stored(pool: ThreadPoolExecutor, came: int) -> None:
     async def body() -> AsyncIterator[bytes]:

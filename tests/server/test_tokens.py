@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pulse_registry.cli import main
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_server.tokens import TokenEntry, TokenFile, TokenIndex, TokenSet, new_token, split_token
+from tests.others import give_away
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -73,6 +74,31 @@ def test_the_file_is_its_owners_alone_and_nothing_is_left_beside_it(tmp_path: Pa
     file.add(made()[1])
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert {path.name for path in tmp_path.iterdir()} <= {"tokens.json", ".tokens.json.lock"}
+
+
+@pytest.mark.parametrize("whose", ["another's", "all may write it"])
+def test_a_file_that_others_may_write_is_told(
+    tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    file.add(made()[1])
+    assert len(file.read().tokens) == 1
+    assert caplog.messages == []
+    if whose == "another's":
+        give_away(file.path, monkeypatch)
+    else:
+        file.path.chmod(0o602)
+    assert len(file.read().tokens) == 1
+    (message,) = caplog.messages
+    assert message.startswith(f"the tokens' file {file.path} may be written by others than this user (owner ")
+
+
+def test_a_lock_that_is_a_link_is_refused_and_cuts_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_bytes(b"precious")
+    (tmp_path / ".tokens.json.lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(InvalidArgument, match=r"\.tokens\.json\.lock: it is a link"):
+        TokenFile(tmp_path / "tokens.json").add(made()[1])
+    assert (tmp_path / "mine").read_bytes() == b"precious"
 
 
 def test_tokens_that_are_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:

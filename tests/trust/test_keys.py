@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 
@@ -14,6 +15,7 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.trust import Pin, SigningKey, Trust, signer_of, state_folder, trust_of
 from pulse_registry.trust.keys import PublicKey, parse_key
 from pulse_registry.trust.pins import KINDS
+from tests.others import give_away
 from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER
 
 
@@ -42,6 +44,15 @@ def test_a_key_that_others_may_read_is_told(tmp_path, caplog, mode, told):
         if told
         else []
     )
+
+
+def test_a_key_of_another_user_is_told(tmp_path, caplog, monkeypatch):
+    file = tmp_path / "key.pem"
+    TRAINER.save(file)
+    give_away(file, monkeypatch)
+    assert SigningKey.load(file).public == TRAINER.public
+    (message,) = caplog.messages
+    assert re.fullmatch(rf"the signing key {file} is of user \d+, who can sign as you do", message)
 
 
 def test_a_key_file_is_never_overwritten(tmp_path):
