@@ -76,6 +76,17 @@ def open_file(path: Name, flags: int, folder: int | None = None) -> int:
     return descriptor
 
 
+def new_file(path: Name, folder: int | None = None, mode: int = 0o600) -> int:
+    """Return a descriptor of a new file, to write, in place of what has its name: a link there goes, and leads nowhere.
+
+    Raises:
+        OSError: it can't be made; FileExistsError, if somebody was faster.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(path, dir_fd=folder)
+    return _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, folder)
+
+
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it that are missing, each with mode 0700; what is there stays as it is.
 
@@ -176,9 +187,7 @@ def replace_file(folder: int, name: str, data: bytes, new: str = "new") -> None:
     Raises:
         OSError: it can't be written.
     """
-    with suppress(FileNotFoundError):
-        os.unlink(new, dir_fd=folder)  # of one that died, or put there by another
-    with open(_open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, folder), "wb") as file:
+    with open(new_file(new, folder), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

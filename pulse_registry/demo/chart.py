@@ -12,6 +12,7 @@ from typing import Any
 from pulse_registry.demo.board import Board
 from pulse_registry.demo.display import number_of_milliseconds
 from pulse_registry.demo.report import staleness
+from pulse_registry.owned import new_file
 
 _INK, _FAINT = "#1f2933", "#d5dbe1"
 _FULL, _PATCH, _KEYFRAME = "#c2410c", "#0f766e", "#94a3b8"
@@ -59,7 +60,8 @@ def draw(board: Board, path: Path) -> None:
             fontsize=14,
             fontweight="bold",
         )
-        figure.savefig(path, dpi=130)
+        with open(new_file(path, mode=0o644), "wb") as file:
+            figure.savefig(file, dpi=130, format="png")
         pyplot.close(figure)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from pulse_registry.demo.messages import Event, Failed
 from pulse_registry.demo.settings import Settings
+from pulse_registry.owned import new_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def enter(body: Callable[[Wires, str], None], wires: Wires, name: str, threads: 
 
 
 def _print_to(path: os.PathLike[str]) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    file = new_file(path, mode=0o644)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(file, 1)

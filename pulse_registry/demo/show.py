@@ -16,6 +16,7 @@ from pulse_registry.demo.display import Display, heading, size, versions_table, 
 from pulse_registry.demo.report import make_report
 from pulse_registry.demo.settings import Settings
 from pulse_registry.demo.verdict import Verdict, judge
+from pulse_registry.owned import new_file
 
 
 def run_and_show(settings: Settings, *, json_output: bool) -> int:
@@ -39,7 +40,8 @@ def run_and_show(settings: Settings, *, json_output: bool) -> int:
         return 1
     verdict = judge(board)
     report = make_report(board, verdict)
-    (settings.out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    with open(new_file(settings.out / "report.json", mode=0o644), "w", encoding="utf-8") as file:
+        file.write(json.dumps(report, indent=1) + "\n")
     draw(board, settings.out / "report.png")
     if json_output:
         print(json.dumps(report, indent=1))
