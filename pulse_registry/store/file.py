@@ -31,6 +31,9 @@ _PIECE: Final = 1 << 30
 # A listing holds the names of one folder in memory, twice so many at most; of a larger folder it takes several looks.
 _NAMES: Final = 250_000
 
+_FIRST: Final = datetime(2, 1, 1, tzinfo=UTC).timestamp()
+_LAST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
@@ -128,10 +131,14 @@ class FileStore:
             return self._root.stat(key).st_size
 
     def modified(self, key: str) -> datetime:
-        """Return when the object was last written, by the file system's clock: see Dated.modified."""
+        """Return when the object was last written, by the file system's clock: see Dated.modified.
+
+        A file's time is whatever its owner says: one that no calendar has is told as the last that it has.
+        """
         check_key(key)
         with translated("size", key, self._url):
-            return datetime.fromtimestamp(self._root.stat(key).st_mtime, UTC)
+            written = self._root.stat(key).st_mtime
+        return datetime.fromtimestamp(min(max(written, _FIRST), _LAST), UTC)
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string, a folder at a time: see Store.list.

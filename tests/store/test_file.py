@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat as stat_module
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, StoreUnavailable
 from pulse_registry.store import FileStore, Store
+from pulse_registry.store.root import Root
 from tests.store import processes
 from tests.store.conformance import StoreConformance, Subject
 from tests.store.model import StoreMachine
@@ -466,3 +468,19 @@ def test_a_root_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     for root in ("", "a\0b"):
         with pytest.raises(InvalidArgument):
             FileStore(root)
+
+
+@pytest.mark.parametrize("moment", [2.0**40, -(2.0**40)])
+def test_a_file_whose_time_is_in_no_calendar_is_told_as_written_at_its_end(
+    moment: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, real = FileStore(tmp_path), Root.stat
+    store.put("leases/a.json", b"{}")
+
+    def stat(root: Root, key: str) -> os.stat_result:  # not every file system keeps such a time
+        found = [*real(root, key)]
+        found[stat_module.ST_MTIME] = int(moment)
+        return os.stat_result(found)
+
+    monkeypatch.setattr(Root, "stat", stat)
+    assert store.modified("leases/a.json").year in (2, 9999)
