@@ -1,4 +1,6 @@
-"""``python -m benchmarks.service``: load; ``soak``: half the load for half an hour; ``followed``: many runs."""
+"""``python -m benchmarks.service``: load; ``soak``: half the load for half an hour; ``followed``: many runs;
+``attacked``: what others notice of attackers.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.results import OUT, rows_of, write_result
+from benchmarks.service.attacked import Attacked, run_attacked
+from benchmarks.service.attackers import ATTACKS
 from benchmarks.service.followed import Followed, run_followed
 from benchmarks.service.soak import Soak, run_soak
 from benchmarks.service.suite import Size, run_suite
@@ -59,6 +63,20 @@ def followed(
 ) -> None:
     """Measure how far one process lags that follows many runs."""
     _tell(run_followed(Followed(runs, waited, rounds, latency_ms / 1e3)), out / "followed.json")
+
+
+@app.command()
+def attacked(
+    seconds: Annotated[float, typer.Option(min=1, help="Without attacks, and again with them.")] = 30.0,
+    attacks: Annotated[str, typer.Option(help="Which, with commas between.")] = ",".join(ATTACKS),
+    out: Annotated[Path, typer.Option(help="Folder of result files.")] = FOLDER,
+) -> None:
+    """Measure how long one token's GETs take while others attack, over a registry in a folder."""
+    with tempfile.TemporaryDirectory(prefix="pulse-bench-") as folder:
+        _tell(
+            run_attacked(Path(folder), Attacked(seconds=seconds, attacks=attacks)),
+            out / "attacked.json",
+        )
 
 
 @contextmanager

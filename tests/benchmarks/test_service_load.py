@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.service.attacked import Attacked, run_attacked
+from benchmarks.service.attackers import ATTACKS
 from benchmarks.service.followed import Followed, run_followed
 from benchmarks.service.soak import Soak, run_soak
 from benchmarks.service.suite import Size, run_suite
@@ -61,3 +63,12 @@ def test_of_followed_runs_each_record_reaches_its_waiter_and_each_append_its_wri
         for which in ("few", "all")
         for what in ("woken_p50", "woken_max", "appended_p50", "appended_max", "looks")
     }
+
+
+def test_under_attack_the_service_lives_and_answers_others_without_an_error(tmp_path: Path) -> None:
+    size = Attacked(seconds=2, pace=10, senders=1, stalled=8, body_bytes=1 << 20, names=20)
+    document = run_attacked(tmp_path, size, say=lambda _: None)
+    found = by_key(document)
+    assert found["alive"] == 1
+    assert found["quiet_failed"] == found["attacked_failed"] == found["attacked_push_failed"] == 0, document
+    assert document["attacked"]["attacks"].keys() == {*ATTACKS}
