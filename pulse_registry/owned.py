@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 _OPEN: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO)
-"""What opening a link says (on some systems the second), and a socket, or a pipe that nobody reads."""
+_NO_FILE: Final = (errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR)
+"""What opening a link says (on some systems the second), a socket or a pipe that nobody reads, and a folder."""
 _PAUSES: Final = (0.002, 0.02)
 """The first and the longest pause between two tries to take a lock, in seconds."""
 

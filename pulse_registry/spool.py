@@ -227,7 +227,7 @@ def remove_stale(folder: Path, now: float | None = None) -> None:
     with suppress(OSError):
         for path in folder.iterdir():
             if PART.fullmatch(path.name):
-                found = path.lstat()
+                found = os.lstat(path)
                 if found.st_uid == os.geteuid() and found.st_mtime < before:
                     path.unlink(missing_ok=True)
 

@@ -120,7 +120,7 @@ def test_a_part_of_ours_is_gone_on_with(shared: Path) -> None:
     assert list(shared.iterdir()) == []
 
 
-@pytest.mark.parametrize("link", [os.link, os.symlink, lambda _, path: os.mkfifo(path)])
+@pytest.mark.parametrize("link", [os.link, os.symlink, lambda _, path: os.mkfifo(path), lambda _, path: path.mkdir()])
 def test_a_part_that_is_a_link_changes_no_other_file(
     shared: Path, mine: Path, link: Callable[[Path, Path], None]
 ) -> None:
