@@ -73,7 +73,7 @@ class Connected(MemoryStore):
 
     closed = 0
 
-    def get(self, key, start=0, end=None):
+    def get(self, key, byte_range=None, *, max_bytes=None):
         raise AccessDenied(f"{key}: no")
 
     def list(self, prefix="", start_after=None):
