@@ -108,12 +108,17 @@ def keep_in(folder: Path) -> None:
     numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]  # made from the environment
 
 
-@functools.cache
 def exposed() -> str | None:
     """Say how another user could change what is compiled where numba would keep it; None if none could.
 
     What lies there is run as it is, so that it is neither read nor added to where somebody could.
     """
+    return _exposed(numba.config.CACHE_DIR)  # type: ignore[attr-defined]  # made from the environment
+
+
+@functools.cache
+def _exposed(_: str) -> str | None:
+    """Look once for each folder that is named."""
     loops_folder()  # makes numba's folder, if need be; numba itself would leave it open where the umask does
     try:
         folder: str | None = numba.njit(cache=True)(_loop).stats.cache_path

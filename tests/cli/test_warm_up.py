@@ -40,6 +40,17 @@ def test_a_folder_that_cannot_be_written_is_refused(pulse: Pulse, tmp_path: Path
 
 
 @pytest.mark.usefixtures("few_loops")
+def test_a_folder_that_others_may_write_is_refused_and_nothing_is_kept_there(pulse: Pulse, tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    folder.chmod(0o777)
+    answer = pulse("warm-up", "--to", folder, "--json")
+    assert answer.code != 0
+    assert f"{folder} may be written by others (mode 0777)" in answer.json["message"]
+    assert list(folder.rglob("*.nb*")) == []
+
+
+@pytest.mark.usefixtures("few_loops")
 def test_without_a_folder_numbas_own_is_told(pulse: Pulse) -> None:
     answer = pulse("warm-up")
     assert answer.code == 0
