@@ -1,6 +1,7 @@
 """What the writer of a checkpoint folder does to files: the few operations that a crash can fall between.
 
-They are one small class, passed in, so that tests can stop a pull, or fill the disk, at each of them.
+They are one small class, passed in, so that tests can stop a pull, or fill the disk, at each of them. Others may write
+into the folder, too: what is written are new files, by the descriptors that made them, and through no link.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import errno
 import os
 import shutil
 from pathlib import Path
+
+from pulse_registry.regular_file import open_regular
 
 _BLOCK = bytes(1 << 20)
 
@@ -23,30 +26,43 @@ class FileOperations:
         for path in missing:
             self.sync_folder(path.parent)
 
-    def copy(self, source: Path, target: Path) -> None:
-        """Copy a file's bytes to a new file."""
-        shutil.copyfile(source, target)
+    def copy(self, source: Path, target: Path) -> int:
+        """Copy a file's bytes to a new file, and return its descriptor, to read and write."""
+        descriptor = _new(target)
+        try:
+            with open_regular(source) as old, open(descriptor, "wb", closefd=False) as new:
+                shutil.copyfileobj(old, new, len(_BLOCK))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
-    def create(self, path: Path, head: bytes, size: int) -> None:
-        """Make a file of ``size`` bytes that begins with ``head``; all of its blocks are there.
+    def create(self, path: Path, head: bytes, size: int) -> int:
+        """Make a file of ``size`` bytes that begins with ``head``, and return its descriptor, to read and write.
 
-        Without them, a store through a memory map on a full disk would kill the process.
+        All of its blocks are there. Without them, a store through a memory map on a full disk would kill the process.
         """
-        with path.open("xb") as file:
-            file.write(head)
-            file.flush()
-            _reserve(file.fileno(), len(head), size)
+        descriptor = _new(path)
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(head)
+            _reserve(descriptor, len(head), size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file, durably, over what is there."""
-        with path.open("wb") as file:
+        """Write a new file, durably, in place of what is there."""
+        path.unlink(missing_ok=True)
+        with open(_new(path), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
 
     def sync(self, path: Path) -> None:
         """Make a file's bytes survive a power loss, those stored through memory maps too."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
@@ -71,6 +87,10 @@ class FileOperations:
     def remove(self, path: Path) -> None:
         """Remove a file; one that is not there is no error."""
         path.unlink(missing_ok=True)
+
+
+def _new(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def _reserve(descriptor: int, start: int, size: int) -> None:

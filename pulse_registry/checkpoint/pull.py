@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ def pull_checkpoint(
         held = _held(registry, out, fresh=fresh)
         if held is not None and held.version == target.version:
             _check_held(registry, out, target)
+            _tidy(out, spool=True)  # a pull that died between its last two steps has left it
             return CheckpointPull(target.version, target.digest, 0, 0, True)
         geometry = Geometry(registry.layout(target.version))
         try:
@@ -125,7 +127,8 @@ def _held(registry: Registry, out: CheckpointFolder, *, fresh: bool) -> Version 
 def _check_held(registry: Registry, out: CheckpointFolder, held: Version) -> None:
     geometry = Geometry(registry.layout(held.version))
     shards = _old_shards(out, geometry)
-    with MappedShards(geometry, [out.path / shard.name for shard in shards], shards) as mapped:
+    files = (os.open(out.path / shard.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) for shard in shards)
+    with MappedShards(geometry, files, shards, writable=False) as mapped:
         _verify(registry, out, held, mapped)
 
 
@@ -134,9 +137,8 @@ def _write_anew(
 ) -> tuple[list[Shard], PullResult]:
     shards = shards_of(geometry, suffix=out.suffix(target.version))
     paths = [out.path / shard.name for shard in shards]
-    for path, shard in zip(paths, shards, strict=True):
-        out.files.create(path, shard.header, shard.nbytes)
-    with MappedShards(geometry, paths, shards) as mapped:
+    files = (out.files.create(path, shard.header, shard.nbytes) for path, shard in zip(paths, shards, strict=True))
+    with MappedShards(geometry, files, shards) as mapped:
         return shards, _pull(registry, out, target, mapped, paths)
 
 
@@ -146,9 +148,8 @@ def _write_updated(
     old, suffix = _old_shards(out, geometry), out.suffix(target.version)
     shards = [dataclasses.replace(shard, name=_renamed(shard.name, suffix)) for shard in old]
     paths = [out.path / shard.name for shard in shards]
-    for before, path in zip(old, paths, strict=True):
-        out.files.copy(out.path / before.name, path)
-    with MappedShards(geometry, paths, shards) as mapped:
+    files = (out.files.copy(out.path / before.name, path) for before, path in zip(old, paths, strict=True))
+    with MappedShards(geometry, files, shards) as mapped:
         _verify(registry, out, held, mapped)
         return shards, _pull(registry, out, target, mapped, paths)
 

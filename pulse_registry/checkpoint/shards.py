@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,23 +25,36 @@ _NO_HASH = "0" * 64
 
 
 class MappedShards:
-    """All tensors of a checkpoint, in writable memory maps of its shards. A context manager that lets go of them.
+    """All tensors of a checkpoint, in memory maps of its shards. A context manager that lets go of them.
 
     Attributes:
         tensors: NumPy arrays by name, tied names included.
     """
 
-    def __init__(self, geometry: Geometry, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
+    def __init__(
+        self, geometry: Geometry, files: Iterable[int], shards: Sequence[Shard], *, writable: bool = True
+    ) -> None:
         """Map shards that are whole: their headers and sizes are those of ``shards``.
+
+        Args:
+            geometry: of the layout.
+            files: their descriptors, which are closed; each is asked for when those before it are mapped.
+            shards: what they are.
+            writable: whether the tensors can be written, and with them the files.
 
         Raises:
             OSError: a file can't be opened or mapped.
         """
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._maps: list[mmap.mmap] = []
         arrays = []
-        for path, shard in zip(paths, shards, strict=True):
-            with path.open("r+b") as file:
-                mapped = mmap.mmap(file.fileno(), shard.nbytes, access=mmap.ACCESS_WRITE)
+        for descriptor, shard in zip(files, shards, strict=True):
+            try:
+                mapped = mmap.mmap(descriptor, shard.nbytes, access=access)
+            except ValueError as error:
+                raise OSError(errno.EIO, "it became shorter while it was opened", shard.name) from error
+            finally:
+                os.close(descriptor)
             self._maps.append(mapped)
             at = len(shard.header)
             for number in range(shard.first, shard.last):
@@ -48,6 +63,10 @@ class MappedShards:
                 arrays.append(cells.reshape(tensor.shape))
                 at += geometry.tensor_bytes(number)
         self.tensors: dict[str, Any] = new_tensors(Weights(geometry, arrays), "numpy")
+
+    def write_header(self, shard: int, header: bytes) -> None:
+        """Write a shard's header anew, which is as long as it was."""
+        self._maps[shard][: len(header)] = header
 
     def release(self) -> None:
         """Let go of the pages; what was written stays in the files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -112,10 +113,11 @@ class MeteredFiles(FileOperations):
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
-    def copy(self, source: Path, target: Path) -> None:
+    def copy(self, source: Path, target: Path) -> int:
         """Copy a file's bytes to a new file, and count them."""
-        super().copy(source, target)
-        self._meter.add(target.stat().st_size)
+        copied = super().copy(source, target)
+        self._meter.add(os.fstat(copied).st_size)
+        return copied
 
 
 class _MeteredStream(Stream):

@@ -36,9 +36,8 @@ class StateFiles:
         """
         self.folder, self.geometry, self._files = folder, geometry, files
         self.shards = [_with_room(geometry, shard, checksum) for shard in shards_of(geometry)]
-        for shard in self.shards:
-            files.create(folder / shard.name, shard.header, shard.nbytes)
-        self._mapped = MappedShards(geometry, [folder / shard.name for shard in self.shards], self.shards)
+        made = (files.create(folder / shard.name, shard.header, shard.nbytes) for shard in self.shards)
+        self._mapped = MappedShards(geometry, made, self.shards)
         self.tensors: dict[str, Any] = self._mapped.tensors
 
     def stored(self) -> Iterator[tuple[str, Bytes]]:
@@ -53,12 +52,11 @@ class StateFiles:
 
     def write_checksums(self, checksums: Mapping[str, str]) -> None:
         """Put the tensors' checksums into the room that the headers have for them."""
-        for shard in self.shards:
+        for at, shard in enumerate(self.shards):
             names = [tensor.name for tensor in self.geometry.layout.tensors[shard.first : shard.last]]
             about = {name: checksums[name] for name in names}
             whole = shard_of(self.geometry, shard.name, shard.first, shard.last, about)
-            with (self.folder / shard.name).open("r+b") as file:
-                file.write(whole.header)
+            self._mapped.write_header(at, whole.header)
 
     def sync(self) -> None:
         """Make the files durable."""

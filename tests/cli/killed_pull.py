@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -78,20 +77,23 @@ class SteppedFiles(FileOperations):
     def make_folder(self, folder: Path) -> None:
         step.around(super().make_folder, folder)
 
-    def copy(self, source: Path, target: Path) -> None:
+    def copy(self, source: Path, target: Path) -> int:
         step()
         target.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
         step()
-        shutil.copyfile(source, target)
+        target.unlink()
+        copied = super().copy(source, target)
         step()
+        return copied
 
-    def create(self, path: Path, head: bytes, size: int) -> None:
+    def create(self, path: Path, head: bytes, size: int) -> int:
         step()
         path.write_bytes(head[: len(head) // 2])
         step()
         path.unlink()
-        super().create(path, head, size)
+        made = super().create(path, head, size)
         step()
+        return made
 
     def write(self, path: Path, data: bytes) -> None:
         step()

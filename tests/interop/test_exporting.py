@@ -214,9 +214,9 @@ class FailingFiles(FileOperations):
         if not self.left:
             raise OSError(self.code, os.strerror(self.code), str(path))
 
-    def create(self, path: Path, head: bytes, size: int) -> None:
+    def create(self, path: Path, head: bytes, size: int) -> int:
         self._count(path)
-        super().create(path, head, size)
+        return super().create(path, head, size)
 
     def write(self, path: Path, data: bytes) -> None:
         self._count(path)
