@@ -19,6 +19,7 @@ from pulse_registry.store import (
     Stream,
     WrapperStore,
     body_size,
+    read_into,
 )
 
 if TYPE_CHECKING:
@@ -97,6 +98,11 @@ class MeteredStore(WrapperStore):
         data = super().get(key, byte_range, max_bytes=max_bytes)
         self._meter.add(len(data))
         return data
+
+    def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+        """Read a range into a buffer, and count its bytes: see ReadsInto.get_into."""
+        read_into(self._store, key, byte_range, buffer)
+        self._meter.add(byte_range[1] - byte_range[0])
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, and count its bytes: those of a stream as they are made."""

@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Final
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, body_views, check_range, check_whole
+from pulse_registry.store.base import (
+    MOST_WHOLE_BYTES,
+    Body,
+    Buffer,
+    ByteRange,
+    body_views,
+    check_buffer,
+    check_range,
+    check_whole,
+)
 from pulse_registry.store.keys import MAX_KEY_BYTES, TEMP_PREFIX, check_key, check_prefix, key_problem
 from pulse_registry.store.os_errors import too_short, translated
 from pulse_registry.store.root import Root, sync
@@ -93,6 +102,22 @@ class FileStore:
         if len(data) != stop - start:
             raise too_short(key, self._url, (start, stop), start + len(data))
         return data
+
+    def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+        """Read a range into a buffer: see ReadsInto.get_into."""
+        check_key(key)
+        left, at = check_buffer(key, byte_range, buffer), byte_range[0]
+        with translated("get", key, self._url):
+            file, size = self._root.open_file(key)
+            try:
+                if byte_range[1] > size:
+                    raise too_short(key, self._url, byte_range, size)
+                while left.nbytes and (got := os.preadv(file, [left], at)):
+                    left, at = left[got:], at + got
+            finally:
+                os.close(file)
+        if left.nbytes:
+            raise too_short(key, self._url, byte_range, at)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing; see Store.put."""

@@ -16,7 +16,7 @@ from datetime import UTC
 import pytest
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound
-from pulse_registry.store import Growing, Store, modified
+from pulse_registry.store import Growing, Store, modified, read_into
 
 RACERS = 16
 INVALID_KEYS = [
@@ -303,12 +303,18 @@ class StoreConformance:
     def test_a_range_is_half_open(self, store: Store, span: tuple[int, int]) -> None:
         store.put("key", b"0123456789")
         assert store.get("key", span) == b"0123456789"[span[0] : span[1]]
+        buffer = bytearray(span[1] - span[0])
+        read_into(store, "key", span, buffer)
+        assert buffer == b"0123456789"[span[0] : span[1]]
 
     @pytest.mark.parametrize("span", [(0, 11), (9, 11), (10, 11), (11, 11), (20, 30), (0, 2**40), (0, 2**70)])
     def test_a_range_past_the_end_is_a_corrupt_object(self, store: Store, span: tuple[int, int]) -> None:
         store.put("some/key", b"0123456789")
         with pytest.raises(CorruptObject, match="some/key"):
             store.get("some/key", span)
+        if span[1] < 100:
+            with pytest.raises(CorruptObject, match="some/key"):
+                read_into(store, "some/key", span, bytearray(span[1] - span[0]))
 
     @pytest.mark.parametrize("span", [(-1, 5), (-5, -1), (7, 3), (0, -1)])
     def test_a_range_that_is_none_is_refused(self, store: Store, span: tuple[int, int]) -> None:
