@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -21,7 +22,7 @@ from pulse_registry.cli.import_ import import_
 from pulse_registry.cli.inspect import inspect
 from pulse_registry.cli.key import key
 from pulse_registry.cli.log import log
-from pulse_registry.cli.output import print_error
+from pulse_registry.cli.output import print_error, say
 from pulse_registry.cli.pull import pull
 from pulse_registry.cli.push import push
 from pulse_registry.cli.route import route
@@ -31,6 +32,7 @@ from pulse_registry.cli.token import token
 from pulse_registry.cli.verify import verify
 from pulse_registry.cli.warm_up import warm_up
 from pulse_registry.errors import PulseError
+from pulse_registry.quoting import Lines
 from pulse_registry.variables import READ, strays
 
 _EXITS = "\n\n".join(f"{code}  {meaning}" for code, meaning in MEANINGS.items())
@@ -56,6 +58,7 @@ app.add_typer(token, name="token")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``pulse`` and return its exit code; ``arguments`` are those of the process if not given."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    logging.lastResort = _Warnings()
     json_output = "--json" in given
     if given[:1] != ["serve"]:  # which knows more names, and tells of them in its log
         _tell_misspelt()
@@ -76,10 +79,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused(error, json_output)
 
 
+class _Warnings(logging.Handler):
+    """Prints the library's warnings where nobody has set up logging: lines, as all else is."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(Lines())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for line in self.format(record).split("\n"):
+            say(line, error=True)
+
+
 def _tell_misspelt() -> None:
     for name, near in strays(os.environ, READ).items():
         if near is not None:
-            print(f"pulse: {name} in the environment is read by nothing: is it {near}?", file=sys.stderr)
+            say(f"pulse: {name} in the environment is read by nothing: is it {near}?", error=True)
 
 
 def _refused(error: Exception, json_output: bool) -> int:
@@ -89,6 +104,7 @@ def _refused(error: Exception, json_output: bool) -> int:
             print_error("UsageError", message, json_output=json_output)
         return USAGE
     if os.environ.get("PULSE_DEBUG"):
-        traceback.print_exception(error)
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            say(line, error=True)
     print_error(type(error).__name__, f"unexpected {type(error).__name__}: {error}", json_output=json_output)
     return UNEXPECTED

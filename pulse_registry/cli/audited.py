@@ -9,6 +9,7 @@ from typing import Any
 
 from pulse_registry.audit import Defect, DefectKind, RunAudit
 from pulse_registry.cli.exits import exit_code
+from pulse_registry.cli.output import say
 from pulse_registry.errors import CorruptObject, Untrusted
 from pulse_registry.log import Guard
 from pulse_registry.store import PrefixStore, RetryStore, Store
@@ -58,8 +59,8 @@ def audit_run(
 def print_defects(found: AuditedRun) -> None:
     """Print what is wrong with a run, and what restores it: two lines a defect."""
     for defect in found.defects:
-        print(f"{found.run}/{defect.key}: {defect.kind}: {defect.found}")
-        print(f"  {defect.remedy}")
+        say(f"{found.run}/{defect.key}: {defect.kind}: {defect.found}")
+        say(f"  {defect.remedy}")
 
 
 def verdict(found: AuditedRun) -> str:

@@ -14,7 +14,7 @@ import typer
 from pulse_registry.cli.ending import stops_on_signals
 from pulse_registry.cli.exits import exit_code
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
-from pulse_registry.cli.output import print_error, print_json, size
+from pulse_registry.cli.output import print_error, print_json, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.compact import CompactOptions, Compactor, Done
 from pulse_registry.compact.following import follow
@@ -93,9 +93,9 @@ def _conclude(made: list[Done], left: Mapping[str, PulseError | None], *, json_o
         failed = {} if error is None else {"error": type(error).__name__, "message": str(error)}
         print_json({"made": [asdict(done) for done in made], "bytes": nbytes, "left": list(left)} | failed)
     else:
-        print(f"{len(made)} objects attached, {size(nbytes)}")
+        say(f"{len(made)} objects attached, {size(nbytes)}")
         for work in left:
-            print(f"not made: {work}")
+            say(f"not made: {work}")
         if error is not None:
             print_error(type(error).__name__, str(error), json_output=False)
     if error is not None:
@@ -114,5 +114,5 @@ def _work(
             sys.stdout.flush()
         elif not json_output:
             what = f"version {done.target}" if done.base is None else f"{done.base} -> {done.target}"
-            print(f"{done.kind} {what}: {size(done.nbytes)}", flush=True)
+            say(f"{done.kind} {what}: {size(done.nbytes)}", flush=True)
     return made

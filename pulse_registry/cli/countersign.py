@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
-from pulse_registry.cli.output import print_json, print_table
+from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.session import opened_store
 from pulse_registry.registry import Registry
 from pulse_registry.trust import signer_of, trust_of
@@ -44,15 +44,15 @@ def countersign(
         print_json([_document(refused) for refused in found])
         return
     if not found:
-        print("readers with these pins refuse no record")
+        say("readers with these pins refuse no record")
         return
     print_table(("record", "written", "what it does"), [_row(refused) for refused in found])
     if until is not None:
-        print(f"{len(found):,} records countersigned: readers go on")
+        say(f"{len(found):,} records countersigned: readers go on")
         return
     for why in dict.fromkeys(refused.why for refused in found[:3]):
-        print(why)
-    print(f"if all of them are yours: pulse countersign {found[-1].name}")
+        say(why)
+    say(f"if all of them are yours: pulse countersign {found[-1].name}")
 
 
 def _document(refused: RefusedRecord) -> dict[str, Any]:

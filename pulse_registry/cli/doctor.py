@@ -14,7 +14,7 @@ import typer
 from pulse_registry.cli.audited import audit_run, defects_code, print_defects, verdict
 from pulse_registry.cli.exits import UNSAFE
 from pulse_registry.cli.options import AllowHttp, Json, Root, Token
-from pulse_registry.cli.output import print_json, print_table
+from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.session import opened_store
 from pulse_registry.doctor import Examination, Finding, Plan, Report, remove_leftovers
 from pulse_registry.errors import InvalidArgument, NotFound
@@ -57,7 +57,7 @@ def doctor(
         for finding in examination.findings():
             findings.append(finding)
             if sys.stderr.isatty() and not json_output:
-                print(f"{finding.level:<8} {finding.check}", file=sys.stderr)
+                say(f"{finding.level:<8} {finding.check}", error=True)
         report = examination.report(findings)
     if json_output:
         print_json(report.document())
@@ -72,7 +72,8 @@ def _clean(store: Store, json_output: bool) -> None:
     if json_output:
         print_json({"removed": list(folders)})
     else:
-        print("\n".join(f"removed {folder}" for folder in folders) or "nothing was left behind")
+        for line in [f"removed {folder}" for folder in folders] or ["nothing was left behind"]:
+            say(line)
 
 
 def _examine_run(root: str, run: str, token: str | None, allow_http: bool, json_output: bool) -> None:
@@ -86,7 +87,7 @@ def _examine_run(root: str, run: str, token: str | None, allow_http: bool, json_
         print_json({"url": root, **found.document()})
     else:
         print_defects(found)
-        print(
+        say(
             f"run {run}: {found.records:,} records and {found.versions:,} versions can be read, which need "
             f"{found.objects:,} objects; "
             + (verdict(found) if found.defects else "all are there (pulse verify --all reads them)")
@@ -105,9 +106,11 @@ def _show(report: Report) -> None:
     for finding in report.findings:
         if finding.advice:
             advice.setdefault(finding.advice, []).append(finding.check)
-    print(report.verdict)
+    say(report.verdict)
     for text, checks in advice.items():
-        print(f"\n{', '.join(checks)}:\n  {text}")
+        say("")
+        say(f"{', '.join(checks)}:")
+        say(f"  {text}")
 
 
 def _evidence(finding: Finding) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted, parse_version
-from pulse_registry.cli.output import print_json, size
+from pulse_registry.cli.output import print_json, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.interop import Exported, Form, export_chain, export_delta, export_full
 from pulse_registry.interop.checksum import Checksum
@@ -67,9 +67,9 @@ def export(
         return
     for one in written:
         what = "all of it" if one.base is None else f"from version {one.base}"
-        print(f"{one.folder} holds version {one.version}, {what}: {one.tensors} tensors in {size(one.nbytes)}")
+        say(f"{one.folder} holds version {one.version}, {what}: {one.tensors} tensors in {size(one.nbytes)}")
     if not written:
-        print(f"{folder} holds all of them already")
+        say(f"{folder} holds all of them already")
 
 
 def _fields(one: Exported) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted, parse_duration
-from pulse_registry.cli.output import print_json, print_table, size
+from pulse_registry.cli.output import print_json, print_table, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.gc import Collected, Policy
 
@@ -73,17 +73,17 @@ def _document(found: Collected) -> dict[str, Any]:
 
 def _print(found: Collected, run: str, grace: str) -> None:
     plan, would = found.plan, "would be " if found.dry_run else ""
-    print(f"run {run}: {len(plan.kept):,} versions stay, {len(found.held):,} readers hold one")
+    say(f"run {run}: {len(plan.kept):,} versions stay, {len(found.held):,} readers hold one")
     print_table(("versions", "why they stay"), [(count, why) for why, count in _reasons(plan.kept.values())])
-    print(f"{len(plan.versions):,} versions {would}retired{_span(plan.versions)}")
-    print(f"{plan.objects:,} objects of {size(plan.nbytes)} {would}retired with them")
-    print(f"{len(plan.orphans):,} orphans of {size(found.orphan_bytes)} {would}retired: no record names them")
-    print(f"{found.deleted:,} objects {would}deleted, retired over {grace} ago; {found.waiting:,} more wait for that")
-    print(f"{found.snapshots:,} old snapshots and {found.leases:,} leases that ran out {would}deleted")
+    say(f"{len(plan.versions):,} versions {would}retired{_span(plan.versions)}")
+    say(f"{plan.objects:,} objects of {size(plan.nbytes)} {would}retired with them")
+    say(f"{len(plan.orphans):,} orphans of {size(found.orphan_bytes)} {would}retired: no record names them")
+    say(f"{found.deleted:,} objects {would}deleted, retired over {grace} ago; {found.waiting:,} more wait for that")
+    say(f"{found.snapshots:,} old snapshots and {found.leases:,} leases that ran out {would}deleted")
     if found.more:
-        print("there is more than one run takes: run it again")
+        say("there is more than one run takes: run it again")
     if found.dry_run:
-        print("nothing was done; --delete does it")
+        say("nothing was done; --delete does it")
 
 
 def _reasons(reasons: Any) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ import typer
 
 from pulse_registry.cli.export import Format, FormatOption
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
-from pulse_registry.cli.output import print_json, size
+from pulse_registry.cli.output import print_json, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.interop import Imported, import_folder
 from pulse_registry.publish_options import PublishOptions
@@ -48,11 +48,11 @@ def import_(
             imported.append(one)
             if not json_output:
                 share = f"{one.changed:,} of {one.cells:,} cells"
-                print(f"version {one.version} is {one.folder} ({one.name}): {share} in {size(one.nbytes)}", flush=True)
+                say(f"version {one.version} is {one.folder} ({one.name}): {share} in {size(one.nbytes)}", flush=True)
     if json_output:
         print_json([_fields(one) for one in imported])
     elif not imported:
-        print(f"run {run!r} has all of {folder} already")
+        say(f"run {run!r} has all of {folder} already")
 
 
 def _fields(one: Imported) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.options import Json
-from pulse_registry.cli.output import print_json
+from pulse_registry.cli.output import print_json, say
 from pulse_registry.trust import SigningKey
 
 key = typer.Typer(help="Make and show signing keys.", no_args_is_help=True)
@@ -40,4 +40,4 @@ def _print(found: SigningKey, file: Path, *, json_output: bool) -> None:
     if json_output:
         print_json({"public": found.public, "file": str(file)})
     else:
-        print(found.public)
+        say(found.public)

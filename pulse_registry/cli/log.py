@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted
-from pulse_registry.cli.output import print_json, print_table, size
+from pulse_registry.cli.output import print_json, print_table, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.versions import Version
 
@@ -30,7 +30,7 @@ def log(
     ) as session:
         if follow:
             for version in session.registry.watch(after=-1):
-                print(_line(version, json_output=json_output), flush=True)
+                say(_line(version, json_output=json_output), flush=True)
             return
         versions = session.registry.versions()
     if json_output:

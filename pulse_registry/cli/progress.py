@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pulse_registry.checkpoint.files import FileOperations
+from pulse_registry.quoting import printable
 from pulse_registry.store import (
     MOST_WHOLE_BYTES,
     Body,
@@ -36,7 +37,7 @@ class Meter:
 
     def __init__(self, title: str, *, quiet: bool, total: int | None = None) -> None:
         self.moved = 0
-        self._title = title
+        self._title = printable(title, sys.stderr.encoding)
         self._total = total
         self._shown = not quiet and sys.stderr.isatty()
         self._lock = threading.Lock()
@@ -76,7 +77,8 @@ class Meter:
             TransferSpeedColumn,
         )
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        title = TextColumn("{task.description}", markup=False)
+        columns = (title, BarColumn(), DownloadColumn(), TransferSpeedColumn())
         progress = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
         progress.add_task(self._title, total=self._total, completed=self.moved)
         with self._lock:

@@ -23,7 +23,7 @@ from pulse_registry.cli.options import (
     VersionOption,
     parse_version,
 )
-from pulse_registry.cli.output import print_json, size
+from pulse_registry.cli.output import print_json, say, size
 from pulse_registry.cli.progress import MeteredFiles
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
@@ -80,6 +80,6 @@ def pull(
         )
         return
     fetched = f"{size(result.nbytes)} in {result.objects} objects" if result.objects else "nothing to fetch"
-    print(f"{out} holds version {result.version}, verified: {fetched}, digest {result.digest}")
+    say(f"{out} holds version {result.version}, verified: {fetched}, digest {result.digest}")
     if timeline:
         print_timeline(result.timeline)

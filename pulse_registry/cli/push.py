@@ -20,7 +20,7 @@ from pulse_registry.cli.options import (
     Token,
     Trusted,
 )
-from pulse_registry.cli.output import print_json, size
+from pulse_registry.cli.output import print_json, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
 from pulse_registry.publish_options import PublishOptions
@@ -97,7 +97,7 @@ def push(
         )
         return
     share = f"{result.changed / result.cells:.2%}" if result.cells else "none"
-    print(
+    say(
         f"version {result.version} (step {result.step}): {result.kind} of {size(result.nbytes)}, "
         f"{result.changed:,} of {result.cells:,} cells ({share}), digest {result.digest}"
     )

@@ -8,7 +8,7 @@ import typer
 
 from pulse_registry.alternatives import Alternative, alternatives, cost
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted, parse_version
-from pulse_registry.cli.output import print_json, print_table, size
+from pulse_registry.cli.output import print_json, print_table, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.route import DEFAULT_OBJECT_COST, Route, plan
 
@@ -73,14 +73,14 @@ def _legs(found: Route) -> list[dict[str, Any]]:
 
 def _print(found: Route, others: tuple[Alternative, ...], object_cost: int) -> None:
     origin = "nothing" if found.base is None else f"version {found.base}"
-    print(f"from {origin} to version {found.target}: {size(found.nbytes)} in {found.objects} objects")
+    say(f"from {origin} to version {found.target}: {size(found.nbytes)} in {found.objects} objects")
     if not found.legs:
         return
     print_table(("kind", "base", "target", "bytes", "objects"), [tuple(leg.values()) for leg in _legs(found)])
     here = cost(found, object_cost)
-    print(f"cheapest at {size(object_cost)} an object: {size(here)}; instead of")
+    say(f"cheapest at {size(object_cost)} an object: {size(here)}; instead of")
     for other in others:
-        print(f"  {_WAYS[other.way]}: {_compared(other.route, found, here, object_cost)}")
+        say(f"  {_WAYS[other.way]}: {_compared(other.route, found, here, object_cost)}")
 
 
 def _compared(other: Route | None, found: Route, here: int, object_cost: int) -> str:

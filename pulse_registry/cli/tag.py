@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted, parse_version
-from pulse_registry.cli.output import print_json, print_table
+from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.session import open_session
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.labels import check_tag
@@ -67,7 +67,7 @@ def _show(registry: Registry, name: str, *, json_output: bool) -> None:
     if json_output:
         print_json({"tag": name, "version": found})
     else:
-        print(f"{name} stands for version {found}")
+        say(f"{name} stands for version {found}")
 
 
 def _move(registry: Registry, name: str, version: int | str | None, *, json_output: bool) -> None:
@@ -82,7 +82,7 @@ def _move(registry: Registry, name: str, version: int | str | None, *, json_outp
     was = "" if before is None else f"; it stood for version {before}"
     if before is not None and before == now:
         was = ", as before"
-    print(f"{name} stands for {'nothing' if now is None else f'version {now}'} now{was}")
+    say(f"{name} stands for {'nothing' if now is None else f'version {now}'} now{was}")
 
 
 def _found(registry: Registry, name: str) -> int:

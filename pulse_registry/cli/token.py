@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.options import Json, parse_duration
-from pulse_registry.cli.output import print_json, print_table
+from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.serve import server_module
 
 token = typer.Typer(help="Make, list and revoke the tokens of a service.", no_args_is_help=True)
@@ -49,7 +49,7 @@ def new(
     if json_output:
         print_json({"token": text} | _shown(entry))
     else:
-        print(text)
+        say(text)
 
 
 @token.command("list")
@@ -77,7 +77,7 @@ def revoke(
     if json_output:
         print_json(_shown(gone))
     else:
-        print(f"revoked {gone.id}, the token of {gone.name}")
+        say(f"revoked {gone.id}, the token of {gone.name}")
 
 
 def _shown(entry: Any) -> dict[str, Any]:

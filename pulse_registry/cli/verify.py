@@ -9,7 +9,7 @@ import typer
 from pulse_registry.audit import audited_runs
 from pulse_registry.cli.audited import AuditedRun, audit_run, defects_code, print_defects, verdict
 from pulse_registry.cli.options import AllowHttp, AnyRoot, AnyRun, Json, Token, Trusted, VersionOption, parse_version
-from pulse_registry.cli.output import print_json, print_table, size
+from pulse_registry.cli.output import print_json, print_table, say, size
 from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.cli.session import open_session, opened_store
 from pulse_registry.errors import InvalidArgument, NotFound
@@ -50,7 +50,7 @@ def verify(
     if json_output:
         print_json({"version": found.version, "digest": found.digest, "cells": found.cells, "verified": True})
         return
-    print(f"version {found.version} is whole: {found.cells:,} cells, digest {found.digest}")
+    say(f"version {found.version} is whole: {found.cells:,} cells, digest {found.digest}")
 
 
 def _verify_all(root: str, token: str | None, allow_http: bool, trust: Trust | None, json_output: bool) -> None:

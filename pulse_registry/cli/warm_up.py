@@ -11,7 +11,7 @@ import typer
 
 from pulse_registry.backends import backend_of
 from pulse_registry.cli.options import Json
-from pulse_registry.cli.output import print_json
+from pulse_registry.cli.output import print_json, say
 from pulse_registry.errors import InvalidArgument
 
 
@@ -51,6 +51,6 @@ def warm_up(
     if json_output:
         print_json({"folder": str(to.absolute() if to else folder), "seconds": round(seconds, 3)})
         return
-    print(f"the kernels are in {to or folder}, after {seconds:.1f} s")
+    say(f"the kernels are in {to or folder}, after {seconds:.1f} s")
     if to is not None:
-        print(f"processes use them with NUMBA_CACHE_DIR={to.absolute()}, if they may write there")
+        say(f"processes use them with NUMBA_CACHE_DIR={to.absolute()}, if they may write there")

@@ -7,7 +7,6 @@ the trainer's, bit for bit. Only the library's public API is used: this is also 
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 __all__ = ["run_demo"]
@@ -27,12 +26,13 @@ def run_demo(*, steps: int | None, model: str | None, root: str | None, out: Pat
         0: every worker held the trainer's weights; 1: one did not, or a process failed; 2: an argument is not valid, or
         something is not installed; 130: interrupted.
     """
+    from pulse_registry.cli.output import say
     from pulse_registry.demo.settings import NotPossible, Settings
     from pulse_registry.demo.show import run_and_show
 
     try:
         settings = Settings.of(steps=steps, model=model, root=root, out=out)
     except NotPossible as error:
-        print(f"pulse demo: {error}", file=sys.stderr)
+        say(f"pulse demo: {error}", error=True)
         return 2
     return run_and_show(settings, json_output=json_output)

@@ -13,6 +13,7 @@ from pulse_registry.demo.board import Board
 from pulse_registry.demo.display import number_of_milliseconds
 from pulse_registry.demo.report import staleness
 from pulse_registry.owned import new_file
+from pulse_registry.quoting import printable
 
 _INK, _FAINT = "#1f2933", "#d5dbe1"
 _FULL, _PATCH, _KEYFRAME = "#c2410c", "#0f766e", "#94a3b8"
@@ -53,12 +54,14 @@ def draw(board: Board, path: Path) -> None:
         _workers_panel(panels[1, 0], board)
         _staleness_panel(panels[1, 1], board)
         parameters = f"{board.loaded.parameters / 1e6:,.1f} M parameters, " if board.loaded is not None else ""
+        model = printable(board.settings.source.name)
         figure.suptitle(
-            f"{board.settings.source.name}: {parameters}{board.settings.steps} GRPO steps in {board.seconds:.0f} s",
+            f"{model}: {parameters}{board.settings.steps} GRPO steps in {board.seconds:.0f} s",
             x=0.01,
             ha="left",
             fontsize=14,
             fontweight="bold",
+            parse_math=False,  # a name may have dollars in it
         )
         with open(new_file(path, mode=0o644), "wb") as file:
             figure.savefig(file, dpi=130, format="png")

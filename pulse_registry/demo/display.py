@@ -14,6 +14,7 @@ from rich.text import Text
 from pulse_registry.demo.board import Board, WorkerState, stage_seconds
 from pulse_registry.demo.messages import Checked, Event, Loaded, Published, Pulled, Stepped, Trained
 from pulse_registry.demo.settings import LATE
+from pulse_registry.quoting import printable
 
 _ROWS = 14
 
@@ -36,7 +37,7 @@ class Display:
         elif event is not None:
             line = line_of(self._board, event)
             if line is not None:
-                self._console.print(f"{self._board.seconds:6.1f} s  {line}", highlight=False, soft_wrap=True)
+                self._console.print(printable(f"{self._board.seconds:6.1f} s  {line}"), highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -53,9 +54,9 @@ class Display:
 def heading(board: Board) -> RenderableType:
     """Return what the run is about, and how far it is."""
     if board.loaded is None:
-        what = f"loading {board.settings.source.name}"
+        what = printable(f"loading {board.settings.source.name}")
     else:
-        what = f"{board.settings.source.name}, {board.loaded.parameters:,} parameters"
+        what = printable(f"{board.settings.source.name}, {board.loaded.parameters:,} parameters")
     how = "done" if board.trained is not None else f"step {len(board.stepped)} of {board.settings.steps}"
     return Text.assemble(("Pulse Registry", "bold"), f"  {what}  ·  {how}  ·  {board.seconds:.0f} s")
 

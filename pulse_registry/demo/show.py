@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
+from pulse_registry.cli.output import say
 from pulse_registry.demo.board import Board
 from pulse_registry.demo.chart import draw
 from pulse_registry.demo.crew import Crew, DemoFailed
@@ -17,14 +18,15 @@ from pulse_registry.demo.report import make_report
 from pulse_registry.demo.settings import Settings
 from pulse_registry.demo.verdict import Verdict, judge
 from pulse_registry.owned import new_file
+from pulse_registry.quoting import printable
 
 
 def run_and_show(settings: Settings, *, json_output: bool) -> int:
     """Run the demo, leave its report and chart in ``settings.out``, and return the exit status."""
-    console = Console(stderr=json_output)
+    console = Console(stderr=json_output, markup=False, emoji=False)
     board = Board(settings)
     where = f"Registry {settings.root}, run {settings.run}; logs in {settings.out / 'logs'}"
-    console.print(where, highlight=False, soft_wrap=True)
+    console.print(printable(where), highlight=False, soft_wrap=True)
     try:
         with Display(console, board) as display, Crew(settings) as crew:
             for event in crew.watch():
@@ -33,10 +35,11 @@ def run_and_show(settings: Settings, *, json_output: bool) -> int:
                     board.add(event)
                 display.show(event)
     except KeyboardInterrupt:
-        print("pulse demo: stopped; no process is left", file=sys.stderr)
+        say("pulse demo: stopped; no process is left", error=True)
         return 130
     except DemoFailed as error:
-        print(f"pulse demo: {error}", file=sys.stderr)
+        for line in f"pulse demo: {error}".splitlines():
+            say(line, error=True)
         return 1
     verdict = judge(board)
     report = make_report(board, verdict)
@@ -58,17 +61,17 @@ def _tell(console: Console, board: Board, report: dict[str, Any], verdict: Verdi
         moved, whole = totals[f"{verb}_bytes"], totals[f"{verb}_bytes_full"]
         console.print(f"{verb.capitalize()} {size(moved)}; as full weights it would be {size(whole)}.", highlight=False)
     if verdict.good:
-        console.print(
-            f"[bold green]Bit for bit:[/] all {len(board.workers)} workers end with the trainer's version "
+        equal = (
+            f" all {len(board.workers)} workers end with the trainer's version "
             f"{board.newest}, and after each of {verdict.pulls} pulls they held the trainer's cells (SHA-256 of all of "
-            f"them). The store holds {verdict.versions} versions and passes Registry.verify.",
-            highlight=False,
+            f"them). The store holds {verdict.versions} versions and passes Registry.verify."
         )
+        console.print(Text.assemble(("Bit for bit:", "bold green"), equal))
     for problem in verdict.problems:
-        console.print(f"[bold red]NOT EQUAL:[/] {problem}", highlight=False)
-    console.print(f"Report, chart and logs: {settings.out}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble(("NOT EQUAL:", "bold red"), f" {printable(problem)}"))
+    console.print(printable(f"Report, chart and logs: {settings.out}"), highlight=False, soft_wrap=True)
     console.print(
-        f"Look around: pulse log --root {shlex.quote(settings.root)} --run {settings.run}",
+        printable(f"Look around: pulse log --root {shlex.quote(settings.root)} --run {settings.run}"),
         highlight=False,
         soft_wrap=True,
     )

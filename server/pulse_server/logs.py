@@ -6,7 +6,6 @@ query, no header. Any other line passes a filter that blots out what looks like 
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -17,6 +16,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pulse_registry.quoting import Lines, cut, json_text, printable
 from pulse_server.access import PRINCIPAL, RUN_NAME, Principal
 from pulse_server.log_queue import LogQueue
 from pulse_server.metrics import route_of
@@ -56,14 +56,17 @@ def redacted(text: str) -> str:
     return _SECRETS.sub(lambda m: f"{m['token'] or m['bearer'] or m['signed']}***", text)
 
 
-class TextLines(logging.Formatter):
-    """Lines for people."""
+class TextLines(Lines):
+    """Lines for people: none looks like another record, whatever names and paths there are in it."""
+
+    def __init__(self) -> None:
+        super().__init__(redact=redacted)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as a line; a traceback adds its own."""
         head = f"{_time(record)} {record.levelname} {record.name}: "
         fields: dict[str, Any] | None = getattr(record, "fields", None)
-        return head + (" ".join(map(str, fields.values())) if fields else redacted(super().format(record)))
+        return head + (printable(" ".join(map(str, fields.values()))) if fields else super().format(record))
 
 
 class JsonLines(logging.Formatter):
@@ -74,11 +77,11 @@ class JsonLines(logging.Formatter):
         document: dict[str, Any] = {"time": _time(record), "level": record.levelname, "logger": record.name}
         fields: dict[str, Any] | None = getattr(record, "fields", None)
         if fields:
-            return json.dumps(document | fields)
-        document["message"] = record.getMessage()
+            return json_text(document | fields)
+        document["message"] = cut(redacted(record.getMessage()))
         if record.exc_info:
-            document["traceback"] = self.formatException(record.exc_info)
-        return redacted(json.dumps(document, ensure_ascii=False, default=str))
+            document["traceback"] = redacted(self.formatException(record.exc_info))
+        return json_text(document, default=str)
 
 
 def install(app: FastAPI, settings: Settings) -> None:

@@ -154,6 +154,21 @@ def test_what_trainers_and_workers_send_is_shown_as_text(hostile: Site, open_tab
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+def test_names_of_runs_are_text_and_lead_nowhere_else(hostile: Site, open_tab: OpenTab) -> None:
+    names = [HOSTILE, "javascript:alert(1)", "../../../evil", "//evil.example/x", "\x1b]0;owned\x07", "\u202egpj"]
+    runs = [{"run": name, "versions": 1, "latest": None, "full_nbytes": None} for name in names]
+    page = open_tab(hostile)
+    page.route("**/v1/runs?*", lambda route: route.fulfill(json={"runs": runs, "next": None}))
+    page.reload()
+    links = page.locator(".runs th a")
+    expect(links).to_have_count(len(names))
+    assert links.all_text_contents() == names
+    for link in links.all():
+        assert str(link.evaluate("link => link.href")).startswith(f"{hostile.url}#/runs/")
+    assert page.locator("main img, main b, main script").count() == 0
+    assert page.title() == "Pulse Registry"
+
+
 def test_the_page_works_below_a_proxys_path(open_tab: OpenTab) -> None:
     site = Site(prefix="/teams/rl")
     try:

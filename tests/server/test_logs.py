@@ -136,6 +136,50 @@ def test_text_lines_say_when_how_bad_and_who() -> None:
     assert line.endswith("Z WARNING pulse_server.x: 3 things")
 
 
+FORGED = "2026-01-01T00:00:00.000Z INFO pulse_server.access: GET /v1/runs math-7b 200 1.0 admin"
+
+
+@pytest.mark.parametrize("name", ["\n", "\r\n", "\x85", "\u2028", "\x1b[2K\x1b[1A", "\x9b1A", "\u202e"])
+@pytest.mark.parametrize("formatter", [TextLines(), JsonLines()], ids=["text", "json"])
+def test_no_name_forges_a_line(formatter: logging.Formatter, name: str) -> None:
+    with logged(formatter) as stream:
+        logging.getLogger("pulse_server.x").warning("run %s: it failed", f"a{name}{FORGED}")
+        logging.getLogger("uvicorn.error").error(f"Invalid HTTP request: {name}{FORGED}")
+    lines = stream.getvalue().split("\n")[:-1]
+    assert len(lines) == 2
+    for line in lines:
+        assert line.isprintable()
+        assert line.isascii()
+        assert FORGED in line
+
+
+def test_no_path_or_message_forges_a_line_and_a_traceback_is_set_in() -> None:
+    path = f"/v1/runs/x\n{FORGED}\x1b]0;owned\x07"
+    record = logging.LogRecord("pulse_server.x", logging.ERROR, "", 0, "GET %s: CorruptObject", (path,), None)
+    try:
+        raise ValueError(f"damaged\n{FORGED}")
+    except ValueError as error:
+        record.exc_info = (ValueError, error, error.__traceback__)
+    lines = TextLines().format(record).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert "\\n2026" in lines[0]
+    assert len(lines) > 3
+    assert all(line.startswith("  ") for line in lines[1:])
+    text = JsonLines().format(record)
+    assert text.isprintable()
+    assert json.loads(text)["message"] == f"GET {path}: CorruptObject"
+
+
+@pytest.mark.parametrize("formatter", [TextLines(), JsonLines()], ids=["text", "json"])
+def test_a_message_that_is_cut_is_cut_after_its_secrets_are_gone(formatter: logging.Formatter) -> None:
+    token, _ = one_token(name="x")
+    for length in range(6_900, 7_100, 7):
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "%s", ("y" * length + token + "z" * 9_000,), None)
+        line = formatter.format(record)
+        assert len(line) < 9_000
+        assert token[-43:-30] not in line
+
+
 @pytest.fixture
 def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("logThreads", "logProcesses", "logMultiprocessing"):
