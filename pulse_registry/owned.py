@@ -58,11 +58,7 @@ def open_file(path: Name, flags: int, folder: int | None = None) -> int:
         NotOurs: what lies there is not ours.
         OSError: it can't be opened.
     """
-    made = bool(flags & os.O_CREAT)
-    try:
-        descriptor = _open(path, flags | (os.O_EXCL if made else 0), 0o600, folder)
-    except FileExistsError:
-        made, descriptor = False, _open(path, flags, 0o600, folder)
+    descriptor, made = _open_or_make(path, flags, 0o600, folder)
     found = os.fstat(descriptor)
     if not is_ours(found, None if folder is None else os.fstat(folder)):
         os.close(descriptor)
@@ -152,7 +148,7 @@ def hold_lock(path: Name, seconds: float, folder: int | None = None) -> int | No
         OSError: it can't be opened, or the file system has no locks.
     """
     while True:
-        descriptor = _open(path, os.O_RDWR | os.O_CREAT, 0o644, folder)
+        descriptor, _ = _open_or_make(path, os.O_RDWR | os.O_CREAT, 0o644, folder)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise NotOurs(path, "it is no plain file")
@@ -192,6 +188,17 @@ def replace_file(folder: int, name: str, data: bytes, new: str = "new") -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _open_or_make(path: Name, flags: int, mode: int, folder: int | None) -> tuple[int, bool]:
+    """Open a file; tell whether it was made just now, which takes O_CREAT among ``flags``."""
+    while flags & os.O_CREAT:
+        with suppress(FileExistsError):
+            return _open(path, flags | os.O_EXCL, mode, folder), True
+        with suppress(FileNotFoundError):  # somebody has removed it in between
+            # Without O_CREAT, with which Linux refuses root a file of another user in a folder with the sticky bit.
+            return _open(path, flags & ~os.O_CREAT, mode, folder), False
+    return _open(path, flags, mode, folder), False
 
 
 def _open(path: Name, flags: int, mode: int, folder: int | None) -> int:

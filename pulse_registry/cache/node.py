@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pulse_registry.cache.download import Download
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.part import Part
+from pulse_registry.owned import NotOurs
 from pulse_registry.scratch import Scratch
 from pulse_registry.store import Store
 from pulse_schemas import ObjectRef
@@ -87,7 +88,7 @@ class NodeCache:
                     return found
             self.bypass(key, ref, "objects are removed from it before they can be read; it is too small")
         except OSError as error:
-            self.bypass(key, ref, error.strerror or str(error))
+            self.bypass(key, ref, _reason(error))
         return None
 
     def discard(self, ref: ObjectRef) -> bool:
@@ -169,7 +170,7 @@ class NodeCache:
             if whole is False and part.resumed:
                 self._spoilt.add(part.ref.blake3)
         if isinstance(whole, OSError):
-            self.bypass(key, part.ref, whole.strerror or str(whole))
+            self.bypass(key, part.ref, _reason(whole))
         elif whole is False and not part.resumed:
             self.bypass(key, part.ref, "what the store gave is not what was committed")
 
@@ -190,3 +191,9 @@ class NodeCache:
             self._closed.wait(pause)
             pause = min(2 * pause, _PAUSES[1])
         return None
+
+
+def _reason(error: OSError) -> str:
+    """Return why a folder can't be used, without the file's name: each reason is told once."""
+    why = error.strerror or str(error)
+    return f"a file in it was refused: {why}" if isinstance(error, NotOurs) else why

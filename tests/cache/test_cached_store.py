@@ -260,6 +260,7 @@ def test_a_cache_that_can_not_be_used_is_passed_by_and_told_of_once(
     assert [node.read(ref) for ref in refs for _ in range(2)] == [data_of(n, 300) for n in (1, 1, 2, 2)]
     assert not node.whole
     assert [event.kind for event in node.events] == [EventKind.CACHE_BYPASSED]
+    assert "a file in it was refused: it is " in node.events[0].message
 
 
 def test_another_users_copy_is_not_read(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
