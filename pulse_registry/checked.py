@@ -48,11 +48,10 @@ def checked(read: Callable[[], Data], check: Callable[[Data], Result]) -> Result
     """
     seen: set[bytes] = set()
     while True:
-        answer: bytes | memoryview | None = None
+        answer: Data | None = None
         try:
-            data = read()
-            answer = data
-            return check(data)
+            answer = read()
+            return check(answer)
         except CorruptObject as error:
             mark = blake3(str(error).encode() if answer is None else answer).digest()
             if mark in seen or len(seen) + 1 >= TRIES:

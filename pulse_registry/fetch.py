@@ -18,9 +18,10 @@ from pulse_registry.coded_shard import CodedShard, coded_shards
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.geometry import Geometry
 from pulse_registry.hashing import large_hasher
+from pulse_registry.log.documents import read_document
 from pulse_registry.log.keys import layout_key
-from pulse_registry.patch import Patch
-from pulse_registry.pieces import PIECE_BYTES, Pieces, read_pieces
+from pulse_registry.patch import Patch, most_head_bytes
+from pulse_registry.pieces import MOST_INDEX_BYTES, PIECE_BYTES, Pieces, read_pieces
 from pulse_registry.scratch import Scratch
 from pulse_registry.spool import Landing, MemoryShard, ShardBytes, SpoolFile, remove_stale
 from pulse_registry.store import Store
@@ -35,6 +36,8 @@ FETCH_THREADS = 8
 """Ranges on their way at a time: enough for 10 Gbit/s at 50 ms, and few enough for 256 MiB at twice 16 MiB each."""
 WINDOW = 512
 """Ranges that are asked of an executor at a time: more would only lie in its queue."""
+_MOST_ENTRY, _MOST_HEADERS = 4096, 64 << 10
+"""Bytes of a tensor in its shard's header (a name has at most 512 letters), and of all that headers have besides."""
 Map = Callable[..., Iterator[Any]]
 
 
@@ -47,7 +50,7 @@ def fetch_layout(store: Store, layout_id: str) -> Layout:
             raise CorruptObject(f"{key}: its bytes do not hash to its name")
         return data
 
-    data = checked(lambda: store.get(key), check)
+    data = checked(lambda: read_document(store, key), check)
     try:
         return Layout.parse(data)
     except SchemaError as error:
@@ -73,7 +76,9 @@ def begin_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], ma
 
 
 def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int) -> Patch:
-    key = ref.object.key
+    key, most = ref.object.key, most_head_bytes(geometry)
+    if ref.head_size > most:
+        raise CorruptObject(f"{key}: a head of {ref.head_size} bytes was committed, and its layout allows {most}")
     first = min(ref.object.size, max(nbytes, ref.head_size))
     with about(key):
         return checked(
@@ -101,10 +106,16 @@ def fetch_shards(
         UnsupportedFormat: the shards have a coding that this release does not know.
         NotFound, StoreUnavailable: as the store.
     """
+    if ref.index.size > MOST_INDEX_BYTES:
+        raise CorruptObject(
+            f"{ref.index.key}: an index of {ref.index.size} bytes was committed, and {MOST_INDEX_BYTES} are the most"
+        )
     expect(store, [ref.index, *ref.shards])
     index = checked(lambda: store.get(ref.index.key, (0, ref.index.size)), lambda data: _check(ref.index, data))
     pieces, coding = read_pieces(ref, index)
     coded = coded_shards(geometry, ref, pieces, coding, exponent_loops()) if pieces and coding else []
+    if not coded:
+        _check_plain(geometry, ref)
     shards: list[ShardBytes] = []
     scratch = Scratch()
     if spool is not None:
@@ -128,6 +139,14 @@ def fetch_shards(
             begun.keep()
         raise
     return shards
+
+
+def _check_plain(geometry: Geometry, ref: KeyframeRef) -> None:
+    """Check that plain shards are together no larger than their layout can be, before room is made for them."""
+    nbytes = sum(shard.size for shard in ref.shards)
+    most = geometry.nbytes + _MOST_HEADERS + _MOST_ENTRY * len(geometry.sizes)
+    if nbytes > most:
+        raise CorruptObject(f"{ref.index.key}: {nbytes} bytes of shards were committed, and the layout allows {most}")
 
 
 def _land(store: Store, shard: ObjectRef, pieces: Pieces | None, landing: Landing, map_: Map, scratch: Scratch) -> None:

@@ -31,6 +31,12 @@ ReadRange = Callable[[int, int], bytes]
 _ENTRY = struct.Struct("<IIII32sQQQQ")
 _MOST_HEADER = 4096
 """Bytes that a patch's safetensors header never has: its fields are a hash and four numbers."""
+_LEAST_LIMIT = 64 << 10
+"""Of a head, whatever its layout: with room for a header that is too long, which is told as such."""
+_MOST_CHANGE = 16
+"""Bytes of a changed cell, coded: two symbols of at most 12 bits, and 22 and 62 raw bits (docs/spec.md, 5.3)."""
+_MOST_TABLES = 128 << 10
+"""Of a coded group before its chunks: fewer than 2^16 bytes of tables, and its classes."""
 _CODERS: tuple[CoderName, ...] = ("gap", "class")
 
 _CLASS_NS_PER_CELL = 0.66
@@ -185,6 +191,11 @@ def class_pays(cells: int, gap_bytes: int) -> bool:
     return gap_bytes * _CLASS_SAVES / _LINK_BYTES_PER_NS > cells * _CLASS_NS_PER_CELL
 
 
+def most_head_bytes(geometry: Geometry) -> int:
+    """Return how long a patch's head is at most: an entry for each group of the layout, and the header before them."""
+    return _LEAST_LIMIT + _ENTRY.size * len(geometry.groups)
+
+
 class Patch:
     """A patch object on its way: its head is checked, its groups are as they are decoded.
 
@@ -246,6 +257,11 @@ class Patch:
             at += entry.size
         if at != size or sum(e.changed for e in entries.values()) != head.changed:
             raise CorruptObject(f"{key}: the directory does not add up to the object")
+        for entry in entries.values():
+            if entry.size > _MOST_TABLES + _MOST_CHANGE * entry.changed:
+                raise CorruptObject(
+                    f"{key}: group {entry.group} claims {entry.size} bytes for {entry.changed} changed cells"
+                )
         return cls(ref, entries, places, read or (lambda start, stop: data[start:stop]), data)
 
     def missing(self, nbytes: int) -> list[list[int]]:

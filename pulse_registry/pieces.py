@@ -21,6 +21,9 @@ PIECE_BYTES = 8 << 20
 MIN_PIECE_BYTES, MAX_PIECE_BYTES = 4 << 10, 16 << 20
 """What is read: the first bounds the index' size and the number of requests, the second the memory in flight."""
 
+MOST_INDEX_BYTES: Final = 256 << 20
+"""Of a keyframe's index: that of 2 TB takes 25 MB."""
+
 
 class Pieces(Schema):
     """``size``: bytes of a piece, but for the last of a shard; ``blake3``: of each shard's pieces, by file name."""

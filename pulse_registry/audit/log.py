@@ -16,6 +16,7 @@ from pulse_registry.audit.defect import RESTORE, Defect, DefectKind
 from pulse_registry.checked import checked
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, PulseError, UnsupportedFormat, Untrusted
 from pulse_registry.log import Guard, LogReader, RunState, keys, sealed_hash
+from pulse_registry.log.documents import read_document
 from pulse_registry.log.gap import beyond
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.store import gateway_of
@@ -142,7 +143,7 @@ class LogAudit:
                 yield self._early_end(key, seq)
         with suppress(NotFound):
             try:
-                head = checked(lambda: self._store.get(keys.HEAD), _head)
+                head = checked(lambda: read_document(self._store, keys.HEAD), _head)
             except _BAD as error:
                 yield Defect.of(keys.HEAD, error, "delete it: it only saves readers time, and the next writer makes it")
                 return

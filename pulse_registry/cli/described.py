@@ -11,8 +11,10 @@ from blake3 import blake3
 
 from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import CorruptObject, InvalidArgument, UnsupportedFormat
+from pulse_registry.log.documents import SNAPSHOT, most_bytes
+from pulse_registry.log.keys import OBJECTS
 from pulse_registry.patch import read_head
-from pulse_registry.pieces import CODING_FORMAT
+from pulse_registry.pieces import CODING_FORMAT, MOST_INDEX_BYTES
 from pulse_registry.quoting import quoted
 from pulse_registry.regular_file import reader_of, size_of
 from pulse_registry.safetensors_header import BITS, Header, HeaderFault, TensorPlace, head_of, parse_head
@@ -31,6 +33,8 @@ from pulse_schemas import (
     unseal_record,
 )
 
+_HEAD_LIMIT = 256 << 20
+"""Of a patch: the largest layout that there is has two million groups, of 80 bytes each."""
 _SEALED: dict[str, Callable[[bytes], Schema]] = {
     "record": unseal_record,
     "snapshot": Snapshot.unseal,
@@ -41,21 +45,23 @@ _SEALED: dict[str, Callable[[bytes], Schema]] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An object's name, its size, and what reads a range of its bytes."""
+    """An object's name, its size, what reads a range of its bytes, and how long it is at most if it is read whole."""
 
     name: str
     size: int
     read: Callable[[int, int], bytes]
+    most: int
 
     @classmethod
     def of_key(cls, store: Store, key: str) -> Self:
         """Take an object of a run; raises NotFound."""
-        return cls(key, store.size(key), lambda start, stop: store.get(key, (start, stop)))
+        most = MOST_INDEX_BYTES if key.startswith(OBJECTS) else most_bytes(key)
+        return cls(key, store.size(key), lambda start, stop: store.get(key, (start, stop)), most)
 
     @classmethod
     def of_file(cls, path: Path, file: BinaryIO) -> Self:
         """Take a local file, which is open."""
-        return cls(str(path), size_of(file), reader_of(file))
+        return cls(str(path), size_of(file), reader_of(file), SNAPSHOT)
 
 
 def describe_object(source: Source) -> dict[str, Any]:
@@ -69,12 +75,14 @@ def describe_object(source: Source) -> dict[str, Any]:
     about = {"object": source.name, "size": source.size}
     if source.name.endswith(".safetensors"):
         return {**about, **_safetensors(source)}
+    if source.read(0, min(1, source.size)) != b"{":
+        return {**about, **_safetensors(source, sure=False)}
+    if source.size > source.most:
+        raise CorruptObject(f"{source.name} has {source.size} bytes, and no such document has more than {source.most}")
     data = source.read(0, source.size)
     if data.startswith(b'{"blake3":"'):
         return {**about, **_sealed(source.name, data)}
-    if data.startswith(b"{"):
-        return {**about, **_plain(source.name, data)}
-    return {**about, **_safetensors(source, sure=False)}
+    return {**about, **_plain(source.name, data)}
 
 
 def _safetensors(source: Source, *, sure: bool = True) -> dict[str, Any]:
@@ -114,6 +122,8 @@ def _patch(source: Source, header: Header) -> dict[str, Any]:
     if "directory" not in header.tensors:
         raise CorruptObject(f"{source.name}: this is not a patch object: it has no directory")
     head_size = header.nbytes + header.tensors["directory"].stop
+    if head_size > _HEAD_LIMIT:
+        raise CorruptObject(f"{source.name}: its header says that its head has {head_size} bytes")
     head, entries = read_head(source.name, source.read(0, head_size), source.size)
     groups = [
         {

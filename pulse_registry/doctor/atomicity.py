@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from pulse_registry.doctor.context import Context
+from pulse_registry.doctor.context import MOST_BYTES, Context
 from pulse_registry.doctor.finding import Finding, ok, unsafe
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.store import Store
@@ -65,7 +65,7 @@ def _body(number: int) -> bytes:
 
 def _look(store: Store) -> str:
     try:
-        data = store.get(_KEY)
+        data = store.get(_KEY, max_bytes=MOST_BYTES)
     except NotFound:
         return "none"
     except CorruptObject:

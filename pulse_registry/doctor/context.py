@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import Store
@@ -46,6 +46,10 @@ class Plan:
             raise InvalidArgument("rounds must be 1 or more; samples, listed and large_bytes 2 or more")
         if not 2 <= self.racers <= 512:
             raise InvalidArgument(f"racers must be 2 to 512, not {self.racers}")
+
+
+MOST_BYTES: Final = 128 << 20
+"""Of what an examination reads whole: twice the largest object that it writes."""
 
 
 @dataclass(frozen=True, slots=True)

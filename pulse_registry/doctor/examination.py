@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from pulse_registry.doctor import atomicity, clock, creation, listing, ranges, service, signing, speed, visibility
 from pulse_registry.doctor.cleaning import PATIENCE_S, PREFIX, LedgerStore, remove_folder
-from pulse_registry.doctor.context import Context, Plan
+from pulse_registry.doctor.context import MOST_BYTES, Context, Plan
 from pulse_registry.doctor.finding import Finding, ok, unsafe, warn
 from pulse_registry.doctor.report import WRITABLE, Report
 from pulse_registry.errors import AccessDenied, PulseError
@@ -136,7 +136,7 @@ class Examination:
                 self._cleared = True  # nothing was written
                 yield from self._of_reading_keys(error)
                 return
-            self._store.get("begun")
+            self._store.get("begun", max_bytes=MOST_BYTES)
         for check in self._checks:
             yield replace(self._outcome(check), check=check.name)
         if self._writes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from pulse_registry.doctor.context import Context
+from pulse_registry.doctor.context import MOST_BYTES, Context
 from pulse_registry.errors import AlreadyExists, NotFound, StoreUnavailable
 from pulse_registry.store import Store
 
@@ -66,7 +66,7 @@ def judge(attempts: Sequence[Attempt], content: bytes | None) -> Counter[str]:
 def content_of(store: Store, key: str) -> bytes | None:
     """Return an object's bytes; None if it is not there."""
     try:
-        return store.get(key)
+        return store.get(key, max_bytes=MOST_BYTES)
     except NotFound:
         return None
 

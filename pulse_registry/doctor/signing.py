@@ -11,6 +11,7 @@ import httpx
 
 from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Evidence, Finding, ok, skipped, warn
+from pulse_registry.doctor.race import content_of
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import SignedPut, Store, presigner_of
 
@@ -70,7 +71,7 @@ def signed_puts_are_conditional(store: Store, context: Context) -> Finding:
         first = _send(client, "PUT", good.url, good.headers, _BODY)
         again = _send(client, "PUT", good.url, good.headers, _BODY)
         problems = {
-            "does not create the object": not (first.is_success and store.get("signing/put/good") == _BODY),
+            "does not create the object": not (first.is_success and content_of(store, "signing/put/good") == _BODY),
             "overwrites a taken key": first.is_success and again.is_success,
             "takes other bytes": takes("bytes", signed["bytes"], other),
             "takes another checksum": takes("checksum", _with_checksum(signed["checksum"], other), other),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Finding, ok, unsafe
+from pulse_registry.doctor.race import content_of
 from pulse_registry.errors import NotFound
 from pulse_registry.store import Store
 
@@ -19,11 +20,13 @@ def reads_see_writes(store: Store, context: Context) -> Finding:
     for sample in range(context.plan.samples):
         key = f"visibility/read/{sample:04d}"
         clients = (store, context.observer)
-        stale += sum(_content(client, key) is not None or client.exists(key) for client in clients)
+        stale += sum(content_of(client, key) is not None or client.exists(key) for client in clients)
         for text in (f"first {sample}".encode(), f"the second {sample}".encode()):
             store.put(key, text)
             for client in clients:
-                stale += not (_content(client, key) == text and client.exists(key) and _size(client, key) == len(text))
+                stale += not (
+                    content_of(client, key) == text and client.exists(key) and _size(client, key) == len(text)
+                )
     evidence = {"reads": context.plan.samples * 6, "stale": stale}
     if stale:
         return unsafe("reads miss writes that had completed, or return what was there before", _STALE, evidence)
@@ -57,7 +60,7 @@ def reads_see_deletes(store: Store, context: Context) -> Finding:
         store.put(key, b"x")
         store.delete(key)
         for client in (store, context.observer):
-            left += _content(client, key) is not None or client.exists(key) or _size(client, key) is not None
+            left += content_of(client, key) is not None or client.exists(key) or _size(client, key) is not None
         store.delete(key)
     evidence = {"deletes": context.plan.samples, "still there": left}
     if left:
@@ -67,13 +70,6 @@ def reads_see_deletes(store: Store, context: Context) -> Finding:
             evidence,
         )
     return ok("what is deleted is gone, and to delete it again is no error", evidence)
-
-
-def _content(store: Store, key: str) -> bytes | None:
-    try:
-        return store.get(key)
-    except NotFound:
-        return None
 
 
 def _size(store: Store, key: str) -> int | None:

@@ -13,6 +13,7 @@ from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.gc.policy import Policy
 from pulse_registry.gc.survey import Map
 from pulse_registry.log import StoreClock, keys
+from pulse_registry.log.documents import read_document
 from pulse_schemas import Fault, Lease, SchemaError
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy
         try:
             # The time first: a lease that is renewed in between counts with its old time, and another look finds it.
             written = clock.written(key)
-            return written, checked(functools.partial(store.get, key), functools.partial(_unsealed, run, key))
+            fetch = functools.partial(read_document, store, key)
+            return written, checked(fetch, functools.partial(_unsealed, run, key))
         except NotFound:
             return None  # its reader has closed
         except CorruptObject as error:

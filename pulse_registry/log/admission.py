@@ -20,6 +20,7 @@ from pulse_registry.errors import (
     Untrusted,
 )
 from pulse_registry.log import keys
+from pulse_registry.log.documents import RECORD, read_document
 from pulse_registry.log.keeper import LogKeeper
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import is_void, objects_of, violation
@@ -97,6 +98,8 @@ class Admission:
         return record
 
     def _read(self, sealed: bytes) -> Record:
+        if len(sealed) > RECORD:
+            raise InvalidArgument(f"run {self._run!r}: a record has at most {RECORD:,} bytes, and this {len(sealed):,}")
         try:
             record = unseal_record(sealed)
         except SchemaError as error:
@@ -111,7 +114,7 @@ class Admission:
         return record
 
     def _check_same(self, record: Record, sealed: bytes) -> None:
-        if self._store.get(keys.record_key(record.seq)) != sealed:
+        if read_document(self._store, keys.record_key(record.seq)) != sealed:
             raise AlreadyExists(f"run {self._run!r}: another record is number {record.seq} already: read it and go on")
 
     def _check_next(self, state: RunState, record: Record) -> None:
@@ -169,7 +172,7 @@ class Admission:
             spent = isinstance(error, StoreUnavailable)
             try:
                 with retrying_at_most(0.0 if spent else math.inf):
-                    stored = self._store.get(key)
+                    stored = read_document(self._store, key)
             except (NotFound, StoreUnavailable) as failure:
                 if spent:
                     raise error from None

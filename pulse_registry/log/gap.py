@@ -6,8 +6,9 @@ is missing for certain if it is not there when it is asked for after a later one
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.log import keys
@@ -16,13 +17,18 @@ if TYPE_CHECKING:
     from pulse_registry.store import Store
 
 
+_NEWEST: Final = 8
+"""Snapshots that are told of, however many there are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Beyond:
     """What a listing shows beyond a record.
 
     Attributes:
         record: number of the next record that is there, None where there is none.
-        snapshots: keys of snapshots that fold later records, newest first; not looked for where there is a record.
+        snapshots: keys of the newest snapshots that fold later records, newest first; not looked for where there is a
+            record.
     """
 
     record: int | None
@@ -35,7 +41,7 @@ def beyond(store: Store, seq: int) -> Beyond:
     Raises:
         AccessDenied, StoreUnavailable: the store can't be listed.
     """
-    snapshots = []
+    snapshots: deque[str] = deque(maxlen=_NEWEST)
     for key in store.list(keys.LOG, keys.record_key(seq) if seq >= 0 else None):
         number, folded = keys.record_seq(key), keys.snapshot_seq(key)
         if number is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulse_registry.errors import InvalidArgument, PulseError, Untrusted
 from pulse_registry.log import keys
+from pulse_registry.log.documents import SNAPSHOT
 from pulse_registry.log.reader import LogReader
 from pulse_registry.store.retry import retrying_at_most
 from pulse_schemas import EpochRecord, Head, Record, Signer
@@ -79,7 +80,13 @@ class LogKeeper:
         try:
             if self._snapshot_due:
                 sealed = state.to_snapshot().seal(self._signer)
-                if self._believed(sealed):
+                if len(sealed) > SNAPSHOT:
+                    _logger.warning(
+                        "run %s: no snapshot written at %d: it has %d bytes, and readers take %d at most. To open the "
+                        "run takes longer with each record: retire versions (pulse gc), or say less in metadata",
+                        *(state.run, state.seq, len(sealed), SNAPSHOT),
+                    )
+                elif self._believed(sealed):
                     self._store.put(keys.snapshot_key(state.seq), sealed)
                     self._newest, self._hint_due = state.seq, True
                 self._made, self._snapshot_due = state.seq, False

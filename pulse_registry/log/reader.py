@@ -7,11 +7,13 @@ goes on from what was seen before.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +21,7 @@ from pulse_registry.checked import checked
 from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError, UnsupportedFormat, Untrusted
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import keys
+from pulse_registry.log.documents import read_document
 from pulse_registry.log.gap import beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.state import RunState, sealed_hash
@@ -35,8 +38,10 @@ _ONE_BY_ONE: Final = 16
 _AHEAD: Final = 16
 
 _OF_SIGNATURES: Final = (Distrust.UNSIGNED, Distrust.WRONG_KEY, Distrust.BAD_SIGNATURE)
-_PINNED_TRIES = 8
-"""Snapshots that are looked at where keys are pinned: thousands that nobody signed would be fetched in vain."""
+_MOST_LISTED: Final = 1 << 20
+"""Keys of a listing, which might have no end: snapshots of more records than any log has."""
+_TRIES: Final = 8
+"""Snapshots that are looked at: thousands that are damaged, or that nobody signed, would be fetched in vain."""
 
 
 class LogReader:
@@ -145,7 +150,7 @@ class LogReader:
                 found = beyond(self._store, self._seq)
                 later, witness = found.record, f"record {found.record} is there"
                 if later is None:
-                    told = (self._told_by(key) for key in found.snapshots[:_PINNED_TRIES])
+                    told = (self._told_by(key) for key in found.snapshots[:_TRIES])
                     later = next((seq for seq in told if seq is not None), None)
                     witness = f"a snapshot in {keys.SNAPSHOTS} tells of record {later}"
                 if later is None:
@@ -186,7 +191,7 @@ class LogReader:
         """
         key = keys.record_key(seq)
         try:
-            return checked(lambda: self._store.get(key), lambda sealed: (_unseal(key, sealed), sealed))
+            return checked(lambda: read_document(self._store, key), lambda sealed: (_unseal(key, sealed), sealed))
         except NotFound:
             return None
 
@@ -254,7 +259,8 @@ class LogReader:
     def _countersignature(self, seq: int) -> bytes | None:
         key = keys.countersignature_key(seq)
         try:
-            return checked(lambda: self._store.get(key), lambda sealed: _unseal_countersignature(key, sealed))
+            fetch = partial(read_document, self._store, key)
+            return checked(fetch, lambda sealed: _unseal_countersignature(key, sealed))
         except NotFound:
             return None
         except (CorruptObject, UnsupportedFormat) as error:
@@ -318,8 +324,7 @@ class LogReader:
     def _open(self, seen: int | None) -> RunState:
         if self._whole:
             return RunState(self._run)
-        tries = None if self._guard is None else _PINNED_TRIES
-        for key in islice(self._snapshot_keys(), tries):
+        for key in islice(self._snapshot_keys(), _TRIES):
             state = self._from_snapshot(key, seen)
             if state is not None:
                 self._snapshot_seq = state.seq
@@ -330,7 +335,7 @@ class LogReader:
         """Yield the snapshots to try: the one that the hint names, then all, newest first."""
         hinted = None
         try:
-            head = checked(lambda: self._store.get(keys.HEAD), _unseal_head)
+            head = checked(lambda: read_document(self._store, keys.HEAD), _unseal_head)
         except NotFound:
             pass
         except (CorruptObject, UnsupportedFormat) as error:
@@ -342,8 +347,9 @@ class LogReader:
             if head.snapshot < 10**12:
                 hinted = keys.snapshot_key(head.snapshot)
                 yield hinted
-        found = [key for key in self._store.list(keys.SNAPSHOTS) if keys.snapshot_seq(key) is not None]
-        yield from sorted((key for key in found if key != hinted), reverse=True)
+        listed = islice(self._store.list(keys.SNAPSHOTS), _MOST_LISTED)
+        found = (key for key in listed if key != hinted and keys.snapshot_seq(key) is not None)
+        yield from heapq.nlargest(_TRIES, found)
 
     def _from_snapshot(self, key: str, seen: int | None) -> RunState | None:
         """Return the state that a snapshot holds, or None, with a warning, where it can't be relied upon."""
@@ -359,7 +365,8 @@ class LogReader:
                     raise CorruptObject(f"record {snapshot.seq} is another one than it folds")
                 return sealed
 
-            sealed = checked(lambda: self._store.get(keys.record_key(snapshot.seq)), check_last)
+            last = keys.record_key(snapshot.seq)
+            sealed = checked(lambda: read_document(self._store, last), check_last)
             state = RunState.from_snapshot(snapshot)
             if self._guard is not None:
                 record = _unseal(keys.record_key(snapshot.seq), sealed)
@@ -373,7 +380,7 @@ class LogReader:
             return None
 
     def _read_snapshot(self, key: str) -> Snapshot:
-        snapshot, document = checked(lambda: self._store.get(key), _unseal_snapshot)
+        snapshot, document = checked(lambda: read_document(self._store, key), _unseal_snapshot)
         if self._guard is not None:
             self._guard.check_snapshot(document)
         if snapshot.run != self._run or not snapshot.seq < 10**12 or keys.snapshot_key(snapshot.seq) != key:

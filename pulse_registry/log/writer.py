@@ -26,6 +26,7 @@ from pulse_registry.errors import (
 )
 from pulse_registry.log import keys
 from pulse_registry.log.clock import Clock, NewId, timestamp
+from pulse_registry.log.documents import RECORD
 from pulse_registry.log.keeper import SNAPSHOT_EVERY, LogKeeper
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import retired_object, violation
@@ -343,6 +344,11 @@ class LogWriter:
         state = self._reader.state
         record = self._checked(make_record, state, write_id)
         sealed = record.seal(self._signer)
+        if len(sealed) > RECORD:
+            raise InvalidArgument(
+                f"run {self._run!r}: record {record.seq} would take {len(sealed):,} bytes, and readers take {RECORD:,} "
+                "at most: name fewer objects or versions in one record; nothing was written"
+            )
         if self._reader.guard is not None:
             self._reader.guard.check_signature(record, sealed)
         elif self._reader.run_key() is not None:

@@ -131,6 +131,7 @@ class ServiceApi:
         params: Mapping[str, str | int] | None = None,
         body: BaseModel | None = None,
         wait_s: float = 0.0,
+        most: int = MOST_ANSWER_BYTES,
     ) -> T:
         """Send a request and return its answer's body; see `ask`.
 
@@ -138,7 +139,7 @@ class ServiceApi:
             UnsupportedFormat: the service speaks another version of the API.
         """
         sent = None if body is None else body.model_dump_json(exclude_none=True).encode()
-        return self.parsed(kind, self.ask(method, path, params=params, body=sent, wait_s=wait_s))
+        return self.parsed(kind, self.ask(method, path, params=params, body=sent, wait_s=wait_s, most=most))
 
     def parsed(self, kind: type[T], answer: Answer) -> T:
         """Return an answer's body.

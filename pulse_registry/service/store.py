@@ -10,10 +10,12 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Final
 
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
 from pulse_registry.home import at_home
 from pulse_registry.log import keys
+from pulse_registry.log.documents import most_bytes
 from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.bucket import Bucket, SignatureRefused
 from pulse_registry.service.link import Pace, Patience
@@ -25,6 +27,9 @@ from pulse_registry.service.wire import range_header, read_range, read_size
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, body_views, check_buffer, check_range
 from pulse_registry.store.retry import Retries
 from pulse_schemas.api import SnapshotList, WorkerReport
+
+_LISTED_BYTES: Final = 4 << 20
+"""Of a list of snapshots' numbers: one in 64 of millions of records."""
 
 
 class ServiceStore:
@@ -89,7 +94,7 @@ class ServiceStore:
             if byte_range is not None and byte_range[0] == byte_range[1]:
                 return _cut(b"", key, byte_range, self._object_size(place))
             return self._object(place, byte_range, max_bytes)
-        data = self._document(place, max_bytes if byte_range is None else MOST_WHOLE_BYTES)
+        data = self._document(place, max_bytes if byte_range is None else most_bytes(place.key))
         return data if byte_range is None else _cut(data, key, byte_range, len(data))
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
@@ -140,14 +145,14 @@ class ServiceStore:
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
         place = self._place(key)
-        return self._object_size(place) if place.kind == "object" else len(self._document(place, MOST_WHOLE_BYTES))
+        return self._object_size(place) if place.kind == "object" else len(self._document(place, most_bytes(place.key)))
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the snapshots of a run's log, which is all that a service lists: see Store.list."""
         run = snapshots_of(prefix)
         self._check_open()
         try:
-            found = self._api.json(SnapshotList, "GET", f"{run_path(run)}/snapshots").snapshots
+            found = self._api.json(SnapshotList, "GET", f"{run_path(run)}/snapshots", most=_LISTED_BYTES).snapshots
         except NotFound:
             found = ()
         names = sorted(f"{run}/{keys.snapshot_key(seq)}" for seq in found)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pulse_registry.errors import AccessDenied, CorruptObject, NotFound, PulseError
+from pulse_registry.log.documents import SMALL
 from pulse_registry.store.base import Store
 
 PROBE_KEY: Final = "pulse-probe"
@@ -76,7 +77,7 @@ class StoreProbe:
     def ask(self) -> None:
         """Ask the store once, and wait for it."""
         try:
-            self._store.get(PROBE_KEY)
+            self._store.get(PROBE_KEY, max_bytes=SMALL)
         except (NotFound, AccessDenied, CorruptObject):
             pass
         except PulseError as error:

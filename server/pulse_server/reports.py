@@ -271,7 +271,7 @@ class Reports:
 
     def _read(self, key: str) -> tuple[ReportFile, int]:
         try:
-            data = self._store.get(key)
+            data = self._store.get(key, max_bytes=MAX_BYTES)
             return ReportFile.model_validate_json(data), len(data)
         except (NotFound, CorruptObject, ValidationError) as error:
             logger.warning("%s: the reports in it can't be read: %s", key, type(error).__name__)

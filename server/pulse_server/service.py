@@ -15,6 +15,7 @@ from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUn
 from pulse_registry.fetch import fetch_layout
 from pulse_registry.geometry import Geometry
 from pulse_registry.log import Admission, LogKeeper, LogReader, utc_now
+from pulse_registry.log.documents import most_bytes
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.runs import list_runs
 from pulse_registry.store import PrefixStore, RetryStore, Store
@@ -165,7 +166,8 @@ class Service:
             StoreUnavailable: the store failed.
         """
         known = self.store.known(f"{run}/{key}")
-        return known if known is not None else await self._named(run, key, self.store.get)
+        read = partial(self.store.get, max_bytes=most_bytes(key))
+        return known if known is not None else await self._named(run, key, read)
 
     async def size(self, run: str, key: str) -> int:
         """Return the size of an object of a run.

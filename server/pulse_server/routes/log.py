@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
 from pulse_registry.log import keys
+from pulse_registry.log.documents import RECORD
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.store import create
 from pulse_schemas import DeleteRecord, Layout, RetireRecord, SchemaError, unseal_record
@@ -31,6 +33,8 @@ OPERATIONS: Final = Operations("log")
 _SINCE: Final = Whole("since", "the first record", 43, 0)
 _LIMIT: Final = Whole("limit", "how many at most", 100, 100, 1, 1000)
 _WAIT: Final = wait_parameter("record `since`")
+_READ_TOGETHER: Final = 32
+"""Records that are in memory together though a page may end before them."""
 _PAGE_BYTES: Final = 8 << 20
 """Of records in one page, but for its first."""
 
@@ -254,18 +258,24 @@ async def _page(service: Service, feed: RunFeed, since: int, limit: int) -> Rend
 
 
 async def _read_page(service: Service, run: str, since: int, until: int) -> Rendered:
-    wanted = [f"{run}/{keys.record_key(seq)}" for seq in range(since, until)]
-    found = [service.store.known(key) for key in wanted]
-    if None in found:
-        found = await service.call(lambda: [*ParallelMap(service.checkers)(service.store.get, wanted)])
     records: list[str] = []
-    nbytes = 0
-    for sealed in found:
-        nbytes += len(sealed or b"")
-        if records and nbytes > _PAGE_BYTES:
-            break
-        records.append((sealed or b"").decode())
+    nbytes, at = 0, since
+    while at < until and nbytes <= _PAGE_BYTES:
+        for sealed in await _read_records(service, run, at, min(until, at + _READ_TOGETHER)):
+            nbytes += len(sealed)
+            if nbytes <= _PAGE_BYTES or not records:
+                records.append(sealed.decode())
+        at += _READ_TOGETHER
     return Rendered.of(LogPage.model_construct(run=run, since=since, records=tuple(records)))
+
+
+async def _read_records(service: Service, run: str, since: int, until: int) -> list[bytes]:
+    wanted = [f"{run}/{keys.record_key(seq)}" for seq in range(since, until)]
+    found = [known for key in wanted if (known := service.store.known(key)) is not None]
+    if len(found) == len(wanted):
+        return found
+    read = partial(service.store.get, max_bytes=RECORD)
+    return await service.call(lambda: [*ParallelMap(service.checkers)(read, wanted)])
 
 
 async def _document(service: Service, run: str, key: str) -> Response:
