@@ -47,7 +47,7 @@ _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 class FileStore:
-    """A Store in a folder. Any number of threads and processes may share it; over NFS too.
+    """A Store, and ReadsInto, in a folder. Any number of threads and processes may share it; over NFS too.
 
     The file system must have hard links: without them a create-if-absent raises StoreUnavailable, for there
     is no safe substitute. Once `put` has returned, the object survives a power loss; a deleted object may

@@ -339,6 +339,15 @@ class StoreConformance:
         store.put("some/key", b"")
         assert store.get("some/key", max_bytes=0) == b""
 
+    def test_a_range_that_can_not_be_read_into_a_buffer_is_told(self, store: Store) -> None:
+        store.put("some/key", b"0123456789")
+        for missing in ("key", "some", "some/key/below"):
+            with pytest.raises(NotFound, match=missing):
+                read_into(store, missing, (0, 1), bytearray(1))
+        for span, buffer in (((0, 4), bytearray(5)), ((0, 4), b"0123"), ((3, 1), bytearray(2))):
+            with pytest.raises(InvalidArgument):
+                read_into(store, "some/key", span, buffer)
+
     # what is not there
 
     def test_what_is_not_there_is_not_found(self, store: Store) -> None:

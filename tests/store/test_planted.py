@@ -72,6 +72,7 @@ def reading(store: FileStore, key: str) -> list[Callable[[], object]]:
         partial(store.get, key),
         partial(store.get, key, (0, 1)),
         partial(store.get, key, (0, 0)),
+        partial(store.get_into, key, (0, 1), bytearray(1)),
         partial(store.size, key),
         partial(store.exists, key),
         partial(modified, store, key),
@@ -232,14 +233,17 @@ def exchanged_before(monkeypatch: pytest.MonkeyPatch, call: str, at: int, do: Ca
 
 
 @pytest.mark.parametrize("at", range(1, 5))
-@pytest.mark.parametrize("verb", ["get", "get a range", "size", "list", "delete", "put", "create", "leftovers"])
+@pytest.mark.parametrize(
+    "verb", ["get", "get a range", "get into", "size", "list", "delete", "put", "create", "leftovers"]
+)
 def test_a_folder_that_becomes_a_link_at_any_step_leads_nowhere(
     store: FileStore, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, verb: str, at: int
 ) -> None:
-    root = tmp_path / "root"
+    root, buffer = tmp_path / "root", bytearray(4)
     verbs: dict[str, Callable[[], object]] = {
         "get": lambda: store.get("run/log/key"),
         "get a range": lambda: store.get("run/log/key", (0, 4)),
+        "get into": lambda: store.get_into("run/log/key", (0, 4), buffer),
         "size": lambda: store.size("run/log/key"),
         "list": lambda: [*store.list("")],
         "delete": lambda: store.delete("run/log/key"),
@@ -258,6 +262,7 @@ def test_a_folder_that_becomes_a_link_at_any_step_leads_nowhere(
         "leftovers": (None, 0),
     }
     assert answer in allowed.get(verb, (None,))
+    assert bytes(buffer) in (bytes(4), b"data")
     assert len(os.listdir(outside / "log")) == 1
 
 
