@@ -92,7 +92,7 @@ class CheckpointFolder:
 
     def suffix(self, version: int) -> str:
         """Return what the names of a version's new files have before ``.safetensors``: none of them is taken."""
-        taken = "\n".join(self._names())
+        taken = {name[name.find("-pulse-v") :] for name in self._names()}
         suffix, attempt = f"-pulse-v{version}", 1
         while f"{suffix}.safetensors" in taken:
             attempt += 1
