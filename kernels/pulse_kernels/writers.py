@@ -42,7 +42,10 @@ def other_writers(folder: Path, suffixes: tuple[str, ...] = (), code: Path | Non
                     if stat.S_ISREG(found.st_mode):
                         why = _opened(found, trusted, runs if within else None, by_mode=by_mode)
                     if why is not None:
-                        return f"{entry.path} {why}"
+                        name = (
+                            entry.name if entry.name.isprintable() else ascii(entry.name)
+                        )  # another may have chosen it
+                        return f"{folder / name} {why}"
     return None
 
 

@@ -24,6 +24,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from pulse_registry.errors import Conflict, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.owned import NotOurs, hold_lock, release_lock
+from pulse_registry.regular_file import open_regular
 from pulse_schemas.api import Scope
 
 FORMAT: Final = "pulse-tokens/1"
@@ -32,6 +33,8 @@ SCOPES: Final[tuple[Scope, ...]] = ("read", "publish", "admin")
 
 _TOKEN: Final = re.compile(r"pulse_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
 _LOCK_S: Final = 10.0
+_MAX_BYTES: Final = 16 << 20
+"""Of a tokens' file: of some forty thousand tokens."""
 _logger = logging.getLogger(__name__)
 
 Pattern = Annotated[str, Field(pattern=r"^[a-z0-9._*?-]{1,128}$", description="of run names; * and ? stand for any")]
@@ -154,8 +157,11 @@ class TokenFile:
             StoreUnavailable: it can't be read.
         """
         try:
-            with self.path.open("rb") as file:
-                found, data = os.fstat(file.fileno()), file.read()
+            with open_regular(self.path) as file:
+                found = os.fstat(file.fileno())
+                if found.st_size > _MAX_BYTES:
+                    raise InvalidArgument(f"{self.path} is no tokens' file: it has {found.st_size} bytes")
+                data = file.read(_MAX_BYTES)
         except FileNotFoundError:
             raise NotFound(f"there is no tokens' file {self.path}: make a token with `pulse token new`") from None
         except OSError as error:

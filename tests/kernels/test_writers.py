@@ -70,6 +70,8 @@ def test_a_file_that_others_may_write_is_told_unless_they_can_not_come_to_it(fol
 def test_a_link_among_the_files_is_told(folder: Path) -> None:
     (folder / "numba_b.nbi").symlink_to(folder / "numba_a.nbi")
     assert other_writers(folder, SUFFIXES) == f"{folder}/numba_b.nbi is no plain file"
+    (folder / "numba_b.nbi").rename(folder / "numba_\x1b[2J.nbi")
+    assert other_writers(folder, SUFFIXES) == f"{folder}/'numba_\\x1b[2J.nbi' is no plain file"
 
 
 def test_a_group_of_one_user_is_that_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

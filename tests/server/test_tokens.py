@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import stat
 import threading
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.cli import main
-from pulse_registry.errors import InvalidArgument, NotFound
+from pulse_registry.errors import InvalidArgument, NotFound, StoreUnavailable
 from pulse_server.tokens import TokenEntry, TokenFile, TokenIndex, TokenSet, new_token, split_token
 from tests.others import give_away
 
@@ -132,6 +133,16 @@ def test_a_damaged_file_is_refused_and_left_alone(tmp_path: Path, content: str) 
     with pytest.raises(InvalidArgument):
         file.add(made()[1])
     assert file.path.read_text() == content
+
+
+def test_a_file_that_is_none_keeps_nobody_waiting_and_a_large_one_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreUnavailable, match="pipe can't be read: it is no regular file"):
+        TokenFile(tmp_path / "pipe").read()
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InvalidArgument, match="it has 1099511627776 bytes"):
+        TokenFile(tmp_path / "large").read()
 
 
 def test_two_entries_with_one_id_are_refused() -> None:
