@@ -41,8 +41,8 @@ _MOST_ENTRY, _MOST_HEADERS = 4096, 64 << 10
 Map = Callable[..., Iterator[Any]]
 
 
-def fetch_layout(store: Store, layout_id: str) -> Layout:
-    """Fetch a layout; its id is the hash of its bytes."""
+def fetch_layout_bytes(store: Store, layout_id: str) -> bytes:
+    """Fetch the bytes of a layout, which hash to its id."""
     key = layout_key(layout_id)
 
     def check(data: bytes) -> bytes:
@@ -50,9 +50,14 @@ def fetch_layout(store: Store, layout_id: str) -> Layout:
             raise CorruptObject(f"{key}: its bytes do not hash to its name")
         return data
 
-    data = checked(lambda: read_document(store, key), check)
+    return checked(lambda: read_document(store, key), check)
+
+
+def fetch_layout(store: Store, layout_id: str) -> Layout:
+    """Fetch a layout."""
+    key = layout_key(layout_id)
     try:
-        return Layout.parse(data)
+        return Layout.parse(fetch_layout_bytes(store, layout_id))
     except SchemaError as error:
         kind = UnsupportedFormat if error.fault is Fault.UNSUPPORTED else CorruptObject
         raise kind(f"{key}: {error}") from error

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from pulse_registry.errors import InvalidModel
 from pulse_registry.module import module_tensors
-from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor
+from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
 
 if TYPE_CHECKING:
     import torch
@@ -191,17 +191,12 @@ def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
         try:
             tensors.append(Tensor(name=name, dtype=dtype, shape=view.shape))
         except ValidationError as error:
-            raise InvalidModel(f"tensor {name!r} can't be stored: {_reason(error)}") from error
+            raise InvalidModel(f"tensor {name!r} can't be stored: {faults(error, 'layout')}") from error
     tensors.sort(key=lambda tensor: (DTYPE_ORDER.index(tensor.dtype), tensor.name))
     try:
         return Layout(tensors=tuple(tensors), tied=tied)
     except ValidationError as error:
-        raise InvalidModel(f"the model has no valid layout: {_reason(error)}") from error
-
-
-def _reason(error: ValidationError) -> str:
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".lstrip(": ") for fault in faults)
+        raise InvalidModel(f"the model has no valid layout: {faults(error, 'layout')}") from error
 
 
 def _published(view: View, publish: PublishDtype) -> Dtype:

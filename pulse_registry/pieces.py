@@ -13,8 +13,8 @@ from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
-from pulse_schemas import KeyframeRef, Schema
-from pulse_schemas.base import Count, Hash
+from pulse_schemas import KeyframeRef, Schema, faults
+from pulse_schemas.base import Count, Hash, Many
 
 PIECE_BYTES = 8 << 20
 """What is written: long enough that a request costs little beside it, short enough that a lost one does too."""
@@ -29,7 +29,7 @@ class Pieces(Schema):
     """``size``: bytes of a piece, but for the last of a shard; ``blake3``: of each shard's pieces, by file name."""
 
     size: Annotated[int, Field(ge=MIN_PIECE_BYTES, le=MAX_PIECE_BYTES)]
-    blake3: dict[str, tuple[Hash, ...]]
+    blake3: dict[str, Many[Hash]]
 
 
 CODING_FORMAT: Final = "pulse-exponents/1"
@@ -39,7 +39,7 @@ class ShardCoding(Schema):
     """``tensors``: how many of the layout's next ones the shard holds; ``sizes``: bytes of each of its coded pieces."""
 
     tensors: Count
-    sizes: tuple[Count, ...]
+    sizes: Many[Count]
 
 
 class Coding(Schema):
@@ -110,9 +110,7 @@ def read_pieces(ref: KeyframeRef, index: bytes) -> tuple[Pieces | None, Coding |
         pulse = _Index.model_validate_json(index).metadata.pulse
         coding = None if pulse.coding is None else _read_coding(ref, pulse.coding)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"])) or "document"
-        raise CorruptObject(f"{ref.index.key}: it is no keyframe's index: {where}: {first['msg']}") from error
+        raise CorruptObject(f"{ref.index.key}: it is no keyframe's index: {faults(error)}") from None
     pieces = pulse.pieces
     if coding is not None and (pieces is None or pieces.size % 2):
         raise CorruptObject(f"{ref.index.key}: a coded keyframe has pieces, of an even number of bytes")

@@ -15,6 +15,7 @@ from pulse_schemas.base import (
     Signature,
     Signer,
     canonical_json,
+    faults,
     load_json,
     open_sealed,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "Tensor",
     "VersionEntry",
     "canonical_json",
+    "faults",
     "load_json",
     "open_sealed",
     "unseal_record",

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, ReaderName, RunName, Step, Timestamp
+from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, Many, ReaderName, RunName, Step, Timestamp
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, lower-case hex")]
 WorkerId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="a worker's own name")]
@@ -51,8 +51,8 @@ class TokenBody(Answer):
     """What the caller's token allows: ``runs`` are patterns of run names, ``expires_at`` is UTC or none."""
 
     name: str
-    scopes: tuple[Scope, ...]
-    runs: tuple[str, ...]
+    scopes: Many[Scope]
+    runs: Many[str]
     expires_at: Timestamp | None
 
 
@@ -86,7 +86,7 @@ class VersionPage(Answer):
     """
 
     run: RunName
-    versions: tuple[VersionBody, ...]
+    versions: Many[VersionBody]
     next: Count | None
     age_s: float
 
@@ -107,7 +107,7 @@ class LegBody(Answer):
     base: Count | None
     target: Count
     nbytes: Count
-    objects: tuple[ObjectBody, ...]
+    objects: Many[ObjectBody]
 
 
 class RouteBody(Answer):
@@ -120,7 +120,7 @@ class RouteBody(Answer):
     base: Count | None
     target: Count
     nbytes: Count
-    legs: tuple[LegBody, ...]
+    legs: Many[LegBody]
     layout: Hash
     digest: Digest
     expires_at: Timestamp | None
@@ -145,8 +145,8 @@ class ChainBody(Answer):
     """The live objects of a run, without their keys: what leads where, and what it costs."""
 
     run: RunName
-    keyframes: tuple[KeyframeMark, ...]
-    patches: tuple[PatchMark, ...]
+    keyframes: Many[KeyframeMark]
+    patches: Many[PatchMark]
 
 
 class RunBody(Answer):
@@ -163,7 +163,7 @@ class RunBody(Answer):
 class RunPage(Answer):
     """Runs that the caller may read, by name; ``next`` is the ``after`` of the page that follows."""
 
-    runs: tuple[RunBody, ...]
+    runs: Many[RunBody]
     next: RunName | None
 
 
@@ -172,13 +172,13 @@ class LogPage(Answer):
 
     run: RunName
     since: Count
-    records: tuple[str, ...]
+    records: Many[str]
 
 
 class SnapshotList(Answer):
     """Numbers of the snapshots of a run's log, ascending."""
 
-    snapshots: tuple[Count, ...]
+    snapshots: Many[Count]
 
 
 class Appended(Answer):
@@ -191,7 +191,7 @@ class Appended(Answer):
 class UrlRequest(Request):
     """Objects of a run to read."""
 
-    keys: Annotated[tuple[Key, ...], Field(min_length=1, max_length=1000)]
+    keys: Annotated[Many[Key], Field(min_length=1, max_length=1000)]
 
 
 class UrlBody(Answer):
@@ -254,7 +254,7 @@ class CompleteRequest(Request):
     """All parts of an upload, in order."""
 
     key: Key
-    parts: Annotated[tuple[PartDone, ...], Field(min_length=1, max_length=10_000)]
+    parts: Annotated[Many[PartDone], Field(min_length=1, max_length=10_000)]
 
 
 class PhaseBody(Request):
@@ -284,9 +284,9 @@ class WorkerReport(Request):
     version: Count
     digest: Digest
     phases: dict[PhaseName, Seconds] = Field(default_factory=dict, max_length=16)
-    timeline: Annotated[tuple[PhaseBody, ...], Field(max_length=16)] = ()
+    timeline: Annotated[Many[PhaseBody], Field(max_length=16)] = ()
     nbytes: Count = 0
-    avoided: Annotated[tuple[Key, ...], Field(max_length=MAX_AVOIDED)] = ()
+    avoided: Annotated[Many[Key], Field(max_length=MAX_AVOIDED)] = ()
 
     @property
     def seconds(self) -> float:
@@ -303,7 +303,7 @@ class WorkerNote(Answer):
     phases: dict[str, float]
     seconds: float = 0.0
     nbytes: Count
-    avoided: tuple[Key, ...] = ()
+    avoided: Many[Key] = ()
     reported_at: Timestamp
 
 
@@ -315,7 +315,7 @@ class ReportFile(Answer):
     """
 
     format: Literal["pulse-reports/1", "pulse-reports/2"] = "pulse-reports/1"
-    workers: tuple[WorkerNote, ...]
+    workers: Many[WorkerNote]
     gone: dict[ReaderName, Timestamp] = Field(default_factory=dict)
 
     @classmethod
@@ -342,7 +342,7 @@ class WorkerBody(Answer):
     phases: dict[str, float]
     seconds: float = 0.0
     nbytes: Count
-    avoided: tuple[Key, ...] = ()
+    avoided: Many[Key] = ()
     reported_at: Timestamp
     staleness: Count
     digest_matches: bool
@@ -352,7 +352,7 @@ class WorkerList(Answer):
     """The workers that reported of late, by name."""
 
     run: RunName
-    workers: tuple[WorkerBody, ...]
+    workers: Many[WorkerBody]
 
 
 class Problem(Answer):

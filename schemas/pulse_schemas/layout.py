@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from blake3 import blake3
 from pydantic import Field, model_validator
 
-from pulse_schemas.base import Count, Schema
+from pulse_schemas.base import Count, Many, Schema
 
 Dtype = Literal[
     "F64",
@@ -50,7 +50,7 @@ class Tensor(Schema):
 
     name: Name
     dtype: Dtype
-    shape: Annotated[tuple[Count, ...], Field(max_length=32)]
+    shape: Annotated[Many[Count], Field(max_length=32)]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -71,7 +71,7 @@ class Layout(Schema):
     layout has one id. It has at most MAX_CELLS cells: what is made of a layout adds up, and fits in 64 bits.
     """
 
-    tensors: Annotated[tuple[Tensor, ...], Field(min_length=1)]
+    tensors: Annotated[Many[Tensor], Field(min_length=1)]
     tied: dict[Name, Name] = Field(default_factory=dict)
     format: LayoutFormat = Field(default_factory=lambda data: layout_format(data.get("tensors", ())))
 

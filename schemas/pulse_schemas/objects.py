@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pulse_schemas.base import Count, Hash, Key, Schema
+from pulse_schemas.base import Count, Hash, Key, Many, Schema
 
 Coder = Literal["gap", "class"]
 
@@ -52,7 +52,7 @@ class KeyframeRef(Schema):
 
     version: Count
     index: ObjectRef
-    shards: Annotated[tuple[ObjectRef, ...], Field(min_length=1)]
+    shards: Annotated[Many[ObjectRef], Field(min_length=1)]
 
     @property
     def size(self) -> int:

@@ -13,6 +13,7 @@ from pulse_schemas.base import (
     Hash,
     JsonObject,
     Key,
+    Many,
     RunName,
     Schema,
     SchemaError,
@@ -88,8 +89,8 @@ class AttachRecord(_Common):
     """Objects made later for versions that exist: merged patches, keyframes."""
 
     kind: Literal["attach"] = "attach"
-    patches: tuple[PatchRef, ...] = ()
-    keyframes: tuple[KeyframeRef, ...] = ()
+    patches: Many[PatchRef] = ()
+    keyframes: Many[KeyframeRef] = ()
 
 
 class RetireRecord(_Common):
@@ -99,8 +100,8 @@ class RetireRecord(_Common):
     """
 
     kind: Literal["retire"] = "retire"
-    versions: tuple[Count, ...] = ()
-    keys: tuple[Key, ...] = ()
+    versions: Many[Count] = ()
+    keys: Many[Key] = ()
 
 
 class DeleteRecord(_Common):

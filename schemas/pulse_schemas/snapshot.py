@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, RunName, Schema, Step, TagName, Timestamp
+from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, Many, RunName, Schema, Step, TagName, Timestamp
 from pulse_schemas.objects import KeyframeRef, PatchRef
 
 
@@ -51,11 +51,11 @@ class Snapshot(Schema):
     last: Hash
     epoch: Count
     count: Count
-    versions: tuple[VersionEntry, ...]
-    patches: tuple[PatchRef, ...]
-    keyframes: tuple[KeyframeRef, ...]
-    retired_versions: tuple[RetiredVersion, ...] = ()
-    retired_keys: tuple[RetiredKey, ...] = ()
+    versions: Many[VersionEntry]
+    patches: Many[PatchRef]
+    keyframes: Many[KeyframeRef]
+    retired_versions: Many[RetiredVersion] = ()
+    retired_keys: Many[RetiredKey] = ()
     tags: dict[TagName, Count] = Field(default_factory=dict)
 
 

@@ -15,11 +15,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable
 from pulse_registry.service.problems import TYPE_PREFIX
 from pulse_schemas.api import Problem
+
+MOST_SHOWN: Final = 2_000
+"""Letters of a problem's detail, and of the path that it names: who sent the request must not choose how many."""
+
+
+def document(problem_type: str, status: HTTPStatus, detail: str, instance: str) -> bytes:
+    """Return a problem document (application/problem+json); ``instance`` is the request's path."""
+    problem = Problem(
+        type=problem_type,
+        title=status.phrase,
+        status=status.value,
+        detail=_shown(detail),
+        instance=_shown(instance),
+    )
+    return problem.model_dump_json().encode()
+
+
+def _shown(text: str) -> str:
+    return text[:MOST_SHOWN].encode(errors="replace").decode()
 
 
 class Refused(PulseError):
@@ -40,14 +59,7 @@ class Refused(PulseError):
 
     def body(self, instance: str) -> bytes:
         """Return the problem document (application/problem+json); ``instance`` is the request's path."""
-        document = Problem(
-            type=self.problem_type,
-            title=self.status.phrase,
-            status=self.status.value,
-            detail=str(self),
-            instance=instance,
-        )
-        return document.model_dump_json().encode()
+        return document(self.problem_type, self.status, str(self), instance)
 
 
 class Unauthenticated(Refused, AccessDenied):

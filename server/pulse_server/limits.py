@@ -48,6 +48,8 @@ _OBJECT: Final = re.compile(r"/v1/runs/[^/]+/objects/.+", re.DOTALL)
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLOSE: Final = {"connection": "close"}
 _BUSY_RETRY_S: Final = 1.0
+_DIGESTS: Final = 16
+"""Members of a Content-Digest that are looked at."""
 _HASHED_BYTES: Final = 256 << 10
 """A longer body is hashed in a thread, beside the event loop."""
 _PACED_BYTES: Final = 2 << 20
@@ -267,7 +269,7 @@ def _content_digest(scope: Scope) -> bytes | None:
     for name, value in scope["headers"]:
         if name != b"content-digest":
             continue
-        for member in value.split(b","):
+        for member in value.split(b",", _DIGESTS):
             algorithm, _, digest = member.strip().partition(b"=")
             if algorithm != b"sha-256":
                 continue

@@ -10,16 +10,14 @@ from http import HTTPStatus
 from typing import Final
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.service.problems import TYPE_PREFIX, problem_of
-from pulse_schemas.api import Problem
 from pulse_server.answers import content_digest
 from pulse_server.crowds import Crowds
-from pulse_server.errors import Refused
+from pulse_server.errors import Refused, document
 
 MEDIA_TYPE: Final = "application/problem+json"
 _GENERAL: Final = {
@@ -40,11 +38,6 @@ def install_problems(app: FastAPI) -> None:
     @app.exception_handler(PulseError)
     async def on_pulse_error(request: Request, error: PulseError) -> Response:
         return _problem_for(request, error, crowds)
-
-    @app.exception_handler(RequestValidationError)
-    async def on_invalid_request(request: Request, error: RequestValidationError) -> Response:
-        detail = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        return _problem(request, TYPE_PREFIX + "InvalidRequest", HTTPStatus.UNPROCESSABLE_ENTITY, detail)
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
@@ -94,14 +87,7 @@ def _general(status: HTTPStatus) -> str:
 def _problem(
     request: Request, problem_type: str, status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    body = Problem(
-        type=problem_type,
-        title=status.phrase,
-        status=status.value,
-        detail=detail.encode(errors="replace").decode(),
-        instance=request.url.path,
-    )
-    content = body.model_dump_json().encode()
+    content = document(problem_type, status, detail, request.url.path)
     return Response(
         content,
         status.value,

@@ -12,8 +12,7 @@ from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUnavailable
-from pulse_registry.fetch import fetch_layout
-from pulse_registry.geometry import Geometry
+from pulse_registry.fetch import fetch_layout_bytes
 from pulse_registry.log import Admission, LogKeeper, LogReader, utc_now
 from pulse_registry.log.documents import most_bytes
 from pulse_registry.parallel import ParallelMap
@@ -22,6 +21,7 @@ from pulse_registry.store import PrefixStore, RetryStore, Store
 from pulse_registry.trust import PinGuard, SigningKey, Trust
 from pulse_registry.trust.keys import parse_key
 from pulse_registry.trust.pins import SNAPSHOT
+from pulse_schemas import SchemaError
 from pulse_schemas.api import WorkerReport
 from pulse_server.access import Principal
 from pulse_server.background import Background
@@ -29,6 +29,7 @@ from pulse_server.collecting import Collecting, policy_of
 from pulse_server.documents import DocumentStore
 from pulse_server.feed import Pace, RunFeed
 from pulse_server.feeds import Feeds
+from pulse_server.layouts import Layouts
 from pulse_server.metrics import Metrics, RunFigures
 from pulse_server.names import whole_name
 from pulse_server.quota import Quota
@@ -95,6 +96,7 @@ class Service:
         self._followers = ThreadPoolExecutor(_FOLLOWERS, "follow")
         self._turns = asyncio.Semaphore(_LOOKS)
         self._callers = ThreadPoolExecutor(_CALLERS, "call")
+        self._layouts = Layouts()
         self.checkers = ThreadPoolExecutor(_CHECKERS, "check")
         self.feeds = Feeds(self._new_feed, max_feeds=settings.max_feeds, missing_s=settings.poll_seconds, clock=clock)
         self.urls = UrlSigner(self.store, settings.url_ttl_s, signed=metrics.signed.labels("get").inc)
@@ -111,7 +113,7 @@ class Service:
         self._reporting = self._quota("reports")
         self.spool = Spool(self._callers, objects=settings.max_uploads, nbytes=settings.max_spooled_bytes)
         self.stopping = False
-        self._full_nbytes: dict[str, asyncio.Task[int]] = {}
+        self._full_nbytes: dict[str, asyncio.Task[int | None]] = {}
         self._runs: asyncio.Task[list[str]] | None = None
         self._runs_until = 0.0
         self._collecting = Collecting(
@@ -202,13 +204,29 @@ class Service:
         if task is None:
             if len(self._full_nbytes) >= _MAX_LAYOUTS:
                 self._full_nbytes.clear()
-            sizing = self.call(_full_nbytes, self.store_of(feed.run), latest.layout)
+            sizing = self._sized(self.store_of(feed.run), latest.layout)
             task = self._full_nbytes[latest.layout] = asyncio.get_running_loop().create_task(sizing)
         try:
             return await asyncio.shield(task)
         except PulseError:
             self._full_nbytes.pop(latest.layout, None)
             return None
+
+    async def _sized(self, store: Store, layout_id: str) -> int | None:
+        data = await self.call(fetch_layout_bytes, store, layout_id)
+        try:
+            return await self.nbytes_of(data)
+        except SchemaError:  # as long as it is there
+            return None
+
+    async def nbytes_of(self, layout: bytes) -> int:
+        """Return what all cells of a layout take, in bytes.
+
+        Raises:
+            SchemaError: it is no layout.
+            StoreUnavailable: the service is being stopped.
+        """
+        return await in_thread(self._layouts.pool, self._layouts.nbytes_of, layout)
 
     async def urls_of(self, run: str, wanted: Sequence[str]) -> Urls:
         """Return URLs of keys of a run, signed anew only where they are not fresh.
@@ -349,12 +367,9 @@ class Service:
                 yield self.reports.figures(feed.state, feed.age_s)
 
     def _end_threads(self) -> None:
+        self._layouts.close()
         for pool in (self._followers, self._callers, self.checkers):
             pool.shutdown(cancel_futures=True)
-
-
-def _full_nbytes(store: Store, layout_id: str) -> int:
-    return Geometry(fetch_layout(store, layout_id)).nbytes
 
 
 def _keys(settings: Settings) -> tuple[Trust | None, SigningKey | None]:

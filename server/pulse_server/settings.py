@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from pulse_registry.errors import InvalidArgument
+from pulse_schemas import faults
 from pulse_server.tokens import TokenSet
 
 MIB = 1 << 20
@@ -99,10 +100,6 @@ class Settings(BaseSettings):
         try:
             return cls(**given)  # type: ignore[arg-type]
         except ValidationError as error:
-            where = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}"
-                for e in error.errors(include_url=False, include_input=False)
-            )
-            raise InvalidArgument(f"the settings are not valid: {where}") from None
+            raise InvalidArgument(f"the settings are not valid: {faults(error, 'settings')}") from None
         except SettingsError as error:  # an environment variable that should hold JSON does not
             raise InvalidArgument(f"the settings are not valid: {error}") from None

@@ -41,6 +41,7 @@ from pulse_schemas import (
     load_json,
     unseal_record,
 )
+from pulse_schemas.api import UrlRequest
 from pulse_schemas.export import DOCUMENTS, exported, main
 
 JSON_FILES = Path(__file__).parents[2] / "schemas" / "json"
@@ -561,3 +562,21 @@ def test_every_document_fits_its_json_schema(document: Schema):
     schema = json.loads(exported()[f"{name}.schema.json"])
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(json.loads(document.canonical()))
+
+
+@pytest.mark.parametrize("entry", [b"1", b"{}", b'{"a":1}', b"[]", b'""'])
+@pytest.mark.parametrize("field", [b"patches", b"keyframes", b"versions", b"keys"])
+def test_a_list_of_many_faults_is_refused_for_its_first(field: bytes, entry: bytes) -> None:
+    for kind in (AttachRecord, RetireRecord, Snapshot, UrlRequest):
+        with pytest.raises(ValidationError) as refusal:
+            kind.model_validate_json(b'{"%s":[%s]}' % (field, b",".join([entry] * 10_000)))
+        assert refusal.value.error_count() < 32
+
+
+def test_of_many_faults_the_number_is_told() -> None:
+    document = b"{" + b",".join(b'"%d":1' % number for number in range(1_000)) + b"}"
+    with pytest.raises(SchemaError, match=r"^Head: 100\d faults$") as refusal:
+        Head.parse(document)
+    assert refusal.value.__cause__ is None
+    with pytest.raises(SchemaError, match=r"^Head: .*; and \d more$"):
+        Head.parse(b"{" + b",".join(b'"%d":1' % number for number in range(12)) + b"}")

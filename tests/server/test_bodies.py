@@ -68,7 +68,7 @@ def client() -> Iterator[TestClient]:
 )
 def test_a_body_is_as_long_as_its_request_may_be_and_no_longer(client: TestClient, operation: Operation) -> None:
     assert operation.max_body is not None
-    assert operation.max_body <= 2 << 20
+    assert operation.max_body <= 8 << 20
     path = operation.path
     for parameter in operation.parameters:
         path = path.replace(f"{{{parameter.name}}}", str(parameter.example))

@@ -8,6 +8,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from blake3 import blake3
 from fastapi import Request
 from fastapi.responses import Response
 
@@ -16,7 +17,7 @@ from pulse_registry.log import keys
 from pulse_registry.log.documents import RECORD
 from pulse_registry.parallel import ParallelMap
 from pulse_registry.store import create
-from pulse_schemas import DeleteRecord, Layout, RetireRecord, SchemaError, unseal_record
+from pulse_schemas import DeleteRecord, RetireRecord, SchemaError, unseal_record
 from pulse_schemas.api import Appended, LogPage, SnapshotList
 from pulse_server.access import PRINCIPAL
 from pulse_server.answers import Rendered, no_content
@@ -37,6 +38,11 @@ _READ_TOGETHER: Final = 32
 """Records that are in memory together though a page may end before them."""
 _PAGE_BYTES: Final = 8 << 20
 """Of records in one page, but for its first."""
+
+_MOST_NAMED: Final = 8_192
+_MOST_VALUES: Final = 20_000
+"""Of a record: objects and lists in it, and values. The record of a keyframe of 2 TB has 1,700 shards of three fields,
+the longest `retire` record 2,000 values. Beside what reads far more, no other thread would run."""
 
 _TAKES_AWAY: Final = {b'"kind":"retire"': RetireRecord, b'"kind":"delete"': DeleteRecord}
 """The records that only an admin may append, by what is in their bytes, and may be in another one's metadata."""
@@ -84,7 +90,7 @@ async def read_log(request: Request, service: Service) -> Response:
         "admin's token.",
         (RUN,),
         body="application/json",
-        max_body=None,
+        max_body=8 << 20,  # as `pulse_registry.log` reads
         refuses={
             400: "It is no sealed record, breaks a rule, or names what is not there: nothing was written.",
             409: "Another record has the number (AlreadyExists), it comes too early (Conflict), or a newer writer "
@@ -96,6 +102,7 @@ async def append(request: Request, service: Service) -> Response:
     """Append a record."""
     run, sealed = RUN(request), await request.body()
     try:
+        _check_parts(run, sealed)
         await _check_kind(request, service, run, sealed)
         with service.feeds.hold(run) as feed:
             record = await feed.append(sealed)
@@ -222,14 +229,24 @@ async def read_layout(request: Request, service: Service) -> Response:
 async def store_layout(request: Request, service: Service) -> Response:
     """Store a layout."""
     run, layout_id, data = RUN(request), LAYOUT_ID(request), await request.body()
+    hashed = await service.call(lambda: blake3(data).hexdigest())
+    if hashed != layout_id:
+        raise InvalidArgument(f"run {run!r}: the layout hashes to {hashed}, not to {layout_id}")
     try:
-        layout = await service.call(Layout.parse, data)
+        await service.nbytes_of(data)
     except SchemaError as error:
         raise InvalidArgument(f"run {run!r}: this is no layout: {error}") from error
-    if layout.id != layout_id:
-        raise InvalidArgument(f"run {run!r}: the layout hashes to {layout.id}, not to {layout_id}")
     await service.call(create, service.store_of(run), keys.layout_key(layout_id), data)
     return no_content(HTTPStatus.CREATED)
+
+
+def _check_parts(run: str, sealed: bytes) -> None:
+    """Check that a record does not have too many parts, before it is parsed; what is in its texts is counted, too."""
+    if sealed.count(b"{") + sealed.count(b"[") > _MOST_NAMED or sealed.count(b",") > _MOST_VALUES:
+        raise InvalidArgument(
+            f"run {run!r}: a record that goes through the service has {_MOST_NAMED:,} objects and lists, and "
+            f"{_MOST_VALUES:,} values, at most: name fewer objects or versions in one, or say less in its metadata"
+        )
 
 
 async def _check_kind(request: Request, service: Service, run: str, sealed: bytes) -> None:

@@ -129,7 +129,7 @@ async def store_object(request: Request, service: Service) -> Response:
         "Whether the objects are there is not looked at.",
         (RUN,),
         body=UrlRequest(keys=(examples.PATCH,)),
-        max_body=512 << 10,  # of 1,000 keys
+        max_body=200 << 10,  # of 1,000 keys of 191 letters
         refuses={400: "A key is not valid."},
     )
 )

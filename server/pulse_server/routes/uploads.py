@@ -106,7 +106,7 @@ async def sign_part(request: Request, service: Service) -> Response:
 async def complete_upload(request: Request, service: Service) -> Response:
     """Make an object of its parts."""
     run, upload_id = RUN(request), _decoded(_UPLOAD(request))
-    wanted = await body_of(request, CompleteRequest)
+    wanted = await body_of(request, CompleteRequest, max_values=3 * MAX_PARTS + 1)
     key, signer = checked_key(wanted.key), _signer(service, run)
     parts = [UploadedPart(part.number, part.etag, part.sha256) for part in wanted.parts]
     try:

@@ -44,6 +44,7 @@ _WORKER: Final = Parameter(
             timeline=examples.TIMELINE,
             nbytes=examples.REPORTED.nbytes,
         ),
+        max_body=32 << 10,  # of 16 phases, twice, and 64 keys
         refuses={404: "There is no such run."},
     )
 )
