@@ -34,7 +34,10 @@ def loops_exposed(folder: Path) -> str | None:
 
     Whoever may write the package's own folder may write here too: their code runs anyway.
     """
-    return other_writers(folder, (".nbi", ".nbc"), _PACKAGE)
+    try:
+        return other_writers(folder, (".nbi", ".nbc"), _PACKAGE)
+    except OSError as error:
+        return f"{folder} can't be looked at: {error.strerror or error}"
 
 
 def _places() -> Iterator[Path]:

@@ -115,6 +115,12 @@ def test_who_may_write_the_code_itself_may_write_what_is_compiled_of_it(tmp_path
     assert other_writers(folder, SUFFIXES, package) is not None
 
 
+def test_a_folder_that_can_not_be_looked_at_is_not_believed(tmp_path: Path) -> None:
+    told = loops_exposed(tmp_path / "none")
+    assert told is not None
+    assert told.startswith(f"{tmp_path / 'none'} can't be looked at: No such file")
+
+
 # -- the attack -------------------------------------------------------------------------------------------------------
 
 LOADS = """
