@@ -21,15 +21,23 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pulse_registry.quoting import one_line
+
 
 class PulseError(Exception):
     """Base of every error that Pulse Registry raises on purpose.
+
+    What it says is one line of at most some 8,000 characters, in which whatever is not to be seen is escaped: it may
+    quote what others wrote, and ends in logs and on terminals.
 
     Attributes:
         key: of the stored object that it is about, below the run; None where it is about none, or that is not known.
     """
 
     key: str | None = None
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class NotFound(PulseError):
@@ -121,4 +129,5 @@ def told(error: BaseException) -> str:
     """Return what an error says, with its type where it is none of ours: ``MemoryError`` alone says nothing."""
     if isinstance(error, PulseError):
         return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    said = one_line(str(error))
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -55,6 +55,11 @@ def cut(text: str, limit: int = MESSAGE_LIMIT) -> str:
     return f"{text[: limit - _TAIL]} [... {left_out:,} characters left out ...] {text[-_TAIL:]}"
 
 
+def one_line(message: str) -> str:
+    """Return a message as a line that can be printed and logged, of little more than ``MESSAGE_LIMIT`` characters."""
+    return cut(printable(cut(message)))  # before, for what it takes; and since what is escaped is longer
+
+
 def json_text(document: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return a JSON document in printable ASCII, on one line: exact, and nothing to a terminal; as ``json.dumps``."""
     return json.dumps(document, default=default).replace("\x7f", "\\u007f")
@@ -97,4 +102,4 @@ class Lines(logging.Formatter):
         return "\n".join(f"  {self._line(line)}" for line in text.split("\n"))
 
     def _line(self, text: str) -> str:
-        return printable(cut(self._redact(text)))
+        return one_line(self._redact(text))

@@ -166,7 +166,7 @@ def failures(what: str, url: str | None) -> Iterator[None]:
     """
     try:
         yield
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise StoreUnavailable(f"{what}: {_reason(error)}{by_way_of(url) if url else ''}") from None
 
 
