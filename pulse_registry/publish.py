@@ -458,10 +458,7 @@ class Publisher:
 
 def version_of(state: RunState, layout_id: str, digest: str) -> VersionEntry | None:
     """Return the newest version that the log knows of a layout and a digest; None if there is none. Pure."""
-    for number in range(len(state.versions) - 1, -1, -1):
-        entry = state.find(number)
-        if entry is None:
-            return None  # it is forgotten, and so are those before it
+    for entry in reversed(state.versions):
         if entry.digest == digest and entry.layout == layout_id:
             return entry
     return None
@@ -473,13 +470,13 @@ def keyframe_due(state: RunState, full_nbytes: int, options: PublishOptions) -> 
     if latest is None:
         return False
     nbytes = 0
-    version = latest.version
-    while state.keyframe(version) is None:
-        nbytes += sum(patch.size for patch in state.patches_into(version) if patch.base == version - 1)
-        since = latest.version - version + 1
-        if options.keyframe_every is not None and since >= options.keyframe_every:
+    for entry in reversed(state.versions):
+        since = latest.version - entry.version
+        if state.keyframe(entry.version) is not None:
+            return options.keyframe_every is not None and since >= options.keyframe_every
+        nbytes += sum(patch.size for patch in state.patches_into(entry.version) if patch.base == entry.version - 1)
+        if options.keyframe_every is not None and since + 1 >= options.keyframe_every:
             return True
-        if nbytes > options.keyframe_share * full_nbytes or version == 0:
+        if nbytes > options.keyframe_share * full_nbytes:
             return True
-        version -= 1
-    return False
+    return True

@@ -66,6 +66,7 @@ def plan(
     undo: Sequence[int] = (),
     object_cost: int = DEFAULT_OBJECT_COST,
     avoid: Collection[str] = (),
+    keyframes: bool = True,
 ) -> Route:
     """Find the route to ``target`` with the least bytes, plus ``object_cost`` for every object.
 
@@ -82,6 +83,7 @@ def plan(
             ``undo[1]`` from ``undo[0]``, and so on.
         object_cost: bytes that one more object is worth.
         avoid: keys of objects that can't be had: patches and keyframes with one of them are left out.
+        keyframes: whether the route may have one.
 
     Raises:
         Gone: ``target`` is retired, or ``have`` is forgotten.
@@ -100,9 +102,9 @@ def plan(
     starts = _starts(state, have, undo)
     # The last resort, for where nothing is compiled, always finds a route, or says why there is none.
     return (
-        _near(state, target, starts, object_cost, avoid, _NEAR)
-        or _far(state, target, starts, object_cost, avoid)
-        or _near(state, target, starts, object_cost, avoid)
+        _near(state, target, starts, object_cost, avoid, keyframes, _NEAR)
+        or _far(state, target, starts, object_cost, avoid, keyframes)
+        or _near(state, target, starts, object_cost, avoid, keyframes)
         or _refuse(state, target, (), starts)
     )
 
@@ -113,6 +115,7 @@ def _near(
     starts: Starts,
     object_cost: int,
     avoid: Container[str],
+    keyframes: bool = True,
     limit: float = math.inf,
 ) -> Route | None:
     """Search version by version: the plain search, and the fastest where few versions are looked at.
@@ -139,7 +142,7 @@ def _near(
         looked += 1
         if looked > limit:
             return None
-        for leg in _legs_into(state, version, avoid):
+        for leg in _legs_into(state, version, avoid, keyframes):
             start = _NOTHING if leg.base is None else leg.base
             reached = (cost + leg.nbytes + object_cost * leg.objects, legs + 1)
             if start not in best or reached < best[start][:2]:
@@ -154,7 +157,9 @@ def _near(
     return _route(target, starts.get(found[2], ()), way)
 
 
-def _far(state: RunState, target: int, starts: Starts, object_cost: int, avoid: Collection[str]) -> Route | None:
+def _far(
+    state: RunState, target: int, starts: Starts, object_cost: int, avoid: Collection[str], keyframes: bool = True
+) -> Route | None:
     """Search in the columns of numbers, compiled: where many versions are looked at. Finds what ``_near`` finds.
 
     Returns:
@@ -163,7 +168,11 @@ def _far(state: RunState, target: int, starts: Starts, object_cost: int, avoid: 
     edges = state.edges
     try:
         path = edges.graph().cheapest(
-            target, {version: len(legs) for version, legs in starts.items()}, object_cost, edges.rows_of(avoid)
+            target,
+            {version: len(legs) for version, legs in starts.items()},
+            object_cost,
+            edges.rows_of(avoid),
+            from_nothing=keyframes,
         )
     except BackendUnavailable:
         return None
@@ -192,11 +201,11 @@ def _starts(state: RunState, have: int | None, undo: Sequence[int]) -> Starts:
     return starts
 
 
-def _legs_into(state: RunState, version: int, avoid: Container[str]) -> Iterator[Leg]:
+def _legs_into(state: RunState, version: int, avoid: Container[str], keyframes: bool) -> Iterator[Leg]:
     """Yield every leg with live objects that ends at ``version``."""
     if state.is_retired(version):
         return
-    for keyframe in reversed(state.keyframes_of(version)):
+    for keyframe in reversed(state.keyframes_of(version)) if keyframes else ():
         leg = Leg("keyframe", None, version, keyframe=keyframe)
         if not any(ref.key in avoid for ref in leg.refs):
             yield leg

@@ -23,39 +23,42 @@ class Graph:
     """Edges, row by row, and those of them that can be used, by where they end.
 
     Attributes:
-        start, end, nbytes, objects: of each row.
-        low: the least number that is a start or an end.
+        numbers: what the nodes stand for, rising: the starts and ends of usable rows, whatever numbers they are.
+        start, end: of each usable row, as nodes; -1: from nothing.
+        nbytes, objects: of each row.
         offsets, order: rows by end.
     """
 
+    numbers: Numbers
     start: Numbers
     end: Numbers
     nbytes: Numbers
     objects: Numbers
-    low: int
     offsets: npt.NDArray[np.int32]
     order: npt.NDArray[np.int32]
 
     @classmethod
     def of(cls, start: Numbers, end: Numbers, nbytes: Numbers, objects: Numbers, usable: npt.NDArray[np.bool_]) -> Self:
-        """Put edges in order, in time that is linear in their number.
+        """Put edges in order, in time and memory by how many they are, and not by the numbers that they join.
 
         Raises:
             BackendUnavailable: numba can't be imported here.
         """
-        live = np.flatnonzero(usable)
-        starts = start[live]
-        low, high = 0, -1
-        if len(live):
-            low, high = int(end[live].min()), int(max(end[live].max(), starts.max()))
-            low = min(low, int(starts.min(where=starts >= 0, initial=low)))
+        numbers = _numbers(start, end, usable)
+        start, end = _nodes(numbers, start), _nodes(numbers, end)
         # A node for each number, one for nothing, and the end of the last node's rows.
-        offsets, order = np.zeros(high - low + 3, np.int32), np.empty(len(live), np.int32)
-        _loop("link_edges")(start, end, usable, low, offsets, order)
-        return cls(start, end, nbytes, objects, low, offsets, order)
+        offsets, order = np.zeros(len(numbers) + 2, np.int32), np.empty(np.count_nonzero(usable), np.int32)
+        _loop("link_edges")(start, end, usable, 0, offsets, order)
+        return cls(numbers, start, end, nbytes, objects, offsets, order)
 
     def cheapest(
-        self, target: int, starts: Mapping[int, int], object_cost: int, avoid: Sequence[int] = ()
+        self,
+        target: int,
+        starts: Mapping[int, int],
+        object_cost: int,
+        avoid: Sequence[int] = (),
+        *,
+        from_nothing: bool = True,
     ) -> Path | None:
         """Find the cheapest path to ``target`` from nothing or from one of ``starts``, by Dijkstra's algorithm.
 
@@ -67,30 +70,40 @@ class Graph:
             starts: the legs that lead to each start, by number.
             object_cost: what an object costs beside its bytes.
             avoid: rows that are not to be used.
+            from_nothing: whether edges from nothing are.
 
         Returns:
             None where costs are so large that their sums would not be exact.
         """
         nodes = len(self.offsets) - 1
-        price = self.nbytes + object_cost * self.objects if object_cost < _COST_LIMIT // nodes else None
-        if price is None or int(price.max(initial=0)) > _COST_LIMIT // nodes or int(price.min(initial=0)) < 0:
+        if int(self.nbytes.max(initial=0)) + object_cost * int(self.objects.max(initial=0)) > _COST_LIMIT // nodes:
             return None
+        price = self.nbytes + object_cost * self.objects
         price[list(avoid)] = -1
+        if not from_nothing:
+            price[self.start < 0] = -1
         start_legs = np.full(nodes, -1, np.int64)
         start_legs[-1] = 0
         for number, before in starts.items():
-            if 0 <= number - self.low < nodes - 1:
-                start_legs[number - self.low] = before
-        if not 0 <= target - self.low < nodes - 1:
+            node = self._node(number)
+            if node >= 0:
+                start_legs[node] = before
+        last = self._node(target)
+        if last < 0:
             return Path(False, -1, np.empty(0, np.int64), np.empty(0, np.int64))
         cost, legs, via = np.empty(nodes, np.int64), np.full(nodes, -1, np.int64), np.empty(nodes, np.int64)
         heap = np.empty((2, len(self.order) + 1), np.int64)
-        graph = (self.offsets, self.order, self.start, self.end, price, self.low)
-        found = int(_loop("cheapest_path")(*graph, target - self.low, start_legs, cost, legs, via, *heap))
+        graph = (self.offsets, self.order, self.start, self.end, price, 0)
+        found = int(_loop("cheapest_path")(*graph, last, start_legs, cost, legs, via, *heap))
         rows = np.empty(nodes, np.int64)
-        count = _loop("trace_path")(via, self.end, self.low, found, rows) if found >= 0 else 0
-        start = -1 if found in (-1, nodes - 1) else found + self.low
-        return Path(found >= 0, start, rows[:count], np.flatnonzero(legs[:-1] >= 0) + self.low)
+        count = _loop("trace_path")(via, self.end, 0, found, rows) if found >= 0 else 0
+        start = -1 if found in (-1, nodes - 1) else int(self.numbers[found])
+        return Path(found >= 0, start, rows[:count], self.numbers[np.flatnonzero(legs[:-1] >= 0)])
+
+    def _node(self, number: int) -> int:
+        """Return the node of a number, -1 for one that no edge has."""
+        at = int(np.searchsorted(self.numbers, number))
+        return at if at < len(self.numbers) and self.numbers[at] == number else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,22 @@ class Path:
     start: int
     rows: Numbers
     reached: Numbers
+
+
+def _numbers(start: Numbers, end: Numbers, usable: npt.NDArray[np.bool_]) -> Numbers:
+    """Return the numbers that usable edges join, rising, each once; where they lie close, those between them too."""
+    met = np.concatenate((end[usable], start[usable & (start >= 0)]))
+    if not len(met):
+        return met
+    low, high = int(met.min()), int(met.max())
+    return np.arange(low, high + 1) if high - low < 4 * len(met) else np.unique(met)
+
+
+def _nodes(numbers: Numbers, joined: Numbers) -> Numbers:
+    """Return the nodes of numbers, of which only those of usable edges are theirs; -1: nothing."""
+    if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return np.where(joined < 0, -1, joined - numbers[0])
+    return np.where(joined < 0, -1, np.searchsorted(numbers, joined))
 
 
 def _loop(name: str) -> Any:

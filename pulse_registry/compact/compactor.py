@@ -94,6 +94,7 @@ class Compactor:
         self._mirror = Mirror(staging)
         self._after = -1  # all that ends at or before this version is done, or was left
         self._failed: dict[Work, tuple[int, int]] = {}  # tries, and versions at the last of them
+        self._again: set[Work] = set()  # those of them that are to be tried again
         self._errors: dict[Work, PulseError] = {}  # of what failed, and was not done since
 
     def pending(self) -> list[Work]:
@@ -121,6 +122,7 @@ class Compactor:
                 return None
             done = self._try(state, work)
             if done is not None:
+                self._again.discard(work)
                 self._errors.pop(work, None)
                 return done
 
@@ -151,8 +153,7 @@ class Compactor:
         self._looked = self._clock()
 
     def _done_before(self, version: int) -> None:
-        waiting = [work.target for work, (tries, _) in self._failed.items() if tries < TRIES]
-        self._after = min([version, *waiting]) - 1
+        self._after = min([version, *(work.target for work in self._again)]) - 1
 
     def _try(self, state: RunState, work: Work) -> Done | None:
         """Do a piece of work; None where it failed, is not needed any more, or was done by another meanwhile."""
@@ -162,17 +163,22 @@ class Compactor:
         except (InvalidArgument, Gone) as error:
             # What it was to be attached to was retired meanwhile.
             _logger.info("run %s: %s is not needed any more: %s", state.run, work, error)
-            self._failed[work] = (TRIES, 0)
+            self._leave(work)
         except (AccessDenied, Untrusted):
             raise
         except PulseError as error:
             self._fail(state, work, error)
         return None
 
+    def _leave(self, work: Work) -> None:
+        self._failed[work] = (TRIES, 0)
+        self._again.discard(work)
+
     def _fail(self, state: RunState, work: Work, error: PulseError) -> None:
         # A store, or a disk, that fails is no fault of the objects.
         tries = self._failed.get(work, (0, 0))[0] + (not isinstance(error, StoreUnavailable))
         self._failed[work] = (tries, len(state.versions))
+        (self._again.add if tries < TRIES else self._again.discard)(work)
         self._errors[work] = error
         then = "it is left" if tries == TRIES else "it is tried again after the next version"
         self._staging.events.tell(
@@ -199,7 +205,7 @@ class Compactor:
             if legs is None and first is not None:
                 raise first
             if legs is None:
-                self._failed[work] = (TRIES, 0)
+                self._leave(work)
                 return None
             try:
                 return self._merge_along(state, work, legs)
@@ -231,9 +237,8 @@ class Compactor:
 
     def _legs(self, state: RunState, work: Merge, avoided: set[str]) -> Sequence[Leg] | None:
         """Return the cheapest way from base to target without keyframes; None if no patches lead there."""
-        keyframes = {ref.key for keyframe in state.keyframes for ref in (keyframe.index, *keyframe.shards)}
         try:
-            return plan(state, work.target, have=work.base, avoid=keyframes | avoided).legs
+            return plan(state, work.target, have=work.base, avoid=avoided, keyframes=False).legs
         except Gone:
             raise
         except NotFound:

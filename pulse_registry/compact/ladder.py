@@ -142,8 +142,9 @@ def keyframe_wanted(state: RunState, options: CompactOptions) -> bool:
     """Tell whether the newest version is to have a keyframe, by versions and bytes since the last one."""
     if options.keyframe_every is None and options.keyframe_share is None:
         return False
-    latest, nbytes = state.latest, 0
-    for version in range(latest.version if latest is not None else -1, -1, -1):
+    nbytes = 0
+    for entry in reversed(state.versions):
+        version = entry.version
         keyframe = state.keyframe(version)
         if keyframe is not None:
             since = len(state.versions) - 1 - version

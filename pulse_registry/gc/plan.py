@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pulse_registry.errors import NotFound
 from pulse_registry.gc.policy import Policy
-from pulse_registry.gc.reach import best_keyframe, cheapest_tree, reachable
+from pulse_registry.gc.reach import best_keyframe, best_keyframes, cheapest_tree, reachable
 from pulse_registry.log import RunState
 from pulse_registry.log.keys import versions_of
 from pulse_registry.route import plan as plan_route
@@ -72,8 +72,9 @@ def plan_gc(state: RunState, policy: Policy, needs: Needs) -> Plan:
             keys.append(patch.object.key)
             objects += 1
             nbytes += patch.size
+    best = best_keyframes(state)
     for keyframe in state.keyframes:
-        if keyframe.version not in kept or best_keyframe(state, keyframe.version) is not keyframe:
+        if keyframe.version not in kept or best.get(keyframe.version) is not keyframe:
             keys.append(keyframe.index.key)
             objects += 1 + len(keyframe.shards)
             nbytes += keyframe.size

@@ -30,11 +30,7 @@ class Tree:
 
 def cheapest_tree(state: RunState) -> Tree:
     """Return the cheapest way from nothing to every version, by bytes and a cost an object."""
-    queue = [
-        (_cost(keyframe), keyframe.version, -1)
-        for keyframe in state.keyframes
-        if best_keyframe(state, keyframe.version) is keyframe
-    ]
+    queue = [(_cost(keyframe), version, -1) for version, keyframe in best_keyframes(state).items()]
     heapq.heapify(queue)
     before: dict[int, int | None] = {}
     while queue:
@@ -46,6 +42,12 @@ def cheapest_tree(state: RunState) -> Tree:
             if other not in before:
                 heapq.heappush(queue, (cost + size + DEFAULT_OBJECT_COST, other, version))
     return Tree(before)
+
+
+def best_keyframes(state: RunState) -> dict[int, KeyframeRef]:
+    """Return the cheapest keyframe of each version that has one and is not retired; see ``best_keyframe``."""
+    found = ((version, best_keyframe(state, version)) for version in {frame.version for frame in state.keyframes})
+    return {version: keyframe for version, keyframe in found if keyframe is not None}
 
 
 def best_keyframe(state: RunState, version: int) -> KeyframeRef | None:

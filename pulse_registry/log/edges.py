@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,14 @@ class _Columns:
         self.lock = threading.Lock()
 
 
+class _Dropped(NamedTuple):
+    """What was taken away, and what was before: a list that copies share."""
+
+    refs: tuple[Ref, ...]
+    versions: tuple[int, ...]
+    before: _Dropped | None
+
+
 class Edges:
     """The edges of one state: a keyframe from nothing to its version; a patch onwards and, if its coder allows, back.
 
@@ -42,12 +50,15 @@ class Edges:
         self._columns = _Columns(64)
         self._count = 0
         self._dead = np.zeros(0, np.bool_)  # shared by copies, and never changed; rows beyond it are alive
+        self._dropped: _Dropped | None = None  # what has gone since: looked for in all rows, and so many at a time
+        self._waiting = 0
         self._graph: Any = None
 
     def copy(self) -> Edges:
         """Return edges that can go on without these, at no cost."""
         other = Edges.__new__(Edges)
         other._columns, other._count, other._dead, other._graph = self._columns, self._count, self._dead, self._graph
+        other._dropped, other._waiting = self._dropped, self._waiting
         return other
 
     def __len__(self) -> int:
@@ -74,9 +85,16 @@ class Edges:
     @property
     def alive(self) -> npt.NDArray[np.bool_]:
         """Which rows can be used."""
-        alive = np.ones(self._count, np.bool_)
-        alive[: len(self._dead)] = ~self._dead
-        return alive
+        dead = np.zeros(self._count, np.bool_)
+        dead[: len(self._dead)] = self._dead
+        refs, versions = _all(self._dropped)
+        if versions:
+            dead |= np.isin(self.end, versions)
+        if refs:
+            gone, ends = {id(ref) for ref in refs}, {version for ref in refs for version in _versions(ref)}
+            for row in np.flatnonzero(np.isin(self.end, list(ends)) & ~dead).tolist():
+                dead[row] = id(self._columns.legs[row].ref) in gone
+        return ~dead
 
     def graph(self) -> Any:
         """Return them as a ``pulse_kernels.paths.Graph``; made once for a state.
@@ -109,20 +127,20 @@ class Edges:
             self._append(np.array(rows, np.int64).T, legs)
 
     def drop(self, refs: Collection[Ref], versions: Sequence[int]) -> None:
-        """Take away objects, and all that leads into versions."""
+        """Take away objects, and all that leads into versions; in constant time, but for every so many."""
         if not refs and not versions:
             return
-        ends = {version for ref in refs for version in _versions(ref)}
-        end, gone = self.end, {id(ref) for ref in refs}
-        dead = ~self.alive
-        dead |= np.isin(end, list(versions))
-        for row in np.flatnonzero(np.isin(end, list(ends)) & ~dead).tolist():
-            dead[row] = id(self._columns.legs[row].ref) in gone
+        self._dropped = _Dropped(tuple(refs), tuple(versions), self._dropped)
+        self._waiting += len(refs) + len(versions)
         self._graph = None
-        if 2 * np.count_nonzero(dead) > len(dead):
-            self._keep(np.flatnonzero(~dead))
+        if 4 * self._waiting <= self._count:
+            return
+        alive = self.alive
+        self._dropped, self._waiting = None, 0
+        if 2 * np.count_nonzero(alive) < len(alive):
+            self._keep(np.flatnonzero(alive))
         else:
-            self._dead = dead
+            self._dead = ~alive
 
     def rows_of(self, keys: Iterable[str]) -> list[int]:
         """Return the rows of the objects with one of these keys."""
@@ -153,6 +171,16 @@ class Edges:
 
 def _versions(ref: Ref) -> tuple[int, ...]:
     return (ref.version,) if isinstance(ref, KeyframeRef) else (ref.base, ref.target)
+
+
+def _all(dropped: _Dropped | None) -> tuple[list[Ref], list[int]]:
+    refs: list[Ref] = []
+    versions: list[int] = []
+    while dropped is not None:
+        refs += dropped.refs
+        versions += dropped.versions
+        dropped = dropped.before
+    return refs, versions
 
 
 def _inverse(leg: Leg) -> Leg:

@@ -11,7 +11,7 @@ from pulse_schemas import VersionEntry
 
 
 class History(Sequence[VersionEntry]):
-    """Versions 0 to ``len - 1``: ``history[n]`` is version n. Iteration and slices leave out the forgotten ones.
+    """Versions 0 to ``len - 1``: ``history[n]`` is version n. Iteration, also reversed, and slices skip the forgotten.
 
     >>> history = History("math")
     >>> len(history), list(history)
@@ -29,6 +29,9 @@ class History(Sequence[VersionEntry]):
 
     def __iter__(self) -> Iterator[VersionEntry]:
         return iter(self._entries.values())
+
+    def __reversed__(self) -> Iterator[VersionEntry]:
+        return map(self._entries.__getitem__, reversed(self._entries))
 
     @overload
     def __getitem__(self, at: int) -> VersionEntry: ...

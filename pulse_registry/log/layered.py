@@ -44,7 +44,9 @@ class Layered(MutableMapping[K, V], Generic[K, V]):
         other = Layered[K, V]()
         # As many as the square root: the layers that are copied, and the bases that are made, then cost about the same.
         if len(self._top) > _LEAST_LAYER and len(self._top) ** 2 > len(self._base):
-            other._base = dict(self.items())
+            other._base = {**self._base, **self._top}  # type: ignore[dict-item]
+            for key in [key for key, value in self._top.items() if value is _GONE]:
+                del other._base[key]
             return other
         self._shared = True
         other._base, other._top, other._more, other._shared = self._base, self._top.copy(), self._more, True
@@ -100,6 +102,12 @@ class Layered(MutableMapping[K, V], Generic[K, V]):
     def values(self) -> ValuesView[V]:
         """Return all values."""
         return self._base.values() if not self._top else _Values(self)
+
+    def __reversed__(self) -> Iterator[K]:
+        """Iterate over the keys, the last one first."""
+        base, top = self._base, self._top
+        yield from (key for key in reversed(top) if key not in base)
+        yield from (key for key in reversed(base) if top.get(key, None) is not _GONE)
 
     def _pairs(self) -> Iterator[tuple[K, V]]:
         base, top = self._base, self._top

@@ -130,7 +130,7 @@ def retire_violation(state: RunState, record: RetireRecord) -> str | None:
             return f"it retires version {version}, which does not exist"
         if version == newest:
             return f"it retires version {version}, which is the newest"
-        if version in state.tags.values():
+        if state.has_tag(version):
             return f"it retires version {version}, which has a tag"
     for key in record.keys:
         if not is_object_key(key):

@@ -5,15 +5,16 @@ The fold is the only place where a record gets its meaning; a snapshot is this s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TypeVar
+from typing import NamedTuple
 
 from blake3 import blake3
 
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.log.contradiction import contradiction
 from pulse_registry.log.edges import Edges, Ref
+from pulse_registry.log.filed import Filed
 from pulse_registry.log.history import History
 from pulse_registry.log.keys import versions_of
 from pulse_registry.log.layered import Layered
@@ -34,14 +35,20 @@ from pulse_schemas import (
     VersionEntry,
 )
 
-T = TypeVar("T", PatchRef, KeyframeRef)
-
 
 class Effect(StrEnum):
     """What a record did to a state."""
 
     APPLIED = "applied"
     VOID = "void"
+
+
+class _Retirement(NamedTuple):
+    """What record ``seq`` retired."""
+
+    seq: int
+    versions: tuple[int, ...]
+    keys: tuple[str, ...]
 
 
 class RunState:
@@ -66,16 +73,20 @@ class RunState:
         # Live objects in the order of the log, by key (a keyframe's: that of its index) and by version. The
         # values are never changed in place, so that copies of the dicts are a copy of the state.
         self._patches = Layered[str, PatchRef]()
-        self._into = Layered[int, tuple[PatchRef, ...]]()
-        self._from = Layered[int, tuple[PatchRef, ...]]()
+        self._into, self._from = Filed[PatchRef](_patch_key), Filed[PatchRef](_patch_key)
         self._keyframes = Layered[str, KeyframeRef]()
-        self._keyframes_of = Layered[int, tuple[KeyframeRef, ...]]()
+        self._keyframes_of = Filed[KeyframeRef](_keyframe_key)
         self._keyframe_file = Layered[str, str]()
         self.edges = Edges()
         # What was retired and is not forgotten, by the record that did.
         self._retired_versions = Layered[int, int]()
         self._retired_keys = Layered[str, int]()
-        self._tags: dict[str, int] = {}
+        # The same by record, those that no delete record has told of yet: numbered, so that the oldest is found. Keys
+        # that one has told of and that can be named again are filed under their versions, to go with the first of them.
+        self._retirements, self._oldest = Layered[int, _Retirement](), 0
+        self._keys_of = Filed[str](str)
+        self._tags = Layered[str, int]()
+        self._tags_of = Layered[int, int]()  # how many each version has
 
     @property
     def versions(self) -> Sequence[VersionEntry]:
@@ -135,20 +146,24 @@ class RunState:
 
     def patches_into(self, version: int) -> tuple[PatchRef, ...]:
         """Return the live patches whose target is ``version``, in the order of the log."""
-        return self._into.get(version, ())
+        return self._into.of(version)
 
     def patches_from(self, version: int) -> tuple[PatchRef, ...]:
         """Return the live patches whose base is ``version``, in the order of the log."""
-        return self._from.get(version, ())
+        return self._from.of(version)
 
     def keyframe(self, version: int) -> KeyframeRef | None:
         """Return the newest live keyframe of ``version``, or None; always None for a retired version."""
-        found = self._keyframes_of.get(version, ())
+        found = self._keyframes_of.of(version)
         return found[-1] if found and not self.is_retired(version) else None
 
     def keyframes_of(self, version: int) -> tuple[KeyframeRef, ...]:
         """Return the live keyframes of ``version``, in the order of the log."""
-        return self._keyframes_of.get(version, ())
+        return self._keyframes_of.of(version)
+
+    def has_tag(self, version: int) -> bool:
+        """Tell whether a name stands for ``version``."""
+        return version in self._tags_of
 
     def is_retired(self, version: int) -> bool:
         """Tell whether readers must no longer ask for ``version``, which exists."""
@@ -167,8 +182,8 @@ class RunState:
 
     def copy(self) -> RunState:
         """Return a state that can be advanced without changing this one."""
-        other = RunState(self.run)
-        other.seq, other.last, other.epoch = self.seq, self.last, self.epoch
+        other = RunState.__new__(RunState)
+        other.run, other.seq, other.last, other.epoch = self.run, self.seq, self.last, self.epoch
         other._versions = self._versions.copy()
         other._by_step = self._by_step.copy()
         other._patches = self._patches.copy()
@@ -179,7 +194,9 @@ class RunState:
         other._keyframe_file = self._keyframe_file.copy()
         other._retired_versions = self._retired_versions.copy()
         other._retired_keys = self._retired_keys.copy()
-        other._tags = self._tags.copy()
+        other._retirements, other._oldest = self._retirements.copy(), self._oldest
+        other._keys_of = self._keys_of.copy()
+        other._tags, other._tags_of = self._tags.copy(), self._tags_of.copy()
         other.edges = self.edges.copy()
         return other
 
@@ -214,7 +231,7 @@ class RunState:
                 case DeleteRecord():
                     self._forget(record)
                 case TagRecord():
-                    self._tag(record)
+                    self._tag(record.name, record.version)
         self.seq, self.last = record.seq, sealed_hash
         return Effect.VOID if void else Effect.APPLIED
 
@@ -258,7 +275,9 @@ class RunState:
         state._add_objects(snapshot.patches, snapshot.keyframes)
         state._retired_versions.update((retired.version, retired.seq) for retired in snapshot.retired_versions)
         state._retired_keys.update((retired.key, retired.seq) for retired in snapshot.retired_keys)
-        state._tags.update(snapshot.tags)
+        state._retirements.update(enumerate(_retirements(snapshot)))
+        for name, version in snapshot.tags.items():
+            state._tag(name, version)
         state.edges.drop((), tuple(state._retired_versions))
         return state
 
@@ -271,16 +290,17 @@ class RunState:
         self.edges.add(patches, keyframes)
         for patch in patches:
             self._patches[patch.object.key] = patch
-            self._into[patch.target] = (*self.patches_into(patch.target), patch)
-            self._from[patch.base] = (*self.patches_from(patch.base), patch)
+            self._into.add(patch.target, patch)
+            self._from.add(patch.base, patch)
         for keyframe in keyframes:
             self._keyframes[keyframe.index.key] = keyframe
-            self._keyframes_of[keyframe.version] = (*self._keyframes_of.get(keyframe.version, ()), keyframe)
+            self._keyframes_of.add(keyframe.version, keyframe)
             for item in (keyframe.index, *keyframe.shards):
                 self._keyframe_file[item.key] = keyframe.index.key
 
     def _retire(self, record: RetireRecord) -> None:
         gone: list[Ref] = []
+        files: list[str] = []
         for version in record.versions:
             if self._versions.knows(version):
                 self._retired_versions.setdefault(version, record.seq)
@@ -293,27 +313,34 @@ class RunState:
                 keyframe = self._keyframes[self._keyframe_file[key]]
                 gone.append(keyframe)
                 self._drop_keyframe(keyframe)
-                for item in (keyframe.index, *keyframe.shards):
-                    self._retired_keys.setdefault(item.key, record.seq)
+                files += (item.key for item in (keyframe.index, *keyframe.shards))
+        keys = (*record.keys, *files)
+        for key in keys:
             self._retired_keys.setdefault(key, record.seq)
+        self._retirements[self._oldest + len(self._retirements)] = _Retirement(record.seq, record.versions, keys)
         self.edges.drop(gone, record.versions)
 
     def _drop_patch(self, patch: PatchRef) -> None:
         del self._patches[patch.object.key]
-        _drop(self._into, patch.target, patch)
-        _drop(self._from, patch.base, patch)
+        self._into.remove(patch.target, patch)
+        self._from.remove(patch.base, patch)
 
     def _drop_keyframe(self, keyframe: KeyframeRef) -> None:
         del self._keyframes[keyframe.index.key]
-        _drop(self._keyframes_of, keyframe.version, keyframe)
+        self._keyframes_of.remove(keyframe.version, keyframe)
         for item in (keyframe.index, *keyframe.shards):
             del self._keyframe_file[item.key]
 
-    def _tag(self, record: TagRecord) -> None:
-        if record.version is None:
-            self._tags.pop(record.name, None)
-        else:
-            self._tags[record.name] = record.version
+    def _tag(self, name: str, version: int | None) -> None:
+        before = self._tags.pop(name, None)
+        for number, more in ((before, -1), (version, 1)):
+            if number is None:
+                continue
+            tags = self._tags_of.pop(number, 0) + more
+            if tags:
+                self._tags_of[number] = tags
+        if version is not None:
+            self._tags[name] = version
 
     def _forget(self, record: DeleteRecord) -> None:
         """Forget versions that are deleted, and keys that no record can name again, since they are of such versions.
@@ -321,22 +348,42 @@ class RunState:
         Objects of theirs that were never retired lead nowhere any more: they are live no longer.
         """
         gone: list[Ref] = []
-        for version in [version for version, seq in self._retired_versions.items() if seq <= record.until]:
-            del self._retired_versions[version]
-            entry = self._versions.forget(version)
-            if self._by_step.get(entry.step) == version:
-                del self._by_step[entry.step]
-            for patch in (*self.patches_into(version), *self.patches_from(version)):
-                gone.append(patch)
-                self._drop_patch(patch)
-            for keyframe in self._keyframes_of.get(version, ()):
-                gone.append(keyframe)
-                self._drop_keyframe(keyframe)
+        keys: list[str] = []
+        for retired in self._retired_until(record.until):
+            keys += retired.keys
+            for version in retired.versions:
+                if self._retired_versions.pop(version, None) is not None:
+                    gone += self._forget_version(version)
+                    keys += self._keys_of.pop(version)
         self.edges.drop(gone, ())
-        for key in [key for key, seq in self._retired_keys.items() if seq <= record.until]:
+        for key in keys:
+            if self._retired_keys.get(key, record.seq) > record.until:
+                continue
             versions = versions_of(key)
             if not versions or any(v < len(self._versions) and not self._versions.knows(v) for v in versions):
                 del self._retired_keys[key]
+                continue
+            for version in versions:
+                self._keys_of.add(version, key)
+
+    def _retired_until(self, seq: int) -> Iterator[_Retirement]:
+        """Take away and yield what records up to one retired, oldest first."""
+        while (oldest := self._retirements.get(self._oldest)) is not None and oldest.seq <= seq:
+            del self._retirements[self._oldest]
+            self._oldest += 1
+            yield oldest
+
+    def _forget_version(self, version: int) -> list[Ref]:
+        """Forget a version, and return the objects that are live no longer."""
+        entry = self._versions.forget(version)
+        if self._by_step.get(entry.step) == version:
+            del self._by_step[entry.step]
+        patches, keyframes = (*self.patches_into(version), *self.patches_from(version)), self.keyframes_of(version)
+        for patch in patches:
+            self._drop_patch(patch)
+        for keyframe in keyframes:
+            self._drop_keyframe(keyframe)
+        return [*patches, *keyframes]
 
 
 def fold(run: str, records: Iterable[Record]) -> RunState:
@@ -370,9 +417,22 @@ def _entry(record: CommitRecord) -> VersionEntry:
     )
 
 
-def _drop(index: MutableMapping[int, tuple[T, ...]], version: int, item: T) -> None:
-    rest = tuple(other for other in index[version] if other is not item)
-    if rest:
-        index[version] = rest
-    else:
-        del index[version]
+def _retirements(snapshot: Snapshot) -> list[_Retirement]:
+    """Return what a snapshot lists as retired by the records that did, oldest first."""
+    versions: dict[int, list[int]] = {}
+    keys: dict[int, list[str]] = {}
+    for version in snapshot.retired_versions:
+        versions.setdefault(version.seq, []).append(version.version)
+    for key in snapshot.retired_keys:
+        keys.setdefault(key.seq, []).append(key.key)
+    return [
+        _Retirement(seq, tuple(versions.get(seq, ())), tuple(keys.get(seq, ()))) for seq in sorted({*versions, *keys})
+    ]
+
+
+def _patch_key(patch: PatchRef) -> str:
+    return patch.object.key
+
+
+def _keyframe_key(keyframe: KeyframeRef) -> str:
+    return keyframe.index.key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -121,3 +122,26 @@ def test_every_order_of_rows_gives_the_same_cost():
     for order in itertools.permutations(edges):
         rows = search(list(order), 2, {}, 1).rows
         assert [order[row] for row in rows] == [(-1, 0, 5, 1), (0, 2, 2, 1)]
+
+
+def test_numbers_that_lie_far_apart_take_no_memory_for_those_between():
+    far = [0, 7, 10**9, 2**40, 2**62 - 1]
+    edges = [(-1, far[0], 10, 1), *((a, b, 1, 1) for a, b in itertools.pairwise(far))]
+    tracemalloc.start()
+    try:
+        found = search(edges, far[-1], {3: 0})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (found.found, found.start, found.rows.tolist()) == (True, -1, [0, 1, 2, 3, 4])
+    assert found.reached.tolist() == far
+    assert search(edges, far[-1], {far[2]: 0}).rows.tolist() == [3, 4]
+    assert not search(edges, 8, {}).found
+    assert peak < 1 << 20
+
+
+def test_edges_from_nothing_can_be_left_out():
+    edges = [(-1, 5, 1, 1), (0, 5, 9, 1)]
+    assert search(edges, 5, {0: 0}).start == -1
+    assert graph(edges).cheapest(5, {0: 0}, 0, from_nothing=False).start == 0
+    assert not graph(edges).cheapest(5, {}, 0, from_nothing=False).found

@@ -23,6 +23,7 @@ STEPS = st.lists(
 
 def check(found: Layered[int, int], expected: dict[int, int]) -> None:
     assert len(found) == len(expected)
+    assert list(reversed(found)) == list(found)[::-1]
     assert dict(found) == dict(found.items()) == expected
     assert set(found) == set(found.keys()) == set(expected)
     assert sorted(found.values()) == sorted(expected.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,8 @@ from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import RunState
 from pulse_registry.log.edges import Edges
 from pulse_registry.route import Route, _far, _near, _starts, plan
-from tests.log.builders import LAYOUT, OTHER_LAYOUT, Script, chain, keyframe, patch
+from pulse_schemas import Snapshot, VersionEntry
+from tests.log.builders import LAYOUT, OTHER_LAYOUT, RUN, WHEN, Script, chain, keyframe, patch
 
 
 def kinds(route: Route) -> list[str]:
@@ -356,3 +358,45 @@ def test_a_far_route_is_the_plain_search_s_with_a_ladder_retirements_and_memory(
             expected = _near(state, target, starts, object_cost, ())
             assert plan(state, target, have=have, undo=undo, object_cost=object_cost) == expected
             assert _far(state, target, starts, object_cost, ()) == expected
+
+
+def test_a_snapshot_of_few_versions_with_high_numbers_makes_a_search_take_no_more():
+    numbers = [*range(400), *range(10**12 - 400, 10**12)]
+    versions = tuple(
+        VersionEntry(
+            version=number,
+            seq=n + 1,
+            step=n,
+            layout=LAYOUT,
+            digest="f" * 32,
+            changed=1,
+            cells=100,
+            created_at=WHEN,
+        )
+        for n, number in enumerate(numbers)
+    )
+    patches = tuple(patch(base, target, coder="class") for base, target in itertools.pairwise(numbers))
+    snapshot = Snapshot(
+        run=RUN, seq=801, last="0" * 64, epoch=1, count=10**12, versions=versions, patches=patches,
+        keyframes=(keyframe(0),),
+    )  # fmt: skip
+    state = RunState.from_snapshot(snapshot)
+    plan(state, numbers[-1], have=None)  # what is compiled is no part of it
+    state = RunState.from_snapshot(snapshot)
+    tracemalloc.start()
+    try:
+        found = plan(state, numbers[-1], have=None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found.legs) == 800
+    assert peak < 4 << 20
+
+
+def test_a_route_without_keyframes_is_found_near_and_far():
+    script = chain(700).attach(keyframes=(keyframe(650), keyframe(5)))
+    for have, target in ((0, 10), (0, 699)):
+        found = plan(script.state, target, have=have, keyframes=False)
+        assert [leg.kind for leg in found.legs] == ["patch"] * (target - have)
+    with pytest.raises(NotFound):
+        plan(script.state, 699, have=None, keyframes=False)
