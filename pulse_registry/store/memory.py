@@ -1,23 +1,22 @@
 """A store in this process's memory, for tests and for trying things out. Nothing outlives the process.
 
-All of its stores share one name space, as fsspec's memory file system does: the same URL sees the same data.
+All of its stores share one name space, that of fsspec's memory file system: the same URL sees the same data.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Container, Iterator
-from datetime import datetime
-from typing import Final
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from pulse_registry.errors import AlreadyExists
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, body_views
-from pulse_registry.store.fsspec_store import FsspecStore
-from pulse_registry.store.keys import check_key
-from pulse_registry.store.os_errors import not_found, translated
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, body_views, check_range, check_whole
+from pulse_registry.store.keys import check_key, check_prefix, key_problem
+from pulse_registry.store.os_errors import not_found, too_short, translated
 
 # One for all instances, as their data is one; fsspec's own class takes no lock.
 _LOCK: Final = threading.RLock()
@@ -25,7 +24,7 @@ _LOCK: Final = threading.RLock()
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
-class MemoryStore(FsspecStore):
+class MemoryStore:
     """A Store in memory, shared by all instances of this process with the same name."""
 
     def __init__(self, name: str) -> None:
@@ -38,51 +37,80 @@ class MemoryStore(FsspecStore):
             InvalidArgument: the name is not valid.
         """
         check_key(name)
-        system = MemoryFileSystem()
-        self._objects: Container[str] = system.store
-        super().__init__(system, root=f"/{name}", url=f"memory://{name}")
+        self._files = MemoryFileSystem()
+        self._folder = f"/{name}/"
+        self._url = f"memory://{name}"
+
+    @property
+    def url(self) -> str:
+        """Where this store is, for messages."""
+        return self._url
+
+    def __repr__(self) -> str:
+        """Show the class and the URL."""
+        return f"{type(self).__name__}({self._url!r})"
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
+        check_key(key)
+        if byte_range is not None:
+            check_range(key, byte_range)
         with _LOCK:
-            self._find(key)
-            return super().get(key, byte_range, max_bytes=max_bytes)
+            file = self._file(key)
+            if byte_range is None:
+                check_whole(key, self._url, file.size, max_bytes)
+            start, stop = byte_range or (0, file.size)
+            if stop > file.size:
+                raise too_short(key, self._url, (start, stop), file.size)
+            return bytes(file.getbuffer()[start:stop])
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing: see Store.put."""
-        path = self._path(key)
+        check_key(key)
         content = b"".join(body_views(data))
-        with _LOCK, translated("put", key, self.url):
+        with _LOCK, translated("put", key, self._url):
             if if_absent and self.exists(key):
-                raise AlreadyExists(f"object {key!r} is already in {self.url}")
+                raise AlreadyExists(f"object {key!r} is already in {self._url}")
             self._refuse_object_as_folder(key)
-            self._fs.pipe_file(path, content)
+            self._files.pipe_file(self._folder + key, content)
+
+    def exists(self, key: str) -> bool:
+        """Tell whether the object is there: see Store.exists."""
+        check_key(key)
+        return self._folder + key in self._files.store
 
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
+        check_key(key)
         with _LOCK:
-            self._find(key)
-            return super().size(key)
+            return int(self._file(key).size)
 
     def modified(self, key: str) -> datetime:
         """Return when the object was last written, by this process's clock: see Dated.modified."""
+        check_key(key)
         with _LOCK:
-            return super().modified(key)
+            written: datetime = self._file(key).modified
+            return written.astimezone(UTC)
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string, as they were at the call: see Store.list."""
+        check_prefix(prefix)
         with _LOCK:
-            return super().list(prefix, after)
+            start, length = self._folder + prefix, len(self._folder)
+            keys = [path[length:] for path in self._files.store if path.startswith(start)]
+        return iter(sorted(key for key in keys if (after is None or key > after) and key_problem(key) is None))
 
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""
+        check_key(key)
         with _LOCK:
-            super().delete(key)
+            self._files.store.pop(self._folder + key, None)
 
-    def _find(self, key: str) -> None:
-        """Raise NotFound at once: the file system would look through every object for a folder of that name."""
-        if self._path(key) not in self._objects:
-            raise not_found(key, self.url)
+    def _file(self, key: str) -> Any:
+        try:
+            return self._files.store[self._folder + key]
+        except KeyError:
+            raise not_found(key, self._url) from None
 
     def _refuse_object_as_folder(self, key: str) -> None:
         """Raise NotADirectoryError if a folder of the key is an object."""
