@@ -101,8 +101,13 @@ class LogAudit:
         with self._threads(THREADS, "pulse-audit") as pool:
             while batch := [*islice(numbers, _BATCH)]:
                 for seq, found in zip(batch, ParallelMap(pool)(self._record, batch), strict=True):
-                    while expected < seq and self._store.exists(keys.record_key(expected)):
-                        expected, before = expected + 1, None  # written since the listing went by
+                    while expected < seq:
+                        there = self._is_there(expected)
+                        if not there:
+                            break
+                        if isinstance(there, Defect) and expected != self.state.seq + 1:
+                            yield there
+                        expected, before = expected + 1, None
                     record = None if isinstance(found, Defect) else found
                     if expected < seq:
                         yield _gap(expected, seq, None if record is None else record[0])
@@ -117,6 +122,14 @@ class LogAudit:
             number = keys.record_seq(key)
             if number is not None:
                 yield number
+
+    def _is_there(self, seq: int) -> bool | Defect:
+        """Tell whether a record is there that was not listed: written since, or no file, which is a defect."""
+        key = keys.record_key(seq)
+        try:
+            return self._store.exists(key)
+        except CorruptObject as error:
+            return Defect.of(key, error)
 
     def _record(self, seq: int) -> _Found:
         try:

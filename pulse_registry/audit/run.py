@@ -86,8 +86,11 @@ class RunAudit:
         for key in self._store.list(keys.OBJECTS):
             left.discard(key)
         for key in sorted(left):
-            if not self._store.exists(key):
-                yield _missing(needed[key])
+            try:
+                if not self._store.exists(key):
+                    yield _missing(needed[key])
+            except CorruptObject as error:
+                yield Defect.of(key, error, _remedy(needed[key]))
 
     def _contents(self, items: Iterable[ObjectRef]) -> Iterator[Defect]:
         waiting = iter(items)

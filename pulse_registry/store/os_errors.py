@@ -36,8 +36,8 @@ def _as_pulse_error(error: OSError, verb: Verb, key: str, url: str) -> PulseErro
     """Return the error that tells the caller of a verb what the operating system's error means to it."""
     if isinstance(error, Misplaced):
         return CorruptObject(
-            f"could not {verb} {key!r} in {url}: {error.strerror}, and nothing but files and folders is gone through "
-            "here: remove it, find out who put it there, and put back what belongs in its place"
+            f"could not {verb} {key!r} in {url}: {error.strerror}, where only files and folders may be, and is not "
+            "gone through: find out who put it there, remove it, and put back what belongs in its place"
         )
     missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
     if missing and verb in ("get", "size", "exists"):

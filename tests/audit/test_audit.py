@@ -15,7 +15,7 @@ from pulse_registry.log import LogReader, keys, sealed_hash
 from pulse_registry.publish_options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.service.store import ServiceStore
-from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore, Fault, FaultStore, PrefixStore, RetryStore
+from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore, Fault, FaultStore, FileStore, PrefixStore, RetryStore
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_registry.trust import PinGuard, Trust
 from pulse_schemas import Head, unseal_record
@@ -286,3 +286,36 @@ def test_the_runs_of_a_root_are_audited_but_for_what_a_doctor_left():
         Script(run).epoch().store_in(PrefixStore(root, run))
     root.put("pulse-doctor-0123456789abcdef/begun", b"x")
     assert [*audited_runs(root)] == ["a", "b"]
+
+
+# a folder that others can write to
+
+
+@CONTENTS
+@pytest.mark.parametrize("place", ["objects", "objects/patch", "layouts"])
+def test_what_lies_behind_a_link_is_told_object_by_object(pushed, tmp_path, place, contents):
+    files = PrefixStore(FileStore(tmp_path / "root"), RUN)
+    for key, data in pushed.objects.items():
+        FileStore(tmp_path / "root").put(key, data)
+    behind = {key for key in files.list("") if key.startswith(f"{place}/")}
+    (tmp_path / "root" / RUN / place).rename(tmp_path / "outside")
+    (tmp_path / "root" / RUN / place).symlink_to(tmp_path / "outside")
+    found = defects(files, contents)
+    assert {defect.key for defect in found} == behind
+    assert {defect.kind for defect in found} == {DefectKind.DAMAGED}
+    assert all("is a symbolic link" in defect.found for defect in found)
+
+
+def test_records_that_are_links_are_told_and_are_no_gaps(pushed, tmp_path):
+    files = PrefixStore(FileStore(tmp_path / "root"), RUN)
+    for key, data in pushed.objects.items():
+        FileStore(tmp_path / "root").put(key, data)
+    for seq in (2, 5):
+        place = tmp_path / "root" / RUN / keys.record_key(seq)
+        place.rename(tmp_path / str(seq))
+        place.symlink_to(tmp_path / str(seq))
+    found = [defect for defect in defects(files) if defect.key.startswith(keys.LOG)]
+    assert [(defect.key, defect.kind) for defect in found] == [
+        (keys.record_key(seq), DefectKind.DAMAGED) for seq in (2, 5)
+    ]
+    assert all("is a symbolic link" in defect.found for defect in found)
