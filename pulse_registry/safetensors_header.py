@@ -119,8 +119,8 @@ def head_of(read: ReadRange, size: int) -> bytes:
 def parse_head(head: bytes, size: int) -> Header:
     """Return what a file's head says, as ``head_of`` gives it, if the safetensors library takes the file.
 
-    Memory and time are within a constant of the header's bytes. As in the library, of two tensors of one name the last
-    one counts, and fields that are not known say nothing.
+    Memory is within 20 times the header's bytes: 2 GB at its limit. As in the library, of two tensors of one name the
+    last one counts, and fields that are not known say nothing.
 
     Args:
         head: the file's first bytes, up to the end of its header.

@@ -11,8 +11,9 @@ from typing import Any
 from pulse_registry.quoting import quoted
 from pulse_registry.regular_file import open_regular
 
-INDEX_LIMIT = 256 << 20
-"""Bytes of an index that are read; one of a model of 10^12 weights has some 20 MB."""
+INDEX_LIMIT = 64 << 20
+"""Bytes of an index that are read: half a million tensors, where a model of 10^12 weights has some 10^5. What it is in
+memory takes at most 20 times as much."""
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
 
 

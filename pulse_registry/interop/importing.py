@@ -105,13 +105,14 @@ class _Import:
 
     def take(self, link: Link) -> Imported:
         """Push one version."""
-        if link.index is not None and link.index.encoding is not None:
+        index = link.index()
+        if index is not None and index.encoding is not None:
             state = self._base()
-            self._apply(link, link.index, link.index.encoding, state)
+            self._apply(link, index, index.encoding, state)
             tensors: Mapping[str, Any] = state.tensors
         else:
             tensors = self._whole = read_checkpoint(link.folder)
-            self._check_whole(link, tensors)
+            self._check_whole(link, index, tensors)
         number = number_of(link.version)
         step = len(self._registry.versions()) if number is None else number
         about = {"version": link.version, **({} if link.base is None else {"base_version": link.base})}
@@ -165,10 +166,10 @@ class _Import:
 
             list(ParallelMap(self._pool)(apply, frames))
 
-    def _check_whole(self, link: Link, tensors: Mapping[str, Any]) -> None:
-        if link.index is None or link.index.checksum is None:
+    def _check_whole(self, link: Link, index: DeltaIndex | None, tensors: Mapping[str, Any]) -> None:
+        if index is None or index.checksum is None:
             return  # an ordinary checkpoint has none
-        index, hasher = link.index, hasher_of(link.index.checksum)
+        hasher = hasher_of(index.checksum)
         wanted = checksums_of(link.folder, index)
 
         def check(name: str, cells: Bytes) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pulse_registry.errors import BaseMismatch, InvalidArgument
+from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument
 from pulse_registry.interop.delta_index import DeltaIndex, number_name, number_of, read_index
 
 FIRST = number_name(0)
@@ -15,12 +16,29 @@ FIRST = number_name(0)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One version's folder. ``base`` is None for a whole checkpoint, ``index`` where that lies in one file."""
+    """One version's folder, and what its index says of it: no more is kept of it, since there may be many folders.
+
+    ``base`` is None for a whole checkpoint, and ``indexed`` false where that lies in one file, without an index.
+    """
 
     folder: Path
     version: str
     base: str | None
-    index: DeltaIndex | None
+    indexed: bool
+
+    def index(self) -> DeltaIndex | None:
+        """Return the folder's index, read anew; None where it has none.
+
+        Raises:
+            CorruptObject, UnsupportedFormat: it is not what it was.
+            InvalidArgument: it can't be read.
+        """
+        found = read_index(self.folder) if self.indexed else None
+        if found is not None and (found.version or FIRST, found.base) == (self.version, self.base):
+            return found
+        if self.indexed:
+            raise CorruptObject(f"{self.folder} was changed while it was imported")
+        return None
 
 
 def find_links(folder: Path) -> list[Link]:
@@ -54,16 +72,29 @@ def ordered(links: Sequence[Link], newest: str | None, known: Collection[str]) -
         InvalidArgument: two folders are the same version, or build on the same one; or nothing says where to begin.
         BaseMismatch: a delta builds on a version that is neither there nor in the run.
     """
-    left = {link.version: link for link in links if link.version not in known}
-    if len(left) < len([link for link in links if link.version not in known]):
+    known = set(known)
+    new = [link for link in links if link.version not in known]
+    left = {link.version: link for link in new}
+    if len(left) < len(new):
         raise InvalidArgument(f"{links[0].folder.parent} has two folders of the same version")
+    following: dict[str, list[Link]] = {}
+    whole = sorted((link for link in left.values() if link.base is None), key=_rank)
+    for link in left.values():
+        if link.base is not None:
+            following.setdefault(link.base, []).append(link)
     found: list[Link] = []
     while left:
-        link = _after(left.values(), newest)
-        if link is None:
+        deltas = [] if newest is None else following.pop(newest, [])
+        at = 0 if newest is None else bisect_right(whole, _rank_of(newest), key=_rank)
+        if len(deltas) > 1:
+            raise InvalidArgument(
+                f"{deltas[0].folder} and {deltas[1].folder} both build on version {newest}; remove one"
+            )
+        if not deltas and at == len(whole):
             break
-        found.append(left.pop(link.version))
-        newest = link.version
+        found.append(deltas[0] if deltas else whole.pop(at))
+        newest = found[-1].version
+        del left[newest]
     if left:
         link = min(left.values(), key=_rank)
         if link.base is None:
@@ -75,23 +106,13 @@ def ordered(links: Sequence[Link], newest: str | None, known: Collection[str]) -
     return found
 
 
-def _after(left: Collection[Link], newest: str | None) -> Link | None:
-    deltas = [link for link in left if link.base is not None and link.base == newest]
-    if len(deltas) > 1:
-        raise InvalidArgument(f"{deltas[0].folder} and {deltas[1].folder} both build on version {newest}; remove one")
-    if deltas:
-        return deltas[0]
-    whole = [link for link in left if link.base is None and (newest is None or _rank(link) > _rank_of(newest))]
-    return min(whole, key=_rank, default=None)
-
-
 def _link(folder: Path) -> Link | None:
     index = read_index(folder)
     if index is None:
         if not (folder / "model.safetensors").exists():
             return None
-        return Link(folder, FIRST, None, None)
-    return Link(folder, index.version or FIRST, index.base, index)
+        return Link(folder, FIRST, None, indexed=False)
+    return Link(folder, index.version or FIRST, index.base, indexed=True)
 
 
 def _rank(link: Link) -> tuple[int, str]:

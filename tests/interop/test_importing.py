@@ -26,6 +26,7 @@ from pulse_registry.errors import (
 from pulse_registry.interop import Form, Imported, export_chain, export_delta, import_folder, importing
 from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.frames import Encoding
+from pulse_registry.interop.links import Link, find_links, ordered
 from pulse_registry.registry import Registry
 from tests.cli.helpers import odd_model, save, step_of
 from tests.faults.harness import commits, quick, restored
@@ -441,3 +442,32 @@ def test_a_checkpoint_that_is_older_than_the_run_is_refused(run: Run, tmp_path: 
     registry: Registry = run.registry
     with pytest.raises(InvalidArgument, match="the run is at 000003 already"):
         list(import_folder(registry, tmp_path / "in"))
+
+
+def test_a_folder_that_changes_while_others_are_imported_is_refused(tmp_path: Path) -> None:
+    write_delta(tmp_path / "weight_v000001", BITS[0], BITS[1])
+    (link,) = find_links(tmp_path / "weight_v000001")
+    assert link.index() is not None
+    index(base_version="000003")(tmp_path / "weight_v000001")
+    with pytest.raises(CorruptObject, match="was changed while it was imported"):
+        link.index()
+    (tmp_path / "weight_v000001" / INDEX).unlink()
+    with pytest.raises(CorruptObject, match="was changed while it was imported"):
+        link.index()
+
+
+def test_a_hundred_thousand_folders_are_put_in_order_each_looked_at_once() -> None:
+    compared = 0
+
+    class Name(str):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    count = 100_000
+    links = [Link(Path("x"), Name(f"{n:06d}"), Name(f"{n - 1:06d}"), indexed=True) for n in range(count, 0, -1)]
+    assert [link.version for link in ordered(links, "000000", [])] == [f"{n:06d}" for n in range(1, count + 1)]
+    assert compared < 20 * count
