@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Executor, Future, wait
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -16,15 +16,29 @@ class ParallelMap:
     writing behind the caller's back.
     """
 
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
+    def __init__(self, pool: Executor, *, at_once: int | None = None) -> None:
+        """Take an executor; ``at_once``: of one call's rows, so many are in its line, and other calls' come between."""
+        self._pool, self._at_once = pool, at_once
 
     def __call__(self, function: Callable[..., Any], *columns: Iterable[Any]) -> Iterator[Any]:
         """Call ``function`` on each row of the columns; raises the first error by order."""
         rows = list(zip(*columns, strict=True))
         if len(rows) < 2:
             return iter([function(*row) for row in rows])
-        return iter(results([self._pool.submit(function, *row) for row in rows]))
+        futures: list[Future[Any]] = []
+        under_way: set[Future[Any]] = set()
+        try:
+            for row in rows:
+                if len(under_way) == self._at_once:
+                    done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                    if any(future.exception() is not None for future in done):
+                        break
+                futures.append(self._pool.submit(function, *row))
+                under_way.add(futures[-1])
+        except BaseException:
+            end(futures)
+            raise
+        return iter(results(futures))
 
 
 def results(futures: Sequence[Future[Result]]) -> list[Result]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Self
 
@@ -51,6 +52,14 @@ class Rendered(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         await _send(send, self.status_code, self.raw_headers, bytes(self.body))
+
+
+@dataclass(frozen=True, slots=True)
+class FreshRoute:
+    """A route as it is answered, until its URLs are too old, in the signer's seconds."""
+
+    rendered: Rendered
+    fresh_until: float
 
 
 class Aged(Response):

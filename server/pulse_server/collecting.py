@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 
 from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.gc import Collected, Collector, Policy
+from pulse_registry.gc.survey import Map
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
-from pulse_registry.parallel import ParallelMap
 from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import Signer
 from pulse_server.metrics import Metrics
@@ -45,7 +44,7 @@ class Collecting:
         reader_of: Callable[[str], LogReader],
         policy: Policy,
         metrics: Metrics,
-        pool: Executor,
+        each: Map,
         *,
         signer: Signer | None = None,
     ) -> None:
@@ -56,11 +55,11 @@ class Collecting:
             reader_of: makes a reader of a run's log.
             policy: what is kept, in every run.
             metrics: are told how it went.
-            pool: threads for many requests at once.
+            each: makes many requests at once.
             signer: signs the records.
         """
         self._store, self._reader_of, self._policy = store, reader_of, policy
-        self._metrics, self._pool, self._signer = metrics, pool, signer
+        self._metrics, self._each, self._signer = metrics, each, signer
 
     def collect(self, run: str) -> None:
         """Collect one run; what goes wrong is logged and counted, and made good by the next time.
@@ -88,5 +87,5 @@ class Collecting:
     def _collect(self, run: str) -> Collected:
         store, reader = PrefixStore(self._store, run), self._reader_of(run)
         writer = LogWriter(store, run, reader, utc_now, random_id, "service", signer=self._signer)
-        collector = Collector(store, run, reader, writer, random_id, each=ParallelMap(self._pool))
+        collector = Collector(store, run, reader, writer, random_id, each=self._each)
         return collector.collect(self._policy, dry_run=False)

@@ -22,11 +22,15 @@ from pulse_schemas import Record
 from pulse_server.answers import Rendered
 from pulse_server.bodies import version_body
 from pulse_server.threads import in_thread
+from pulse_server.turns import CALLER, Turns
 from pulse_server.waiters import Waiters
 
 LOOK_TIMEOUT_S: Final = 10.0
 _SLOWEST_POLL_S: Final = 2.0
 _LONGEST_REST_S: Final = 20.0
+_FOLLOWING: Final = "following"
+"""Who asks for the looks that no request asked for."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -48,7 +52,8 @@ class RunFeed:
         run: the run's name.
         state: the newest state known; empty before the first look.
         latest: the newest version as an answer, None before there is one.
-        cache: answers made of this state, by what was asked; emptied when it changes.
+        cache: a few answers made of this state, by what was asked; emptied when it changes.
+        reading: pages of the log that are being read, by what was asked and by whom.
         users: how many rely on this very object; it is not dropped meanwhile.
         edition: a number that changes when those who follow the run's workers should look at them again.
         on_idle: called when nobody has asked for so long that the feed stops following.
@@ -61,7 +66,7 @@ class RunFeed:
         pool: Executor,
         pace: Pace,
         *,
-        turns: asyncio.Semaphore | None = None,
+        turns: Turns | None = None,
         defect: Callable[[Exception], None] = lambda error: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,7 +77,8 @@ class RunFeed:
             admission: appends to it, for others.
             pool: the threads that ask the store.
             pace: how often to look.
-            turns: taken by each look that nobody asked for, so that many feeds leave threads to those who ask.
+            turns: places in ``pool``: whoever asks for looks at many runs leaves some to others, and so do the looks
+                that nobody asked for.
             defect: told of what is none of our errors: it ends a look, and never the following.
             clock: monotonic time in seconds.
         """
@@ -80,15 +86,17 @@ class RunFeed:
         self.state = RunState(reader.run)
         self.latest: Rendered | None = None
         self.cache: dict[object, object] = {}
+        self.reading: dict[object, asyncio.Task[Rendered]] = {}
         self.users = 0
         self.edition = 0
         self.on_idle: Callable[[RunFeed], None] = lambda feed: None
         self._reader, self._admission = reader, admission
         self._pool, self._pace, self._clock = pool, pace, clock
-        self._turns = turns or asyncio.Semaphore(1)
+        self._turns = Turns(1, 1) if turns is None else turns
         self._defect = defect
         self._looked: float | None = None
         self._touched = clock()
+        self._asked_by: dict[str, asyncio.Task[PulseError | None]] = {}
         self._looking: asyncio.Task[PulseError | None] | None = None
         self._queued: asyncio.Task[PulseError | None] | None = None
         self._tail: asyncio.Task[None] | None = None
@@ -149,15 +157,29 @@ class RunFeed:
             StoreUnavailable: the store failed, or has not answered in time.
             CorruptObject, UnsupportedFormat: the log can't be read on; the state is that before the bad record.
         """
-        if self._queued is None:
-            self._queued = asyncio.get_running_loop().create_task(self._look_next(), name=f"look at {self.run}")
+        await self._refresh(CALLER.get())
+
+    async def _refresh(self, caller: str) -> None:
+        asked = self._asked_by.get(caller)
+        if asked is None:
+            asked = asyncio.get_running_loop().create_task(self._ask(caller), name=f"ask for {self.run}")
+            self._asked_by[caller] = asked
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
-                error = await asyncio.shield(self._queued)
+                error = await asyncio.shield(asked)
         except TimeoutError:
             raise StoreUnavailable(f"run {self.run!r}: the store has not answered for {LOOK_TIMEOUT_S:g} s") from None
         if error is not None:
             raise type(error)(str(error)) from error
+
+    async def _ask(self, caller: str) -> PulseError | None:
+        """Wait for a caller's turn, and then for a look, which all who have theirs meanwhile share."""
+        async with self._turns.turn(caller):
+            del self._asked_by[caller]
+            if self._queued is None:
+                look = self._look_next()
+                self._queued = asyncio.get_running_loop().create_task(look, name=f"look at {self.run}")
+            return await asyncio.shield(self._queued)
 
     async def wait(self, ready: Callable[[RunState], bool], timeout_s: float, receive: Receive | None = None) -> bool:
         """Wait until the state is as asked for.
@@ -225,6 +247,7 @@ class RunFeed:
         if self._appends:
             await asyncio.wait(self._appends)
         tasks = {task for task in (self._tail, self._queued, self._looking) if task is not None}
+        tasks |= {*self._asked_by.values()}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -241,7 +264,7 @@ class RunFeed:
             self._defect(error)
 
     async def _append(self, sealed: bytes) -> Record:
-        async with self._appending:  # those that wait for their turn take no thread
+        async with self._appending, self._turns.turn(CALLER.get()):  # those that wait for their turn take no thread
             began = self._clock()
             record = await in_thread(self._pool, self._admission.admit, sealed)
         self._looked = began
@@ -252,8 +275,7 @@ class RunFeed:
         pause, failing = self._pace.poll_s, False
         while self._wanted or self._clock() - self._touched < self._pace.idle_s:
             try:
-                async with self._turns:
-                    await self.refresh()
+                await self._refresh(_FOLLOWING)
             except PulseError as error:
                 if not failing:
                     logger.warning("run %s: what is known of it grows old: %s", self.run, error)

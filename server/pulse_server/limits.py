@@ -35,9 +35,7 @@ from pulse_server.errors import (
 )
 from pulse_server.rate import RateLimit
 from pulse_server.settings import Settings
-
-CALLER: Final = "pulse.caller"
-"""Where a request's scope says who asks: a token's id, or an address for a request without a good token."""
+from pulse_server.turns import CALLER
 
 _FREE: Final = frozenset({"/healthz", "/readyz"})
 _PAGE_PER_S: Final = 500
@@ -50,8 +48,6 @@ _CLOSE: Final = {"connection": "close"}
 _BUSY_RETRY_S: Final = 1.0
 _DIGESTS: Final = 16
 """Members of a Content-Digest that are looked at."""
-_HASHED_BYTES: Final = 256 << 10
-"""A longer body is hashed in a thread, beside the event loop."""
 _PACED_BYTES: Final = 2 << 20
 """Of an object: so many must come in the time that the settings give. Clients give up at twice the pace."""
 _LOOKS: Final = 4
@@ -102,7 +98,7 @@ class Limits:
         except Refused as refusal:
             await _refuse(refusal, scope, send)
             return
-        scope[CALLER] = caller
+        CALLER.set(caller)
         self._pending[caller] += 1
         try:
             if scope["method"] in _WITHOUT_BODY:
@@ -161,27 +157,22 @@ class Limits:
                 most = self._settings.max_body_bytes
                 most = min(most, longest or most)
                 _check_size(announced, most)
-                if not await self._read(receive, body, most):
+                if not await self._read(self._checked(receive, digest, most, _LOOKS), body):
                     return  # the client has gone: nobody to answer, nothing to do
                 data = body.whole()
-                if digest is not None and not hmac.compare_digest(await _sha256(data), digest):
-                    raise _damaged()
             except Refused as refusal:
                 await _refuse(refusal, scope, send)
             else:
                 await self._app(scope, _once(data, receive), send)
 
-    async def _read(self, receive: Receive, body: Body, most: int) -> bool:
-        """Read a whole body, of ``most`` bytes; return False if the client went away first."""
-        receive = self._paced(receive, _PACED_BYTES // _LOOKS, self._settings.body_seconds / _LOOKS, "the body")
+    async def _read(self, receive: Receive, body: Body) -> bool:
+        """Read a whole body; return False if the client went away first."""
         while True:
             with body.coming_in():
                 message = await receive()
             if message["type"] != "http.request":
                 return False
-            piece: bytes = message.get("body", b"")
-            _check_size(body.nbytes + len(piece), most)
-            body.add(piece)
+            body.add(message.get("body", b""))
             if not message.get("more_body", False):
                 return True
 
@@ -198,15 +189,17 @@ class Limits:
             await send(message)
 
         try:
-            await self._app(scope, self._checked(receive, digest), sending)
+            checked = self._checked(receive, digest, self._settings.max_object_bytes)
+            await self._app(scope, checked, sending)
         except Refused:
             if started:
                 return
             raise
 
-    def _checked(self, receive: Receive, digest: bytes | None) -> Receive:
+    def _checked(self, receive: Receive, digest: bytes | None, most: int, looks: int = 1) -> Receive:
+        """Return what gives a body's messages, and refuses one that is too long, too slow or damaged."""
         size, hasher, ended = 0, hashlib.sha256(), False
-        paced = self._paced(receive, _PACED_BYTES, self._settings.body_seconds, "the object")
+        paced = self._paced(receive, _PACED_BYTES // looks, self._settings.body_seconds / looks)
 
         async def checked() -> Message:
             nonlocal size, ended
@@ -215,7 +208,7 @@ class Limits:
             message = await paced()
             piece: bytes = message.get("body", b"")
             size += len(piece)
-            _check_size(size, self._settings.max_object_bytes)
+            _check_size(size, most)
             ended = message["type"] != "http.request" or not message.get("more_body", False)
             if digest is not None and message["type"] == "http.request":
                 hasher.update(piece)
@@ -225,7 +218,7 @@ class Limits:
 
         return checked
 
-    def _paced(self, receive: Receive, nbytes: int, seconds: float, what: str) -> Receive:
+    def _paced(self, receive: Receive, nbytes: int, seconds: float) -> Receive:
         """Return what gives a body's messages, and refuses one of which ``nbytes`` don't come in so many seconds."""
         left, moved = seconds, 0
 
@@ -236,13 +229,13 @@ class Limits:
                 async with asyncio.timeout(left):
                     message = await receive()
             except TimeoutError:
-                raise _slow(nbytes, seconds, what) from None
+                raise _slow(nbytes, seconds) from None
             left -= self._clock() - began  # what passes between two calls is the service's own time
             moved += len(message.get("body", b""))
             if moved >= nbytes:
                 left, moved = seconds, 0
             if left <= 0 and message.get("more_body", False):
-                raise _slow(nbytes, seconds, what)
+                raise _slow(nbytes, seconds)
             return message
 
         return paced
@@ -284,18 +277,12 @@ def _content_digest(scope: Scope) -> bytes | None:
     return None
 
 
-async def _sha256(data: bytes) -> bytes:
-    if len(data) < _HASHED_BYTES:
-        return hashlib.sha256(data).digest()
-    return await asyncio.to_thread(lambda: hashlib.sha256(data).digest())
-
-
 def _damaged() -> DamagedRequest:
     return DamagedRequest("the body does not hash to its Content-Digest: nothing was done; send it again")
 
 
-def _slow(nbytes: int, seconds: float, what: str) -> SlowRequest:
-    return SlowRequest(f"{nbytes:,} bytes of {what}, or its end, did not come within {seconds:g} s", headers=_CLOSE)
+def _slow(nbytes: int, seconds: float) -> SlowRequest:
+    return SlowRequest(f"{nbytes:,} bytes of the body, or its end, did not come within {seconds:g} s", headers=_CLOSE)
 
 
 def _run_of(scope: Scope) -> str:

@@ -24,28 +24,35 @@ from pulse_registry.trust.pins import SNAPSHOT
 from pulse_schemas import SchemaError
 from pulse_schemas.api import WorkerReport
 from pulse_server.access import Principal
+from pulse_server.answers import FreshRoute, Rendered
 from pulse_server.background import Background
 from pulse_server.collecting import Collecting, policy_of
 from pulse_server.documents import DocumentStore
 from pulse_server.feed import Pace, RunFeed
 from pulse_server.feeds import Feeds
+from pulse_server.kept import Kept
 from pulse_server.layouts import Layouts
 from pulse_server.metrics import Metrics, RunFigures
 from pulse_server.names import whole_name
 from pulse_server.quota import Quota
 from pulse_server.reports import Reports
 from pulse_server.settings import Settings
-from pulse_server.spool import Spool
+from pulse_server.spool import THREADS, Spool
 from pulse_server.store_metrics import MetricsStore
-from pulse_server.threads import in_thread
+from pulse_server.threads import in_turn
+from pulse_server.turns import Turns, begin_for_all
 from pulse_server.urls import Urls, UrlSigner
 
-_FOLLOWERS: Final = 32
+_FOLLOWERS: Final = 56
 _LOOKS: Final = 24
-"""At a time, of followed runs: the other threads are for appends, and for looks that somebody waits for."""
+"""At a time, of one caller, and of followed runs that nobody asks for: the other threads are for others."""
 
 _CALLERS: Final = 16
+_CALLS: Final = 12
+"""At a time, of one caller."""
+
 _CHECKERS: Final = 8
+_KEPT_BYTES: Final = 32 << 20
 _LIST_S: Final = 3.0
 _RETRY_S: Final = 1.0
 """For the store: clients wait 20 s for an answer, and try again themselves."""
@@ -71,6 +78,8 @@ class Service:
         reports: of workers.
         leases, requests: how many of them each token has, by run and whole name.
         checkers: threads for many small calls at once; what runs in them waits for no other.
+        each: makes many such calls, some at a time, so that those of others come between.
+        pages, routes: of all runs, as they are answered, by state and question.
         spool: takes the objects that go through the service.
     """
 
@@ -94,10 +103,13 @@ class Service:
             )
         )
         self._followers = ThreadPoolExecutor(_FOLLOWERS, "follow")
-        self._turns = asyncio.Semaphore(_LOOKS)
+        self._turns, self._calls = Turns(_FOLLOWERS, _LOOKS), Turns(_CALLERS, _CALLS)
         self._callers = ThreadPoolExecutor(_CALLERS, "call")
-        self._layouts = Layouts()
+        self._layouts, self._sizings = Layouts(), Turns(1, 1)
         self.checkers = ThreadPoolExecutor(_CHECKERS, "check")
+        self.each = ParallelMap(self.checkers, at_once=_CHECKERS)
+        self.pages: Kept[Rendered] = Kept(_KEPT_BYTES)
+        self.routes: Kept[FreshRoute] = Kept(_KEPT_BYTES)
         self.feeds = Feeds(self._new_feed, max_feeds=settings.max_feeds, missing_s=settings.poll_seconds, clock=clock)
         self.urls = UrlSigner(self.store, settings.url_ttl_s, signed=metrics.signed.labels("get").inc)
         self.reports = Reports(
@@ -111,13 +123,14 @@ class Service:
         self.leases = self._quota("leases")
         self.requests = self._quota("requests for direct patches")
         self._reporting = self._quota("reports")
-        self.spool = Spool(self._callers, objects=settings.max_uploads, nbytes=settings.max_spooled_bytes)
+        self._spoolers = ThreadPoolExecutor(THREADS, "spool")
+        self.spool = Spool(self._spoolers, objects=settings.max_uploads, nbytes=settings.max_spooled_bytes)
         self.stopping = False
         self._full_nbytes: dict[str, asyncio.Task[int | None]] = {}
         self._runs: asyncio.Task[list[str]] | None = None
         self._runs_until = 0.0
         self._collecting = Collecting(
-            self.store, self._new_reader, policy_of(settings), metrics, self.checkers, signer=self._signer
+            self.store, self._new_reader, policy_of(settings), metrics, self.each, signer=self._signer
         )
         self._collects: asyncio.Task[None] | None = None
         self._gathering: dict[str, asyncio.Task[None]] = {}
@@ -157,8 +170,8 @@ class Service:
         await asyncio.to_thread(self._end_threads)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call what may ask the store, in a thread."""
-        return await in_thread(self._callers, function, *args, **kwargs)
+        """Call what may ask the store, in a thread, when it is this caller's turn."""
+        return await in_turn(self._calls, self._callers, function, *args, **kwargs)
 
     async def get(self, run: str, key: str) -> bytes:
         """Return an object of a run.
@@ -191,7 +204,7 @@ class Service:
         """
         now = asyncio.get_running_loop().time()
         if self._runs is None or (self._runs.done() and (now > self._runs_until or self._runs.exception())):
-            self._runs = asyncio.get_running_loop().create_task(self.call(lambda: sorted(list_runs(self.store))))
+            self._runs = begin_for_all(self.call(lambda: sorted(list_runs(self.store))), "list runs")
             self._runs_until = now + _LIST_S
         return await asyncio.shield(self._runs)
 
@@ -205,7 +218,7 @@ class Service:
             if len(self._full_nbytes) >= _MAX_LAYOUTS:
                 self._full_nbytes.clear()
             sizing = self._sized(self.store_of(feed.run), latest.layout)
-            task = self._full_nbytes[latest.layout] = asyncio.get_running_loop().create_task(sizing)
+            task = self._full_nbytes[latest.layout] = begin_for_all(sizing, f"size {latest.layout}")
         try:
             return await asyncio.shield(task)
         except PulseError:
@@ -226,7 +239,7 @@ class Service:
             SchemaError: it is no layout.
             StoreUnavailable: the service is being stopped.
         """
-        return await in_thread(self._layouts.pool, self._layouts.nbytes_of, layout)
+        return await in_turn(self._sizings, self._layouts.pool, self._layouts.nbytes_of, layout)
 
     async def urls_of(self, run: str, wanted: Sequence[str]) -> Urls:
         """Return URLs of keys of a run, signed anew only where they are not fresh.
@@ -286,7 +299,7 @@ class Service:
                 if not task.cancelled() and task.exception() is None:
                     feed.announce(0)
 
-            task = asyncio.get_running_loop().create_task(self.call(self.reports.gather, run), name=f"gather {run}")
+            task = begin_for_all(self.call(self.reports.gather, run), f"gather {run}")
             self._gathering[run] = task
             task.add_done_callback(done)
         return task
@@ -308,7 +321,7 @@ class Service:
         store = self.store_of(run)
         reader = self._new_reader(run)
         keeper = LogKeeper(store, reader, signer=self._signer)
-        admission = Admission(store, run, reader, keeper, each=ParallelMap(self.checkers))
+        admission = Admission(store, run, reader, keeper, each=self.each)
         pace = Pace(self.settings.poll_seconds, self.settings.idle_seconds)
         return RunFeed(
             reader,
@@ -368,7 +381,7 @@ class Service:
 
     def _end_threads(self) -> None:
         self._layouts.close()
-        for pool in (self._followers, self._callers, self.checkers):
+        for pool in (self._followers, self._callers, self.checkers, self._spoolers):
             pool.shutdown(cancel_futures=True)
 
 

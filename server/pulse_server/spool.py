@@ -20,14 +20,18 @@ from pulse_registry.store import Store, Stream
 from pulse_registry.temporary import temporary_folder
 from pulse_server.errors import InvalidRequest
 from pulse_server.threads import in_thread
+from pulse_server.turns import Turns
 
-CHUNK: Final = 4 << 20
-"""Of a body, in memory."""
+CHUNK: Final = 1 << 20
+"""Of each body, in memory: a sender may have dozens on their way, a reader thousands."""
 
 _RUNS_AT_ONCE: Final = 4
 """What one sender may take for all runs, in shares of one run: a run that fills its share leaves others theirs."""
 
-_PUTS: Final = 8
+_AT_ONCE: Final = 8
+_OF_ONE: Final = 6
+"""At a time: writes to this machine's disk, and puts into the store; and of one sender."""
+THREADS: Final = 2 * _AT_ONCE
 
 
 class Spool:
@@ -37,13 +41,13 @@ class Spool:
         """Prepare.
 
         Args:
-            pool: the threads that ask the store.
+            pool: `THREADS` threads for the disk and the store.
             objects: that one sender sends for one run at a time; more of them wait in line.
             nbytes: of these objects, as announced. One that is longer goes alone.
         """
         self._pool, self._objects, self._nbytes = pool, objects, nbytes
         self._shares: dict[tuple[str, ...], _Share] = {}
-        self._puts = asyncio.Semaphore(_PUTS)
+        self._writes, self._puts = Turns(_AT_ONCE, _OF_ONE), Turns(_AT_ONCE, _OF_ONE)
 
     def __len__(self) -> int:
         """Return how many shares are in use, or waited for."""
@@ -70,11 +74,31 @@ class Spool:
         # The run's share first: who waits for it holds nothing that another run could use.
         async with self._room(1, nbytes, sender, run), self._room(_RUNS_AT_ONCE, nbytes, sender):
             with _new_file() as file:
-                await _receive(body, file, nbytes)
+                await self._receive(body, file, nbytes, sender)
                 stream = _FileStream(file, nbytes)
-                async with self._puts:
+                async with self._puts.turn(sender):
                     put = in_thread(self._pool, store.put, key, stream, if_absent=True)
                     await _to_its_end(asyncio.ensure_future(put))
+
+    async def _receive(self, body: AsyncIterable[bytes], file: IO[bytes], announced: int, sender: str) -> None:
+        size, pending = 0, bytearray()
+
+        async def write() -> None:
+            async with self._writes.turn(sender):
+                await _to_its_end(asyncio.ensure_future(in_thread(self._pool, _write, file, bytes(pending))))
+            pending.clear()
+
+        async for piece in body:
+            size += len(piece)
+            if size > announced:
+                break
+            pending += piece
+            if len(pending) >= CHUNK:
+                await write()
+        if size != announced:
+            came = f"{size} came" if size < announced else "more came"
+            raise InvalidRequest(f"{announced} bytes were announced, and {came}", HTTPStatus.BAD_REQUEST)
+        await write()
 
     @asynccontextmanager
     async def _room(self, times: int, nbytes: int, *whose: str) -> AsyncIterator[None]:
@@ -131,22 +155,6 @@ class _FileStream(Stream):
                 yield piece
         finally:
             os.close(descriptor)
-
-
-async def _receive(body: AsyncIterable[bytes], file: IO[bytes], announced: int) -> None:
-    size, pending = 0, bytearray()
-    async for piece in body:
-        size += len(piece)
-        if size > announced:
-            break
-        pending += piece
-        if len(pending) >= CHUNK:
-            await asyncio.to_thread(_write, file, bytes(pending))
-            pending.clear()
-    if size != announced:
-        came = f"{size} came" if size < announced else "more came"
-        raise InvalidRequest(f"{announced} bytes were announced, and {came}", HTTPStatus.BAD_REQUEST)
-    await asyncio.to_thread(_write, file, bytes(pending))
 
 
 @contextmanager

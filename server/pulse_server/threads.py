@@ -9,6 +9,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from pulse_registry.errors import AccessDenied, StoreUnavailable
+from pulse_server.turns import CALLER, Turns
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,3 +26,21 @@ async def in_thread(pool: Executor, function: Callable[P, T], *args: P.args, **k
         return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *args, **kwargs))
     except AccessDenied as error:
         raise StoreUnavailable(f"the store does not allow the service this; check its credentials: {error}") from error
+
+
+async def in_turn(turns: Turns, pool: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a thread of a pool as `in_thread` does, when it is this caller's turn.
+
+    Whoever goes away meanwhile leaves a thread at work, and so keeps the place until that has ended.
+    """
+    caller = CALLER.get()
+    await turns.take(caller)
+    called = asyncio.ensure_future(in_thread(pool, function, *args, **kwargs))
+
+    def done(called: asyncio.Future[T]) -> None:
+        turns.release(caller)
+        if not called.cancelled():
+            called.exception()  # looked at here, too, since the caller may have gone
+
+    called.add_done_callback(done)
+    return await asyncio.shield(called)

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.gc import Policy
 from pulse_registry.log import LogReader, keys
+from pulse_registry.parallel import ParallelMap
 from pulse_registry.store import PrefixStore, WrapperStore
 from pulse_server.collecting import Collecting
 from pulse_server.metrics import Metrics
@@ -44,7 +45,9 @@ def test_a_run_is_collected_and_counted() -> None:
     store, metrics = filled(DictStore(lambda: now[0]), RUN), Metrics()
     with ThreadPoolExecutor(2) as pool:
         policy = Policy(keep_last=2, keep_seconds=0, grace_seconds=60)
-        collecting = Collecting(store, lambda run: LogReader(PrefixStore(store, run), run), policy, metrics, pool)
+        collecting = Collecting(
+            store, lambda run: LogReader(PrefixStore(store, run), run), policy, metrics, ParallelMap(pool)
+        )
         collecting.collect(RUN)
         assert versions(store, RUN) == [4, 5]
         now[0] += timedelta(minutes=2)
@@ -65,7 +68,7 @@ def test_what_goes_wrong_is_counted_and_harms_nothing() -> None:
     with ThreadPoolExecutor(2) as pool:
         failing = Failing(store)
         reader = LogReader(PrefixStore(store, RUN), RUN)
-        Collecting(failing, lambda run: reader, Policy(keep_last=1), metrics, pool).collect(RUN)
+        Collecting(failing, lambda run: reader, Policy(keep_last=1), metrics, ParallelMap(pool)).collect(RUN)
     assert value(metrics, "pulse_gc_collections_total", outcome="StoreUnavailable") == 1
     assert versions(store, RUN) == [0, 1, 2, 3, 4, 5]
 

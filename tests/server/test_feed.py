@@ -17,6 +17,7 @@ from pulse_registry.store.wrapper import WrapperStore
 from pulse_server import feed as feed_module
 from pulse_server.feed import Pace, RunFeed
 from pulse_server.feeds import Feeds
+from pulse_server.turns import Turns
 from pulse_server.waiters import Waiters
 from tests.log.builders import RUN, DictStore, Script
 from tests.server.running import fill, run_of, store_objects, store_record
@@ -419,7 +420,7 @@ def test_looks_at_many_runs_leave_threads_for_those_who_ask() -> None:
             return super().get(key, byte_range, max_bytes=max_bytes)
 
     async def go(pool: ThreadPoolExecutor) -> None:
-        base, turns = Holding(), asyncio.Semaphore(2)
+        base, turns = Holding(), Turns(4, 2)
 
         def make(run: str) -> RunFeed:
             store = PrefixStore(base, run)

@@ -15,7 +15,6 @@ from fastapi.responses import Response
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
 from pulse_registry.log import keys
 from pulse_registry.log.documents import RECORD
-from pulse_registry.parallel import ParallelMap
 from pulse_registry.store import create
 from pulse_schemas import DeleteRecord, RetireRecord, SchemaError, unseal_record
 from pulse_schemas.api import Appended, LogPage, SnapshotList
@@ -26,6 +25,7 @@ from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Whole
 from pulse_server.routes import examples
 from pulse_server.routes.common import LAYOUT_ID, RUN, SEQ, feed_of, wait_for, wait_parameter
+from pulse_server.turns import CALLER
 
 if TYPE_CHECKING:
     from pulse_server.service import Service
@@ -263,14 +263,16 @@ async def _check_kind(request: Request, service: Service, run: str, sealed: byte
 async def _page(service: Service, feed: RunFeed, since: int, limit: int) -> Rendered:
     """Return a page of records; all who ask for the same one of the same state share it."""
     until = min(feed.state.seq + 1, since + limit)
-    key = ("log", since, until)
-    task = feed.cache.get(key)
-    if not isinstance(task, asyncio.Task) or (task.done() and (task.cancelled() or task.exception())):
-        task = asyncio.get_running_loop().create_task(_read_page(service, feed.run, since, until))
-        if len(feed.cache) > 256:
-            feed.cache.clear()
-        feed.cache[key] = task
-    page: Rendered = await asyncio.shield(task)
+    key = ("log", feed.run, feed.state.last, since, until)
+    page = service.pages.get(key)
+    if page is None:
+        mine = (*key, CALLER.get())  # nobody waits in another's line for it
+        task = feed.reading.get(mine)
+        if task is None:
+            task = feed.reading[mine] = asyncio.create_task(_read_page(service, feed.run, since, until))
+            task.add_done_callback(lambda _: feed.reading.pop(mine, None))
+        page = await asyncio.shield(task)
+        service.pages.keep(key, page, len(page.body))
     return page
 
 
@@ -292,7 +294,7 @@ async def _read_records(service: Service, run: str, since: int, until: int) -> l
     if len(found) == len(wanted):
         return found
     read = partial(service.store.get, max_bytes=RECORD)
-    return await service.call(lambda: [*ParallelMap(service.checkers)(read, wanted)])
+    return await service.call(lambda: [*service.each(read, wanted)])
 
 
 async def _document(service: Service, run: str, key: str) -> Response:

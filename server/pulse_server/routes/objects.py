@@ -16,12 +16,12 @@ from pulse_registry.store import Store
 from pulse_schemas.api import UrlBody, UrlRequest
 from pulse_server.answers import Rendered, no_content
 from pulse_server.errors import InvalidRequest
-from pulse_server.limits import CALLER
 from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Parameter, body_of, checked_key, object_key
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN
 from pulse_server.spool import CHUNK
+from pulse_server.turns import CALLER
 
 if TYPE_CHECKING:
     from pulse_server.service import Service
@@ -109,7 +109,7 @@ async def store_object(request: Request, service: Service) -> Response:
     announced = request.headers.get("content-length", "")
     if not announced.isdigit():
         raise InvalidRequest("the length of an object must be said beforehand", HTTPStatus.LENGTH_REQUIRED)
-    store, sender = service.store_of(run), request.scope[CALLER]
+    store, sender = service.store_of(run), CALLER.get()
     try:
         await service.spool.put(store, key, request.stream(), int(announced), sender=sender, run=run)
     except ClientDisconnect:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
@@ -14,7 +13,7 @@ from pulse_registry.log import RunState
 from pulse_registry.route import DEFAULT_OBJECT_COST, Leg, Route, plan
 from pulse_schemas import ObjectRef
 from pulse_schemas.api import LegBody, ObjectBody, RouteBody
-from pulse_server.answers import Rendered
+from pulse_server.answers import FreshRoute, Rendered
 from pulse_server.feed import RunFeed
 from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Choice, Parameter, Whole
@@ -39,13 +38,6 @@ _SIGN: Final = Choice("sign", "whether objects come with URLs", ("true", "false"
 _COST: Final = Whole(
     "object_cost", "bytes that one more object is worth", DEFAULT_OBJECT_COST, DEFAULT_OBJECT_COST, high=1 << 40
 )
-_MAX_CACHED: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    rendered: Rendered
-    fresh_until: float
 
 
 @OPERATIONS.add(
@@ -86,17 +78,14 @@ async def find_route(request: Request, service: Service) -> Response:
     cost = _COST(request) or 0
     feed = await feed_of(request, service)
     target = await _target(feed, to, base)
-    key = ("route", base, target, sign, cost)
-    cached = feed.cache.get(key)
-    if not isinstance(cached, _Answer) or cached.fresh_until <= service.urls.now:
-        state = feed.state
+    state = feed.state
+    key = ("route", state.run, state.last, base, target, sign, cost)
+    kept = service.routes.get(key)
+    if kept is None or kept.fresh_until <= service.urls.now:
         found = await service.call(plan, state, target, have=base, object_cost=cost)
-        cached = await _make(service, state, found, sign)
-        if feed.state is state:
-            if len(feed.cache) >= _MAX_CACHED:
-                feed.cache.clear()
-            feed.cache[key] = cached
-    return cached.rendered.aged(feed.age_s)
+        kept = await _make(service, state, found, sign)
+        service.routes.keep(key, kept, len(kept.rendered.body))
+    return kept.rendered.aged(feed.age_s)
 
 
 async def _target(feed: RunFeed, to: str, base: int | None) -> int:
@@ -111,13 +100,13 @@ async def _target(feed: RunFeed, to: str, base: int | None) -> int:
     return feed.state.latest.version
 
 
-async def _make(service: Service, state: RunState, found: Route, sign: bool) -> _Answer:
+async def _make(service: Service, state: RunState, found: Route, sign: bool) -> FreshRoute:
     wanted = [ref.key for leg in found.legs for ref in _objects(leg)]
     urls = Urls({}, None, float("inf"))
     if sign:
         urls = await service.urls_of(state.run, wanted)
         service.metrics.signed_bytes.labels("get").inc(found.nbytes if service.urls.signs else 0)
-    return _Answer(Rendered.of(_body(state, found, urls)), urls.fresh_until)
+    return FreshRoute(Rendered.of(_body(state, found, urls)), urls.fresh_until)
 
 
 def _body(state: RunState, found: Route, urls: Urls) -> RouteBody:
