@@ -93,24 +93,19 @@ def test_a_task_that_ends_all_the_same_is_told_loudly_and_shown(caplog: pytest.L
 
 @pytest.mark.parametrize("error", DEFECTS, ids=lambda error: type(error).__name__)
 def test_a_run_that_breaks_the_collector_keeps_it_from_no_other_run_and_from_no_other_time(error: Exception) -> None:
-    met = 0
-
     class Broken(WrapperStore):
         def list(self, prefix: str, after: str | None = None) -> Any:
-            nonlocal met
             if prefix.startswith(f"a/{keys.LEASES}"):
-                met += 1
                 raise error
             return super().list(prefix, after)
 
     store = filled(DictStore(), "a", "b")
     app = app_over(Broken(store), gc_seconds=0.01, **GC)
     with TestClient(app):
-        until(lambda: met >= 3)
+        metrics: Metrics = app.state.metrics
+        until(lambda: failed(metrics, "collect garbage") >= 3)
         until(lambda: versions(store, "b") == [4, 5])
-    metrics: Metrics = app.state.metrics
-    failures = failed(metrics, "collect garbage")
-    assert value(metrics, "pulse_gc_collections_total", outcome=type(error).__name__) == failures >= 3
+    assert (value(metrics, "pulse_gc_collections_total", outcome=type(error).__name__) or 0) >= 3
 
 
 def test_a_look_that_breaks_ends_no_following_and_those_who_wait_hear_of_what_comes() -> None:
@@ -118,11 +113,11 @@ def test_a_look_that_breaks_ends_no_following_and_those_who_wait_hear_of_what_co
     met = threading.Semaphore(0)
 
     class Broken(WrapperStore):
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: Any = None, **more: Any) -> bytes:
             if broken.is_set() and "/log/" in key:
                 met.release()
                 raise TypeError("a defect")
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, **more)
 
     script = fill(base, run_of(2))
     with running(app_over(Broken(base))) as served:
@@ -171,11 +166,11 @@ def test_a_probe_goes_on_whatever_its_question_raises() -> None:
     class Broken(DictStore):
         broken = True
 
-        def get(self, key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+        def get(self, key: str, byte_range: Any = None, **more: Any) -> bytes:
             asked.release()
             if self.broken:
                 raise TypeError("a defect")
-            return super().get(key, byte_range)
+            return super().get(key, byte_range, **more)
 
     store = Broken()
     probe = StoreProbe(store, every_s=0.001, limit_s=timedelta(hours=1).total_seconds())
