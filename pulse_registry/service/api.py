@@ -30,10 +30,12 @@ from pulse_registry.service.link import (
 )
 from pulse_registry.service.problems import error_of
 from pulse_registry.service.token import check_token, is_loopback
-from pulse_registry.service.wire import content_digest, digest_fits
+from pulse_registry.service.wire import content_digest, digest_fits, has_more_values
 from pulse_registry.store.http_dates import http_date
 from pulse_schemas.api import Problem
 
+MOST_ANSWER_VALUES: Final = 10_000
+"""Of an answer that is not a list: of a thousand URLs, some 3,000."""
 _SHOWN_CHARACTERS: Final = 2_000
 
 T = TypeVar("T", bound=BaseModel)
@@ -132,21 +134,23 @@ class ServiceApi:
         body: BaseModel | None = None,
         wait_s: float = 0.0,
         most: int = MOST_ANSWER_BYTES,
+        most_values: int = MOST_ANSWER_VALUES,
     ) -> T:
-        """Send a request and return its answer's body; see `ask`.
-
-        Raises:
-            UnsupportedFormat: the service speaks another version of the API.
-        """
+        """Send a request and return its answer's body; see `ask` and `parsed`."""
         sent = None if body is None else body.model_dump_json(exclude_none=True).encode()
-        return self.parsed(kind, self.ask(method, path, params=params, body=sent, wait_s=wait_s, most=most))
+        answer = self.ask(method, path, params=params, body=sent, wait_s=wait_s, most=most)
+        return self.parsed(kind, answer, most_values)
 
-    def parsed(self, kind: type[T], answer: Answer) -> T:
-        """Return an answer's body.
+    def parsed(self, kind: type[T], answer: Answer, most_values: int = MOST_ANSWER_VALUES) -> T:
+        """Return an answer's body, of at most so many strings, lists, objects and entries.
 
         Raises:
-            UnsupportedFormat: the service speaks another version of the API.
+            UnsupportedFormat: it has more, or the service speaks another version of the API.
         """
+        if has_more_values(answer.body, most_values):
+            raise UnsupportedFormat(
+                f"{self.url} answered with a {kind.__name__} of more than {most_values} values, which it can't be"
+            )
         try:
             return kind.model_validate_json(answer.body)
         except ValidationError as error:

@@ -18,6 +18,8 @@ from pulse_registry.store.retry import Retries
 from pulse_schemas.api import LogPage
 
 _PAGE: Final = 100
+_PAGE_VALUES: Final = 2_000
+"""Strings, lists and entries of a page: some 200 of so many records."""
 _KEPT: Final = 1024
 _KEPT_BYTES: Final = 64 << 20
 """Records, and their bytes, that are kept: what came along and is not asked for goes again."""
@@ -104,7 +106,13 @@ class Records:
         params: dict[str, str | int] = {"since": since, "limit": _PAGE}
         if wait_s:
             params["wait"] = wait_s
-        page = self._api.json(LogPage, "GET", f"{run_path(run)}/log", params=params, wait_s=wait_s)
+        page = self._api.json(
+            LogPage, "GET", f"{run_path(run)}/log", params=params, wait_s=wait_s, most_values=_PAGE_VALUES
+        )
+        if len(page.records) > _PAGE:
+            raise UnsupportedFormat(
+                f"{self._api.url} answered with {len(page.records)} records, {_PAGE} were asked for"
+            )
         if page.since != since or page.run != run:
             raise UnsupportedFormat(f"{self._api.url} answered with other records than those from {since} of {run!r}")
         sealed = [record.encode() for record in page.records]

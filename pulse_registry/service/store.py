@@ -152,10 +152,16 @@ class ServiceStore:
         run = snapshots_of(prefix)
         self._check_open()
         try:
-            found = self._api.json(SnapshotList, "GET", f"{run_path(run)}/snapshots", most=_LISTED_BYTES).snapshots
+            found = self._api.json(
+                SnapshotList,
+                "GET",
+                f"{run_path(run)}/snapshots",
+                most=_LISTED_BYTES,
+                most_values=_LISTED_BYTES,
+            ).snapshots
         except NotFound:
             found = ()
-        names = sorted(f"{run}/{keys.snapshot_key(seq)}" for seq in found)
+        names = (f"{run}/{keys.snapshot_key(seq)}" for seq in sorted(set(found)) if seq < 10**12)
         return (name for name in names if after is None or name > after)
 
     def delete(self, key: str) -> None:

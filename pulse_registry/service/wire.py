@@ -8,6 +8,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import httpx
@@ -16,10 +17,19 @@ from pulse_registry.errors import CorruptObject, StoreUnavailable
 from pulse_registry.service.link import MOST_PROBLEM_BYTES, Pace, declared_length
 from pulse_registry.store.base import ByteRange
 
+_VALUE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]', re.DOTALL)
 _SHA256: Final = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):")
 _MOST_COUNTED_BYTES: Final = 1 << 30
 """Of a body that is read to see how long it is."""
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18}|\*)")
+
+
+def has_more_values(body: bytes, most: int) -> bool:
+    """Tell whether JSON has more than so many strings, lists, objects and entries of these; none of them is made.
+
+    An empty text takes three bytes of an answer, and hundreds of who reads it.
+    """
+    return next(islice(_VALUE.finditer(body), most, None), None) is not None
 
 
 def content_digest(sha256: bytes) -> str:

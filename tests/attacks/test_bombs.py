@@ -204,7 +204,11 @@ def test_an_answer_without_end_is_given_up(what: str) -> None:
 
 def answering(document: object) -> ServiceStore:
     """Return a service's client whose every request gets the same JSON."""
-    body = json.dumps(document).encode()
+    return answering_with(json.dumps(document).encode())
+
+
+def answering_with(body: bytes) -> ServiceStore:
+    """Return a service's client whose every request gets these bytes."""
     headers = {"content-digest": content_digest(hashlib.sha256(body).digest())}
     store = ServiceStore("http://service", None, patience=Patience())
     store._api._client.close()
@@ -214,6 +218,38 @@ def answering(document: object) -> ServiceStore:
         )
     )
     return store
+
+
+LISTS: dict[str, tuple[bytes, Callable[[ServiceStore], Any]]] = {
+    "records": (b'"",', lambda store: store._records.wait("run", 1, 0)),
+    "more records than were asked for": (b'"",' * 101, lambda store: store._records.wait("run", 1, 0)),
+    "lists": (b"[],", lambda store: store._records.wait("run", 1, 0)),
+    "objects in a field that is not known": (b"{},", lambda store: store._records.wait("run", 1, 0)),
+    "texts that are urls": (b'"",', lambda store: store._links.of("run", "objects/a")),
+}
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_an_answer_takes_no_memory_for_more_values_than_were_asked_for(what: str) -> None:
+    entry, call = LISTS[what]
+    field = b"urls" if "urls" in what else b"news" if "not known" in what else b"records"
+    times = 1 if "asked" in what else 2_000_000
+    rest = b"" if field == b"records" else b',"records":[]'
+    body = b'{"run":"run","since":1,"' + field + b'":[' + (entry * times)[:-1] + b"]" + rest + b"}"
+    store = answering_with(body)
+
+    def ask() -> None:
+        with pytest.raises(UnsupportedFormat, match=r"which it can't be|were asked for"):
+            call(store)
+
+    assert peak_of(ask) < 2 * len(body) + OVERHEAD
+    store.close()
+
+
+def test_snapshots_of_numbers_that_no_record_has_are_left_out() -> None:
+    store = answering({"snapshots": [2**62, 63, 10**12, 63]})
+    assert list(store.list("run/log/snapshots/")) == ["run/log/snapshots/000000000063.json"]
+    store.close()
 
 
 @pytest.mark.parametrize("part_size", [1, 2])

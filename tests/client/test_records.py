@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -20,6 +21,7 @@ from pulse_registry.service.api import ServiceApi
 from pulse_registry.service.connect import connect
 from pulse_registry.service.records import Records
 from pulse_registry.service.store import ServiceStore
+from pulse_registry.service.wire import has_more_values
 from pulse_registry.store import MemoryStore, RetryStore, gateway_of, open_store
 from tests.client.scripted import PATIENT, Asked, Reply, Server, document, problem, serving
 from tests.waiting import HANG_S
@@ -262,3 +264,11 @@ def test_a_service_that_is_gone_is_a_typed_error() -> None:
     with pytest.raises(StoreUnavailable):
         client.get("run/head")
     client.close()
+
+
+def test_the_values_of_an_answer_are_counted_whatever_its_texts_hold() -> None:
+    body = json.dumps({"run": "run", "since": 7, "records": ['{"a":"\\"[,{","b":[1,2,{}]}' * 500] * 100}).encode()
+    assert not has_more_values(body, 2_000)
+    assert has_more_values(body, 200)
+    for nothing in (b"", b'"', b'"\\', b"\\" * 9, b"17"):
+        assert not has_more_values(nothing, 1)
