@@ -6,14 +6,19 @@ connections than threads.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.proxies import named_proxies, proxy_of
+from pulse_registry.store.s3_body import READ_BYTES, Meter, Pace
 from pulse_registry.store.s3_place import S3Place
 
 STREAM: Final = "Stream"
 """Beside ``Body`` in an answer to GetObject: urllib3's response, which can give what has come."""
+MOST_ANSWER_BYTES: Final = 8 << 20
+"""Of an answer that is no object: a page of 1,000 keys of 1,024 bytes takes 2 MiB, or 4 with all its letters coded."""
+_LEAST_PACE: Final = Pace()
 _CONNECT_S: Final = 5.0
 _CONNECTIONS: Final = 64
 _ASK_FIRST_BYTES: Final = 1 << 20
@@ -68,9 +73,55 @@ def make_client(place: S3Place, answer_s: float) -> Any:
             f"can't set up access to {place.url}: {proxy} is none that boto3 can use: write http://host:port, or take "
             "it out of the environment"
         )
+    client._endpoint.http_session = _BoundedAnswers(client._endpoint.http_session)  # botocore offers no other place
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     client.meta.events.register_last("needs-retry.s3.GetObject", _hand_out_stream)
     return client
+
+
+class _BoundedAnswers:
+    """Sends requests as botocore's own session, which reads what is no object whole, however long it is."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def send(self, request: Any) -> Any:
+        request.stream_output = True  # so that the session does not read it
+        answer = self._session.send(request)
+        answer.raw = _BoundedAnswer(answer.raw)
+        return answer
+
+
+class _BoundedAnswer:
+    """An answer as urllib3 has it, which is read to its end by `stream` alone."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def stream(self) -> Iterator[bytes]:
+        """Yield what has come of it, until it ends.
+
+        Raises:
+            ValueError: it is longer than any.
+            StoreUnavailable: it has stalled.
+        """
+        left, meter = MOST_ANSWER_BYTES, Meter(_LEAST_PACE, "the answer")
+        try:
+            while chunk := self._raw.read1(READ_BYTES):
+                left -= len(chunk)
+                if left < 0:
+                    raise ValueError(f"it is longer than {MOST_ANSWER_BYTES} bytes")
+                meter.add(len(chunk))
+                yield chunk
+        except BaseException:
+            self._raw.close()  # no other request may read the rest
+            raise
 
 
 def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:

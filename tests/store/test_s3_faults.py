@@ -24,9 +24,10 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
 )
-from pulse_registry.store import RetryStore, S3Place, S3Store, Stream
+from pulse_registry.store import RetryStore, S3Place, S3Store, Stream, s3_client
 from pulse_registry.store.retry import TOTAL_S, Retries
 from pulse_registry.store.s3_body import Pace
+from pulse_registry.store.s3_client import MOST_ANSWER_BYTES
 from tests.store.clock import Clock
 from tests.store.misbehaving import Misbehaving, Request, misbehaving
 from tests.waiting import HANG_S, NEVER_S
@@ -542,3 +543,67 @@ def test_a_completion_that_lost_the_race_is_refused() -> None:
     finish = next(request for request in server.seen if request.verb == "POST" and "uploadId" in request.path)
     assert finish.headers["If-None-Match"] == "*"
     assert answers.counts["DELETE"] == 1
+
+
+# answers without end
+
+
+def endless(status: int, sent: list[int]) -> Step:
+    """Answer with XML that goes on until the client has gone; ``sent`` holds how many bytes it was."""
+
+    def step(request: Request) -> None:
+        handler = request._handler
+        handler.send_response(status)
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        sent.append(0)
+        piece = b"<Error><Code>a</Code>" + b" " * 65_536
+        request.drop()
+        try:
+            while sent[-1] < 64 * MIB:
+                handler.wfile.write(piece)
+                sent[-1] += len(piece)
+        except OSError:
+            return
+
+    return step
+
+
+ENDLESS: dict[str, tuple[int, Callable[[S3Store], object]]] = {
+    "a list": (200, lambda store: [*store.list("")]),
+    "an error of a get": (404, lambda store: store.get("key")),
+    "an error of a list": (500, lambda store: [*store.list("")]),
+    "an error of a put": (412, lambda store: store.put("key", b"data", if_absent=True)),
+    "the answer to a put": (200, lambda store: store.put("key", b"data")),
+    "the answer to a delete": (200, lambda store: store.delete("key")),
+    "an upload that begins": (200, lambda store: store.put("key", bytes(11 * MIB))),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_answer_without_end_is_read_so_far_and_no_further(what: str) -> None:
+    status, call = ENDLESS[what]
+    sent: list[int] = []
+    with served(endless(status, sent)) as (_, store):
+        tracemalloc.start()
+        try:
+            with pytest.raises(StoreUnavailable, match=r"none of S3's.*longer than"):
+                call(store)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 3 * MOST_ANSWER_BYTES
+    # What the system's buffers held is sent, too.
+    assert all(nbytes < 64 * MIB for nbytes in sent)
+
+
+def test_an_answer_that_trickles_is_given_up() -> None:
+    def trickle(request: Request) -> None:
+        request.answer(200, b"<", length=1000)
+        while not request.hold(0.05):
+            request.raw(b" ")
+
+    with served(trickle) as (_, store), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s3_client, "_LEAST_PACE", BRIEF)
+        with pytest.raises(StoreUnavailable, match="the answer: stalled"):
+            [*store.list("")]
