@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from pulse_registry.errors import InvalidModel
+from pulse_registry.file_tensor import FileTensor
 from pulse_registry.module import module_tensors
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
 
@@ -33,8 +34,8 @@ class HasStateDict(Protocol):
         ...
 
 
-Model: TypeAlias = "HasStateDict | Mapping[str, torch.Tensor | npt.NDArray[Any]]"
-"""An ``nn.Module``, or a mapping of names to torch tensors or NumPy arrays."""
+Model: TypeAlias = "HasStateDict | Mapping[str, torch.Tensor | npt.NDArray[Any] | FileTensor]"
+"""An ``nn.Module``, or a mapping of names to torch tensors, NumPy arrays or, to be published, tensors in files."""
 PublishDtype = Literal["bf16", "keep"]
 
 _NUMPY_DTYPES: dict[str, Dtype] = {
@@ -72,7 +73,9 @@ class View:
         copied: what there is to see is a copy made for reading, so that writing into it would change nothing.
         owner: lives as long as the memory does, and takes weak references.
         identity: equal for two names of the same memory, seen in the same way.
-        tensor: the torch tensor, detached; None for a NumPy array.
+        tensor: the torch tensor, detached; None for others.
+        read: returns ``cells``.
+        part: returns cells by their flat indices, where they are not to be read as a whole.
     """
 
     name: str
@@ -83,6 +86,7 @@ class View:
     identity: tuple[Any, ...]
     tensor: Any
     read: Callable[[], np.ndarray[Any, Any]]
+    part: Callable[[int, int], np.ndarray[Any, Any]] | None = None
 
     @functools.cached_property
     def cells(self) -> np.ndarray[Any, Any]:
@@ -91,6 +95,14 @@ class View:
         It is made when it is first asked for: what works where the tensor is never does.
         """
         return self.read()
+
+    def span(self, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Return cells by their flat indices: where they are if they lie end to end there, else copied."""
+        if self.part is not None:
+            return self.part(start, stop)
+        if self.cells.flags.c_contiguous:
+            return self.cells.reshape(-1)[start:stop]
+        return np.ascontiguousarray(self.cells.flat[start:stop])
 
     @functools.cached_property
     def size(self) -> int:
@@ -214,6 +226,8 @@ def _view(name: str, value: Any) -> View:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _torch_view(torch, name, value)
+    if isinstance(value, FileTensor):
+        return _file_view(name, value)
     if not isinstance(value, np.ndarray):
         raise InvalidModel(f"tensor {name!r} is a {type(value).__name__}; torch tensors and NumPy arrays are taken")
     dtype = _numpy_dtype(value.dtype)
@@ -224,6 +238,13 @@ def _view(name: str, value: Any) -> View:
         owner = owner.base
     cells = _unsigned(value)
     return View(name, dtype, value.shape, False, owner, _identity(cells, dtype), None, lambda: cells)
+
+
+def _file_view(name: str, tensor: FileTensor) -> View:
+    def whole() -> np.ndarray[Any, Any]:
+        return tensor.cells(0, math.prod(tensor.shape)).reshape(tensor.shape)
+
+    return View(name, tensor.dtype, tensor.shape, True, tensor, tensor.identity, None, whole, tensor.cells)
 
 
 def _torch_view(torch: Any, name: str, value: Any) -> View:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import stat
 from pathlib import Path
@@ -33,15 +32,3 @@ def size_of(file: BinaryIO) -> int:
 def reader_of(file: BinaryIO) -> ReadRange:
     """Return what reads a range of an open file; it gives fewer bytes where the file has become shorter."""
     return lambda start, stop: os.pread(file.fileno(), stop - start, start)
-
-
-def map_regular(path: Path) -> mmap.mmap | None:
-    """Map a whole file, read-only; None where it is empty. Raises as ``open_regular``."""
-    with open_regular(path) as file:
-        size = size_of(file)
-        if not size:
-            return None
-        try:
-            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        except ValueError as error:
-            raise OSError(errno.EIO, "it became shorter while it was read", str(path)) from error

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from pulse_kernels import Backend, Cells
 from pulse_registry.change import Change, Changes, HostChanges
 from pulse_registry.digest import Digest
@@ -253,18 +251,17 @@ class HostShadow:
         return code_change(self._backend, change, coder, lambda: self.lent(version - 1, change.group), timeline)
 
     def _take(self, views: Mapping[str, View], version: int, group: Group) -> Change | None:
-        front = self._fronts[group.number]
+        front, tensors = self._fronts[group.number], self.geometry.layout.tensors
+        live = [views[tensors[span.tensor].name].span(span.start, span.stop) for span in group.spans]
         with front.lock:
             front.torn = True  # unless all spans arrive
-            change = self._diff(views, group)
+            change = self._diff(live, group)
             if change is not None:
                 front.changes.append((version, change))
             front.torn = False
         return change
 
-    def _diff(self, views: Mapping[str, View], group: Group) -> Change | None:
-        tensors = self.geometry.layout.tensors
-        live = [_span(views[tensors[span.tensor].name], span.start, span.stop) for span in group.spans]
+    def _diff(self, live: list[Cells], group: Group) -> Change | None:
         index, old, new, *sums = self._backend.advance_spans(live, self._weights.spans(group), group.start)
         if not len(index):
             return None
@@ -281,7 +278,7 @@ def first_shadow(
         for span, cells in zip(group.spans, weights.spans(group), strict=True):
             tensor = geometry.layout.tensors[span.tensor]
             view = views[tensor.name]
-            live = _span(view, span.start, span.stop)
+            live = view.span(span.start, span.stop)
             if view.dtype == tensor.dtype:
                 cells[:] = live
             else:
@@ -290,9 +287,3 @@ def first_shadow(
 
     digest = sum(ParallelMap(pool)(take, geometry.groups), Digest())
     return HostShadow(weights, backend, pool, version, digest)
-
-
-def _span(view: View, start: int, stop: int) -> Cells:
-    if view.cells.flags.c_contiguous:
-        return view.cells.reshape(-1)[start:stop]
-    return np.ascontiguousarray(view.cells.flat[start:stop])

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.checkpoint.source import read_checkpoint
@@ -94,13 +93,12 @@ class _Import:
         self._pool = self._stack.enter_context(ThreadPoolExecutor(THREADS, thread_name_prefix="pulse-import"))
         self._own = threading.local()
         self._state: StateFiles | None = None
-        self._whole: Mapping[str, Any] | None = None
 
     def __enter__(self) -> _Import:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._state = self._whole = None
+        self._state = None
         self._stack.close()
 
     def take(self, link: Link) -> Imported:
@@ -109,31 +107,26 @@ class _Import:
         if index is not None and index.encoding is not None:
             state = self._base()
             self._apply(link, index, index.encoding, state)
-            tensors: Mapping[str, Any] = state.tensors
         else:
-            tensors = self._whole = read_checkpoint(link.folder)
-            self._check_whole(link, index, tensors)
+            tensors = read_checkpoint(link.folder)
+            state = self._fit(Geometry(layout_of(read_model(tensors), "keep")))
+            state.read(tensors)
+            self._check_whole(link, index, state)
         number = number_of(link.version)
         step = len(self._registry.versions()) if number is None else number
         about = {"version": link.version, **({} if link.base is None else {"base_version": link.base})}
-        result = self._registry.push(step, tensors, metadata={METADATA: about})
+        result = self._registry.push(step, state.tensors, metadata={METADATA: about})
         return Imported(
             link.folder, link.version, result.version, result.changed, result.cells, result.nbytes, result.digest
         )
 
     def _base(self) -> StateFiles:
-        """Return the run's newest version in writable files."""
-        if self._whole is not None:
-            geometry = Geometry(layout_of(read_model(self._whole), "keep"))
-            state = self._fit(geometry)
-            state.take(self._whole)
-            self._whole = None
-        elif self._state is None:
+        """Return what a delta builds on, in writable files: the version before it, or the run's newest."""
+        if self._state is None:
             state = self._fit(Geometry(self._registry.layout("latest")))
             self._registry.pull("latest", into=state.tensors)
-        else:
-            state = self._state
-        return state
+            return state
+        return self._state
 
     def _fit(self, geometry: Geometry) -> StateFiles:
         if self._state is None or self._state.geometry.id != geometry.id:
@@ -147,7 +140,7 @@ class _Import:
     def _apply(self, link: Link, index: DeltaIndex, encoding: Encoding, state: StateFiles) -> None:
         cells = dict(state.stored())
         hasher = hasher_of(index.checksum or Checksum.ADLER32)
-        with frames_of(link.folder, index) as frames:
+        with frames_of(link.folder, index, self._spool) as frames:
             for frame in frames:
                 if frame.tensor not in cells:
                     raise LayoutMismatch(
@@ -166,7 +159,7 @@ class _Import:
 
             list(ParallelMap(self._pool)(apply, frames))
 
-    def _check_whole(self, link: Link, index: DeltaIndex | None, tensors: Mapping[str, Any]) -> None:
+    def _check_whole(self, link: Link, index: DeltaIndex | None, state: StateFiles) -> None:
         if index is None or index.checksum is None:
             return  # an ordinary checkpoint has none
         hasher = hasher_of(index.checksum)
@@ -180,7 +173,7 @@ class _Import:
             _compare(where, hashed.hexdigest(), wanted[name], index)
 
         names = list(wanted)
-        list(ParallelMap(self._pool)(check, names, [bytes_of(tensors[name]) for name in names]))
+        list(ParallelMap(self._pool)(check, names, [bytes_of(state.tensors[name]) for name in names]))
 
     def _frames(self) -> Frames:
         if not hasattr(self._own, "frames"):

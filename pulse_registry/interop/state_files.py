@@ -10,6 +10,7 @@ import numpy as np
 
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.checkpoint.shards import MappedShards
+from pulse_registry.file_tensor import FileTensor
 from pulse_registry.geometry import Geometry
 from pulse_registry.interop.checksum import Bytes, Checksum
 from pulse_registry.interop.frames import PIECE
@@ -49,6 +50,15 @@ class StateFiles:
         """Copy all cells from tensors of the layout."""
         for name, cells in self.stored():
             np.copyto(cells, bytes_of(tensors[name]))
+
+    def read(self, tensors: Mapping[str, FileTensor]) -> None:
+        """Read all cells from a checkpoint of the layout, once.
+
+        Raises:
+            InvalidArgument: a file can't be read, or has become shorter.
+        """
+        for name, cells in self.stored():
+            tensors[name].read_into(0, cells.data)
 
     def write_checksums(self, checksums: Mapping[str, str]) -> None:
         """Put the tensors' checksums into the room that the headers have for them."""

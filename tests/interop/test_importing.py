@@ -25,6 +25,8 @@ from pulse_registry.errors import (
 )
 from pulse_registry.interop import Form, Imported, export_chain, export_delta, import_folder, importing
 from pulse_registry.interop.checksum import Checksum
+from pulse_registry.interop.delta_files import frames_of
+from pulse_registry.interop.delta_index import read_index
 from pulse_registry.interop.frames import Encoding
 from pulse_registry.interop.links import Link, find_links, ordered
 from pulse_registry.registry import Registry
@@ -85,6 +87,42 @@ def test_what_was_exported_is_imported_with_the_same_digests(run: Run, form: For
     list(export_chain(run.registry, tmp_path, form=form))
     made = imported(DictStore(), tmp_path)
     assert [one.digest for one in made] == [version.digest for version in run.registry.versions()]
+
+
+def scribble(path: Path) -> None:
+    """Change a file's data in place, and no more."""
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    data[start:] = bytes(byte ^ 0x55 for byte in data[start:])
+    path.write_bytes(data)
+
+
+def test_a_folder_that_changes_after_its_check_is_imported_as_it_was_checked(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(export_chain(run.registry, tmp_path))
+    push, folders = Registry.push, sorted(path for path in tmp_path.iterdir() if path.is_dir())
+
+    def late(registry: Registry, step: int, *what: Any, **how: Any) -> Any:
+        for path in folders[step].glob("*.safetensors"):
+            scribble(path)
+        return push(registry, step, *what, **how)
+
+    monkeypatch.setattr(Registry, "push", late)
+    made = imported(DictStore(), tmp_path)
+    assert [one.digest for one in made] == [version.digest for version in run.registry.versions()]
+
+
+def test_frames_stay_what_they_were_when_they_were_read(tmp_path: Path) -> None:
+    write_delta(tmp_path / "delta", BITS[0], BITS[1], version="1", base="0", encoding="xor", checksum="xxh3-128")
+    index = read_index(tmp_path / "delta")
+    assert index is not None
+    with frames_of(tmp_path / "delta", index) as frames:
+        before = [bytes(frame.data) for frame in frames]
+        for path in (tmp_path / "delta").glob("*.safetensors"):
+            with path.open("r+b") as file:
+                file.write(b"\xff" * path.stat().st_size)
+        assert [bytes(frame.data) for frame in frames] == before
 
 
 def test_an_import_goes_on_where_the_run_is(run: Run, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from safetensors import safe_open
 
 from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.interop import export_chain, export_delta, export_full, import_folder
+from pulse_registry.model import numpy_dtype, read_model
 from tests.cli.helpers import bits, held, odd_model, save, step_of
 from tests.faults.harness import quick, restored
 from tests.interop import modelexpress_peer
@@ -36,7 +37,8 @@ NEEDED = ("numpy", "safetensors", "zstandard")
 def test_what_modelexpress_wrote_becomes_the_versions_that_it_had(tmp_path: Path) -> None:
     for name in ("weight_v000000", "weight_v000001"):
         shutil.copytree(VECTORS / name, tmp_path / name)
-    target, store = read_checkpoint(VECTORS / "target"), DictStore()
+    views, store = read_model(read_checkpoint(VECTORS / "target")), DictStore()
+    target = {name: view.cells.view(numpy_dtype(view.dtype)) for name, view in views.items()}
     with quick(store) as registry:
         assert [one.name for one in import_folder(registry, tmp_path)] == ["000000", "000001"]
     assert restored(store, {name: array.copy() for name, array in target.items()}) == state_of(target)

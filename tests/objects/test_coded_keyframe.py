@@ -393,7 +393,7 @@ def test_a_pull_into_a_folder_leaves_an_ordinary_checkpoint(tmp_path: Path):
     for path in (tmp_path / "out").glob("*.safetensors"):
         loaded |= load_file(path)
     assert {name: array.tobytes() for name, array in loaded.items()} == {n: a.tobytes() for n, a in model.items()}
-    assert read_checkpoint(tmp_path / "out")["w"].tobytes() == model["w"].tobytes()
+    assert read_checkpoint(tmp_path / "out")["w"].cells(0, 20_000).tobytes() == model["w"].tobytes()
 
 
 def test_a_coded_shard_is_described_by_its_coding_and_no_checkpoint_to_push(tmp_path: Path):

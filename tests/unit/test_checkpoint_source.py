@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,50 @@ def test_a_file_of_strange_sizes_is_refused_by_name(tmp_path: Path, entry: dict[
     assert "w" in str(refused.value) or "bytes" in str(refused.value)
 
 
+SHORTER = """
+import os, sys
+from pathlib import Path
+import numpy as np
+import pulse_registry
+from pulse_registry.checkpoint.source import read_checkpoint
+from safetensors.numpy import save_file
+
+folder = Path(sys.argv[1])
+path = folder / "m.safetensors"
+state = {"a": np.arange(50_000, dtype=np.float32), "b": np.arange(50_000, dtype=np.float32)}
+with pulse_registry.open(str(folder / "runs"), run="run", publish_dtype="keep", backend="reference") as registry:
+    for step in range(2):
+        for cut in (0, 4096, 200_000, 399_000):
+            save_file(state, path)
+            model = read_checkpoint(path)
+            os.truncate(path, cut)
+            try:
+                registry.push(step, model)
+            except pulse_registry.InvalidArgument as error:
+                assert "shorter" in str(error) and "m.safetensors" in str(error), error
+            else:
+                raise SystemExit("half a file was published")
+            assert len(registry.versions()) == step
+        save_file(state, path)
+        assert registry.push(step, read_checkpoint(path)).version == step
+        assert registry.load(step, framework="numpy")["b"].tobytes() == state["b"].tobytes()
+        state["b"][7] += 1
+print("alive")
+"""
+
+
+def test_a_file_that_is_cut_short_while_it_is_pushed_is_refused_and_kills_nobody(tmp_path: Path):
+    child = subprocess.run([sys.executable, "-c", SHORTER, str(tmp_path)], capture_output=True, text=True)
+    assert (child.returncode, child.stdout) == (0, "alive\n"), child.stderr
+
+
+def test_a_file_that_is_not_there_any_more_is_read_to_its_end(tmp_path: Path):
+    path = written(tmp_path / "m.safetensors")
+    tensor = read_checkpoint(path)["w"]
+    path.unlink()
+    assert tensor.cells(1, 4).tobytes() == b"bcd"
+
+
 def test_a_tensor_of_nothing_is_what_it_is(tmp_path: Path):
     path = written(tmp_path / "m.safetensors", b"", shape=[3, 0, 2], data_offsets=[0, 0])
     assert read_checkpoint(path)["w"].shape == (3, 0, 2)
@@ -63,7 +109,7 @@ def test_a_fifo_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path, name: s
 def test_a_link_is_followed_as_caches_have_them(tmp_path: Path):
     written(tmp_path / "blob")
     (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
-    assert read_checkpoint(tmp_path)["w"].tobytes() == b"abcd"
+    assert read_checkpoint(tmp_path)["w"].cells(0, 4).tobytes() == b"abcd"
 
 
 @pytest.mark.parametrize(
