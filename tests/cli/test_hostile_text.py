@@ -16,12 +16,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pulse_registry
 from pulse_registry.cli.output import print_error, print_fields, print_table, say
 from pulse_registry.cli.progress import Meter
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
-from pulse_registry.quoting import Lines, cut, json_text, printable, quoted
+from pulse_registry.quoting import Lines, cut, json_text, one_line, printable, quoted
 from pulse_registry.store import PrefixStore, open_store
 from tests.cli.conftest import Pulse
 from tests.fuzz.heads import file_of
@@ -299,3 +301,14 @@ def test_a_progress_bars_title_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> 
     assert "pull [/x]" in shown
     assert "\x1b]0;owned" not in shown
     assert "\x9b" not in shown
+
+
+@given(st.text(), st.sampled_from(["ascii", "latin-1", "utf-8", "cp1252", "utf-16"]))
+def test_whatever_the_text_what_is_shown_can_be_seen_and_said_again(text: str, encoding: str) -> None:
+    shown = printable(text, encoding)
+    assert shown.isprintable()
+    assert shown.encode(encoding).decode(encoding) == shown == printable(shown, encoding)
+    assert json.loads(json_text(text)) == text
+    assert json_text(text).isprintable()
+    assert one_line(text * 1000).isprintable()
+    assert len(one_line(text * 1000)) < 9_000
