@@ -54,6 +54,15 @@ class History(Sequence[VersionEntry]):
             raise Gone(f"version {number} of run {self._run!r} was retired and deleted; pull another version")
         return self._entries[number]
 
+    def since(self, number: int) -> Iterator[VersionEntry]:
+        """Yield the versions from a number on that are not forgotten, in steps of a few, however many there are."""
+        for at in range(max(0, number), self._count):
+            entry = self._entries.get(at)
+            if entry is None:
+                yield from (entry for other, entry in self._entries.items() if other > at)
+                return
+            yield entry
+
     def knows(self, number: int) -> bool:
         """Tell whether a version exists and is not forgotten."""
         return number in self._entries

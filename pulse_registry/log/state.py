@@ -93,6 +93,10 @@ class RunState:
         """Every committed version, retired ones too: ``versions[n]`` is version n; those forgotten raise Gone."""
         return self._versions
 
+    def versions_since(self, number: int) -> Iterator[VersionEntry]:
+        """Yield the versions from a number on, retired ones too, and not those forgotten."""
+        return self._versions.since(number)
+
     @property
     def latest(self) -> VersionEntry | None:
         """The newest version, None before the first commit."""

@@ -29,10 +29,10 @@ def version_body(state: RunState, entry: VersionEntry) -> VersionBody:
 
 def chain_body(state: RunState) -> ChainBody:
     """Return the live objects of a run, in the order of the log."""
-    return ChainBody(
+    return ChainBody.model_construct(
         run=state.run,
-        keyframes=tuple(KeyframeMark(version=k.version, nbytes=k.size) for k in state.keyframes),
-        patches=tuple(PatchMark(base=p.base, target=p.target, nbytes=p.size) for p in state.patches),
+        keyframes=tuple(KeyframeMark.model_construct(version=k.version, nbytes=k.size) for k in state.keyframes),
+        patches=tuple(PatchMark.model_construct(base=p.base, target=p.target, nbytes=p.size) for p in state.patches),
     )
 
 

@@ -259,3 +259,13 @@ def test_a_snapshot_that_no_fold_can_have_made_is_refused(change, message):
 def test_a_layout_can_change_and_change_back():
     script = chain(2).commit(layout=OTHER_LAYOUT).commit(layout=LAYOUT)
     assert [entry.layout for entry in script.state.versions] == [LAYOUT, LAYOUT, OTHER_LAYOUT, LAYOUT]
+
+
+def test_versions_from_one_on_leave_out_the_forgotten():
+    script = chain(8).retire(versions=(0, 1, 4))
+    script.delete()
+    state = script.state
+    for first in range(-1, 9):
+        expected = [entry.version for entry in state.versions[max(0, first) :]]
+        assert [entry.version for entry in state.versions_since(first)] == expected
+    assert [entry.version for entry in reversed(state.versions)] == [7, 6, 5, 3, 2]

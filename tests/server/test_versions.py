@@ -14,6 +14,7 @@ from pulse_registry.log import keys
 from pulse_registry.registry import Registry
 from pulse_registry.route import plan
 from pulse_registry.store import PrefixStore
+from pulse_server.routes import versions
 from tests.log.builders import RUN, DictStore, Script, keyframe, patch
 from tests.server.running import LAYOUT, app_over, fill, run_of, store_record
 
@@ -223,3 +224,26 @@ def test_a_route_is_found_anew_when_the_run_changes(client: TestClient, store: D
         store.get(f"{RUN}/{keys.record_key(seq)}").decode()
     ]
     assert client.get(f"{URL}/route?from=1&to=8").json()["nbytes"] == 100
+
+
+def test_a_page_ends_where_many_versions_were_looked_at_and_the_next_goes_on(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "_LOOKED", 4)
+    bodies = [client.get(f"{URL}/versions?kind=keyframe").json()]
+    while bodies[-1]["next"] is not None:
+        bodies.append(client.get(f"{URL}/versions?kind=keyframe&after={bodies[-1]['next']}").json())
+    assert [[version["version"] for version in body["versions"]] for body in bodies] == [[0], [], [9]]
+    assert [body["next"] for body in bodies] == [3, 7, None]
+
+
+def test_a_page_ends_where_its_versions_say_a_lot() -> None:
+    store, script = DictStore(), Script("wordy").epoch()
+    for _ in range(6):
+        script.commit(layout=LAYOUT.id, metadata={"note": "x" * (3 << 20)})
+    fill(store, script)
+    with TestClient(app_over(store)) as client:
+        first = client.get("/v1/runs/wordy/versions").json()
+        rest = client.get(f"/v1/runs/wordy/versions?after={first['next']}").json()
+    assert [[version["version"] for version in body["versions"]] for body in (first, rest)] == [[0, 1, 2], [3, 4, 5]]
+    assert rest["next"] is None

@@ -106,7 +106,11 @@ async def _make(service: Service, state: RunState, found: Route, sign: bool) -> 
     if sign:
         urls = await service.urls_of(state.run, wanted)
         service.metrics.signed_bytes.labels("get").inc(found.nbytes if service.urls.signs else 0)
-    return FreshRoute(Rendered.of(_body(state, found, urls)), urls.fresh_until)
+    return FreshRoute(await service.call(_render, state, found, urls), urls.fresh_until)
+
+
+def _render(state: RunState, found: Route, urls: Urls) -> Rendered:
+    return Rendered.of(_body(state, found, urls))
 
 
 def _body(state: RunState, found: Route, urls: Urls) -> RouteBody:

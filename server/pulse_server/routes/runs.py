@@ -9,6 +9,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from pulse_registry.errors import NotFound, PulseError
+from pulse_registry.log import RunState
 from pulse_registry.runs import RUN_NAME
 from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
 from pulse_server.access import Guard, Principal
@@ -18,6 +19,7 @@ from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Parameter, Whole
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN, feed_of
+from pulse_server.turns import CALLER
 
 if TYPE_CHECKING:
     from pulse_server.service import Service
@@ -111,10 +113,22 @@ async def show_run(request: Request, service: Service) -> Response:
 async def show_chain(request: Request, service: Service) -> Response:
     """Show a run's chain."""
     feed = await feed_of(request, service)
-    chain = feed.cache.get("chain")
-    if not isinstance(chain, Rendered):
-        chain = feed.cache["chain"] = Rendered.of(chain_body(feed.state))
+    kept = feed.cache.get("chain")
+    if isinstance(kept, Rendered):
+        return kept.aged(feed.age_s)
+    state, mine = feed.state, ("chain", feed.state.last, CALLER.get())  # nobody waits in another's line for it
+    task = feed.reading.get(mine)
+    if task is None:
+        task = feed.reading[mine] = asyncio.create_task(service.call(_chain, state))
+        task.add_done_callback(lambda _: feed.reading.pop(mine, None))
+    chain = await asyncio.shield(task)
+    if feed.state is state:
+        feed.cache["chain"] = chain
     return chain.aged(feed.age_s)
+
+
+def _chain(state: RunState) -> Rendered:
+    return Rendered.of(chain_body(state))
 
 
 async def _listed(service: Service, run: str) -> RunBody | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
@@ -11,7 +10,7 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import NotFound
 from pulse_registry.log import RunState
-from pulse_schemas import VersionEntry
+from pulse_schemas import VersionEntry, canonical_json
 from pulse_schemas.api import VersionBody, VersionPage
 from pulse_server.answers import Rendered, no_content
 from pulse_server.bodies import version_body
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 
 OPERATIONS: Final = Operations("versions")
 _STEP: Final = 2**63 - 1
+_LOOKED: Final = 10_000
+"""Versions that are looked at for one page."""
+_PAGE_BYTES: Final = 8 << 20
+"""Of metadata in one page, but for its last version's."""
 _VERSION: Final = Parameter(
     "version",
     "`latest`, a number, or `step:` and the trainer's label",
@@ -79,7 +82,8 @@ async def show_version(request: Request, service: Service) -> Response:
         "List versions, oldest first",
         {
             200: Says(
-                "A page of versions. Retired ones are left out.",
+                "A page of versions, which may have fewer than `limit`, or none, where others follow. Retired ones are "
+                "left out.",
                 VersionPage(run=examples.RUN, versions=(examples.VERSION,), next=None, age_s=0.1),
             )
         },
@@ -92,17 +96,7 @@ async def list_versions(request: Request, service: Service) -> Response:
     limit = _LIMIT(request) or 1
     wanted = _Filter(request)
     feed = await feed_of(request, service)
-    page: list[VersionBody] = []
-    more = False
-    for version in wanted.found(feed.state):
-        if len(page) == limit:
-            more = True
-            break
-        page.append(version)
-    body = VersionPage.model_construct(
-        run=feed.run, versions=tuple(page), next=page[-1].version if more else None, age_s=round(feed.age_s, 3)
-    )
-    return Rendered.of(body)
+    return await service.call(wanted.page, feed.state, limit, feed.age_s)
 
 
 class _Filter:
@@ -114,15 +108,32 @@ class _Filter:
         self._kind = _KIND(request)
         self._low, self._high = _MIN_STEP(request), _MAX_STEP(request)
 
-    def found(self, state: RunState) -> Iterator[VersionBody]:
-        """Yield them, oldest first."""
-        for entry in state.versions[self._first :]:
-            fits = (self._low is None or self._low <= entry.step) and (self._high is None or entry.step <= self._high)
-            if not fits or state.is_retired(entry.version):
+    def page(self, state: RunState, limit: int, age_s: float) -> Rendered:
+        """Return a page of them, oldest first: it ends early where many were looked at, or they say a lot."""
+        page: list[VersionBody] = []
+        last, nbytes = self._first - 1, 0
+        following: int | None = None
+        for looked, entry in enumerate(state.versions_since(self._first)):
+            if looked == _LOOKED or nbytes > _PAGE_BYTES:
+                following = last
+                break
+            last = entry.version
+            if not self._fits(entry) or state.is_retired(entry.version):
                 continue
             body = version_body(state, entry)
-            if self._kind is None or body.kind == self._kind:
-                yield body
+            if self._kind is not None and body.kind != self._kind:
+                continue
+            if len(page) == limit:
+                following = page[-1].version
+                break
+            nbytes += len(canonical_json(body.metadata)) if body.metadata else 0
+            page.append(body)
+        return Rendered.of(
+            VersionPage.model_construct(run=state.run, versions=tuple(page), next=following, age_s=round(age_s, 3))
+        )
+
+    def _fits(self, entry: VersionEntry) -> bool:
+        return (self._low is None or self._low <= entry.step) and (self._high is None or entry.step <= self._high)
 
 
 async def _show(feed: RunFeed, name: str) -> Response:
