@@ -8,7 +8,7 @@ The shards of a coded keyframe are smaller files of the same names, which only t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -19,16 +19,20 @@ from blake3 import blake3
 from pulse_kernels import Cells
 from pulse_kernels.exponents import exponent_loops
 from pulse_registry.coding import CodedStream, KeyframeCoding, parts_of
-from pulse_registry.errors import CorruptObject
+from pulse_registry.errors import CorruptObject, InvalidModel
 from pulse_registry.geometry import Geometry, Group
 from pulse_registry.log.keys import keyframe_key
-from pulse_registry.pieces import PIECE_BYTES, Coding, PieceHasher, Pieces, ShardCoding
+from pulse_registry.pieces import MOST_INDEX_BYTES, PIECE_BYTES, Coding, PieceHasher, Pieces, ShardCoding
 from pulse_registry.safetensors_header import header_bytes, tensor_entry
 from pulse_registry.store import Store, Stream, create
 from pulse_schemas import KeyframeRef, ObjectRef, canonical_json
 
 SHARD_BYTES = 1 << 30
 """A shard takes tensors until the next one would take it past this size."""
+MOST_SHARDS = 36_000
+"""Of a keyframe: each takes up to 209 bytes of the record, which has at most 8 MiB."""
+_PIECE_IN_INDEX, _NAME_IN_INDEX, _INDEX_BESIDES = 80, 64, 512
+"""Bytes in an index, at most: of a piece, its hash and size; of a tensor, beside its name; of a shard besides."""
 INDEX_NAME = "model.safetensors.index.json"
 
 
@@ -149,10 +153,12 @@ def write_keyframe(
         piece_bytes: of what a plain shard's pieces are, which readers fetch and check one by one; even.
 
     Raises:
+        InvalidModel: readers would take neither the record nor the index of so many shards; nothing was written.
         Conflict: the cells changed while they were coded.
         StoreUnavailable: as the store.
     """
     shards = shards_of(geometry, shard_bytes)
+    _check_readable(geometry, shards, piece_bytes)
     refs, hashes, coded = [], {}, {}
     for shard in shards:
         plain = _ShardStream(geometry, shard, cells_of, piece_bytes)
@@ -172,6 +178,17 @@ def write_keyframe(
     create(store, key, index)
     index_ref = ObjectRef(key=key, size=len(index), blake3=blake3(index).hexdigest())
     return KeyframeRef(version=version, index=index_ref, shards=tuple(refs))
+
+
+def _check_readable(geometry: Geometry, shards: Sequence[Shard], piece_bytes: int) -> None:
+    """Check that readers will take what a keyframe's record and index will be, before anything is written."""
+    if len(shards) > MOST_SHARDS:
+        raise InvalidModel(f"a keyframe has at most {MOST_SHARDS:,} shards, and this one would have {len(shards):,}")
+    pieces = sum(-(-shard.nbytes // piece_bytes) for shard in shards)
+    names = sum(len(tensor.name.encode()) for tensor in geometry.layout.tensors)
+    most = _PIECE_IN_INDEX * pieces + _NAME_IN_INDEX * len(geometry.sizes) + 2 * names + _INDEX_BESIDES * len(shards)
+    if most > MOST_INDEX_BYTES:
+        raise InvalidModel(f"a keyframe's index has at most {MOST_INDEX_BYTES:,} bytes, and this one up to {most:,}")
 
 
 def check_shards(geometry: Geometry, ref: KeyframeRef, headers: list[bytes]) -> list[Shard]:

@@ -25,6 +25,7 @@ from pulse_registry.geometry import Geometry, Group
 from pulse_registry.keyframe import write_keyframe
 from pulse_registry.layout_change import first_difference
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId, RunState
+from pulse_registry.log.documents import LAYOUT
 from pulse_registry.log.keys import layout_key
 from pulse_registry.model import Model, View, layout_of, read_model
 from pulse_registry.patch_upload import store_patch
@@ -394,7 +395,12 @@ class Publisher:
     def _store_keyframe(self, job: Job, write_id: str) -> KeyframeRef:
         geometry, store = job.shadow.geometry, self._staging.store
         if geometry.id not in self._stored_layouts:
-            create(store, layout_key(geometry.id), geometry.layout.canonical())
+            layout = geometry.layout.canonical()
+            if len(layout) > LAYOUT:
+                raise InvalidModel(
+                    f"a layout has at most {LAYOUT:,} bytes, and the model's names and shapes take {len(layout):,}"
+                )
+            create(store, layout_key(geometry.id), layout)
             self._stored_layouts.add(geometry.id)
         return self._write_keyframe(geometry, job.version, write_id, self._cells_of(job.shadow, job.version))
 

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
 from pulse_registry.log import keys
-from pulse_registry.log.documents import RECORD
+from pulse_registry.log.documents import LAYOUT, RECORD
 from pulse_registry.store import create
 from pulse_schemas import DeleteRecord, RetireRecord, SchemaError, unseal_record
 from pulse_schemas.api import Appended, LogPage, SnapshotList
@@ -229,6 +229,8 @@ async def read_layout(request: Request, service: Service) -> Response:
 async def store_layout(request: Request, service: Service) -> Response:
     """Store a layout."""
     run, layout_id, data = RUN(request), LAYOUT_ID(request), await request.body()
+    if len(data) > LAYOUT:
+        raise InvalidArgument(f"run {run!r}: a layout has at most {LAYOUT:,} bytes, and this {len(data):,}")
     hashed = await service.call(lambda: blake3(data).hexdigest())
     if hashed != layout_id:
         raise InvalidArgument(f"run {run!r}: the layout hashes to {hashed}, not to {layout_id}")
