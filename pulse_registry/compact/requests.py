@@ -10,6 +10,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from itertools import islice
+from typing import Final
 
 from pulse_registry.compact.ladder import Merge, patch_of
 from pulse_registry.errors import AccessDenied, AlreadyExists, Gone, InvalidArgument, NotFound
@@ -20,6 +22,8 @@ from pulse_schemas import DirectRequest
 
 _logger = logging.getLogger(__name__)
 
+MOST: Final = 100_000
+"""Requests that are looked at, however many there are."""
 LIFE = timedelta(days=7)
 """A request that nobody renewed for so long is forgotten."""
 
@@ -83,7 +87,7 @@ class Requests:
 
     def _listed(self) -> Mapping[str, tuple[int, int]]:
         try:
-            found = {key: keys.requested(key) for key in self._store.list(keys.REQUESTS)}
+            found = {key: keys.requested(key) for key in islice(self._store.list(keys.REQUESTS), MOST)}
         except (InvalidArgument, AccessDenied) as error:
             _logger.info("requests for direct patches can't be listed here: %s", error)
             return {}

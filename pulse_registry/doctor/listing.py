@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Evidence, Finding, ok, unsafe, warn
@@ -26,8 +26,8 @@ def listings_are_complete(store: Store, context: Context) -> Finding:
     keys = _fill(store, context)
     wrong = 0
     for prefix in (_LOG, _LOG[:-2], f"{_LOG}00000000000", f"{_LOG}none"):
-        wrong += [*context.observer.list(prefix)] != [key for key in keys if key.startswith(prefix)]
-    listed = [*store.list(_LOG)]
+        wrong += _first(context.observer.list(prefix), keys) != [key for key in keys if key.startswith(prefix)]
+    listed = _first(store.list(_LOG), keys)
     evidence: Evidence = {
         "keys": len(keys),
         "missing": len(set(keys) - set(listed)),
@@ -45,7 +45,7 @@ def listings_go_on_after_a_key(store: Store, context: Context) -> Finding:
     """List what comes after a key, after a string between two keys, and after the last one."""
     keys = _fill(store, context)
     starts = (keys[0], keys[len(keys) // 2], keys[-2], keys[-1], f"{keys[0]}0", f"{_LOG}0", f"{_LOG}~")
-    wrong = sum([*store.list(_LOG, start)] != [key for key in keys if key > start] for start in starts)
+    wrong = sum(_first(store.list(_LOG, start), keys) != [key for key in keys if key > start] for start in starts)
     evidence: Evidence = {"listings": len(starts), "wrong": wrong}
     if wrong:
         return unsafe("a listing that should go on after a key begins elsewhere", _WAY_OUT, evidence)
@@ -68,9 +68,14 @@ def names_that_begin_alike_are_listed(store: Store, context: Context) -> Finding
     return ok("folders whose names begin alike are listed in code-point order", evidence)
 
 
+def _first(listed: Iterator[str], keys: Sequence[str]) -> list[str]:
+    """Return the beginning of a listing, which might have no end: three times the keys that there are."""
+    return [*islice(listed, 3 * len(keys))]
+
+
 def _listed(context: Context, start: str) -> Sequence[str] | None:
     try:
-        return [*context.bare.list(_ALIKE, start or None)]
+        return _first(context.bare.list(_ALIKE, start or None), _NAMES)
     except StoreUnavailable:
         return None
 

@@ -11,13 +11,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.gc.leases import Leases, read_leases
 from pulse_registry.gc.plan import Needs, Plan, can_be_named, harm, plan_gc
 from pulse_registry.gc.policy import Policy
-from pulse_registry.gc.survey import BATCH, Map, Survey, first_younger, survey
+from pulse_registry.gc.survey import BATCH, MOST, Map, Survey, first_younger, survey
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState, StoreClock, keys
 from pulse_registry.log.keys import versions_of
 from pulse_schemas import DeleteRecord, RetireRecord
@@ -130,7 +131,8 @@ class Collector:
         )
         needs = Needs(leases.held, self._young_from(state, now, policy), tuple(found.orphans))
         plan = plan_gc(state, policy, needs)
-        snapshots = sorted(key for key in self._store.list(keys.SNAPSHOTS) if keys.snapshot_seq(key) is not None)
+        listed = islice(self._store.list(keys.SNAPSHOTS), MOST)  # the oldest; the next collection goes on
+        snapshots = sorted(key for key in listed if keys.snapshot_seq(key) is not None)
         collected = Collected(
             plan=plan,
             held=leases.held,

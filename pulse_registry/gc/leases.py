@@ -6,12 +6,13 @@ import functools
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from pulse_registry.checked import checked
 from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.gc.policy import Policy
-from pulse_registry.gc.survey import Map
+from pulse_registry.gc.survey import BATCH, MOST, Map
 from pulse_registry.log import StoreClock, keys
 from pulse_registry.log.documents import read_document
 from pulse_schemas import Fault, Lease, SchemaError
@@ -30,7 +31,7 @@ class Leases:
 
     Attributes:
         held: the version that each reader with a living lease holds.
-        dead: keys of leases that have run out, and of what is no lease and old.
+        dead: keys of leases that have run out, and of what is no lease and old; the first of them, if they are many.
     """
 
     held: dict[str, int] = field(default_factory=dict)
@@ -41,6 +42,7 @@ def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy
     """Read the leases of a run: a LIST, and a GET and a HEAD each.
 
     Raises:
+        CorruptObject: more readers hold a lease than there can be.
         UnsupportedFormat: a newer release wrote one of them, so that nobody knows what it asks for.
         AccessDenied, StoreUnavailable: the store did not do it.
     """
@@ -57,17 +59,23 @@ def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy
             _logger.warning("run %s: %s is no lease, and keeps nothing: %s", run, key, error)
             return written, None
 
-    listed = list(store.list(keys.LEASES))
-    found = Leases()
-    for key, one in zip(listed, each(read, listed), strict=True):
-        if one is None:
-            continue
-        written, lease = one
-        seconds = policy.orphan_seconds if lease is None else lease.seconds
-        if now - written > timedelta(seconds=seconds) + _ROUNDED:
-            found.dead.append(key)
-        elif lease is not None:
-            found.held[lease.reader] = lease.version
+    listed, found = store.list(keys.LEASES), Leases()
+    while batch := list(islice(listed, BATCH)):
+        for key, one in zip(batch, each(read, batch), strict=True):
+            if one is None:
+                continue
+            written, lease = one
+            seconds = policy.orphan_seconds if lease is None else lease.seconds
+            if now - written > timedelta(seconds=seconds) + _ROUNDED:
+                if len(found.dead) < MOST:
+                    found.dead.append(key)
+            elif lease is not None:
+                found.held[lease.reader] = lease.version
+        if len(found.held) > MOST:
+            raise CorruptObject(
+                f"run {run!r}: more than {MOST:,} leases are alive under {keys.LEASES}, and none of them may be passed "
+                "over: nothing was retired; delete those that are no reader's"
+            )
     return found
 
 

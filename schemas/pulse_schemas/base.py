@@ -228,14 +228,15 @@ def open_sealed(data: bytes) -> Sealed:
     )
     if not data.startswith(_SEAL_HASH) or joint != _SEAL_BODY or not data.endswith(_SEAL_END):
         raise SchemaError("not a sealed document")
-    content = data[body : -len(_SEAL_END)]
-    if blake3(content).hexdigest().encode() != found:
+    end = len(data) - len(_SEAL_END)
+    # Of a long document there is one copy: its body.
+    if blake3(memoryview(data)[body:end]).hexdigest().encode() != found:
         raise SchemaError("the seal does not fit: the document was changed or cut")
-    signed = _SIGNATURE.match(content, max(0, len(content) - _SIGNATURE_LENGTH))
+    signed = _SIGNATURE.match(data[max(body, end - _SIGNATURE_LENGTH) : end])
     if signed is None:
-        return Sealed(content)
+        return Sealed(data[body:end])
     key, value = (bytes.fromhex(part.decode()) for part in signed.groups())
-    return Sealed(content[: signed.start()], Signature(key, value))
+    return Sealed(data[body : end - _SIGNATURE_LENGTH], Signature(key, value))
 
 
 def sealed_body(data: bytes) -> bytes:

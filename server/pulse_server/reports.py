@@ -15,8 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from itertools import accumulate, repeat
+from heapq import nlargest
+from itertools import accumulate, islice, repeat
 from math import inf
+from operator import itemgetter
 from typing import Final
 
 from pydantic import ValidationError
@@ -32,6 +34,7 @@ MAX_WORKERS: Final = 10_000
 """Workers of a run that are listed, and gone ones that are remembered."""
 MAX_BYTES: Final = 16 << 20
 """Of a run's reports as a replica shares them, and of those that it keeps of the others."""
+_MOST_REPLICAS: Final = 1000
 _QUIET_S: Final = 60.0
 """How often what others wrote is read unasked, of a run that has no workers as far as is known."""
 
@@ -213,7 +216,7 @@ class Reports:
         found: dict[str, WorkerNote] = {}
         left: dict[str, str] = {}
         nbytes = 0
-        for key in [*self._store.list(f"{run}/reports/")]:
+        for key in [*islice(self._store.list(f"{run}/reports/"), _MOST_REPLICAS)]:
             if key == self._key(run):
                 continue
             file, size = self._read(key)
@@ -226,8 +229,10 @@ class Reports:
                     found[worker] = note
             for worker, when in gone.items():
                 left[worker] = max(when, left.get(worker, ""))
-        if nbytes > self._max_bytes:
-            found = {note.worker: note for note in _fairest(found.values(), self._max, self._max_bytes)}
+            if nbytes > self._max_bytes:  # at once: what a hundred replicas wrote is not in memory together
+                found = {note.worker: note for note in _fairest(found.values(), self._max, self._max_bytes)}
+            if len(left) > self._max:
+                left = dict(nlargest(self._max, left.items(), key=itemgetter(1)))
         with self._lock:
             self._others[run] = _Others(self._clock(), found, left)
 

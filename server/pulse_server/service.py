@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from typing import Final, ParamSpec, TypeVar
 
 from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUnavailable
@@ -54,6 +55,8 @@ _CALLS: Final = 12
 _CHECKERS: Final = 8
 _KEPT_BYTES: Final = 32 << 20
 _LIST_S: Final = 3.0
+_MOST_RUNS: Final = 100_000
+"""Runs that are listed: each takes a request to find."""
 _RETRY_S: Final = 1.0
 """For the store: clients wait 20 s for an answer, and try again themselves."""
 _MAX_LAYOUTS: Final = 1_000
@@ -204,7 +207,8 @@ class Service:
         """
         now = asyncio.get_running_loop().time()
         if self._runs is None or (self._runs.done() and (now > self._runs_until or self._runs.exception())):
-            self._runs = begin_for_all(self.call(lambda: sorted(list_runs(self.store))), "list runs")
+            listing = self.call(lambda: sorted(islice(list_runs(self.store), _MOST_RUNS)))
+            self._runs = begin_for_all(listing, "list runs")
             self._runs_until = now + _LIST_S
         return await asyncio.shield(self._runs)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from blake3 import blake3
@@ -34,6 +36,9 @@ OPERATIONS: Final = Operations("log")
 _SINCE: Final = Whole("since", "the first record", 43, 0)
 _LIMIT: Final = Whole("limit", "how many at most", 100, 100, 1, 1000)
 _WAIT: Final = wait_parameter("record `since`")
+_MOST_LISTED: Final = 1 << 20
+_MOST_SNAPSHOTS: Final = 10_000
+"""The newest of a listing, which might have no end: readers look at eight."""
 _READ_TOGETHER: Final = 32
 """Records that are in memory together though a page may end before them."""
 _PAGE_BYTES: Final = 8 << 20
@@ -177,7 +182,8 @@ async def read_head(request: Request, service: Service) -> Response:
 async def list_snapshots(request: Request, service: Service) -> Response:
     """List snapshots."""
     store = service.store_of(RUN(request))
-    found = await service.call(lambda: [*map(keys.snapshot_seq, store.list(keys.SNAPSHOTS))])
+    listed = islice(store.list(keys.SNAPSHOTS), _MOST_LISTED)
+    found = await service.call(lambda: deque(map(keys.snapshot_seq, listed), maxlen=_MOST_SNAPSHOTS))
     return Rendered.of(SnapshotList(snapshots=tuple(seq for seq in found if seq is not None)))
 
 
