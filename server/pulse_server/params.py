@@ -172,6 +172,8 @@ def query_of(request: Request) -> Mapping[str, str]:
 
 
 def _parsed(query: bytes) -> Mapping[str, str]:
+    if len(query) > _MAX_QUERY:
+        raise _invalid(f"the query is longer than {_MAX_QUERY:,} bytes")
     try:
         return MappingProxyType(
             dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
@@ -182,7 +184,7 @@ def _parsed(query: bytes) -> Mapping[str, str]:
 
 # Hundreds of workers ask the same thing, in the same words.
 _SHORT_QUERY: Final = 256
-_MAX_FIELDS: Final = 64
+_MAX_QUERY, _MAX_FIELDS = 8 << 10, 64
 _SHORT: Final = lru_cache(maxsize=4096)(_parsed)
 
 AnyParameter = Parameter | Whole | Choice

@@ -159,6 +159,12 @@ def test_one_pattern_of_several_is_enough(run: str, patterns: list[str]) -> None
     )
 
 
+def test_no_name_is_matched_for_hours() -> None:
+    pattern = "*" + "a*" * 20 + "b"
+    assert not principal_for((pattern,)).may("read", "a" * 128)
+    assert principal_for((pattern,)).may("read", "a" * 127 + "b")
+
+
 @pytest.mark.parametrize(
     ("scope", "run", "needed", "refusal"),
     [
