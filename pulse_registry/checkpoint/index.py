@@ -15,6 +15,8 @@ INDEX_LIMIT = 64 << 20
 """Bytes of an index that are read: half a million tensors, where a model of 10^12 weights has some 10^5. What it is in
 memory takes at most 20 times as much."""
 _SHARD = re.compile(r"[^/\\\0]+\.safetensors")
+_MOST_NAME = 255
+"""Bytes of a file's name that file systems have."""
 
 
 class IndexFault(ValueError):
@@ -51,6 +53,10 @@ def parse_index_file(data: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     if not isinstance(weight_map, dict) or not isinstance(metadata, dict):
         raise IndexFault("it has no weight_map, or metadata that are none")
     for name, shard in weight_map.items():
-        if not isinstance(shard, str) or not _SHARD.fullmatch(shard) or not name:
+        if not isinstance(shard, str) or not _is_name(shard) or not name:
             raise IndexFault(f"tensor {quoted(name)} is said to be in {quoted(shard)}, which is no file beside it")
     return metadata, weight_map
+
+
+def _is_name(shard: str) -> bool:
+    return len(shard) <= _MOST_NAME and len(shard.encode()) <= _MOST_NAME and _SHARD.fullmatch(shard) is not None
