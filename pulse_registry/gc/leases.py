@@ -51,10 +51,13 @@ def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy
         try:
             # The time first: a lease that is renewed in between counts with its old time, and another look finds it.
             written = clock.written(key)
+        except (NotFound, CorruptObject):
+            return None  # its reader has closed, or it is no object any more
+        try:
             fetch = functools.partial(read_document, store, key)
             return written, checked(fetch, functools.partial(_unsealed, run, key))
         except NotFound:
-            return None  # its reader has closed
+            return None
         except CorruptObject as error:
             _logger.warning("run %s: %s is no lease, and keeps nothing: %s", run, key, error)
             return written, None

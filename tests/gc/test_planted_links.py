@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.gc import Policy
-from pulse_registry.store import FileStore, PrefixStore
+from pulse_registry.log import keys
+from pulse_registry.store import FileStore, PrefixStore, WrapperStore
 from tests.gc.world import World
 
 AT_ONCE = Policy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
@@ -54,3 +56,24 @@ def test_a_collection_passes_by_what_is_planted_and_deletes_the_rest(tmp_path: P
     os.mkfifo(tmp_path / "root/head.new")
     assert sum(world.collect(AT_ONCE, through=lambda _: files).deleted for _ in range(2)) > 5
     assert tree(outside) == {"notes": b"of nobody here"}
+
+
+def test_a_lease_that_becomes_a_link_while_it_is_looked_at_keeps_nothing(tmp_path: Path) -> None:
+    world = World().commits(4)
+    world.lease("reader", 0)
+    files = FileStore(tmp_path / "root")
+    for key, data in world.store.objects.items():
+        files.put(key, data)
+
+    class Planting(WrapperStore):
+        def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+            listed = [*super().list(prefix, after)]
+            for key in listed:
+                if key.startswith(keys.LEASES):
+                    (tmp_path / "root" / key).unlink()
+                    (tmp_path / "root" / key).symlink_to(tmp_path / "outside")
+            return iter(listed)
+
+    (tmp_path / "outside").write_bytes(b"of nobody here")
+    assert world.collect(AT_ONCE, through=lambda _: Planting(files)).held == {}
+    assert (tmp_path / "outside").read_bytes() == b"of nobody here"
