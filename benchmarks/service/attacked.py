@@ -50,7 +50,7 @@ class Attacked:
     push_every_s: float = 0.5
     senders: int = 4
     stalled: int = 40
-    body_bytes: int = 16 << 20
+    body_bytes: int = 8 << 20
     names: int = 1_500
     attacks: str = ",".join(ATTACKS)
 

@@ -51,7 +51,7 @@ class Target:
     run: str
     senders: int = 4
     stalled: int = 40
-    body_bytes: int = 16 << 20
+    body_bytes: int = 8 << 20
     names: int = 1_500
     attacks: str = ",".join(ATTACKS)
 

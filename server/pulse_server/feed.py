@@ -54,6 +54,7 @@ class RunFeed:
         latest: the newest version as an answer, None before there is one.
         cache: a few answers made of this state, by what was asked; emptied when it changes.
         reading: pages of the log that are being read, by what was asked and by whom.
+        listing, listed, listed_at: the list of workers that is being made, the last one, and when that was begun.
         users: how many rely on this very object; it is not dropped meanwhile.
         edition: a number that changes when those who follow the run's workers should look at them again.
         on_idle: called when nobody has asked for so long that the feed stops following.
@@ -87,6 +88,8 @@ class RunFeed:
         self.latest: Rendered | None = None
         self.cache: dict[object, object] = {}
         self.reading: dict[object, asyncio.Task[Rendered]] = {}
+        self.listing: asyncio.Task[bytes] | None = None
+        self.listed, self.listed_at = b"", float("-inf")
         self.users = 0
         self.edition = 0
         self.on_idle: Callable[[RunFeed], None] = lambda feed: None

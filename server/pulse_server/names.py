@@ -22,6 +22,11 @@ def whole_name(principal: Principal, name: str) -> str:
     return name if principal.may("admin") else f"{principal.id}:{name}"
 
 
+def join_name(token: str, name: str) -> str:
+    """Return the whole name that `split_name` takes apart."""
+    return f"{token}:{name}" if token else name
+
+
 def split_name(whole: str) -> tuple[str, str]:
     """Return a whole name's token, "" where it has none, and what that token calls it."""
     found = _WHOLE.fullmatch(whole)

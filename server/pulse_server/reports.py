@@ -28,13 +28,15 @@ from pulse_registry.log import Clock, RunState, timestamp
 from pulse_registry.store import Store
 from pulse_schemas.api import ReportFile, WorkerBody, WorkerList, WorkerNote, WorkerReport
 from pulse_server.metrics import RunFigures
-from pulse_server.names import split_name
+from pulse_server.names import join_name, split_name
 
 MAX_WORKERS: Final = 10_000
 """Workers of a run that are listed, and gone ones that are remembered."""
 MAX_BYTES: Final = 16 << 20
 """Of a run's reports as a replica shares them, and of those that it keeps of the others."""
 _MOST_REPLICAS: Final = 1000
+_AVOIDED_BYTES: Final = 1 << 10
+"""Of the keys that one worker avoided, which are listed; a dozen of ours fit."""
 _QUIET_S: Final = 60.0
 """How often what others wrote is read unasked, of a run that has no workers as far as is known."""
 
@@ -110,7 +112,8 @@ class Reports:
             if known is not None and lives:
                 note = known.model_copy(update={"digest": report.digest, "reported_at": now})
             else:
-                note = WorkerNote(**report.model_dump(), seconds=report.seconds, worker=worker, reported_at=now)
+                told = report.model_dump() | {"avoided": _first(report.avoided), "seconds": report.seconds}
+                note = WorkerNote(**told, worker=worker, reported_at=now)
             self._gone.get(run, OrderedDict()).pop(worker, None)
             self._own.setdefault(run, {})[worker] = note
             self._dirty.add(run)
@@ -184,16 +187,30 @@ class Reports:
     def listed(self, state: RunState) -> WorkerList:
         """Return the workers of a run by name, as far as this replica knows; asks nothing of the store."""
         run = state.run
-        with self._lock:
-            found = self._listed(run)
+        found = self._listed(run)
         told = [*map(partial(_told, state), _fairest(found.values(), self._max, inf))]
         return WorkerList(run=run, workers=tuple(sorted(told, key=lambda worker: (worker.worker, worker.token))))
 
+    def listing(self, state: RunState) -> bytes:
+        """Return what `listed` does as it is answered, in `MAX_BYTES` or so.
+
+        Of many workers it takes long: call it in a thread. It is made worker by worker, so that others come between.
+        """
+        listed = self.listed(state)
+        lines = [worker.model_dump_json().encode() for worker in listed.workers]
+        if sum(map(len, lines)) > self._max_bytes:
+            fair = {note.worker for note in _fairest(self._listed(state.run).values(), self._max, self._max_bytes)}
+            told = zip(lines, listed.workers, strict=True)
+            lines = [line for line, one in told if join_name(one.token, one.worker) in fair]
+        head, _, tail = WorkerList(run=state.run, workers=()).model_dump_json().encode().rpartition(b"[]")
+        return b"".join((head, b"[", b",".join(lines), b"]", tail))
+
     def figures(self, state: RunState, log_age_s: float) -> RunFigures:
         """Return how a run and its workers stand."""
-        workers = self.listed(state).workers
-        staleness = max((worker.staleness for worker in workers), default=0)
-        return RunFigures(state.run, len(state.versions) - 1, log_age_s, len(workers), staleness)
+        newest = len(state.versions) - 1
+        served = [note.version for note in self._listed(state.run).values()]
+        staleness = max(0, newest - min(served, default=newest))
+        return RunFigures(state.run, newest, log_age_s, min(len(served), self._max), staleness)
 
     def is_stale(self, run: str) -> bool:
         """Tell whether what the other replicas wrote should be read anew before the run's workers are listed."""
@@ -203,8 +220,7 @@ class Reports:
         """Tell whether that should be read although nobody asks: so that figures don't stand still where workers are,
         and now and then where none is known.
         """
-        with self._lock:
-            pause = self._share_s if self._listed(run) else max(self._share_s, _QUIET_S)
+        pause = self._share_s if self._listed(run) else max(self._share_s, _QUIET_S)
         return self._age_s(run) >= pause
 
     def gather(self, run: str) -> None:
@@ -287,20 +303,18 @@ class Reports:
             return self._clock() - self._others.get(run, _NOTHING).read_at
 
     def _listed(self, run: str) -> Notes:
-        """Return the newest note of each worker that is listed; the lock is held."""
+        """Return the newest note of each worker that is listed."""
         since = self._since()
-        names = {**self._others.get(run, _NOTHING).notes, **self._own.get(run, {})}
-        return {worker: note for worker in names if (note := self._known(run, worker, since)) is not None}
+        with self._lock:  # which the event loop waits for: not for as long as thousands of notes take
+            heard, left = dict(self._own.get(run, {})), dict(self._gone.get(run, {}))
+            others = self._others.get(run, _NOTHING)
+        known = ((worker, _newest(worker, heard, left, others, since)) for worker in {**others.notes, **heard})
+        return {worker: note for worker, note in known if note is not None}
 
     def _known(self, run: str, worker: str, since: str) -> WorkerNote | None:
         """Return a worker's newest note if it is not older than ``since``, nor than its going; the lock is held."""
-        heard: Notes = self._own.get(run, {})
-        left: Gone = self._gone.get(run, {})
         others = self._others.get(run, _NOTHING)
-        own, other = heard.get(worker), others.notes.get(worker)
-        newest = own if other is None or (own is not None and own.reported_at >= other.reported_at) else other
-        gone = max(left.get(worker, ""), others.gone.get(worker, ""))
-        return newest if newest is not None and newest.reported_at >= since and newest.reported_at > gone else None
+        return _newest(worker, self._own.get(run, {}), self._gone.get(run, {}), others, since)
 
     def _live(self, notes: Notes) -> Notes:
         since = self._since()
@@ -330,6 +344,20 @@ def _fairest(notes: Collection[WorkerNote], most: int, max_bytes: float) -> Iter
     ranked.sort(key=lambda one: one[0])
     sizes = accumulate(len(note.model_dump_json()) + 1 for _, note in ranked) if max_bytes < inf else repeat(0)
     return (note for (_, note), size in zip(ranked[:most], sizes, strict=False) if size <= max_bytes)
+
+
+def _newest(worker: str, heard: Notes, left: Gone, others: _Others, since: str) -> WorkerNote | None:
+    own, other = heard.get(worker), others.notes.get(worker)
+    newest = own if other is None or (own is not None and own.reported_at >= other.reported_at) else other
+    gone = max(left.get(worker, ""), others.gone.get(worker, ""))
+    return newest if newest is not None and newest.reported_at >= since and newest.reported_at > gone else None
+
+
+def _first(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return the first keys, as many as are listed of one worker."""
+    keys = tuple(keys)
+    sizes = accumulate(len(key) for key in keys)
+    return tuple(key for key, size in zip(keys, sizes, strict=True) if size <= _AVOIDED_BYTES)
 
 
 def _told(state: RunState, note: WorkerNote) -> WorkerBody:

@@ -40,7 +40,7 @@ from pulse_server.reports import Reports
 from pulse_server.settings import Settings
 from pulse_server.spool import THREADS, Spool
 from pulse_server.store_metrics import MetricsStore
-from pulse_server.threads import in_turn
+from pulse_server.threads import in_thread, in_turn
 from pulse_server.turns import Turns, begin_for_all
 from pulse_server.urls import Urls, UrlSigner
 
@@ -64,6 +64,7 @@ _ANNOUNCE_S: Final = 0.1
 _SHARE, _COLLECT, _FOLLOW = "share reports", "collect garbage", "follow runs"
 _LINES_PER_S: Final = 2_000
 """Workers that an event stream tells of in a second, about: the more there are, the longer a new list of them waits."""
+_MANY_LINES: Final = 1_000
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -109,6 +110,7 @@ class Service:
         self._turns, self._calls = Turns(_FOLLOWERS, _LOOKS), Turns(_CALLERS, _CALLS)
         self._callers = ThreadPoolExecutor(_CALLERS, "call")
         self._layouts, self._sizings = Layouts(), Turns(1, 1)
+        self._lister, self._listings = ThreadPoolExecutor(1, "list"), Turns(1, 1)
         self.checkers = ThreadPoolExecutor(_CHECKERS, "check")
         self.each = ParallelMap(self.checkers, at_once=_CHECKERS)
         self.pages: Kept[Rendered] = Kept(_KEPT_BYTES)
@@ -280,6 +282,28 @@ class Service:
         if self.reports.forget(*name):
             self._announce_workers(feed)
 
+    async def workers_of(self, feed: RunFeed) -> bytes:
+        """Return the list of a run's workers as it is answered, with all that was told before this was called.
+
+        But of a thousand and more workers, as it was a while ago: the more there are, the rarer a new list is made.
+        """
+        heard = self.reports.heard(feed.run)
+        pause_s = heard / _LINES_PER_S if heard >= _MANY_LINES else 0.0
+        if self._clock() - feed.listed_at < pause_s:
+            return feed.listed
+        if feed.listing is not None:  # it may have begun before the last report
+            await asyncio.wait((feed.listing,))
+        if feed.listing is None or feed.listing.done():
+            feed.listing = begin_for_all(self._list_workers(feed), f"list workers of {feed.run}")
+        return await asyncio.shield(feed.listing)
+
+    async def _list_workers(self, feed: RunFeed) -> bytes:
+        async with self._listings.turn(feed.run):
+            began = self._clock()
+            feed.listed = await in_thread(self._lister, self.reports.listing, feed.state)
+            feed.listed_at = began
+            return feed.listed
+
     async def gather_reports(self, feed: RunFeed) -> None:
         """Read what the other replicas heard of a run's workers, if that was not done of late.
 
@@ -385,7 +409,7 @@ class Service:
 
     def _end_threads(self) -> None:
         self._layouts.close()
-        for pool in (self._followers, self._callers, self.checkers, self._spoolers):
+        for pool in (self._followers, self._callers, self.checkers, self._spoolers, self._lister):
             pool.shutdown(cancel_futures=True)
 
 

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import CountingStore, Store
-from pulse_schemas.api import PhaseBody, WorkerReport
+from pulse_schemas.api import PhaseBody, WorkerList, WorkerReport
 from pulse_server import reports as reports_module
 from pulse_server.reports import MAX_BYTES, Reports
 from tests.log.builders import RUN, DictStore
@@ -249,7 +249,7 @@ def test_what_is_old_is_forgotten_and_leaves_nothing_in_the_bucket_or_in_memory(
 def test_the_reports_of_a_run_are_bounded_in_bytes_in_the_bucket_and_in_memory(time: Time) -> None:
     store = DictStore()
     long = REPORT.model_copy(update={"avoided": ("objects/" + "x" * 900,) * 64})
-    one, two = replica(store, time, "one"), replica(store, time, "two", max_bytes=200_000)
+    one, two = replica(store, time, "one"), replica(store, time, "two", max_bytes=4_600)
     for number in range(100):
         time.passed += 1
         for reports in (one, two):
@@ -258,11 +258,47 @@ def test_the_reports_of_a_run_are_bounded_in_bytes_in_the_bucket_and_in_memory(t
     two.take(RUN, quiet, REPORT)
     two.forget(RUN, "gone")
     two.share()
-    assert len(store.get(f"{RUN}/reports/two.json")) <= 200_000
+    assert len(store.get(f"{RUN}/reports/two.json")) <= 4_600
     assert set(two._own[RUN]) == {quiet, *(f"{number % 2:012d}:w{number}" for number in (97, 98, 99))}
     one.share()
     two.gather(RUN)
-    assert len(two._others[RUN].notes) == 3
+    assert len(two._others[RUN].notes) == 4
+
+
+def test_a_list_as_it_is_answered_says_what_the_list_says_and_is_bounded_in_bytes(time: Time) -> None:
+    reports = replica(DictStore(), time, max_bytes=3_000)
+    assert reports.listing(STATE) == reports.listed(STATE).model_dump_json().encode()
+    reports.take(RUN, f"{'f' * 12}:quiet", REPORT)
+    reports.take(RUN, "an-admins", REPORT)
+    assert reports.listing(STATE) == reports.listed(STATE).model_dump_json().encode()
+    for number in range(100):
+        time.passed += 1
+        reports.take(RUN, f"{0:012d}:w{number}", REPORT)
+    listed = WorkerList.model_validate_json(reports.listing(STATE))
+    assert len(reports.listing(STATE)) < 4_000
+    assert {(worker.token, worker.worker) for worker in listed.workers} > {("f" * 12, "quiet"), ("", "an-admins")}
+
+
+def test_of_what_a_worker_avoided_the_first_keys_are_listed(time: Time) -> None:
+    reports = replica(DictStore(), time)
+    keys = tuple(f"objects/{number:0100d}" for number in range(64))
+    reports.take(RUN, "w", REPORT.model_copy(update={"avoided": keys}))
+    (worker,) = reports.listed(STATE).workers
+    assert worker.avoided == keys[:9]
+
+
+def test_however_many_files_a_bucket_has_of_replicas_what_is_kept_of_them_is_bounded(time: Time) -> None:
+    store = DictStore()
+    for number in range(50):
+        one = replica(store, time, f"planted-{number}")
+        for worker in range(20):
+            one.take(RUN, f"w{number}-{worker}", REPORT)
+            one.forget(RUN, f"g{number}-{worker}")
+        one.share()
+    held = replica(store, time, max_bytes=3_000, max_workers=30)
+    held.gather(RUN)
+    assert 0 < len(held._others[RUN].notes) < 20
+    assert len(held._others[RUN].gone) <= 30
 
 
 def test_two_thousand_long_reports_make_no_long_object(time: Time) -> None:

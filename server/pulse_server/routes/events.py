@@ -98,7 +98,7 @@ async def _events(service: Service, feed: RunFeed, seen: int, may_read: Callable
                     return
                 if event:
                     yield event
-            edition, workers = feed.edition, _workers(service, feed)
+            edition, workers = feed.edition, await _workers(service, feed)
             if workers != told and may_read():
                 told = workers
                 yield workers
@@ -131,13 +131,13 @@ def _version(feed: RunFeed, state: RunState, entry: VersionEntry) -> bytes:
     return event
 
 
-def _workers(service: Service, feed: RunFeed) -> bytes:
+async def _workers(service: Service, feed: RunFeed) -> bytes:
     """Return the list of a run's workers; all streams share it. It is made anew now and then: reports grow old."""
     when = feed.edition, int(asyncio.get_running_loop().time() / service.settings.report_seconds)
     known = feed.cache.get("workers")
     if isinstance(known, _Told) and known.when == when:
         return known.event
-    event = _event("workers", service.reports.listed(feed.state).model_dump_json())
+    event = _event("workers", (await service.workers_of(feed)).decode())
     feed.cache["workers"] = _Told(when, event)
     return event
 

@@ -92,4 +92,4 @@ async def list_workers(request: Request, service: Service) -> Response:
     feed = await feed_of(request, service)
     with suppress(StoreUnavailable):  # then it is what this replica knows
         await service.gather_reports(feed)
-    return Rendered.of(service.reports.listed(feed.state)).aged(feed.age_s)
+    return Rendered(await service.workers_of(feed)).aged(feed.age_s)
