@@ -158,7 +158,7 @@ class Collector:
         return seqs[old - 1] if old else -1
 
     def _young_from(self, state: RunState, now: datetime, policy: Policy) -> int:
-        entries = list(state.versions)
+        entries = list(state.versions_since(0))
         old = first_younger([entry.seq for entry in entries], self._clock, now, policy.keep_seconds)
         return entries[old].version if old < len(entries) else len(state.versions)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pulse_registry.errors import (
     AlreadyExists,
@@ -26,10 +26,22 @@ from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import is_void, objects_of, violation
 from pulse_registry.log.state import RunState
 from pulse_registry.store.retry import retrying_at_most
-from pulse_schemas import AttachRecord, CommitRecord, ObjectRef, Record, SchemaError, open_sealed, unseal_record
+from pulse_schemas import (
+    AttachRecord,
+    CommitRecord,
+    EpochRecord,
+    ObjectRef,
+    Record,
+    SchemaError,
+    open_sealed,
+    unseal_record,
+)
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
+
+LONGEST_LEAP: Final = 2**32
+"""From one epoch to the next: seconds since 1970 would do for epochs."""
 
 
 class Map(Protocol):
@@ -122,7 +134,7 @@ class Admission:
             raise Conflict(
                 f"run {self._run!r}: record {record.seq} can't be appended: the newest is {state.seq}: read the log"
             )
-        wrong = violation(state, record)
+        wrong = violation(state, record) or _leap(state, record)
         if wrong is not None:
             raise InvalidArgument(f"run {self._run!r}: record {record.seq} is not valid: {wrong}")
         if is_void(state, record):
@@ -186,3 +198,10 @@ class Admission:
                 raise AlreadyExists(
                     f"run {self._run!r}: another record took number {record.seq}: read it and go on"
                 ) from error
+
+
+def _leap(state: RunState, record: Record) -> str | None:
+    """Epochs rise by little, so that there is always one for the next writer. Ours rise by one."""
+    if isinstance(record, EpochRecord) and record.epoch > state.epoch + LONGEST_LEAP:
+        return f"it begins epoch {record.epoch}, more than {LONGEST_LEAP} after the newest, {state.epoch}"
+    return None

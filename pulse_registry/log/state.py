@@ -253,7 +253,7 @@ class RunState:
             last=self.last,
             epoch=self.epoch,
             count=len(self._versions),
-            versions=tuple(self._versions),
+            versions=tuple(iter(self._versions)),  # its length counts those forgotten, too
             patches=tuple(self._patches.values()),
             keyframes=tuple(self._keyframes.values()),
             retired_versions=tuple(RetiredVersion(version=v, seq=s) for v, s in sorted(self._retired_versions.items())),

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
@@ -48,6 +48,8 @@ from pulse_schemas import (
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
+
+LAST_EPOCH: Final = 2**63 - 1
 
 MakeRecord = Callable[[RunState, dict[str, Any]], Record]
 """Makes the record to append: of the state that it follows, and the fields that all records share.
@@ -163,7 +165,7 @@ class LogWriter:
         Idempotent: a term that has begun is not begun again.
 
         Raises:
-            Fenced: this writer's term has ended.
+            Fenced: this writer's term has ended, or the last epoch that there can be has begun.
             CorruptObject, UnsupportedFormat: the log can't be read.
             StoreUnavailable: the store failed; call again.
         """
@@ -430,6 +432,11 @@ class LogWriter:
         return record
 
     def _make_epoch(self, state: RunState, shared: dict[str, Any]) -> EpochRecord:
+        if state.epoch >= LAST_EPOCH:
+            raise Fenced(
+                f"run {self._run!r}: epoch {state.epoch} has begun, and there is none after it: no writer can begin a "
+                "term any more; go on in another run"
+            )
         return EpochRecord(**(shared | {"epoch": state.epoch + 1}), writer=self._name)
 
     def _refuse_if_fenced(self, state: RunState) -> None:

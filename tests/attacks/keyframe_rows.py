@@ -102,6 +102,8 @@ KEYFRAMES: Rows = {
     "a layout of a newer format": (layout(lambda d: d.update(format="pulse-layout/3")), UnsupportedFormat),
     "a layout of no tensors": (layout(lambda d: d.update(tensors=[])), CorruptObject),
     "a layout of a tensor twice": (layout(lambda d: d.update(tensors=d["tensors"] * 2)), CorruptObject),
+    "a layout of the most cells in all dimensions": (tensor(shape=[2**63 - 1] * 32), CorruptObject),
     "a layout of 2^35 cells": (tensor(shape=[2**35]), LayoutMismatch),
+    "a layout of 2^42 cells": (tensor(shape=[2**42]), LayoutMismatch),
     "a layout of another shape": (tensor(shape=[CELLS // 2, 2]), LayoutMismatch),
 }

@@ -6,15 +6,20 @@ down and read back; one that it refuses leaves the state as it was.
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 from blake3 import blake3
 
+from pulse_registry.compact.ladder import CompactOptions, keyframe_wanted
 from pulse_registry.errors import CorruptObject, PulseError, UnsupportedFormat
 from pulse_registry.fetch import fetch_layout
+from pulse_registry.gc.reach import cheapest_tree
 from pulse_registry.geometry import Geometry
 from pulse_registry.log import RunState, keys, sealed_hash
+from pulse_registry.publish import keyframe_due
+from pulse_registry.publish_options import PublishOptions
 from pulse_registry.route import plan
 from pulse_schemas import (
     DirectRequest,
@@ -31,9 +36,10 @@ from pulse_schemas import (
 from pulse_schemas.heads import PatchHead
 from tests.fuzz.mutation import mutate_document
 from tests.fuzz.target import Target, expect
-from tests.log.builders import LAYOUT, RUN, DictStore, Script, keyframe, patch, write_id
+from tests.log.builders import LAYOUT, RUN, DictStore, Script, chain, keyframe, patch, write_id
 
-_GEOMETRY_CELLS = 1 << 24
+_GROUPS = 64
+_FAR = (0, 1, 10**9, 10**12 - 1)
 WORDS = tuple(
     word.encode()
     for word in (
@@ -123,6 +129,11 @@ def _ask(state: RunState) -> None:
             plan(state, number, have=numbers[0] if number % 2 else None)
         except PulseError:
             continue
+    keyframe_due(state, 1 << 30, PublishOptions())
+    keyframe_wanted(state, CompactOptions(keyframe_every=3))
+    cheapest_tree(state)
+    if numbers and (path := state.edges.graph().cheapest(numbers[-1], {}, 1)) is not None:
+        expect(all(state.find(leg.target) for leg in state.edges.legs(path.rows)), "a route's versions are there")
 
 
 def _check_snapshot(data: bytes) -> bool:
@@ -146,18 +157,13 @@ def _check_layout(data: bytes) -> bool:
     except (CorruptObject, UnsupportedFormat):
         return False
     expect(layout.canonical() == data and layout.id == name, "an accepted layout encodes back to its bytes")
-    if sum(bound(tensor) for tensor in layout.tensors) <= _GEOMETRY_CELLS:
-        geometry = Geometry(layout)
-        expect(sum(group.cells for group in geometry.groups) == geometry.cells, "the groups hold all cells")
+    geometry = Geometry(layout)
+    groups = geometry.groups
+    if groups:
+        expect(groups[-1].start + groups[-1].cells == geometry.cells, "the last group ends where the cells do")
+    if len(groups) <= _GROUPS:
+        expect(sum(group.cells for group in groups) == geometry.cells, "the groups hold all cells")
     return True
-
-
-def bound(tensor: Tensor) -> int:
-    """Return the cells of a tensor."""
-    cells = 1
-    for size in tensor.shape:
-        cells *= size
-    return cells
 
 
 def document_target(name: str, kind: type[Schema], seeds: tuple[Schema, ...], *, sealed: bool = True) -> Target:
@@ -183,7 +189,23 @@ def record_target() -> Target:
 def snapshot_target() -> Target:
     """Return the target of snapshots."""
     seeds = tuple(written for written in _Records().written if written is not None)
+    seeds = (*seeds, _far_apart().canonical())
     return Target("snapshot", _check_snapshot, seeds, mutate_document, WORDS, max_len=16384)
+
+
+def _far_apart() -> Snapshot:
+    """Return a snapshot of few versions with high numbers, each reached from the one before."""
+    entry = chain(1).state.versions[0]
+    return Snapshot(
+        run=RUN,
+        seq=9,
+        last="0" * 64,
+        epoch=1,
+        count=_FAR[-1] + 1,
+        versions=tuple(entry.model_copy(update={"version": number, "seq": n + 1}) for n, number in enumerate(_FAR)),
+        patches=tuple(patch(base, target) for base, target in itertools.pairwise(_FAR)),
+        keyframes=(keyframe(0), keyframe(_FAR[1], tag=1)),
+    )
 
 
 def layout_target() -> Target:

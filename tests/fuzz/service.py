@@ -84,6 +84,8 @@ def _service_seeds() -> tuple[bytes, ...]:
     bodies: list[tuple[int, int, int, Any]] = [
         (0, 0, 0, {"run": "run", "seq": 0}),
         (0, 0, 1, {"run": "run", "since": 0, "records": ["{}", "é"]}),
+        (0, 0, 1, {"run": "run", "since": 0, "records": [""] * 101}),
+        (0, 0, 1, {"run": "run", "since": 0, "records": [], "new": [[]] * 2_000}),
         (0, 0, 2, {"snapshots": [1, 64]}),
         (0, 4, 3, urls),
         (0, 0, 3, own),

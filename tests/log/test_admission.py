@@ -9,6 +9,7 @@ import pytest
 
 from pulse_registry.errors import AlreadyExists, Conflict, Fenced, InvalidArgument, StoreUnavailable
 from pulse_registry.log import Admission, LogKeeper, LogReader, keys, rules
+from pulse_registry.log.admission import LONGEST_LEAP
 from pulse_registry.store import CountingStore, Fault, FaultStore
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_schemas import AttachRecord, CommitRecord, EpochRecord
@@ -257,3 +258,12 @@ def test_objects_are_looked_at_with_the_map_that_is_given():
 
     admission(store, each=each).admit(record.seal())
     assert seen == [*rules.objects_of(record)]
+
+
+def test_an_epoch_that_would_leave_none_for_later_writers_is_refused_and_one_after_years_is_not():
+    store, script = ready()
+    for epoch in (1 + LONGEST_LEAP + 1, 2**63 - 1):
+        with pytest.raises(InvalidArgument, match="more than 4294967296 after the newest, 1"):
+            admission(store).admit(script.make_epoch(epoch=epoch).seal())
+    assert len(stored(store)) == 3
+    assert admission(store).admit(script.make_epoch(epoch=1 + LONGEST_LEAP).seal()).epoch == 1 + LONGEST_LEAP

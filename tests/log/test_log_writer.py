@@ -19,7 +19,20 @@ from pulse_registry.log import CommitDraft, LogReader, LogWriter, keys, random_i
 from pulse_registry.store import CountingStore, Fault, FaultStore, open_store
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_schemas import AttachRecord, CommitRecord, EpochRecord, Head, unseal_record
-from tests.log.builders import LAYOUT, RUN, chain, clock, draft, ids, keyframe, new_store, patch, write_id, writer
+from tests.log.builders import (
+    LAYOUT,
+    RUN,
+    Script,
+    chain,
+    clock,
+    draft,
+    ids,
+    keyframe,
+    new_store,
+    patch,
+    write_id,
+    writer,
+)
 
 
 def log_of(store):
@@ -518,3 +531,10 @@ def test_keys_are_in_the_order_of_their_numbers():
     assert keys.keyframe_key(3, "w", "f") == "objects/keyframe/000000000003-w/f"
     with pytest.raises(InvalidArgument):
         keys.record_key(10**12)
+
+
+def test_after_the_last_epoch_that_there_can_be_a_writer_is_told_that_there_is_none():
+    store = Script().epoch().epoch(epoch=2**63 - 1).store_in(new_store())
+    with pytest.raises(Fenced, match="there is none after it"):
+        writer(store).begin()
+    assert len([key for key in store.list("log/") if "snapshots" not in key]) == 2
