@@ -168,7 +168,8 @@ class FileStore:
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string, a folder at a time: see Store.list.
 
-        Memory is bounded, however many files there are: by 500,000 names for each folder on the way to a key.
+        Memory is bounded, however many files there are: by 500,000 names, of 255 bytes at most, for each folder on the
+        way to a key.
         """
         check_prefix(prefix)
         folder, slash, _ = prefix.rpartition("/")
@@ -259,27 +260,38 @@ class FileStore:
 
     def _paths(self, folder: str, prefix: str = "", after: str | None = None) -> Iterator[str]:
         """Yield the keys in a folder, and its folders, which end with '/', in order: those to which a listing comes."""
+        if after is None or after < folder:
+            behind = ""
+        elif after.startswith(folder):
+            behind = after[len(folder) :]
+        else:
+            return  # all of it comes before
         last, more = "", True
         while more:
             with translated("list", folder, self._url):
-                found, more = self._least(folder, prefix, after, last)
-            yield from found
-            last = found[-1] if more else ""
+                names, more = self._least(folder, prefix[len(folder) :], behind, last)
+            for name in names:
+                yield folder + name
+            last = names[-1] if more else ""
 
-    def _least(self, folder: str, prefix: str, after: str | None, last: str) -> tuple[Sequence[str], bool]:
-        """Return the first paths in a folder behind the last one, in order, and whether there are more."""
+    def _least(self, folder: str, start: str, behind: str, last: str) -> tuple[Sequence[str], bool]:
+        """Return the first names in a folder behind the last ones, in order, and whether there are more.
+
+        Of those that begin with ``start``, come behind a string, or lead there, and can be part of a key; a folder's
+        has its '/'.
+        """
         room = MAX_KEY_BYTES - len(folder.encode())
         found: list[str] = []
         bound = None
-        for name, is_folder in self._root.scan(folder.removesuffix("/")):
-            path = f"{folder}{name}/" if is_folder else folder + name
-            if path <= last or (bound is not None and path > bound) or not path.startswith(prefix):
+        for plain, is_folder in self._root.scan(folder.removesuffix("/")):
+            name = f"{plain}/" if is_folder else plain
+            if name <= last or (bound is not None and name > bound) or not name.startswith(start):
                 continue
-            if after is not None and path <= after and not (is_folder and after.startswith(path)):
+            if name <= behind and not (is_folder and behind.startswith(name)):
                 continue
-            if key_problem(name) is not None or len(name.encode()) > room:
+            if key_problem(plain) is not None or len(plain.encode()) > room:
                 continue
-            found.append(path)
+            found.append(name)
             if len(found) == 2 * _NAMES:
                 found.sort()
                 del found[_NAMES:]
