@@ -19,6 +19,8 @@ RECORD: Final = 8 << 20
 """The record of a keyframe of 2 TB takes 316 KB, the longest `retire` record 2 MB."""
 SNAPSHOT: Final = 1 << 30
 """A version and its patch take 586 bytes, 933 with a merged patch for each, and what metadata it has: 10^6 fit."""
+LOG: Final = 2 << 30
+"""Of all that a log says and has not forgotten, as a snapshot would say it. A reader takes ten times as much memory."""
 LAYOUT: Final = 32 << 20
 """A layout of 10^12 cells takes 6.6 MB."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from pulse_registry.errors import CorruptObject
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pulse_registry.store import Store
 
 
+MOST_LISTED: Final = 1 << 20
+"""Keys of a listing of snapshots, which might have no end: they would be of more records than any log has."""
 _NEWEST: Final = 8
 """Snapshots that are told of, however many there are."""
 
@@ -42,7 +45,7 @@ def beyond(store: Store, seq: int) -> Beyond:
         AccessDenied, StoreUnavailable: the store can't be listed.
     """
     snapshots: deque[str] = deque(maxlen=_NEWEST)
-    for key in store.list(keys.LOG, keys.record_key(seq) if seq >= 0 else None):
+    for key in islice(store.list(keys.LOG, keys.record_key(seq) if seq >= 0 else None), MOST_LISTED):
         number, folded = keys.record_seq(key), keys.snapshot_seq(key)
         if number is not None:
             return Beyond(number, ())

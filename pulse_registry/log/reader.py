@@ -21,8 +21,8 @@ from pulse_registry.checked import checked
 from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError, UnsupportedFormat, Untrusted
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import keys
-from pulse_registry.log.documents import read_document
-from pulse_registry.log.gap import beyond, missing
+from pulse_registry.log.documents import LOG, read_document
+from pulse_registry.log.gap import MOST_LISTED, beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.state import RunState, sealed_hash
 from pulse_registry.parallel import ParallelMap
@@ -38,8 +38,6 @@ _ONE_BY_ONE: Final = 16
 _AHEAD: Final = 16
 
 _OF_SIGNATURES: Final = (Distrust.UNSIGNED, Distrust.WRONG_KEY, Distrust.BAD_SIGNATURE)
-_MOST_LISTED: Final = 1 << 20
-"""Keys of a listing, which might have no end: snapshots of more records than any log has."""
 _TRIES: Final = 8
 """Snapshots that are looked at: thousands that are damaged, or that nobody signed, would be fetched in vain."""
 
@@ -78,6 +76,7 @@ class LogReader:
         self._state: RunState | None = None
         self._settled = guard is None  # whether the guard has believed a state
         self._snapshot_seq = -1
+        self._held = 0  # bytes of records folded since what the state says was last measured
         self._first: tuple[str | None] | None = None  # which key signed record 0, once that was read
         self._threads = threads
         self._opening = True
@@ -269,6 +268,7 @@ class LogReader:
 
     def _fold(self, state: RunState, record: Record, sealed: bytes) -> None:
         """Fold a record into a state, in place, if the guard believes it."""
+        self._check_room(state, len(sealed))
         if self._guard is not None:
             if record.previous != state.last and state.seq >= 0:
                 before = self.read(state.seq)  # is another record there now than was folded?
@@ -280,6 +280,18 @@ class LogReader:
             self._first = (_key_of(sealed),)
         if self._guard is not None:
             self._guard.folded(record, sealed)
+
+    def _check_room(self, state: RunState, nbytes: int) -> None:
+        """Raise CorruptObject where a state would outgrow its readers: a log that is made up may have no end."""
+        self._held += nbytes
+        if self._held <= LOG:
+            return
+        self._held = state.measure() + nbytes  # much of what was folded is forgotten, in a run that is collected
+        if self._held > LOG:
+            raise CorruptObject(
+                f"run {self._run!r}: up to record {state.seq + 1} its log says {self._held:,} bytes of what is not "
+                f"forgotten, and readers take {LOG:,}: retire and delete some (pulse gc), or this is no log of ours"
+            )
 
     def _tail(self) -> None:
         state: RunState | None = None
@@ -347,7 +359,7 @@ class LogReader:
             if head.snapshot < 10**12:
                 hinted = keys.snapshot_key(head.snapshot)
                 yield hinted
-        listed = islice(self._store.list(keys.SNAPSHOTS), _MOST_LISTED)
+        listed = islice(self._store.list(keys.SNAPSHOTS), MOST_LISTED)
         found = (key for key in listed if key != hinted and keys.snapshot_seq(key) is not None)
         yield from heapq.nlargest(_TRIES, found)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import chain
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -260,6 +261,12 @@ class RunState:
             retired_keys=tuple(RetiredKey(key=key, seq=seq) for key, seq in sorted(self._retired_keys.items())),
             tags=dict(self._tags),
         )
+
+    def measure(self) -> int:
+        """Return about how many bytes a snapshot of this state has: item by item, in no memory, and not in no time."""
+        items = sum(len(item.canonical()) + 1 for item in chain(self._versions, self.patches, self.keyframes))
+        retired = sum(len(key) + 30 for key in chain(self._retired_keys, self._tags))
+        return items + retired + 30 * len(self._retired_versions)
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> RunState:

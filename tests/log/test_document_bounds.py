@@ -45,6 +45,12 @@ def test_a_snapshot_of_a_million_versions_fits(shape: Any) -> None:
     assert len(sealed) / count * 10**6 < documents.SNAPSHOT
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_what_a_state_is_measured_to_be_is_what_its_snapshot_has(shape: Any) -> None:
+    state = a_run(shape, 500)
+    assert state.measure() == pytest.approx(len(state.to_snapshot().seal()), rel=0.01)
+
+
 def test_the_layout_of_a_trillion_cells_fits() -> None:
     nbytes = len(a_layout(TRILLION).canonical())
     assert nbytes > 4_000_000, "as many tensors as such a model has"
