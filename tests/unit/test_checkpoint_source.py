@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 
 from pulse_registry.checkpoint.source import read_checkpoint
-from pulse_registry.errors import InvalidArgument, InvalidModel, PulseError
+from pulse_registry.errors import CorruptObject, InvalidArgument, InvalidModel, PulseError
 from pulse_registry.keyframe import check_shards, shards_of
+from pulse_registry.patch import read_head
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.fuzz.heads import file_of
 from tests.unit.models import geometry_of
@@ -161,3 +163,22 @@ def test_tensors_without_cells_are_told_apart_where_shards_meet():
             geometry, KeyframeRef(version=0, index=index, shards=refs), [shard.header for shard in shards]
         )
         assert found == shards
+
+
+def test_no_json_is_read_of_a_shard_or_a_patch_whose_header_can_not_be_theirs():
+    model = {"w": np.ones(3, np.float32)}
+    header = b'{"w":[' + b"[]," * (1 << 20) + b"[]]}"
+    file = file_of(header, bytes(12))
+    ref = ObjectRef(key="model-00001-of-00001.safetensors", size=len(file), blake3="0" * 64)
+    keyframe = KeyframeRef(version=0, index=ref.model_copy(update={"key": INDEX}), shards=(ref,))
+    geometry = geometry_of(model)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptObject, match="is not the header"):
+            check_shards(geometry, keyframe, [file])
+        with pytest.raises(CorruptObject, match="not a patch object"):
+            read_head("x.safetensors", file, len(file))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
