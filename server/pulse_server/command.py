@@ -102,6 +102,7 @@ class Server(uvicorn.Server):
                     max_header_bytes=settings.max_header_bytes,
                     pace_s=settings.body_seconds,
                     max_connections=max_connections,
+                    max_unsent_bytes=settings.max_buffered_bytes,
                 ),
                 loop="uvloop",
                 ws="none",

@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pulse_server.access import PRINCIPAL, Principal
 from pulse_server.addresses import network
 
 HEADER_COST: Final = 32
@@ -30,6 +31,40 @@ _BETWEEN, _HEAD, _BODY = range(3)
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
+class Unsent:
+    """What clients have yet to take of answers, which is in memory; where it is too much, the most of one goes.
+
+    That is the connection with most of the caller with most: it is cut, and its answer with it.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        """Begin with nothing; ``max_bytes``: of all connections together."""
+        self._max = max_bytes
+        self._held: dict[Connection, tuple[str, int]] = {}
+        self._of_caller: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        """Return how many bytes there are."""
+        return self._of_caller.total()
+
+    def hold(self, connection: Connection, whose: str, nbytes: int) -> None:
+        """Count what a connection has yet to send, in place of what it had, and cut connections if need be."""
+        self.release(connection)
+        self._held[connection] = whose, nbytes
+        self._of_caller[whose] += nbytes
+        while len(self) > self._max and len(self._held) > 1:  # one alone may be as long as an answer is
+            most = max(self._held, key=lambda one: (self._of_caller[self._held[one][0]], self._held[one][1]))
+            self.release(most)
+            most.cut()
+
+    def release(self, connection: Connection) -> None:
+        """Count a connection no more; one that is not counted is no error."""
+        whose, nbytes = self._held.pop(connection, ("", 0))
+        self._of_caller[whose] -= nbytes
+        if not self._of_caller[whose]:
+            del self._of_caller[whose]
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol with bounds; `bounded` says which."""
 
@@ -37,6 +72,7 @@ class Connection(HttpToolsProtocol):
     pace_s: ClassVar[float]
     max_connections: ClassVar[int]
     of_network: ClassVar[Counter[str]]
+    unsent: ClassVar[Unsent]
 
     _network = ""
     _where = _BETWEEN
@@ -69,6 +105,7 @@ class Connection(HttpToolsProtocol):
         """End."""
         self._clear_deadline()
         self._clear_outward()
+        self.unsent.release(self)
         self.of_network[self._network] -= 1
         if not self.of_network[self._network]:
             del self.of_network[self._network]
@@ -158,12 +195,20 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Look after an answer that is not taken at once."""
         super().pause_writing()
+        who = None if self.cycle is None else self.cycle.scope.get(PRINCIPAL)
+        whose = (who.id if isinstance(who, Principal) else "") or self._network
+        self.unsent.hold(self, whose, self.transport.get_write_buffer_size())
         self._watch_outward()
 
     def resume_writing(self) -> None:
         """Go on: it was taken."""
         self._clear_outward()
+        self.unsent.release(self)
         super().resume_writing()
+
+    def cut(self) -> None:
+        """End at once, whatever is under way."""
+        self.loop.call_soon(self.transport.abort)  # not in the midst of a write
 
     def timeout_keep_alive_handler(self) -> None:
         """End an idle connection, once its client has taken its last answer, or takes it no more."""
@@ -201,7 +246,7 @@ class Connection(HttpToolsProtocol):
             self._outward = None
 
 
-def bounded(*, max_header_bytes: int, pace_s: float, max_connections: int) -> type[Connection]:
+def bounded(*, max_header_bytes: int, pace_s: float, max_connections: int, max_unsent_bytes: int) -> type[Connection]:
     """Return the protocol of one server.
 
     Args:
@@ -209,11 +254,12 @@ def bounded(*, max_header_bytes: int, pace_s: float, max_connections: int) -> ty
             received at once (256 KiB at most) is parsed before it is counted.
         pace_s: seconds in which a client must take 2 MiB of an answer, or all of it.
         max_connections: of one address; of IPv6, of one /64.
+        max_unsent_bytes: of all answers that clients have yet to take.
     """
 
     class Bounded(Connection):
         pass
 
     Bounded.max_header_bytes, Bounded.pace_s, Bounded.max_connections = max_header_bytes, pace_s, max_connections
-    Bounded.of_network = Counter()
+    Bounded.of_network, Bounded.unsent = Counter(), Unsent(max_unsent_bytes)
     return Bounded

@@ -23,7 +23,7 @@ from pulse_server.threads import in_thread
 from pulse_server.turns import Turns
 
 CHUNK: Final = 1 << 20
-"""Of each body, in memory: a sender may have dozens on their way, a reader thousands."""
+"""Of each body, in memory: a sender may have dozens on their way."""
 
 _RUNS_AT_ONCE: Final = 4
 """What one sender may take for all runs, in shares of one run: a run that fills its share leaves others theirs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from uvicorn import Config
@@ -13,9 +13,10 @@ from uvicorn.server import ServerState
 
 from pulse_server import connection as module
 from pulse_server.addresses import network
-from pulse_server.connection import HEAD_S, MAX_WAITING, PACED_BYTES, Connection, bounded
+from pulse_server.connection import HEAD_S, MAX_WAITING, PACED_BYTES, Connection, Unsent, bounded
 
 LIMIT = 2_000
+UNSENT = 64 << 20
 PACE_S = 60.0
 IDLE_S = 75
 REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -86,7 +87,7 @@ class Peer:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        protocol = bounded(max_header_bytes=LIMIT, pace_s=PACE_S, max_connections=2)
+        protocol = bounded(max_header_bytes=LIMIT, pace_s=PACE_S, max_connections=2, max_unsent_bytes=UNSENT)
         self.called: set[str] = set()
         self.overridden = {name for name in vars(Connection) if callable(getattr(HttpToolsProtocol, name, None))}
         self.overridden -= {"__init__", "__doc__", "__module__"}
@@ -333,6 +334,54 @@ def test_who_does_not_take_an_answer_is_sent_away(peer: Peer) -> None:
     peer.wire.unsent -= PACED_BYTES - 1
     peer.timers.pass_(PACE_S)
     assert peer.wire.aborted
+
+
+def test_of_answers_that_nobody_takes_the_longest_of_the_greediest_is_cut() -> None:
+    class Cut:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def cut(self) -> None:
+            cut.append(self.name)
+
+    cut: list[str] = []
+    unsent = Unsent(100)
+    small, large, other, last = (cast(Connection, Cut(name)) for name in ("small", "large", "other", "last"))
+    unsent.hold(small, "a", 20)
+    unsent.hold(large, "a", 30)
+    unsent.hold(other, "b", 45)
+    unsent.hold(last, "c", 5)
+    assert (cut, len(unsent)) == ([], 100)
+    unsent.hold(last, "c", 10)
+    assert (cut, len(unsent)) == (["large"], 75)
+    for connection in (small, large, other):
+        unsent.release(connection)
+    unsent.hold(last, "c", 1000)
+    assert (cut, len(unsent)) == (["large"], 1000)
+    unsent.release(last)
+    assert len(unsent) == 0
+
+
+def test_what_a_client_has_yet_to_take_counts_until_it_has_or_has_gone(peer: Peer) -> None:
+    other = peer.make()
+    other.connection_made(Wire())
+    unsent = peer.protocol.unsent
+    for protocol in (peer.protocol, other):
+        protocol.data_received(REQUEST)
+        cast(Wire, protocol.transport).unsent = UNSENT // 2
+        protocol.pause_writing()
+    assert len(unsent) == UNSENT
+    peer.protocol.resume_writing()
+    assert len(unsent) == UNSENT // 2
+    peer.wire.unsent = UNSENT
+    peer.protocol.pause_writing()
+    peer.loop.run_until_complete(asyncio.sleep(0))
+    assert peer.wire.aborted
+    assert len(unsent) == UNSENT // 2
+    other.connection_lost(None)
+    assert len(unsent) == 0
+    for _ in range(10):
+        peer.loop.run_until_complete(asyncio.sleep(0))
 
 
 def test_who_does_not_take_the_last_answer_before_the_end_is_sent_away(peer: Peer) -> None:

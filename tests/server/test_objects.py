@@ -111,7 +111,7 @@ def test_an_object_goes_through_the_service_where_the_store_can_not_sign(
 def test_an_object_of_many_chunks_arrives_whole(
     client: TestClient, store: DictStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "CHUNK", 1000)
+    monkeypatch.setattr(objects, "_PIECE", 1000)
     monkeypatch.setattr(spool, "CHUNK", 1000)
     data = bytes(range(251)) * 100
     assert client.put(f"{URL}/{PATCH}", content=data).status_code == 201

@@ -20,7 +20,6 @@ from pulse_server.operations import Operation, Operations, Says
 from pulse_server.params import Parameter, body_of, checked_key, object_key
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN
-from pulse_server.spool import CHUNK
 from pulse_server.turns import CALLER
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ _PATH: Final = Parameter(
     "path", "an object's key without objects/", re.compile(r".+", re.DOTALL), examples.PATCH.removeprefix("objects/")
 )
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
+_PIECE: Final = 256 << 10
+"""Of an object that is read through the service: its reader may be slow, and have thousands beside it."""
 _BYTES: Final = "application/octet-stream"
 _LENGTHS: Final = {"Content-Length": "its size", "Accept-Ranges": "bytes"}
 
@@ -142,8 +143,8 @@ async def make_urls(request: Request, service: Service) -> Response:
 
 
 async def _chunks(service: Service, store: Store, key: str, start: int, stop: int) -> AsyncIterator[bytes]:
-    for begin in range(start, stop, CHUNK):
-        yield await service.call(store.get, key, (begin, min(begin + CHUNK, stop)))
+    for begin in range(start, stop, _PIECE):
+        yield await service.call(store.get, key, (begin, min(begin + _PIECE, stop)))
 
 
 def _wanted(header: str | None, size: int, key: str) -> tuple[int, int] | None:
