@@ -6,11 +6,12 @@ import json
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
+from pulse_registry.log import keys
 from pulse_registry.store import open_store
 from tests.server.running import fill, run_of
 from tests.server.serving import Served, serving
@@ -24,6 +25,9 @@ GROWTH = 32 * MIB
 HOST = b"host: localhost\r\n"
 CHUNKED = b"POST /v1/runs/run/urls HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n\r\n"
 WAITS = b"GET /v1/runs/run/versions/latest?after=0&wait=60 HTTP/1.1\r\n" + HOST + b"\r\n"
+
+OBJECT = keys.patch_key(0, 1, "a" * 32)
+READERS = 100
 
 FLOODS: dict[str, tuple[bytes, bytes]] = {
     "headers": (b"GET / HTTP/1.1\r\n" + HOST, b"a:b\r\n"),
@@ -42,7 +46,9 @@ FLOODS: dict[str, tuple[bytes, bytes]] = {
 @pytest.fixture(scope="module", params=["", "127.0.0.1"], ids=["alone", "behind-a-proxy"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    fill(open_store(str(folder / "root")), run_of(1, "run"))
+    store = open_store(str(folder / "root"))
+    fill(store, run_of(1, "run"))
+    store.put(f"run/{OBJECT}", b"x" * (32 * MIB))
     proxies = {"PULSE_TRUSTED_PROXIES": request.param} if request.param else {}
     with serving(str(folder / "root"), folder, "--insecure-open", environment=proxies) as served:
         yield served
@@ -96,3 +102,22 @@ def test_a_proxy_that_hands_on_a_list_of_all_that_it_was_told_takes_no_memory(se
             connection.sendall(b"GET /v1/runs HTTP/1.1\r\n" + HOST + forged[:50_000] + b"\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
     assert peak_of(served) - before < GROWTH
+
+
+def test_readers_that_take_nothing_of_an_object_take_little_memory(served: Served) -> None:
+    request = f"GET /v1/runs/run/{OBJECT} HTTP/1.1\r\n".encode() + HOST + b"\r\n"
+    with ExitStack() as stack:
+        peak = peak_of(served)
+        readers = [stack.enter_context(closing(socket.socket())) for _ in range(READERS)]
+        for reader in readers:
+            reader.settimeout(HANG_S)
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect(served.address)
+            reader.sendall(request)
+        for reader in readers:
+            assert reader.recv(12) == b"HTTP/1.1 200"
+        for _ in range(3):  # those before were answered meanwhile
+            assert ask(served, b"GET /healthz HTTP/1.1\r\nconnection: close\r\n" + HOST + b"\r\n")[0].endswith(
+                b"200 OK"
+            )
+        assert peak_of(served) - peak < READERS * 2 * MIB
