@@ -48,6 +48,17 @@ def test_a_sharded_folder_is_pushed_as_one_model(pulse: Pulse, at: Path) -> None
     assert held(at / "out") == bits(model)
 
 
+def test_a_folder_of_links_is_pushed_as_the_cache_of_hugging_face_has_them(pulse: Pulse, at: Path) -> None:
+    model = bf16_model()
+    snapshot = at / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    for path in save_sharded(at / "blobs", model).iterdir():
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    assert pulse("push", "--step", 0, snapshot).code == 0
+    assert pulse("pull", "--out", at / "out").code == 0
+    assert held(at / "out") == bits(model)
+
+
 def test_a_pulled_folder_can_be_pushed_again(pulse: Pulse, run: Run, tmp_path: Path) -> None:
     assert pulse("pull", "--out", tmp_path / "out").code == 0
     assert pulse("push", "--step", 99, "--json", tmp_path / "out").json["changed"] == 0
