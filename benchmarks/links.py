@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -91,7 +92,10 @@ class Pointed:
     def get(self) -> list[memoryview]:
         """Return the parts of the newest state."""
         pointer = json.loads(self._store.get("latest"))
-        data, ends = memoryview(self._store.get(pointer["key"])), np.cumsum(pointer["sizes"]).tolist()
+        data, ends = (
+            memoryview(self._store.get(pointer["key"], max_bytes=sys.maxsize)),
+            np.cumsum(pointer["sizes"]).tolist(),
+        )
         return [data[end - size : end] for size, end in zip(pointer["sizes"], ends, strict=True)]
 
 

@@ -18,6 +18,8 @@ from pulse_schemas.api import UrlBody, UrlRequest
 
 _KEPT: Final = 4096
 _AT_ONCE: Final = 1000
+_MOST_URL: Final = 16 << 10
+"""Letters of a URL, of which thousands are kept. A signed one has some 600, and 2,000 with a session's token."""
 _LIFE_USED: Final = 0.8
 """A URL is used for this share of its life: a transfer that begins with it should not end after it."""
 
@@ -139,6 +141,6 @@ class Links:
 
     def _link(self, body: UrlBody, key: str, until: float) -> Link:
         url = body.urls.get(key)
-        if url is None:
+        if url is None or len(url) > _MOST_URL:
             raise UnsupportedFormat(f"{self._api.url} answered with no URL for {key!r}; upgrade the older of the two")
         return Link(url, own_path(url) is not None, until)

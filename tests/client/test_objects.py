@@ -285,6 +285,18 @@ def test_the_applications_own_requests_are_logged_as_they_were(pair: Pair, caplo
     assert pair.bucket.asked[0].query == {"X-Amz-Signature": ["s1"]}
 
 
+def test_a_url_that_is_longer_than_any_is_refused(pair: Pair) -> None:
+    script = pair.script
+    long = "https://bucket/" + "x" * (1 << 20)
+    pair.service.script = lambda asked: document(
+        {"urls": dict.fromkeys(asked.json()["keys"], long), "expires_at": None}
+    )
+    with pytest.raises(UnsupportedFormat, match="no URL for"):
+        pair.store.get(KEY)
+    pair.service.script = script
+    assert pair.store.get(KEY) == DATA
+
+
 def test_a_url_that_is_no_url_is_refused(pair: Pair) -> None:
     pair.service.script = lambda asked: document({"urls": {BELOW: "//elsewhere/v1/x"}, "expires_at": None})
     with pytest.raises(UnsupportedFormat):

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from pulse_registry.cli.progress import Meter, MeteredStore
+from pulse_registry.doctor.cleaning import LedgerStore
 from pulse_registry.errors import AlreadyExists, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.link import Link, TimedStore
 from pulse_registry.store import (
     CountingStore,
     Fault,
@@ -18,6 +21,9 @@ from pulse_registry.store import (
     WrapperStore,
 )
 from pulse_registry.store.retry import TOTAL_S
+from pulse_server.documents import DocumentStore
+from pulse_server.metrics import Metrics
+from pulse_server.store_metrics import MetricsStore
 from tests.store.clock import Clock
 from tests.store.conformance import StoreConformance, Subject
 
@@ -47,6 +53,11 @@ WRAPPERS: dict[str, Callable[[Store], Store]] = {
     ),
     "fault": lambda store: FaultStore(store, []),
     "latency": lambda store: LatencyStore(store, latency_s=0.0),
+    "timed": lambda store: TimedStore(store, Link()),
+    "metered": lambda store: MeteredStore(store, Meter("", quiet=True)),
+    "ledger": LedgerStore,
+    "metrics": lambda store: MetricsStore(store, Metrics()),
+    "documents": DocumentStore,
 }
 
 
