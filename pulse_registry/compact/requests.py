@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from pulse_registry.compact.ladder import Merge, patch_of
-from pulse_registry.errors import AccessDenied, AlreadyExists, Gone, InvalidArgument, NotFound
+from pulse_registry.errors import AccessDenied, AlreadyExists, CorruptObject, Gone, InvalidArgument, NotFound
 from pulse_registry.log import RunState, keys
 from pulse_registry.log.store_clock import StoreClock
 from pulse_registry.store import Store
@@ -99,7 +99,7 @@ class Requests:
         try:
             now = clock.now()
             for key in found:
-                with suppress(NotFound):
+                with suppress(NotFound, CorruptObject):  # done by another, or no object any more
                     if now - clock.written(key) <= LIFE:
                         alive.append(key)
         except (InvalidArgument, AccessDenied):
@@ -110,7 +110,7 @@ class Requests:
         for key in found:
             try:
                 self._store.delete(key)
-            except (InvalidArgument, AccessDenied) as error:
+            except (InvalidArgument, AccessDenied, CorruptObject) as error:
                 _logger.info("%s is of no use any more and can't be removed: %s", key, error)
 
 

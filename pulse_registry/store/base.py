@@ -55,6 +55,9 @@ class Store(Protocol):
     - **A failure says whether to try again.** StoreUnavailable: the store could not do it. A `put` or
       `delete` that raised it may have taken effect all the same (the answer was lost). Other errors have had
       no effect.
+    - **What is no object is handed out by no verb.** Where something else than a file lies at a key in a folder, as a
+      link, `list` leaves it out, `put` replaces it (or raises AlreadyExists), `delete` removes it, and the other verbs
+      raise CorruptObject; all of them do where it lies in the place of a folder.
     - **Thread-safe.** One instance may be used by many threads at a time.
 
     Keys are what `check_key` accepts; every verb raises InvalidArgument for others. A store may refuse, with

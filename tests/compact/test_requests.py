@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,7 @@ from pulse_registry.log import keys
 from pulse_registry.registry import Registry
 from pulse_registry.route import plan
 from pulse_registry.service.store import ServiceStore
-from pulse_registry.store import PrefixStore, Store
+from pulse_registry.store import FileStore, PrefixStore, Store
 from pulse_registry.store.wrapper import WrapperStore
 from pulse_schemas import DirectRequest
 from tests.compact.runs import compact, finish, merged, pushed
@@ -132,6 +134,27 @@ def test_where_requests_can_not_be_listed_the_ladder_is_made_all_the_same() -> N
     pushed(store, 6)
     asked(store, 1, 5, 2)
     assert [done.target for done in compact(_Forbids(store))] == [4]
+
+
+def test_requests_that_become_links_while_they_are_looked_at_stop_no_compactor(tmp_path: Path) -> None:
+    files = FileStore(tmp_path / "root")
+    pushed(files, 6)
+    asked(files, 0, 5, 2)
+    (tmp_path / "outside").write_bytes(b"of nobody here")
+
+    class Planting(WrapperStore):
+        def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+            listed = [*super().list(prefix, after)]
+            for key in listed:
+                if keys.REQUESTS in key:
+                    (tmp_path / "root" / key).unlink()
+                    (tmp_path / "root" / key).symlink_to(tmp_path / "outside")
+            return iter(listed)
+
+    made = compact(Planting(files))
+    assert (0, 5) not in {(work.base, work.target) for work in made}
+    assert [*(tmp_path / "root" / RUN / keys.REQUESTS).iterdir()] == []
+    assert (tmp_path / "outside").read_bytes() == b"of nobody here"
 
 
 def test_requests_are_looked_for_now_and_then() -> None:
