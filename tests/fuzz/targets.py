@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pulse_kernels import get_backend
-from tests.fuzz import bucket, deltas, documents, groups, heads, keyframes, patches, pulls, service, signatures
+from tests.fuzz import (
+    bucket,
+    deltas,
+    documents,
+    groups,
+    heads,
+    keyframes,
+    patches,
+    pulls,
+    requests,
+    service,
+    signatures,
+)
 from tests.fuzz.target import Target
 
 
@@ -32,6 +44,8 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "pull": pulls.pull_target,
     "bucket": bucket.bucket_target,
     "service": service.service_target,
+    "connection": requests.connection_target,
+    "body": requests.body_target,
     "signed": signatures.signed_target,
     "lease": documents.lease_target,
     "request": documents.request_target,

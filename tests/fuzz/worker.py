@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     """Fuzz; does not return."""
     name, figures, *options = arguments
     logging.disable(logging.CRITICAL)  # what is refused is logged, too
-    ours = ["pulse_schemas", "pulse_registry", "pulse_kernels"]
+    ours = ["pulse_schemas", "pulse_registry", "pulse_kernels", "pulse_server", "uvicorn.protocols"]
     with atheris.instrument_imports(include=ours, exclude=_compiled()):
         from tests.fuzz.targets import TARGETS
 
