@@ -81,6 +81,7 @@ class Feeds:
             self._miss(feed)
             raise _no_run(run)
         self._missing.pop(run, None)
+        self._make_room(feed)
         if follow:
             feed.follow()
         return feed
@@ -96,6 +97,7 @@ class Feeds:
             feed.users -= 1
             if feed.exists:
                 self._missing.pop(run, None)
+                self._make_room(feed)
             else:
                 self._drop(feed)
 
@@ -124,18 +126,16 @@ class Feeds:
     def _find(self, run: str) -> RunFeed:
         feed = self._feeds.get(run)
         if feed is None:
-            self._make_room()
             feed = self._feeds[run] = self._make(run)
             feed.on_idle = self._drop
         self._feeds.move_to_end(run)
         return feed
 
-    def _make_room(self) -> None:
-        """Drop the feeds that were not used for longest, if they are not in use."""
-        excess = len(self._feeds) + 1 - self._max
-        if excess <= 0:
-            return
-        for feed in [feed for feed in self._feeds.values() if not feed.in_use][:excess]:
+    def _make_room(self, wanted: RunFeed) -> None:
+        """Drop the feeds that were not used for longest, if they are not in use; for a run that is there, no other."""
+        there = [feed for feed in self._feeds.values() if feed.exists]
+        unused = [feed for feed in there if not feed.in_use and feed is not wanted]
+        for feed in unused[: max(0, len(there) - self._max)]:
             self._drop(feed)
 
     def _drop(self, feed: RunFeed) -> None:

@@ -46,6 +46,8 @@ _OBJECT: Final = re.compile(r"/v1/runs/[^/]+/objects/.+", re.DOTALL)
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLOSE: Final = {"connection": "close"}
 _BUSY_RETRY_S: Final = 1.0
+_CROWD: Final = 4
+"""Callers that may each have as many requests under way as one may; where there are more, all have their part."""
 _DIGESTS: Final = 16
 """Members of a Content-Digest that are looked at."""
 _PACED_BYTES: Final = 2 << 20
@@ -86,6 +88,7 @@ class Limits:
         self._page = RateLimit(_PAGE_PER_S, _PAGE_BURST, clock=clock)
         self._clock = clock
         self._pending: Counter[str] = Counter()
+        self._under_way = 0
         self._buffer = Buffer(settings.max_buffered_bytes, settings.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,12 +103,14 @@ class Limits:
             return
         CALLER.set(caller)
         self._pending[caller] += 1
+        self._under_way += 1
         try:
             if scope["method"] in _WITHOUT_BODY:
                 await self._app(scope, receive, send)
             else:
                 await self._with_body(scope, receive, send, caller)
         finally:
+            self._under_way -= 1
             self._pending[caller] -= 1
             if not self._pending[caller]:
                 del self._pending[caller]
@@ -138,8 +143,13 @@ class Limits:
             raise TooManyRequests(f"too many requests a second for {whose}", wait_s)
         if not scope["path"].isprintable():  # routes are less strict about the end of a line
             raise InvalidRequest("the path has a character that no name may have", HTTPStatus.BAD_REQUEST)
-        if self._pending[caller] >= self._settings.max_pending:
+        if self._pending[caller] >= self._most_pending():
             raise TooManyRequests(f"too many requests at the same time for {whose}", _BUSY_RETRY_S)
+
+    def _most_pending(self) -> int:
+        """Return how many requests one caller may have under way; where there are very many, as many as its part is."""
+        most = self._settings.max_pending
+        return most if self._under_way < _CROWD * most else min(most, self._under_way // len(self._pending))
 
     async def _with_body(self, scope: Scope, receive: Receive, send: Send, caller: str) -> None:
         """Hand on a request that may have a body."""

@@ -605,6 +605,23 @@ def test_feeds_are_bounded_but_those_in_use_are_kept(world: World) -> None:
     asyncio.run(go())
 
 
+def test_runs_that_are_not_there_take_the_place_of_none_that_is(world: World) -> None:
+    names = [f"run-{number}" for number in range(4)]
+    for name in names:
+        fill(world.base, run_of(1, name))
+
+    async def go() -> None:
+        feeds = world.feeds(max_feeds=4)
+        opened = [await feeds.open(name) for name in names]
+        missing = [asyncio.create_task(feeds.open(f"none-{number}")) for number in range(50)]
+        for error in await asyncio.gather(*missing, return_exceptions=True):
+            assert isinstance(error, NotFound)
+        assert {*feeds} == {*opened}
+        await feeds.stop()
+
+    asyncio.run(go())
+
+
 def test_a_run_in_memory_is_answered_from_while_the_store_is_down_and_another_is_not(world: World) -> None:
     async def go() -> None:
         feeds = world.feeds()

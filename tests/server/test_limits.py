@@ -165,6 +165,36 @@ def test_only_so_many_requests_of_a_token_are_under_way() -> None:
     service.run(ask)
 
 
+def test_of_very_many_requests_under_way_each_token_has_its_part() -> None:
+    made = [new_token(f"t{number}", "read", ("*",), now=NOW) for number in range(10)]
+    tokens = TokenSet(tokens=tuple(entry for _, entry in made))
+    app = small_app(Settings.read(root="memory://x", tokens=tokens, max_pending=5))
+    release, entered = asyncio.Event(), asyncio.Semaphore(0)
+
+    @app.get("/v1/wait")
+    async def wait() -> None:
+        entered.release()
+        await release.wait()
+
+    async def main() -> None:
+        async with client_of(app) as client:
+            parked = []
+            for token, _ in made[:4]:
+                for _ in range(5):
+                    parked.append(asyncio.create_task(client.get("/v1/wait", headers=bearer(token))))
+                    await entered.acquire()
+            greedy, newcomer = made[0][0], made[9][0]
+            assert (await client.get("/v1/runs/a", headers=bearer(greedy))).status_code == 429
+            for _ in range(3):
+                parked.append(asyncio.create_task(client.get("/v1/wait", headers=bearer(newcomer))))
+                await entered.acquire()
+            assert (await client.get("/v1/runs/a", headers=bearer(newcomer))).status_code == 200
+            release.set()
+            assert {answer.status_code for answer in await asyncio.gather(*parked)} == {200}
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/v1/runs/a/log"), ("PUT", "/v1/runs/a/objects/patch/x")], ids=["body", "object"]
