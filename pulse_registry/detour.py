@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from pulse_registry.digest import Digest
 from pulse_registry.errors import CorruptObject, Gone, NotFound, StoreUnavailable
@@ -21,6 +23,9 @@ from pulse_registry.store import Store, gateway_of
 from pulse_registry.target import Target
 from pulse_registry.timeline import Timeline
 from pulse_schemas import VersionEntry
+
+MOST_AVOIDED: Final = 1_000
+"""Objects that one pull, or one piece of a compactor's work, goes around: each costs a request and a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,8 @@ def stage_version(
 
     Raises:
         Gone: the version was retired.
-        NotFound, CorruptObject: nothing leads there but by an object that is gone or damaged; the first of these.
+        NotFound, CorruptObject: nothing leads there but by an object that is gone or damaged, or more than MOST_AVOIDED
+            of them are; the first of these.
         BaseMismatch, UnsupportedFormat, StoreUnavailable: as ``stage_cells``.
     """
     detours = _Detours(staging, state, entry, base, undo)
@@ -130,7 +136,7 @@ class _Detours:
             if self._first is None:
                 raise
             raise self._first from error
-        for key, why in list(self.avoided.items())[self._told :]:
+        for key, why in islice(self.avoided.items(), self._told, None):
             message = f"{why}; version {self._entry.version} is reached by another route"
             self._staging.events.tell(Event(EventKind.OBJECT_AVOIDED, self._state.run, message, key))
         self._told = len(self.avoided)
@@ -142,6 +148,8 @@ class _Detours:
         if key is None:
             raise error
         self._first = self._first or error
+        if len(self.avoided) >= MOST_AVOIDED:
+            raise self._first from error
         copies = self._staging.copies
         if copies is not None and key not in self._dropped and copies.discard(key):
             self._dropped.add(key)  # the copy was damaged, and perhaps not the object

@@ -19,6 +19,7 @@ from pulse_registry.compact.ladder import CompactOptions, Merge, Whole, Work, du
 from pulse_registry.compact.merge import merge
 from pulse_registry.compact.mirror import Mirror
 from pulse_registry.compact.requests import Requests
+from pulse_registry.detour import MOST_AVOIDED
 from pulse_registry.digest import Digest
 from pulse_registry.errors import (
     AccessDenied,
@@ -212,6 +213,8 @@ class Compactor:
             except (NotFound, CorruptObject) as error:
                 if error.key is None or all(ref.key != error.key for leg in legs for ref in leg.refs):
                     raise
+                if len(avoided) >= MOST_AVOIDED:
+                    raise (first or error) from error
                 avoided.add(error.key)
                 first = first or error
 

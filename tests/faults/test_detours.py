@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pulse_kernels import get_backend
+from pulse_registry import detour
 from pulse_registry.change import Change
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.errors import CorruptObject, Gone, NotFound
@@ -166,6 +167,18 @@ def test_each_bad_object_is_avoided_in_turn_and_told_of_once(bucket: Bucket) -> 
         result = registry.pull(8, into=into)
         assert bits(into) == bits(model_at(8))
     assert sorted(result.avoided) == sorted(event.key or "" for event in events) == sorted(bad)
+
+
+def test_a_pull_goes_around_so_many_objects_and_no_more(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detour, "MOST_AVOIDED", 2)
+    bad = [bucket.attach_patch(4, 8), bucket.attach_patch(4, 8), bucket.attach_patch(4, 7)]
+    for key in bad:
+        bucket.remove(key)
+    registry, into, _ = bucket.worker(4)
+    with registry, pytest.raises(NotFound) as caught:
+        registry.pull(8, into=into)
+    assert caught.value.key in bad
+    assert bits(into) == bits(model_at(4))
 
 
 def test_where_no_route_is_left_the_first_error_is_raised_and_nothing_is_changed_or_told(bucket: Bucket) -> None:

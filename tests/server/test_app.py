@@ -88,6 +88,17 @@ def test_runs_are_listed_by_name_in_pages(client: TestClient) -> None:
     assert ([run["run"] for run in last["runs"]], last["next"]) == (["math-7b"], None)
 
 
+def test_a_page_of_runs_ends_where_their_versions_say_a_lot() -> None:
+    store = DictStore()
+    for name in ("a", "b", "c", "d"):
+        fill(store, Script(name).epoch().commit(layout=LAYOUT.id, metadata={"note": "x" * (3 << 20)}))
+    with TestClient(app_over(store)) as client:
+        first = client.get("/v1/runs").json()
+        rest = client.get(f"/v1/runs?after={first['next']}").json()
+    assert [[run["run"] for run in body["runs"]] for body in (first, rest)] == [["a", "b", "c"], ["d"]]
+    assert rest["next"] is None
+
+
 def test_a_run_is_told_with_its_newest_version_and_the_size_of_all_cells(client: TestClient) -> None:
     body = client.get("/v1/runs/math-7b").json()
     assert (body["epoch"], body["versions"], body["latest"]["version"]) == (1, 2, 1)

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.log import RunState
 from pulse_registry.runs import RUN_NAME
+from pulse_schemas import canonical_json
 from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
 from pulse_server.access import Guard, Principal
 from pulse_server.answers import Rendered
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 OPERATIONS: Final = Operations("runs")
 _AFTER: Final = Parameter("after", "the runs whose names follow this one", RUN_NAME, "math-1b", "query", required=False)
+_PAGE_BYTES: Final = 8 << 20
+"""Of metadata in one page, but for its last run's."""
 _LIMIT: Final = Whole("limit", "how many at most", 50, 50, 1, 200)
 _RUN: Final = RunBody(
     run=examples.RUN, seq=43, epoch=1, versions=43, latest=examples.VERSION, full_nbytes=15_231_233_024
@@ -67,9 +70,19 @@ async def list_runs(request: Request, service: Service) -> Response:
     """List runs."""
     after, limit, who = _AFTER(request), _LIMIT(request) or 1, _principal(request)
     names = [name for name in await service.runs() if name > after and who.may("read", name)]
-    page = await asyncio.gather(*(_listed(service, name) for name in names[:limit]))
+    bodies = await asyncio.gather(*(_listed(service, name) for name in names[:limit]))
+    page: list[RunBody] = []
     more = names[limit - 1] if len(names) > limit else None
-    return Rendered.of(RunPage(runs=tuple(body for body in page if body is not None), next=more))
+    nbytes = 0
+    for number, body in enumerate(bodies):
+        if nbytes > _PAGE_BYTES:
+            more = names[number - 1]
+            break
+        if body is not None:
+            page.append(body)
+            told = body.latest.metadata if body.latest is not None else None
+            nbytes += len(canonical_json(told)) if told else 0
+    return Rendered.of(RunPage.model_construct(runs=tuple(page), next=more))
 
 
 @OPERATIONS.add(
