@@ -41,10 +41,12 @@ from pulse_schemas import (
     PatchRef,
     Record,
     RetireRecord,
+    SchemaError,
     Signer,
     TagRecord,
     open_sealed,
 )
+from pulse_schemas.records import check_parts
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
@@ -346,11 +348,7 @@ class LogWriter:
         state = self._reader.state
         record = self._checked(make_record, state, write_id)
         sealed = record.seal(self._signer)
-        if len(sealed) > RECORD:
-            raise InvalidArgument(
-                f"run {self._run!r}: record {record.seq} would take {len(sealed):,} bytes, and readers take {RECORD:,} "
-                "at most: name fewer objects or versions in one record; nothing was written"
-            )
+        self._check_readable(record.seq, sealed)
         if self._reader.guard is not None:
             self._reader.guard.check_signature(record, sealed)
         elif self._reader.run_key() is not None:
@@ -381,6 +379,19 @@ class LogWriter:
             return stored
         self._reader.refresh()
         return None
+
+    def _check_readable(self, seq: int, sealed: bytes) -> None:
+        """Raise InvalidArgument where readers would refuse a record for its length, or for how many parts it has."""
+        wrong = f"{len(sealed):,} bytes, and readers take {RECORD:,} at most" if len(sealed) > RECORD else None
+        try:
+            check_parts(sealed)
+        except SchemaError as error:
+            wrong = str(error)
+        if wrong is not None:
+            raise InvalidArgument(
+                f"run {self._run!r}: record {seq} can't be written: {wrong}: name fewer objects or versions in one "
+                "record; nothing was written"
+            )
 
     def _check_run_key(self, own: str | None) -> None:
         """Raise Untrusted unless a key, or none, is the one that signs the run."""

@@ -120,6 +120,8 @@ class TagRecord(_Common):
 
 
 Record = EpochRecord | CommitRecord | AttachRecord | RetireRecord | DeleteRecord | TagRecord
+_MOST_LISTS, _MOST_VALUES = 150_000, 500_000
+"""Of a record. A keyframe has an object for each of at most 36,000 shards, metadata 32,000 lists at most."""
 _KINDS: dict[str, type[Record]] = {
     "epoch": EpochRecord,
     "commit": CommitRecord,
@@ -130,13 +132,34 @@ _KINDS: dict[str, type[Record]] = {
 }
 
 
+def check_parts(content: bytes) -> None:
+    """Check, before a record is parsed, that it has no more parts than one can have: memory goes by them.
+
+    What is in its texts is no part of it.
+
+    Raises:
+        SchemaError: it has more than 150,000 lists and objects, or 500,000 values.
+    """
+    if _fits(content):
+        return
+    plain = content.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 2 * _MOST_VALUES or not _fits(b"".join(plain.split(b'"')[::2])):
+        raise SchemaError(f"it has more than {_MOST_LISTS:,} lists and objects, or {_MOST_VALUES:,} values")
+
+
+def _fits(content: bytes) -> bool:
+    return content.count(b"[") + content.count(b"{") <= _MOST_LISTS and content.count(b",") < _MOST_VALUES
+
+
 def unseal_record(data: bytes) -> Record:
     """Read one sealed record of any kind.
 
     Raises:
-        SchemaError: damaged, or (``fault=UNSUPPORTED``) of a format or kind that this release does not know.
+        SchemaError: damaged, of too many parts, or (``fault=UNSUPPORTED``) of a format or kind that this release does
+            not know.
     """
     content = sealed_body(data)
+    check_parts(content)
     body = load_json(content)
     kind = body.get("kind") if isinstance(body, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from pulse_registry.log import Admission, LogKeeper, LogReader, documents, keys
 from pulse_registry.log import keeper as keeper_module
 from pulse_registry.pieces import MOST_INDEX_BYTES, PIECE_BYTES
 from pulse_registry.store import CountingStore
-from pulse_schemas import KeyframeRef, Layout, ObjectRef, RetireRecord, Tensor
+from pulse_schemas import KeyframeRef, Layout, ObjectRef, RetireRecord, SchemaError, Tensor, unseal_record
 from pulse_schemas.layout import MAX_CELLS
+from tests.attacks.edits import sealed_bytes
 from tests.faults.harness import quick
 from tests.log.builders import RUN, DictStore, Script, chain, draft, keyframe, new_store, write_id, writer
 
@@ -98,6 +100,57 @@ def test_the_longest_records_that_are_written_fit() -> None:
 )
 def test_each_kind_of_document_has_its_bound(key: str, most: int) -> None:
     assert documents.most_bytes(key) == most
+
+
+# -- what is in a record -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"[" + b"[]," * 2_500_000 + b"[]]",
+        b"[" + b"{}," * 2_500_000 + b"{}]",
+        b"[" + b"1," * 3_500_000 + b"1]",
+        b"[" + b'"",' * 2_500_000 + b'""]',
+        b"{" + b",".join(b'"%x":1' % n for n in range(700_000)) + b"}",
+    ],
+    ids=["lists", "objects", "numbers", "texts", "keys"],
+)
+def test_a_record_of_too_many_parts_is_refused_before_they_are_made(metadata: bytes) -> None:
+    body = Script().epoch().make_commit(version=0).canonical()
+    sealed = sealed_bytes(body.replace(b'"metadata":{}', b'"metadata":{"a":' + metadata + b"}"))
+    assert 6_000_000 < len(sealed) < documents.RECORD
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(SchemaError, match="lists and objects, or"):
+            unseal_record(sealed)
+        assert tracemalloc.get_traced_memory()[1] < 16 * documents.RECORD
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_in_texts_are_no_parts() -> None:
+    script = Script().epoch()
+    names = tuple("objects/" + text * (500 // len(text)) for text in ("[", "{", ",", '"', "\\", '",[{', '\\"'))
+    for keys_ in (names * 280, ("objects/" + "[" * 1000,) * LONGEST, ("objects/" + '"' * 1000,) * LONGEST):
+        record = RetireRecord(**script.shared(), keys=keys_)
+        assert unseal_record(record.seal()) == record
+
+
+def test_a_keyframe_of_as_many_shards_as_there_may_be_is_no_record_of_too_many_parts() -> None:
+    record = Script().epoch().make_commit(version=0, keyframe=keyframe(0, shards=MOST_SHARDS))
+    assert unseal_record(record.seal()) == record
+
+
+def test_a_record_of_too_many_parts_is_not_written() -> None:
+    store = new_store()
+    mine = writer(store)
+    mine.begin()
+    for version in range(2):
+        mine.commit(draft(version))
+    with pytest.raises(InvalidArgument, match="500,000 values: name fewer objects"):
+        mine.retire(versions=[0] * 600_000)
 
 
 # -- what is not written -----------------------------------------------------------------------------------------------
