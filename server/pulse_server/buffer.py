@@ -18,6 +18,8 @@ _TOKENS: Final = 4
 _RUNS: Final = 2
 """A token may have a fourth of all, and a run half of its token's: what is left is for others."""
 
+_SHORT: Final = 64 << 10
+"""A longer body is not begun where there is no room for all of it: to read it in vain costs others their time."""
 _RETRY_S: Final = 1.0
 
 
@@ -89,18 +91,29 @@ class Buffer:
         self._bodies: set[Body] = set()
         self._tokens: Counter[str] = Counter()
         self._runs: Counter[tuple[str, str]] = Counter()
+        self._announced: Counter[str | tuple[str, str]] = Counter()
         self.nbytes = 0
         """What all of them take now."""
 
     @contextmanager
-    def body(self, token: str, run: str) -> Iterator[Body]:
-        """Count one body until the end of the block; read it in this task."""
+    def body(self, token: str, run: str, announced: int = 0) -> Iterator[Body]:
+        """Count one body, of so many bytes at most, until the end of the block; read it in this task.
+
+        Raises:
+            TooManyRequests: it is a long one, and its share has no room for it beside those that are coming.
+        """
         body = Body(self, token, run)
+        nbytes = announced if announced > _SHORT else 0
+        for whose, share in ((token, self._token), (body.run, self._run)):
+            if nbytes and self._announced[whose] + nbytes > share:
+                raise _no_room()
         self._bodies.add(body)
+        self._announce(body, nbytes)
         try:
             yield body
         finally:
             self._bodies.discard(body)
+            self._announce(body, -nbytes)
             self._count(body, -body.nbytes)
 
     def grow(self, body: Body, nbytes: int) -> None:
@@ -122,6 +135,12 @@ class Buffer:
         body.given_up = True
         if body.task is not None and body.task is not asyncio.current_task():
             body.task.cancel()  # it waits for more
+
+    def _announce(self, body: Body, nbytes: int) -> None:
+        for whose in (body.token, body.run):
+            self._announced[whose] += nbytes
+            if not self._announced[whose]:
+                del self._announced[whose]
 
     def _count(self, body: Body, nbytes: int) -> None:
         body.nbytes += nbytes

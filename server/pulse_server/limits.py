@@ -15,6 +15,7 @@ import time
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Final
 
@@ -158,22 +159,27 @@ class Limits:
         except PulseError:
             await self._app(scope, _gone, send)  # its route says why not, and reads nothing
             return
-        with self._buffer.body(caller, _run_of(scope)) as body:
+        try:
+            digest, announced = _content_digest(scope), _content_length(scope)
+            if scope["method"] == "PUT" and _OBJECT.fullmatch(scope["path"]):
+                await self._stream(scope, receive, send, digest, announced)
+                return
+            most = self._settings.max_body_bytes
+            most = min(most, longest or most)
+            _check_size(announced, most)
+            held = self._buffer.body(caller, _run_of(scope), most if announced is None else announced)
+        except Refused as refusal:
+            await _refuse(refusal, scope, send)
+            return
+        with ExitStack() as stack:
             try:
-                digest, announced = _content_digest(scope), _content_length(scope)
-                if scope["method"] == "PUT" and _OBJECT.fullmatch(scope["path"]):
-                    await self._stream(scope, receive, send, digest, announced)
-                    return
-                most = self._settings.max_body_bytes
-                most = min(most, longest or most)
-                _check_size(announced, most)
+                body = stack.enter_context(held)
                 if not await self._read(self._checked(receive, digest, most, _LOOKS), body):
                     return  # the client has gone: nobody to answer, nothing to do
-                data = body.whole()
             except Refused as refusal:
                 await _refuse(refusal, scope, send)
             else:
-                await self._app(scope, _once(data, receive), send)
+                await self._app(scope, _once(body.whole(), receive), send)
 
     async def _read(self, receive: Receive, body: Body) -> bool:
         """Read a whole body; return False if the client went away first."""

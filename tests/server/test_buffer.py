@@ -150,3 +150,22 @@ def test_whatever_comes_no_bound_is_passed(sent: list[tuple[int, int]]) -> None:
                 assert all(nbytes <= 40 for nbytes in held.values())
 
     asyncio.run(main())
+
+
+def test_a_long_body_is_not_begun_where_its_share_has_no_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulse_server.buffer._SHORT", 5)
+
+    async def main() -> None:
+        buffer = Buffer(800, 10)
+        with buffer.body("a", "x", 60):
+            with pytest.raises(TooManyRequests), buffer.body("a", "x", 41):
+                pass
+            with buffer.body("a", "x", 40), buffer.body("a", "y", 100), buffer.body("b", "x", 100):
+                with buffer.body("a", "x", 5) as short:
+                    short.add(b"x" * 5)
+                with pytest.raises(TooManyRequests), buffer.body("a", "z", 6):  # a token's share
+                    pass
+        with buffer.body("a", "x", 100):
+            pass
+
+    asyncio.run(main())
