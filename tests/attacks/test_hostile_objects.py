@@ -40,9 +40,13 @@ BY_HASH = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    # What the compiler takes on a machine with a cold cache is no part of what an object makes a reader take.
+def _warm() -> None:
+    # What a process takes once, for modules and compiled loops, is no part of what an object makes a reader take.
     get_backend("numba").warm_up(2)
+    for about in FAMILIES.values():
+        honest = honest_run(about.run)
+        for backend in ("reference", "numba"):
+            read(about.reader, honest, copied(honest.store), backend)
 
 
 def stored(files: dict[str, Any]) -> dict[str, bytes]:

@@ -32,7 +32,14 @@ def test_every_claim_names_a_test(adversary: str) -> None:
 
 
 def test_all_adversaries_are_there() -> None:
-    assert len(ADVERSARIES) == 10
+    assert len(ADVERSARIES) == 12
+
+
+def test_every_bound_names_a_test() -> None:
+    bounds = DOCUMENT.partition("## Bounds\n")[2].partition("\n## ")[0].splitlines()
+    table = [line for line in bounds if line.startswith("| ") and not line.startswith(("| ---", "| what comes in"))]
+    assert len(table) > 30
+    assert [row for row in table if not re.search(r"`[\w/]+\.py::\w+`", row)] == []
 
 
 def test_every_reason_for_a_refusal_is_explained_and_tested() -> None:
