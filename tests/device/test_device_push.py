@@ -15,7 +15,7 @@ from pulse_registry.device.shadow import DeviceShadow, empty_device_shadow, firs
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.geometry import Geometry
 from pulse_registry.model import layout_of, read_model
-from pulse_registry.store import FaultStore, MemoryStore
+from pulse_registry.store import MOST_WHOLE_BYTES, FaultStore, MemoryStore
 from pulse_registry.store.fault import Fault
 from pulse_registry.target import HostTarget
 from pulse_registry.timeline import Timeline
@@ -174,9 +174,9 @@ def test_a_push_takes_the_place_of_one_that_waits_and_a_restarted_trainer_begins
     objects_read: list[str] = []
     get = store.get
 
-    def noted(key: str, byte_range: tuple[int, int] | None = None) -> bytes:
+    def noted(key: str, byte_range: tuple[int, int] | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         objects_read.extend([key] if "/objects/" in key else [])
-        return get(key, byte_range)
+        return get(key, byte_range, max_bytes=max_bytes)
 
     store.get = noted  # type: ignore[method-assign]
     with on_device(store, device, shadow=shadow) as registry, on_host(store) as reader:

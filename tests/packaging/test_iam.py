@@ -134,7 +134,7 @@ def allowed(role: Role, request: Request) -> bool:
 @contextmanager
 def serving(store: Store) -> Iterator[str]:
     app = create_app(Settings(root="memory://iam", insecure_open=True, report_seconds=0.01), store)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none"))
     started = threading.Event()
     startup = server.startup
 
