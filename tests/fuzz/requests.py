@@ -31,7 +31,7 @@ _WORDS: Final = (
 
 def connection_target() -> Target:
     """Return the target of a connection's bytes; the first says in pieces of how many bytes they come."""
-    loop = asyncio.new_event_loop()
+    loop = asyncio.SelectorEventLoop()
 
     def check(data: bytes) -> bool:
         if len(data) < 2:

@@ -16,7 +16,7 @@ from tests.server.peer import CHUNKED, IDLE_S, LIMIT, PACE_S, REQUEST, UNSENT, P
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
-    loop = asyncio.new_event_loop()
+    loop = asyncio.SelectorEventLoop()
     peer = Peer(loop)
     yield peer
     if peer.hold is not None:
