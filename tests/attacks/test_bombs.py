@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -25,6 +24,7 @@ from pulse_schemas import SchemaError, canonical_json, unseal_record
 from pulse_schemas.layout import MAX_CELLS
 from tests.attacks.edits import layout, sealed_bytes
 from tests.attacks.make import honest_run
+from tests.attacks.peak import peak_of
 from tests.faults.harness import Model, copied, garbage, quick
 from tests.fuzz.targets import TARGETS
 from tests.log.builders import DictStore
@@ -40,15 +40,6 @@ OVERHEAD = 3 << 20
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
     get_backend("numba").warm_up(2)
-
-
-def peak_of(call: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("coder", FACTOR)

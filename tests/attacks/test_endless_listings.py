@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
@@ -25,6 +24,7 @@ from pulse_schemas import Lease
 from pulse_server import reports as reports_module
 from pulse_server.reports import MAX_BYTES, Reports
 from pulse_server.routes import log as log_module
+from tests.attacks.peak import peak_of
 from tests.log.builders import RUN, DictStore, chain, keyframe, write_id
 from tests.server.running import app_over, fill
 
@@ -44,15 +44,6 @@ class Endless(DictStore):
         for number in itertools.count(10**9):
             self.listed += 1
             yield self._key_of(number)
-
-
-def peak_of(call: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ reader (tests/store, tests/client).
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,7 @@ from pulse_registry.trust import SigningKey
 from tests.attacks.edits import commit, first_commit, pieces
 from tests.attacks.forge import PatchParts, key_of
 from tests.attacks.make import honest_run
+from tests.attacks.peak import peak_of
 from tests.faults.harness import RUN, bits, copied, garbage, quick
 from tests.log.builders import DictStore
 
@@ -44,15 +43,6 @@ def sparse(path: Path, nbytes: int = LONG) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         file.truncate(nbytes)
-
-
-def peak_of(call: Callable[[], object]) -> int:
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.fixture(params=[False, True], ids=["unsigned", "pinned"])
