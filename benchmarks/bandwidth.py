@@ -11,9 +11,9 @@ import numpy as np
 from benchmarks.states import Cells, Live, States
 from benchmarks.timing import interleaved
 from pulse_kernels import Backend
-from pulse_registry.geometry import Geometry, Group
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.model import layout_of, read_model
 
 Map: TypeAlias = Callable[..., Iterator[Any]]
 _PIECE = 1 << 24

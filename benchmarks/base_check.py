@@ -19,7 +19,7 @@ from benchmarks.states import Live, States, visits
 from benchmarks.synthetic import DEFAULT_CELLS, synthetic_states
 from benchmarks.timing import ratio, seconds
 from pulse_registry import open
-from pulse_registry.base_check import BaseCheck
+from pulse_registry.pull.base_check import BaseCheck
 
 CHECKS: tuple[BaseCheck, ...] = ("touched", "all")
 

@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.bandwidth import geometry_of, weights_of
 from benchmarks.states import Cells, Live, States
 from pulse_kernels import Backend, CoderName, decode_group, encode_group
-from pulse_registry.change import Change
-from pulse_registry.weights import Weights
+from pulse_registry.format.change import Change
+from pulse_registry.weights.arrays import Weights
 
 _CODERS: tuple[CoderName, ...] = ("gap", "class")
 GIGABIT = 0.125

@@ -18,15 +18,15 @@ from benchmarks.results import Row, machine, versions
 from benchmarks.states import Live, States
 from pulse_kernels import get_backend
 from pulse_registry import Registry
-from pulse_registry.change import Change
-from pulse_registry.compact import CompactOptions, Done
-from pulse_registry.geometry import Geometry
+from pulse_registry.compaction import CompactOptions, Done
+from pulse_registry.format.change import Change
+from pulse_registry.format.patch import CoderChoice, encode_patch
 from pulse_registry.log import RunState
-from pulse_registry.model import read_model
-from pulse_registry.patch import CoderChoice, encode_patch
-from pulse_registry.publish_options import PublishOptions
-from pulse_registry.route import DEFAULT_OBJECT_COST, plan
-from pulse_registry.weights import Weights
+from pulse_registry.pull.route import DEFAULT_OBJECT_COST, plan
+from pulse_registry.push.options import PublishOptions
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import read_model
 from tests.log.builders import DictStore
 
 TITLE = "Far behind"

@@ -24,8 +24,8 @@ from benchmarks.push_pull import CODERS
 from benchmarks.results import Row, machine, versions
 from benchmarks.states import Cells, Live, States, visits
 from benchmarks.timing import seconds
-from pulse_registry.patch import CoderChoice
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.format.patch import CoderChoice
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import RetryStore, Store, open_store
 from tests.servers import S3Bucket, S3Server

@@ -31,12 +31,12 @@ from benchmarks.results import OUT, Row, machine, versions, write_result
 from benchmarks.states import Live, States
 from benchmarks.synthetic import synthetic_states
 from pulse_registry.cache import CacheFolder
-from pulse_registry.geometry import Geometry
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore, open_store, read_into
-from pulse_registry.tensors import new_tensors
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.tensors import new_tensors
 from tests import servers
 from tests.servers import S3Bucket, S3Server
 

@@ -23,10 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
-from pulse_registry.publish_options import PublishOptions, WhenFull
+from pulse_registry.push.options import PublishOptions, WhenFull
 from pulse_registry.registry import Registry
-from pulse_registry.store import FileStore, LatencyStore
-from pulse_registry.versions import PushResult
+from pulse_registry.results import PushResult
+from pulse_registry.store import FileStore
+from pulse_registry.testing import LatencyStore
 
 TITLE = "Pushes on their way"
 WAYS: dict[str, tuple[int, WhenFull]] = {"wait": (2, "wait"), "coalesce": (2, "coalesce"), "unbounded": (10**9, "wait")}

@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
-from pulse_registry.log import RunState, keys
-from pulse_registry.route import plan
+from pulse_registry.format import keys
+from pulse_registry.log import RunState
+from pulse_registry.pull.route import plan
 from pulse_schemas import CommitRecord, KeyframeRef, ObjectRef, PatchRef, Snapshot, VersionEntry
 
 TITLE = "Routes in a long run"

@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
-from pulse_registry.log import LogReader, keys, sealed_hash
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, sealed_hash
+from pulse_registry.signing import PinGuard, SigningKey, Trust
+from pulse_registry.signing.last_seen import Memory
 from pulse_registry.store import MemoryStore
-from pulse_registry.trust import PinGuard, SigningKey, Trust
-from pulse_registry.trust.memory import Memory
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels import CELL_TYPES
-from pulse_registry.model import numpy_dtype
-from pulse_registry.safetensors_header import cell_shape, tensor_entry
+from pulse_registry.format.safetensors import cell_shape, tensor_entry
+from pulse_registry.weights.model import numpy_dtype
 from pulse_schemas import Dtype
 
 Cells: TypeAlias = npt.NDArray[Any]

@@ -28,14 +28,14 @@ from rich.table import Table
 
 from benchmarks.memory import watched
 from benchmarks.results import OUT, Row, machine, versions, write_result
-from pulse_registry.fetch import FETCH_THREADS
-from pulse_registry.geometry import Geometry, Group
-from pulse_registry.keyframe import SHARD_BYTES, write_keyframe
-from pulse_registry.keyframe_cells import KeyframeCells
-from pulse_registry.parallel import ParallelMap
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.format.keyframe import SHARD_BYTES, write_keyframe
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.pull.fetch import FETCH_THREADS
+from pulse_registry.pull.keyframe_cells import KeyframeCells
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore, RetryStore, open_store
+from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import Layout, Tensor
 from tests import servers
 from tests.faults.network import s3_store, travel

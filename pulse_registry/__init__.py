@@ -38,13 +38,13 @@ from pulse_registry.errors import (
 )
 from pulse_registry.events import Event, EventKind
 from pulse_registry.opening import open
-from pulse_registry.prefetch import Prefetch
-from pulse_registry.publish_options import PublishOptions
-from pulse_registry.pulling import Staged
+from pulse_registry.pull.apply import Staged
+from pulse_registry.pull.prefetch import Prefetch
+from pulse_registry.pull.route import Leg, Route
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.route import Leg, Route
-from pulse_registry.trust import SigningKey, Trust
-from pulse_registry.versions import PullResult, PushResult, Version
+from pulse_registry.results import PullResult, PushResult, Version
+from pulse_registry.signing import SigningKey, Trust
 
 __all__ = [
     "AccessDenied",

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pulse_registry.errors import InvalidArgument, NotFound
-from pulse_registry.fetch import FETCH_THREADS
-from pulse_registry.gc import Collected, Collector, Policy
-from pulse_registry.labels import check_tag, integer
 from pulse_registry.log import RunState
-from pulse_registry.news import await_news
-from pulse_registry.parallel import ParallelMap
-from pulse_registry.route import Route, plan
-from pulse_registry.trust.countersigning import Countersigning, RefusedRecord
-from pulse_registry.versions import Version, VersionName, describe
-from pulse_registry.workings import Workings
+from pulse_registry.log.tail import await_news
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.pull.fetch import FETCH_THREADS
+from pulse_registry.pull.route import Route, plan
+from pulse_registry.push.labels import check_tag, integer
+from pulse_registry.results import Version, VersionName, describe
+from pulse_registry.retention import Collected, Collector, Policy
+from pulse_registry.runtime.runtime import Workings
+from pulse_registry.signing.countersigning import Countersigning, RefusedRecord
 from pulse_schemas import Layout, VersionEntry
 
 _LONG_SECONDS = 3600.0

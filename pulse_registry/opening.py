@@ -8,17 +8,17 @@ from contextlib import ExitStack
 from typing import Any, Final, Literal
 
 from pulse_kernels import BackendName
-from pulse_registry.base_check import BaseCheck
 from pulse_registry.cache import cache_folder
+from pulse_registry.client.connect import HasConnections, connect
 from pulse_registry.errors import NotFound
 from pulse_registry.events import Listener
-from pulse_registry.finite import NonFinite
-from pulse_registry.placement import DeviceName, ShadowPlace
-from pulse_registry.publish_options import PublishOptions, WhenFull
+from pulse_registry.pull.base_check import BaseCheck
+from pulse_registry.pull.download import spool_of
+from pulse_registry.push.options import PublishOptions, WhenFull
 from pulse_registry.registry import Registry
-from pulse_registry.service.connect import HasConnections, connect
-from pulse_registry.spool import spool_of
-from pulse_registry.trust import Trust, signer_of, trust_of
+from pulse_registry.runtime.placement import DeviceName, ShadowPlace
+from pulse_registry.signing import Trust, signer_of, trust_of
+from pulse_registry.weights.nonfinite import NonFinite
 from pulse_schemas import Signer
 
 _STAYS: Final = ("token", "signing_key", "trust", "state_dir")

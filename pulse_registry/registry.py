@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
 
 import numpy.typing as npt
 
-from pulse_registry.backends import backend_of
-from pulse_registry.base_check import BaseCheck, pulls_a_check
 from pulse_registry.catalogue import Catalogue
-from pulse_registry.compact import CompactOptions, Compactor
-from pulse_registry.compact.requests import ask, check_request
-from pulse_registry.digest import Digest
+from pulse_registry.client.reports import TakesReports, report_of
+from pulse_registry.compaction import CompactOptions, Compactor
+from pulse_registry.compaction.requests import ask, check_request
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument
-from pulse_registry.held import Held
-from pulse_registry.labels import checked_metadata, integer
 from pulse_registry.log import RunState
-from pulse_registry.model import Model, View, read_model, read_target
-from pulse_registry.news import await_news
-from pulse_registry.prefetch import WAIT_SECONDS, Prefetch
-from pulse_registry.pulling import Staged, stage_into
-from pulse_registry.service.reports import TakesReports, report_of
-from pulse_registry.tensors import Framework, framework_of, new_tensors
+from pulse_registry.log.tail import await_news
+from pulse_registry.pull.apply import Staged, stage_into
+from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
+from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
+from pulse_registry.pull.replica import Held
+from pulse_registry.push.labels import checked_metadata, integer
+from pulse_registry.results import PullResult, PushResult, Version, VersionName, describe
 from pulse_registry.timeline import Timeline
-from pulse_registry.versions import PullResult, PushResult, Version, VersionName, describe
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.backend import backend_of
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.model import Model, View, read_model, read_target
+from pulse_registry.weights.tensors import Framework, framework_of, new_tensors
 from pulse_schemas import VersionEntry
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ class Registry(Catalogue):
         if views is None or device is None:
             backend_of(self._backend_name).warm_up(2)
             return
-        from pulse_registry.device.warming import warm_up
+        from pulse_registry.gpu.warm_up import warm_up
 
         warm_up({view.dtype for view in views.values()}, device)
 

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from pulse_kernels import get_backend
-from pulse_registry.backends import what_compiles
+from pulse_registry.weights.backend import what_compiles
 from tests import servers
 from tests.servers import S3Bucket, S3Server
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pulse_kernels import Backend
-from pulse_registry.change import Change, Delta
-from pulse_registry.geometry import Group
-from pulse_registry.weights import Weights
+from pulse_registry.format.change import Change, Delta
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Group
 
 
 def resolve(backend: Backend, group: Group, delta: Delta, weights: Weights) -> Change:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pulse_kernels import CELL_TYPES, GROUP_BYTES
-from pulse_kernels.triton.sheet import TILE, Sheet, Spans, Tiles
+from pulse_kernels.gpu.tiling import TILE, Sheet, Spans, Tiles
 
 LAYER = (58_720_256, 58_720_256, 58_720_256, 16_777_216, 16_777_216, 4_194_304, 4_194_304, 4096, 4096)
 """Cells of one layer's tensors, as in a Llama of 8 billion."""

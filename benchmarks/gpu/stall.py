@@ -14,15 +14,15 @@ import torch
 from benchmarks.gpu.clock import Spent, measured
 from benchmarks.gpu.policy import Policy
 from pulse_kernels import get_backend
-from pulse_kernels.triton.apply import scatter, undo
-from pulse_kernels.triton.changes import Changes
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.placement import ShadowPlace
-from pulse_registry.shadow import Advance
-from pulse_registry.stage import Staging
+from pulse_kernels.gpu.apply import scatter, undo
+from pulse_kernels.gpu.changes import Changes
+from pulse_registry.pull.stage import Staging
+from pulse_registry.push.shadow import Advance
+from pulse_registry.runtime.placement import ShadowPlace
 from pulse_registry.store import open_store
 from pulse_registry.timeline import Timeline
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, read_model
 
 
 def measure_stall(policy: Policy, changes: Changes, place: ShadowPlace, repeats: int) -> Spent:

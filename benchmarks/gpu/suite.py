@@ -21,14 +21,14 @@ from benchmarks.gpu.clock import Spent, measured
 from benchmarks.gpu.policy import Policy, make_policy, needed_bytes
 from benchmarks.gpu.stall import measure_stall
 from benchmarks.results import Row, machine, versions
-from pulse_kernels.group import CoderName
-from pulse_kernels.triton.apply import gather, move, scatter, undo
-from pulse_kernels.triton.changes import Changes
-from pulse_kernels.triton.codes_decode import Moves, decode_changes
-from pulse_kernels.triton.codes_encode import CodedGroups, encode_changes
-from pulse_kernels.triton.diff import diff
-from pulse_kernels.triton.digest import digest
-from pulse_kernels.triton.sheet import Sheet
+from pulse_kernels.format.group import CoderName
+from pulse_kernels.gpu.apply import gather, move, scatter, undo
+from pulse_kernels.gpu.changes import Changes
+from pulse_kernels.gpu.coding.decode import Moves, decode_changes
+from pulse_kernels.gpu.coding.encode import CodedGroups, encode_changes
+from pulse_kernels.gpu.diff import diff
+from pulse_kernels.gpu.digest import digest
+from pulse_kernels.gpu.tiling import Sheet
 
 SIZES = (8_000_000_000, 30_000_000_000)
 LIMITED = 8_000_000_000

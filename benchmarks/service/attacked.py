@@ -29,7 +29,7 @@ from benchmarks.service.attackers import ATTACKS, HOSTILE_LAYOUT, Target, argume
 from benchmarks.service.process import Service
 from benchmarks.service.steady import Steady
 from benchmarks.service.suite import Say, _pusher, document
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.store import open_store
 from pulse_server.tokens import TokenFile, new_token
 from tests.log.builders import Script

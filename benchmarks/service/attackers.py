@@ -16,7 +16,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_schemas import Lease
 
 ATTACKS = ("trailers", "urls", "layout", "bodies", "objects", "reports", "leases", "junk")

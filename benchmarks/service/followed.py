@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.results import Row
 from benchmarks.service.suite import Say, document
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
-from pulse_registry.store.latency import LatencyStore
+from pulse_registry.testing.latency import LatencyStore
 from pulse_server.feed import RunFeed
 from pulse_server.metrics import Metrics
 from pulse_server.service import Service

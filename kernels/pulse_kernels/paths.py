@@ -141,7 +141,7 @@ def _nodes(numbers: Numbers, joined: Numbers) -> Numbers:
 
 def _loop(name: str) -> Any:
     try:
-        from pulse_kernels.numba_compile import compiled
+        from pulse_kernels.cpu.compile import compiled
     except ImportError as error:
         raise BackendUnavailable(f"numba can't be imported: {error}") from error
     return compiled(name, 8)

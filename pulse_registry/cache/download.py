@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 
 from pulse_registry.cache.part import Part
 from pulse_registry.errors import PulseError, StoreUnavailable
-from pulse_registry.scratch import Scratch
+from pulse_registry.process.scratch import Scratch
 from pulse_registry.store import Store, read_into
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.owned import NotOurs, make_folder, open_file, take_lock
+from pulse_registry.process.private_files import NotOurs, make_folder, open_file, take_lock
 from pulse_schemas import ObjectRef
 
 NAME = re.compile(r"[0-9a-f]{64}(?P<part>\.part)?")

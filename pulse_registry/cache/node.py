@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from pulse_registry.cache.download import Download
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.part import Part
-from pulse_registry.owned import NotOurs
-from pulse_registry.scratch import Scratch
+from pulse_registry.process.private_files import NotOurs
+from pulse_registry.process.scratch import Scratch
 from pulse_registry.store import Store
 from pulse_schemas import ObjectRef
 

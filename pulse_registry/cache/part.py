@@ -12,9 +12,9 @@ import os
 import threading
 
 from pulse_registry.cache.folder import CacheFolder
-from pulse_registry.hashing import large_hasher
-from pulse_registry.owned import release_lock, take_lock
-from pulse_registry.spool import reserve
+from pulse_registry.process.hashing import large_hasher
+from pulse_registry.process.private_files import release_lock, take_lock
+from pulse_registry.pull.download import reserve
 from pulse_schemas import ObjectRef
 
 RANGE_BYTES = 8 << 20

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.checkpoint.index import IndexFault, parse_index_file, read_index_file
 from pulse_registry.errors import Conflict, InvalidArgument
-from pulse_registry.geometry import Geometry
-from pulse_registry.keyframe import INDEX_NAME, Shard, index_document
-from pulse_registry.owned import hold_lock, release_lock
-from pulse_registry.spool import PART
+from pulse_registry.format.keyframe import INDEX_NAME, Shard, index_document
+from pulse_registry.process.private_files import hold_lock, release_lock
+from pulse_registry.pull.download import PART
+from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import Schema
 
 LOCK_NAME = ".pulse.lock"

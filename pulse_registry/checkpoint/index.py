@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pulse_registry.process.regular_file import open_regular
 from pulse_registry.quoting import quoted
-from pulse_registry.regular_file import open_regular
 
 INDEX_LIMIT = 64 << 20
 """Bytes of an index that are read: half a million tensors, where a model of 10^12 weights has some 10^5. What it is in

@@ -19,12 +19,12 @@ from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.checkpoint.folder import CheckpointFolder, Mark
 from pulse_registry.checkpoint.shards import MappedShards, shards_in
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.geometry import Geometry
-from pulse_registry.keyframe import Shard, shards_of
-from pulse_registry.owned import NotOurs
+from pulse_registry.format.keyframe import Shard, shards_of
+from pulse_registry.process.private_files import NotOurs
 from pulse_registry.registry import Registry
+from pulse_registry.results import PullResult, Version
 from pulse_registry.timeline import Phase
-from pulse_registry.versions import PullResult, Version
+from pulse_registry.weights.cell_space import Geometry
 
 _logger = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from pulse_registry.cli.token import token
 from pulse_registry.cli.verify import verify
 from pulse_registry.cli.warm_up import warm_up
 from pulse_registry.errors import PulseError
+from pulse_registry.process.environment import READ, strays
 from pulse_registry.quoting import Lines
-from pulse_registry.variables import READ, strays
 
 _EXITS = "\n\n".join(f"{code}  {meaning}" for code, meaning in MEANINGS.items())
 # The command-line parser's own base class: typer brings it along in some releases and takes it from click in others.

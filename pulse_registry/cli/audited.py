@@ -7,9 +7,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from pulse_registry.audit import Defect, DefectKind, RunAudit
 from pulse_registry.cli.exits import exit_code
 from pulse_registry.cli.output import say
+from pulse_registry.doctor.audit import Defect, DefectKind, RunAudit
 from pulse_registry.errors import CorruptObject, Untrusted
 from pulse_registry.log import Guard
 from pulse_registry.store import PrefixStore, RetryStore, Store

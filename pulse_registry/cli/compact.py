@@ -16,8 +16,8 @@ from pulse_registry.cli.exits import exit_code
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_error, print_json, say, size
 from pulse_registry.cli.session import open_session
-from pulse_registry.compact import CompactOptions, Compactor, Done
-from pulse_registry.compact.following import follow
+from pulse_registry.compaction import CompactOptions, Compactor, Done
+from pulse_registry.compaction.loop import follow
 from pulse_registry.errors import InvalidArgument, PulseError
 
 

@@ -10,8 +10,8 @@ from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFil
 from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.session import opened_store
 from pulse_registry.registry import Registry
-from pulse_registry.trust import signer_of, trust_of
-from pulse_registry.trust.countersigning import RefusedRecord
+from pulse_registry.signing import signer_of, trust_of
+from pulse_registry.signing.countersigning import RefusedRecord
 from pulse_schemas import AttachRecord, CommitRecord, DeleteRecord, EpochRecord, Record, RetireRecord, TagRecord
 
 

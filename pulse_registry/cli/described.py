@@ -11,15 +11,15 @@ from blake3 import blake3
 
 from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import CorruptObject, InvalidArgument, UnsupportedFormat
+from pulse_registry.format.keys import OBJECTS
+from pulse_registry.format.patch import read_head
+from pulse_registry.format.pieces import CODING_FORMAT, MOST_INDEX_BYTES
+from pulse_registry.format.safetensors import BITS, Header, HeaderFault, TensorPlace, head_of, parse_head
 from pulse_registry.log.documents import SNAPSHOT, most_bytes
-from pulse_registry.log.keys import OBJECTS
-from pulse_registry.patch import read_head
-from pulse_registry.pieces import CODING_FORMAT, MOST_INDEX_BYTES
+from pulse_registry.process.regular_file import reader_of, size_of
 from pulse_registry.quoting import quoted
-from pulse_registry.regular_file import reader_of, size_of
-from pulse_registry.safetensors_header import BITS, Header, HeaderFault, TensorPlace, head_of, parse_head
+from pulse_registry.signing.keys import key_text
 from pulse_registry.store import Store
-from pulse_registry.trust.keys import key_text
 from pulse_schemas import (
     Countersignature,
     Fault,

@@ -18,7 +18,7 @@ from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.session import opened_store
 from pulse_registry.doctor import Examination, Finding, Plan, Report, remove_leftovers
 from pulse_registry.errors import InvalidArgument, NotFound
-from pulse_registry.runs import RUN_NAME
+from pulse_registry.log.runs import RUN_NAME
 from pulse_registry.store import Store
 
 

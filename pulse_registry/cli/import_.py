@@ -12,7 +12,7 @@ from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFil
 from pulse_registry.cli.output import print_json, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.interop import Imported, import_folder
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 
 
 def import_(

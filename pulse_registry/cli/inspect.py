@@ -13,8 +13,8 @@ from pulse_registry.cli.options import AllowHttp, AnyRoot, AnyRun, Json, Token
 from pulse_registry.cli.output import print_fields, print_json, print_table
 from pulse_registry.cli.session import opened_store
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.process.regular_file import open_regular
 from pulse_registry.registry import Registry
-from pulse_registry.regular_file import open_regular
 from pulse_registry.store import PrefixStore
 
 

@@ -9,7 +9,7 @@ import typer
 
 from pulse_registry.cli.options import Json
 from pulse_registry.cli.output import print_json, say
-from pulse_registry.trust import SigningKey
+from pulse_registry.signing import SigningKey
 
 key = typer.Typer(help="Make and show signing keys.", no_args_is_help=True)
 

@@ -10,7 +10,7 @@ import typer
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted
 from pulse_registry.cli.output import print_json, print_table, say, size
 from pulse_registry.cli.session import open_session
-from pulse_registry.versions import Version
+from pulse_registry.results import Version
 
 
 def log(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.labels import TAG
+from pulse_registry.push.labels import TAG
 
 Root = Annotated[
     str, typer.Option("--root", envvar="PULSE_ROOT", metavar="URL", help="The registry: a folder, or a URL.")

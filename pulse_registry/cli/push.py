@@ -23,7 +23,7 @@ from pulse_registry.cli.options import (
 from pulse_registry.cli.output import print_json, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 
 
 class Coder(StrEnum):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from pulse_registry.cache import CacheFolder
 from pulse_registry.cli.progress import Meter, MeteredStore
+from pulse_registry.client.connect import HasConnections, connect
 from pulse_registry.errors import NotFound
-from pulse_registry.finite import NonFinite
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.service.connect import HasConnections, connect
+from pulse_registry.signing import signer_of, trust_of
 from pulse_registry.store import Store
-from pulse_registry.trust import signer_of, trust_of
+from pulse_registry.weights.nonfinite import NonFinite
 
 
 @dataclass(frozen=True, slots=True)

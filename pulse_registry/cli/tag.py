@@ -10,7 +10,7 @@ from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFil
 from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.session import open_session
 from pulse_registry.errors import InvalidArgument, NotFound
-from pulse_registry.labels import check_tag
+from pulse_registry.push.labels import check_tag
 from pulse_registry.registry import Registry
 
 

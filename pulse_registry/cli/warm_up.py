@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from pulse_registry.backends import backend_of
 from pulse_registry.cli.options import Json
 from pulse_registry.cli.output import print_json, say
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.weights.backend import backend_of
 
 
 def warm_up(
@@ -30,7 +30,7 @@ def warm_up(
     For images, and hosts where many processes start at a time. What is compiled already is only looked at.
     """
     backend = backend_of("numba")
-    compile_ = importlib.import_module("pulse_kernels.numba_compile")  # which imports numba: no other command needs it
+    compile_ = importlib.import_module("pulse_kernels.cpu.compile")  # which imports numba: no other command needs it
     if to is not None:
         compile_.keep_in(to.absolute())
     began = time.perf_counter()

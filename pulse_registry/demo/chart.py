@@ -12,7 +12,7 @@ from typing import Any
 from pulse_registry.demo.board import Board
 from pulse_registry.demo.display import number_of_milliseconds
 from pulse_registry.demo.report import staleness
-from pulse_registry.owned import new_file
+from pulse_registry.process.private_files import new_file
 from pulse_registry.quoting import printable
 
 _INK, _FAINT = "#1f2933", "#d5dbe1"

@@ -16,7 +16,7 @@ from typing import Any
 
 from pulse_registry.demo.messages import Event, Failed
 from pulse_registry.demo.settings import Settings
-from pulse_registry.owned import new_file
+from pulse_registry.process.private_files import new_file
 
 
 @dataclass(frozen=True, slots=True)

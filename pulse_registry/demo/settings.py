@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pulse_registry.cores import usable_cores
 from pulse_registry.demo.source import Source, SourceNotFound, locate
+from pulse_registry.process.cores import usable_cores
 
 TRAINER, LATE, LAGGARD = "trainer", "late-joiner", "laggard"
 """Names of processes; the rollout workers are numbered."""

@@ -17,7 +17,7 @@ from pulse_registry.demo.display import Display, heading, size, versions_table, 
 from pulse_registry.demo.report import make_report
 from pulse_registry.demo.settings import Settings
 from pulse_registry.demo.verdict import Verdict, judge
-from pulse_registry.owned import new_file
+from pulse_registry.process.private_files import new_file
 from pulse_registry.quoting import printable
 
 

@@ -8,7 +8,8 @@ from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Evidence, Finding, ok, unsafe, warn
 from pulse_registry.doctor.race import content_of, judge, race
 from pulse_registry.errors import AlreadyExists, StoreUnavailable
-from pulse_registry.store import Fault, FaultStore, Store
+from pulse_registry.store import Store
+from pulse_registry.testing import Fault, FaultStore
 
 _WAY_OUT = (
     "let one trainer at a time write here, and no compactor beside it; or let all commit through the service (pulse "

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pulse_registry.errors import CorruptObject
-from pulse_registry.file_tensor import SourceFile
+from pulse_registry.format.safetensors import Header, HeaderFault, head_of, parse_head
 from pulse_registry.interop.delta_index import DeltaIndex
+from pulse_registry.process.temporary_folder import temporary_folder
+from pulse_registry.pull.download import reserve
 from pulse_registry.quoting import quoted
-from pulse_registry.safetensors_header import Header, HeaderFault, head_of, parse_head
-from pulse_registry.spool import reserve
-from pulse_registry.temporary import temporary_folder
+from pulse_registry.weights.file_tensor import SourceFile
 
 _COPY_BYTES = 1 << 20
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from pulse_registry.checkpoint.files import FileOperations
-from pulse_registry.safetensors_header import header_bytes, tensor_entry
+from pulse_registry.format.safetensors import header_bytes, tensor_entry
 
 SHARD_BYTES = 1 << 30
 """A shard takes frames until it is at least this large: readers take a shard into memory whole."""

@@ -17,17 +17,17 @@ from typing import TypeVar
 
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import InvalidArgument, LayoutMismatch
-from pulse_registry.geometry import Geometry
+from pulse_registry.format.keyframe import INDEX_NAME
 from pulse_registry.interop.checksum import Bytes, Checksum, hasher_of
 from pulse_registry.interop.delta_index import DeltaIndex, folder_name, number_name
 from pulse_registry.interop.delta_shards import DeltaShards
 from pulse_registry.interop.frames import POSITIONS, Encoding, Frames, differ
 from pulse_registry.interop.state_files import StateFiles, bytes_of, pieces_of
-from pulse_registry.interop.workshop import Workshop, check_free, typed
-from pulse_registry.keyframe import INDEX_NAME
-from pulse_registry.parallel import end
+from pulse_registry.interop.temp_files import Workshop, check_free, typed
+from pulse_registry.process.parallel import end
 from pulse_registry.registry import Registry
-from pulse_registry.versions import Version, VersionName
+from pulse_registry.results import Version, VersionName
+from pulse_registry.weights.cell_space import Geometry
 
 THREADS = 4
 """So many tensors are coded side by side; twice as many frames are in memory at most."""

@@ -18,19 +18,19 @@ from pathlib import Path
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.errors import CorruptObject, LayoutMismatch
-from pulse_registry.geometry import Geometry
 from pulse_registry.interop.checksum import Bytes, Checksum, hasher_of
 from pulse_registry.interop.delta_files import Frame, checksums_of, frames_of
 from pulse_registry.interop.delta_index import DeltaIndex, number_name, number_of
 from pulse_registry.interop.frames import Encoding, FrameFault, Frames
-from pulse_registry.interop.links import Link, find_links, ordered
+from pulse_registry.interop.sources import Link, find_links, ordered
 from pulse_registry.interop.state_files import StateFiles, bytes_of, pieces_of
-from pulse_registry.interop.workshop import typed
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.parallel import ParallelMap
+from pulse_registry.interop.temp_files import typed
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.process.temporary_folder import temporary_folder
 from pulse_registry.registry import Registry
-from pulse_registry.temporary import temporary_folder
-from pulse_registry.versions import Version
+from pulse_registry.results import Version
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, read_model
 
 THREADS = 4
 METADATA = "hf_delta"

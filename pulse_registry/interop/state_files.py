@@ -10,11 +10,11 @@ import numpy as np
 
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.checkpoint.shards import MappedShards
-from pulse_registry.file_tensor import FileTensor
-from pulse_registry.geometry import Geometry
+from pulse_registry.format.keyframe import Shard, shard_of, shards_of
 from pulse_registry.interop.checksum import Bytes, Checksum
 from pulse_registry.interop.frames import PIECE
-from pulse_registry.keyframe import Shard, shard_of, shards_of
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.file_tensor import FileTensor
 
 
 class StateFiles:

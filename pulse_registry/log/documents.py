@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from pulse_registry.log.layered import Layered
+from pulse_registry.log.cow_dict import Layered
 
 T = TypeVar("T")
 _FEW: Final = 64

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from pulse_registry.errors import CorruptObject
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from pulse_registry.errors import Gone
-from pulse_registry.log.layered import Layered
+from pulse_registry.log.cow_dict import Layered
 from pulse_schemas import VersionEntry
 
 

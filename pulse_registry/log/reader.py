@@ -17,16 +17,16 @@ from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Final
 
-from pulse_registry.checked import checked
 from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError, UnsupportedFormat, Untrusted
 from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.log.documents import LOG, read_document
 from pulse_registry.log.gap import MOST_LISTED, beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.state import RunState, sealed_hash
-from pulse_registry.parallel import ParallelMap
+from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.store.base import gateway_of
+from pulse_registry.store.verified_read import checked
 from pulse_schemas import Countersignature, Fault, Head, Record, SchemaError, Snapshot, open_sealed, unseal_record
 
 if TYPE_CHECKING:

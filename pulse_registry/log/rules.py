@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pulse_registry.log.keys import is_object_key, versions_of
+from pulse_registry.format.keys import is_object_key, versions_of
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from pulse_registry.errors import CorruptObject, NotFound
-from pulse_registry.log.contradiction import contradiction
-from pulse_registry.log.edges import Edges, Ref
+from pulse_registry.format.keys import versions_of
+from pulse_registry.log.cow_dict import Layered
 from pulse_registry.log.filed import Filed
+from pulse_registry.log.graph import Edges, Ref
 from pulse_registry.log.history import History
-from pulse_registry.log.keys import versions_of
-from pulse_registry.log.layered import Layered
 from pulse_registry.log.rules import is_void, keyframes_of, patches_of, violation
+from pulse_registry.log.snapshot_checks import contradiction
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,

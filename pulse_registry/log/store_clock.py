@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.store import modified
 
 if TYPE_CHECKING:

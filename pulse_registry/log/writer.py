@@ -24,14 +24,14 @@ from pulse_registry.errors import (
     StoreUnavailable,
     Untrusted,
 )
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.log.clock import Clock, NewId, timestamp
 from pulse_registry.log.documents import RECORD
-from pulse_registry.log.keeper import SNAPSHOT_EVERY, LogKeeper
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import retired_object, violation
+from pulse_registry.log.snapshotter import SNAPSHOT_EVERY, LogKeeper
 from pulse_registry.log.state import RunState
-from pulse_registry.store.retry import retrying_at_most
+from pulse_registry.store.wrappers.retry import retrying_at_most
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,

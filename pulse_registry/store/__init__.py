@@ -23,34 +23,27 @@ from pulse_registry.store.base import (
     presigner_of,
     read_into,
 )
-from pulse_registry.store.counting import CountingStore
 from pulse_registry.store.create import create
-from pulse_registry.store.fault import Fault, FaultStore
 from pulse_registry.store.file import FileStore
-from pulse_registry.store.growing import Growing
 from pulse_registry.store.keys import check_key, check_prefix
-from pulse_registry.store.latency import LatencyStore
 from pulse_registry.store.memory import MemoryStore
 from pulse_registry.store.open import open_store
-from pulse_registry.store.prefix import PrefixStore
-from pulse_registry.store.retry import RetryStore
-from pulse_registry.store.s3 import S3Store
-from pulse_registry.store.s3_place import S3Place
-from pulse_registry.store.wrapper import WrapperStore
+from pulse_registry.store.s3.location import S3Place
+from pulse_registry.store.s3.store import S3Store
+from pulse_registry.store.streaming_body import Growing
+from pulse_registry.store.wrappers.prefix import PrefixStore
+from pulse_registry.store.wrappers.retry import RetryStore
+from pulse_registry.store.wrappers.wrapper import WrapperStore
 
 __all__ = [
     "MOST_WHOLE_BYTES",
     "Body",
     "Buffer",
     "ByteRange",
-    "CountingStore",
     "Dated",
-    "Fault",
-    "FaultStore",
     "FileStore",
     "Gateway",
     "Growing",
-    "LatencyStore",
     "MemoryStore",
     "PrefixStore",
     "Presigner",

@@ -14,9 +14,9 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.store.base import Store
 from pulse_registry.store.file import FileStore
 from pulse_registry.store.memory import MemoryStore
-from pulse_registry.store.prefix import PrefixStore
-from pulse_registry.store.s3 import ANSWER_S, S3Store
-from pulse_registry.store.s3_place import parse_s3_url
+from pulse_registry.store.s3.location import parse_s3_url
+from pulse_registry.store.s3.store import ANSWER_S, S3Store
+from pulse_registry.store.wrappers.prefix import PrefixStore
 
 _HOST_AND_PORT: Final = re.compile(r"([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(/.*)?", re.DOTALL)
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -79,7 +79,7 @@ def _open_s3(rest: str, answer_s: float | None) -> Store:
 
 
 def _open_service(scheme: str, rest: str, answer_s: float | None) -> Store:
-    from pulse_registry.service.connect import open_service  # which opens stores itself
+    from pulse_registry.client.connect import open_service  # which opens stores itself
 
     return open_service(f"{scheme}://{rest}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulse_registry.log import RunState
-from pulse_registry.versions import describe
+from pulse_registry.results import describe
 from pulse_schemas import VersionEntry
 from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, VersionBody
 

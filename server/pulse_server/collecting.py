@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 
 from pulse_registry.errors import NotFound, PulseError
-from pulse_registry.gc import Collected, Collector, Policy
-from pulse_registry.gc.survey import Map
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
+from pulse_registry.retention import Collected, Collector, Policy
+from pulse_registry.retention.survey import Map
 from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import Signer
 from pulse_server.metrics import Metrics

@@ -26,7 +26,7 @@ from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.variables import PREFIX, READ, strays
+from pulse_registry.process.environment import PREFIX, READ, strays
 from pulse_server import logs
 from pulse_server.app import create_app
 from pulse_server.connection import bounded

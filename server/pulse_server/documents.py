@@ -10,7 +10,7 @@ from typing import Final
 from blake3 import blake3
 
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views, check_whole
-from pulse_registry.store.wrapper import WrapperStore
+from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_schemas import SchemaError
 from pulse_schemas.base import sealed_body
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import ClassVar, Final
 
+from pulse_registry.client.problems import TYPE_PREFIX
 from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable
-from pulse_registry.service.problems import TYPE_PREFIX
 from pulse_schemas.api import Problem
 
 MOST_SHOWN: Final = 2_000

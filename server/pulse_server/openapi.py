@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from pulse_registry.service.problems import TYPE_PREFIX
+from pulse_registry.client.problems import TYPE_PREFIX
 from pulse_schemas.api import Problem
 from pulse_server.operations import Operation, Operations, Says
 from pulse_server.problems import MEDIA_TYPE

@@ -20,7 +20,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.store.keys import check_key
 from pulse_schemas import faults
 from pulse_server.errors import InvalidRequest

@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457, application/problem+json): the table is `pulse_registry.service.problems`."""
+"""Errors as problem documents (RFC 9457, application/problem+json): the table is `pulse_registry.client.problems`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from pulse_registry.client.problems import TYPE_PREFIX, problem_of
 from pulse_registry.errors import PulseError, StoreUnavailable
-from pulse_registry.service.problems import TYPE_PREFIX, problem_of
 from pulse_server.answers import content_digest
 from pulse_server.crowds import Crowds
 from pulse_server.errors import Refused, document

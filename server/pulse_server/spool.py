@@ -16,8 +16,8 @@ from tempfile import TemporaryFile
 from typing import IO, Final
 
 from pulse_registry.errors import StoreUnavailable
+from pulse_registry.process.temporary_folder import temporary_folder
 from pulse_registry.store import Store, Stream
-from pulse_registry.temporary import temporary_folder
 from pulse_server.errors import InvalidRequest
 from pulse_server.threads import in_thread
 from pulse_server.turns import Turns

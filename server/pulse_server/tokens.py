@@ -23,8 +23,8 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pulse_registry.errors import Conflict, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.owned import NotOurs, hold_lock, release_lock
-from pulse_registry.regular_file import open_regular
+from pulse_registry.process.private_files import NotOurs, hold_lock, release_lock
+from pulse_registry.process.regular_file import open_regular
 from pulse_schemas.api import Scope
 
 FORMAT: Final = "pulse-tokens/1"

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
-from pulse_registry.log import keys, timestamp
+from pulse_registry.format import keys
+from pulse_registry.log import timestamp
 from pulse_registry.store import Store
 from pulse_registry.store.base import presigner_of
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from blake3 import blake3
 
-from pulse_registry.coding import coded_header
 from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
+from pulse_registry.format.exponent_coding import coded_header
 from tests.attacks.edits import index, shard_ref
 from tests.attacks.forge import CELLS, key_of
 from tests.attacks.row import Forge, Rows

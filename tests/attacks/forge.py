@@ -11,9 +11,9 @@ from typing import Any
 from blake3 import blake3
 
 from pulse_kernels import GROUP_BYTES
-from pulse_registry.log import keys
+from pulse_registry.format import keys
+from pulse_registry.format.patch import _ENTRY
 from pulse_registry.log.state import sealed_hash
-from pulse_registry.patch import _ENTRY
 from pulse_schemas import CommitRecord, canonical_json, unseal_record
 from tests.log.builders import DictStore
 

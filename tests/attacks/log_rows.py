@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.log.state import sealed_hash
 from pulse_schemas import canonical_json
 from tests.attacks.edits import sealed_bytes

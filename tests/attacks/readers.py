@@ -17,12 +17,12 @@ from typing import Any
 
 from pulse_kernels import BackendName
 from pulse_registry.errors import PulseError
-from pulse_registry.gc.leases import read_leases
-from pulse_registry.gc.policy import Policy
 from pulse_registry.interop import import_folder
 from pulse_registry.log import LogReader
+from pulse_registry.retention.leases import read_leases
+from pulse_registry.retention.policy import Policy
+from pulse_registry.signing import PinGuard, Trust
 from pulse_registry.store import PrefixStore
-from pulse_registry.trust import PinGuard, Trust
 from tests.attacks.row import Ignored, Reader
 from tests.attacks.runs import ATTACHER, TRUSTED, Run
 from tests.faults.harness import RUN, bits, copied, garbage, quick

@@ -15,12 +15,13 @@ import ml_dtypes
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from pulse_registry.format import keys
 from pulse_registry.interop import export_delta, export_full
-from pulse_registry.log import RunState, keys, sealed_hash
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.log import RunState, sealed_hash
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.surroundings import Surroundings
-from pulse_registry.trust import SigningKey
+from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.signing import SigningKey
 from pulse_schemas import Head, Lease
 from tests.attacks.forge import CELLS, edit_record
 from tests.faults.harness import RUN, Model, copy_of, settle

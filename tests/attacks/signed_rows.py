@@ -9,8 +9,9 @@ from typing import Any
 from blake3 import blake3
 
 from pulse_registry.errors import CorruptObject, Untrusted
-from pulse_registry.log import keys, sealed_hash
-from pulse_registry.trust import SigningKey
+from pulse_registry.format import keys
+from pulse_registry.log import sealed_hash
+from pulse_registry.signing import SigningKey
 from pulse_schemas import Countersignature, canonical_json
 from pulse_schemas.base import Sealed
 from tests.attacks.forge import seal

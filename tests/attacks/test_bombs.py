@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from pulse_kernels import CoderName, get_backend
+from pulse_registry.client.http_body import content_digest
+from pulse_registry.client.store import ServiceStore
+from pulse_registry.client.transport import Patience
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
-from pulse_registry.service.link import Patience
-from pulse_registry.service.store import ServiceStore
-from pulse_registry.service.wire import content_digest
-from pulse_registry.store.s3_listing import Listing
+from pulse_registry.store.s3.listing import Listing
 from pulse_schemas import SchemaError, canonical_json, unseal_record
 from pulse_schemas.layout import MAX_CELLS
 from tests.attacks.edits import layout, sealed_bytes

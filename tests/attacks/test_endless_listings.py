@@ -9,17 +9,19 @@ from datetime import UTC, datetime
 import pytest
 from fastapi.testclient import TestClient
 
-from pulse_registry.compact import requests as requests_module
-from pulse_registry.compact.requests import Requests
+from pulse_registry.compaction import requests as requests_module
+from pulse_registry.compaction.requests import Requests
 from pulse_registry.errors import CorruptObject
-from pulse_registry.gc import leases as leases_module
-from pulse_registry.gc.leases import read_leases
-from pulse_registry.gc.policy import Policy
-from pulse_registry.log import LogReader, keys, sealed_hash
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, sealed_hash
 from pulse_registry.log import gap as gap_module
 from pulse_registry.log import reader as reader_module
 from pulse_registry.log.store_clock import StoreClock
-from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, CountingStore
+from pulse_registry.retention import leases as leases_module
+from pulse_registry.retention.leases import read_leases
+from pulse_registry.retention.policy import Policy
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
+from pulse_registry.testing import CountingStore
 from pulse_schemas import Lease
 from pulse_server import reports as reports_module
 from pulse_server.reports import MAX_BYTES, Reports

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from pulse_registry.errors import CorruptObject, PulseError
-from pulse_registry.log import LogReader, LogWriter, keys, random_id, utc_now
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore
 from tests.faults.harness import RUN, Model, bits, copied, garbage, quick, settle

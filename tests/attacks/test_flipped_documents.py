@@ -13,7 +13,7 @@ import pytest
 from blake3 import blake3
 
 from pulse_registry.errors import Untrusted
-from pulse_registry.trust import PinGuard, Trust
+from pulse_registry.signing import PinGuard, Trust
 from pulse_schemas import Head, Lease, SchemaError, Snapshot, open_sealed, unseal_record
 from tests.attacks.make import honest_run
 from tests.attacks.runs import TRUSTED

@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from pulse_registry import spool
 from pulse_registry.cache import CacheFolder
 from pulse_registry.cache.part import Part
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.interop import export_chain
-from pulse_registry.owned import NotOurs
+from pulse_registry.process.private_files import NotOurs
+from pulse_registry.pull import download
+from pulse_registry.pull.download import SpoolFile, remove_stale
 from pulse_registry.registry import Registry
-from pulse_registry.spool import SpoolFile, remove_stale
+from pulse_registry.signing.last_seen import Memory
 from pulse_registry.store import FileStore
-from pulse_registry.trust.memory import Memory
 from pulse_schemas import ObjectRef
 from tests.faults.harness import Model, bits, quick
 from tests.others import give_away
@@ -138,7 +138,7 @@ def test_what_another_user_left_in_a_spool_is_not_removed(shared: Path, monkeypa
         path.write_bytes(b"old")
         os.utime(path, (1, 1))
     give_away(theirs, monkeypatch)
-    remove_stale(shared, now=1 + 2 * spool.STALE_SECONDS)
+    remove_stale(shared, now=1 + 2 * download.STALE_SECONDS)
     assert list(shared.iterdir()) == [theirs]
 
 
@@ -282,8 +282,8 @@ OPEN_TO_ALL = """
 import os, sys
 from pathlib import Path
 from pulse_registry.cache import CacheFolder
-from pulse_registry.spool import SpoolFile
-from pulse_registry.trust.memory import Memory
+from pulse_registry.pull.download import SpoolFile
+from pulse_registry.signing.last_seen import Memory
 from pulse_schemas import ObjectRef
 os.umask(0)
 root = Path(sys.argv[1])

@@ -17,16 +17,18 @@ from blake3 import blake3
 import pulse_registry
 from pulse_registry.cli.audited import audit_run
 from pulse_registry.cli.described import Source, describe_object
-from pulse_registry.digest import Digest
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError
-from pulse_registry.fetch import RANGE_BYTES
-from pulse_registry.gc.leases import read_leases
-from pulse_registry.gc.policy import Policy
-from pulse_registry.log import StoreClock, keys
-from pulse_registry.patch import Entry, PatchHead, _head_bytes
-from pulse_registry.pieces import PIECE_BYTES
-from pulse_registry.store import CountingStore, FileStore, PrefixStore
-from pulse_registry.trust import SigningKey
+from pulse_registry.format import keys
+from pulse_registry.format.patch import Entry, PatchHead, _head_bytes
+from pulse_registry.format.pieces import PIECE_BYTES
+from pulse_registry.log import StoreClock
+from pulse_registry.pull.fetch import RANGE_BYTES
+from pulse_registry.retention.leases import read_leases
+from pulse_registry.retention.policy import Policy
+from pulse_registry.signing import SigningKey
+from pulse_registry.store import FileStore, PrefixStore
+from pulse_registry.testing import CountingStore
+from pulse_registry.weights.digest import Digest
 from tests.attacks.edits import commit, first_commit, pieces
 from tests.attacks.forge import PatchParts, key_of
 from tests.attacks.make import honest_run

@@ -7,17 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from pulse_registry.audit import DefectKind, RunAudit, audited_runs
-from pulse_registry.audit import run as audit_of_runs
+from pulse_registry.client.store import ServiceStore
+from pulse_registry.doctor.audit import DefectKind, RunAudit, audited_runs
+from pulse_registry.doctor.audit import run as audit_of_runs
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.gc import Policy
-from pulse_registry.log import LogReader, keys, sealed_hash
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, sealed_hash
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.service.store import ServiceStore
-from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore, Fault, FaultStore, FileStore, PrefixStore, RetryStore
-from pulse_registry.store.wrapper import WrapperStore
-from pulse_registry.trust import PinGuard, Trust
+from pulse_registry.retention import Policy
+from pulse_registry.signing import PinGuard, Trust
+from pulse_registry.store import MOST_WHOLE_BYTES, FileStore, PrefixStore, RetryStore
+from pulse_registry.store.wrappers.wrapper import WrapperStore
+from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas import Head, unseal_record
 from tests.log.builders import DictStore, Script, writer
 from tests.trust.actors import TRAINER

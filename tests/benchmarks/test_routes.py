@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from benchmarks.results import Row, rows_of
 from benchmarks.routes import SHAPES, a_run, app, next_commit
 from pulse_registry.log import RunState
-from pulse_registry.route import _near, _starts, plan
+from pulse_registry.pull.route import _near, _starts, plan
 
 VERSIONS = 600
 

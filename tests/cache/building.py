@@ -11,7 +11,8 @@ from blake3 import blake3
 from pulse_registry.cache import CachedStore, CacheFolder
 from pulse_registry.cache.folder import LEDGER
 from pulse_registry.events import Event, Events
-from pulse_registry.store import ByteRange, CountingStore, Store
+from pulse_registry.store import ByteRange, Store
+from pulse_registry.testing import CountingStore
 from pulse_schemas import ObjectRef
 from tests.log.builders import DictStore
 

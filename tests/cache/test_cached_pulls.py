@@ -11,9 +11,10 @@ import pulse_registry
 from pulse_registry.cache import CacheFolder, part
 from pulse_registry.errors import CorruptObject
 from pulse_registry.events import Event
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import CountingStore, FileStore, Store
+from pulse_registry.store import FileStore, Store
+from pulse_registry.testing import CountingStore
 from tests.cli.conftest import Pulse, Run, pulse, run
 from tests.faults.harness import RUN, Bits, bits, change, garbage, quick, small_groups, small_model
 from tests.log.builders import DictStore

@@ -14,8 +14,9 @@ from pulse_registry.cache import cache_folder, part
 from pulse_registry.cache.part import Part
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.events import EventKind
-from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, Fault, FaultStore, RetryStore
-from pulse_registry.store.retry import TOTAL_S
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, RetryStore
+from pulse_registry.store.wrappers.retry import TOTAL_S
+from pulse_registry.testing import Fault, FaultStore
 from tests.cache.building import Node, data_of, taken
 from tests.log.builders import DictStore
 from tests.store.clock import Clock

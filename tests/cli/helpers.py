@@ -13,8 +13,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from pulse_registry.keyframe import INDEX_NAME
-from pulse_registry.model import numpy_dtype
+from pulse_registry.format.keyframe import INDEX_NAME
+from pulse_registry.weights.model import numpy_dtype
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 BF16 = np.dtype(ml_dtypes.bfloat16)

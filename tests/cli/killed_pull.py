@@ -21,7 +21,7 @@ from pulse_kernels import get_backend
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.cli import main
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore, open_store
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
 
 
 class Steps:

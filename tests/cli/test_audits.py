@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import save, step_of
 

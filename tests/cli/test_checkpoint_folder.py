@@ -15,8 +15,8 @@ import pulse_registry
 import pulse_registry.cli.pull
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.files import FileOperations
-from pulse_registry.keyframe import INDEX_NAME
-from pulse_registry.owned import hold_lock, release_lock
+from pulse_registry.format.keyframe import INDEX_NAME
+from pulse_registry.process.private_files import hold_lock, release_lock
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bf16_model, bits, held, save, surplus, version_of
 from tests.waiting import HANG_S

@@ -17,7 +17,7 @@ import pulse_registry.cli.session
 from pulse_registry import errors
 from pulse_registry.cli import main
 from pulse_registry.cli.exits import EXIT_CODES, MEANINGS, UNSAFE, exit_code
-from pulse_registry.safetensors_header import header_bytes
+from pulse_registry.format.safetensors import header_bytes
 from pulse_registry.store import Body, FileStore, Store, WrapperStore
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bf16_model, bits, held, save, step_of

@@ -11,7 +11,7 @@ import pytest
 import pulse_registry
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.files import FileOperations
-from pulse_registry.keyframe import INDEX_NAME
+from pulse_registry.format.keyframe import INDEX_NAME
 from tests.cli.conftest import Run
 
 MINE = b"of nobody here" * 1000

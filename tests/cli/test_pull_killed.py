@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pulse_registry.keyframe import INDEX_NAME
+from pulse_registry.format.keyframe import INDEX_NAME
 from tests.cli import killed_pull
 from tests.cli.conftest import Pulse, Run
 from tests.cli.helpers import bits, held, surplus, version_of

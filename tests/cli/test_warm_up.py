@@ -7,17 +7,17 @@ from pathlib import Path
 import numba
 import pytest
 
-from pulse_kernels import numba_backend, numba_compile
+from pulse_kernels.cpu import backend, compile
 from tests.cli.conftest import Pulse
 
 
 @pytest.fixture
 def few_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has compiled nothing, of a package with two small loops."""
-    monkeypatch.setattr(numba_compile, "_done", {})
+    monkeypatch.setattr(compile, "_done", {})
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
-    monkeypatch.setattr(numba_backend, "loops_of", lambda width: [("address", width)])
-    monkeypatch.setattr(numba_compile, "exponent_loops", lambda: [("address_to_write", 2)])
+    monkeypatch.setattr(backend, "loops_of", lambda width: [("address", width)])
+    monkeypatch.setattr(compile, "exponent_loops", lambda: [("address_to_write", 2)])
 
 
 @pytest.mark.usefixtures("few_loops")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pulse_registry import Registry
-from pulse_registry.publish_options import PublishOptions
-from pulse_registry.service.store import ServiceStore
+from pulse_registry.client.store import ServiceStore
+from pulse_registry.push.options import PublishOptions
+from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import RetryStore
-from pulse_registry.store.retry import TOTAL_S
-from pulse_registry.surroundings import Surroundings
+from pulse_registry.store.wrappers.retry import TOTAL_S
 from tests.service import Service
 
 Policy = dict[str, np.ndarray[Any, Any]]

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 
-from pulse_registry.service.link import Patience
+from pulse_registry.client.transport import Patience
 from tests.waiting import HANG_S
 
 PATIENT = Patience(connect_s=HANG_S, silence_s=HANG_S, slow_s=HANG_S, slow_bytes=1)

@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from pulse_registry.client.api import ServiceApi
+from pulse_registry.client.problems import OTHER, STATUS
+from pulse_registry.client.transport import Patience
 from pulse_registry.errors import (
     AccessDenied,
     InvalidArgument,
@@ -16,9 +19,6 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from pulse_registry.service.api import ServiceApi
-from pulse_registry.service.link import Patience
-from pulse_registry.service.problems import OTHER, STATUS
 from pulse_schemas.api import SnapshotList
 from tests.client.scripted import PATIENT, Asked, Reply, digest, document, problem, serving
 from tests.waiting import HANG_S

@@ -64,7 +64,7 @@ def test_a_command_sends_no_token_in_clear_unless_it_is_told_to(monkeypatch: pyt
         asked.append(allow_http)
         raise InvalidArgument("refused")  # before anything is sent
 
-    monkeypatch.setattr("pulse_registry.service.api.check_token", refuse)
+    monkeypatch.setattr("pulse_registry.client.api.check_token", refuse)
     place = ("--root", "http://pulse.example.com", "--run", "run", "--token", "token")
     for command in (
         *(["log"], ["verify"], ["route"], ["gc"], ["tag"], ["compact"], ["pull", "--out", "x"], ["inspect", "key"]),

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from pulse_registry import Registry, StoreUnavailable
-from pulse_registry.publish_options import PublishOptions
-from pulse_registry.service.link import Patience
-from pulse_registry.service.store import ServiceStore
+from pulse_registry.client.store import ServiceStore
+from pulse_registry.client.transport import Patience
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.store import RetryStore
 from tests.client.policies import blank, equal, opened, policy
 from tests.client.scripted import Asked, Reply, Server, forward, serving

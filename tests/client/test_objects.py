@@ -17,6 +17,10 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
+from pulse_registry.client.presigned import Bucket
+from pulse_registry.client.store import ServiceStore
+from pulse_registry.client.transport import Patience
+from pulse_registry.client.uploads import HELD_BYTES
 from pulse_registry.errors import (
     AccessDenied,
     AlreadyExists,
@@ -27,12 +31,8 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from pulse_registry.service.bucket import Bucket
-from pulse_registry.service.link import Patience
-from pulse_registry.service.store import ServiceStore
-from pulse_registry.service.uploads import HELD_BYTES
 from pulse_registry.store import Buffer, RetryStore, Stream, create, read_into
-from pulse_registry.store.retry import TOTAL_S, Retries
+from pulse_registry.store.wrappers.retry import TOTAL_S, Retries
 from tests.client.scripted import PATIENT, Asked, Reply, Script, Server, document, problem, serving
 from tests.store.clock import Clock
 from tests.waiting import HANG_S

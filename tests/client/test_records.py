@@ -8,6 +8,11 @@ import threading
 import pytest
 
 import pulse_registry
+from pulse_registry.client.api import ServiceApi
+from pulse_registry.client.connect import connect
+from pulse_registry.client.http_body import has_more_values
+from pulse_registry.client.records import Records
+from pulse_registry.client.store import ServiceStore
 from pulse_registry.errors import (
     AccessDenied,
     CorruptObject,
@@ -16,12 +21,7 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from pulse_registry.log import keys
-from pulse_registry.service.api import ServiceApi
-from pulse_registry.service.connect import connect
-from pulse_registry.service.records import Records
-from pulse_registry.service.store import ServiceStore
-from pulse_registry.service.wire import has_more_values
+from pulse_registry.format import keys
 from pulse_registry.store import MemoryStore, RetryStore, gateway_of, open_store
 from tests.client.scripted import PATIENT, Asked, Reply, Server, document, problem, serving
 from tests.waiting import HANG_S

@@ -16,10 +16,10 @@ import pytest
 
 import pulse_registry
 from pulse_registry import AccessDenied, Conflict, Fenced, InvalidArgument, NotFound, Registry, Version
-from pulse_registry.log import keys
-from pulse_registry.publish_options import PublishOptions
-from pulse_registry.service import records
-from pulse_registry.service.store import ServiceStore
+from pulse_registry.client import records
+from pulse_registry.client.store import ServiceStore
+from pulse_registry.format import keys
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.store import open_store
 from pulse_schemas.api import WorkerReport
 from tests.client.policies import blank, equal, opened, policy

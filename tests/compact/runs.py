@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulse_registry.compact import CompactOptions, Compactor, Done
+from pulse_registry.compaction import CompactOptions, Compactor, Done
 from pulse_registry.events import Event
 from pulse_registry.registry import Registry
 from pulse_registry.store import Store

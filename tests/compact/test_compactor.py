@@ -12,20 +12,20 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pulse_registry import arrival, fetch
 from pulse_registry.cache import CacheFolder
-from pulse_registry.compact import CompactOptions, Done, aside, mirror
-from pulse_registry.compact import compactor as compactor_module
-from pulse_registry.compact.compactor import TRIES
-from pulse_registry.compact.ladder import spans_into
+from pulse_registry.compaction import CompactOptions, Done, local_copy, temp_patch
+from pulse_registry.compaction import compactor as compactor_module
+from pulse_registry.compaction.compactor import TRIES
+from pulse_registry.compaction.ladder import spans_into
 from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable, Untrusted
 from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.pull import fetch, group_stream
+from pulse_registry.pull.route import plan
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.route import plan
+from pulse_registry.signing import SigningKey, Trust
 from pulse_registry.store import FileStore, Store
-from pulse_registry.store.wrapper import WrapperStore
-from pulse_registry.trust import SigningKey, Trust
+from pulse_registry.store.wrappers.wrapper import WrapperStore
 from tests.compact.runs import NEVER, compact, finish, merged, pushed
 from tests.faults.harness import (
     RUN,
@@ -198,7 +198,7 @@ def test_a_full_disk_is_an_event_and_the_work_is_tried_again(monkeypatch: pytest
             def full(*_: object) -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-            patched.setattr(mirror, "reserve", full)
+            patched.setattr(local_copy, "reserve", full)
             for version in range(5, 5 + TRIES + 1):
                 assert compactor.step() is None
                 registry.push(version, model)
@@ -385,11 +385,11 @@ def test_keyframes_follow_their_policy() -> None:
 
 
 def test_memory_does_not_grow_with_the_model(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fetch, arrival):
+    for module in (fetch, group_stream):
         monkeypatch.setattr(module, "RANGE_BYTES", 1 << 15)
     monkeypatch.setattr(fetch, "_BEGINNINGS_BYTES", 1 << 16)
     monkeypatch.setattr(fetch, "_LEAST_BEGINNING", 1 << 14)
-    monkeypatch.setattr(aside, "_CHUNK", 1 << 15)
+    monkeypatch.setattr(temp_patch, "_CHUNK", 1 << 15)
     peaks = {cells: _peak(tmp_path / str(cells), cells) for cells in (1 << 19, 1 << 21)}
     # How many groups are under way at once is the threads' own affair: it moves a peak by a few tenths.
     assert peaks[1 << 21] < 2 * peaks[1 << 19], peaks

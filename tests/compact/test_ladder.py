@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.compact.ladder import CompactOptions, Merge, Whole, due, part_of, spans_into, stride
+from pulse_registry.compaction.ladder import CompactOptions, Merge, Whole, due, part_of, spans_into, stride
 from pulse_registry.errors import InvalidArgument
 from pulse_schemas import PatchRef
 from tests.log.builders import OTHER_LAYOUT, Script, chain, keyframe, patch

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import get_backend
-from pulse_registry.compact import merge as merge_module
-from pulse_registry.compact.aside import PatchAside
-from pulse_registry.compact.merge import merge
+from pulse_registry.compaction import merge as merge_module
+from pulse_registry.compaction.merge import merge
+from pulse_registry.compaction.temp_patch import PatchAside
 from pulse_registry.errors import BaseMismatch, CorruptObject
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.patch import Patch, PatchFile, encode_patch
-from pulse_registry.route import Leg
-from pulse_registry.weights import Weights
+from pulse_registry.format.patch import Patch, PatchFile, encode_patch
+from pulse_registry.pull.route import Leg
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, read_model
 from tests.faults.harness import small_groups
 from tests.log.builders import DictStore
 from tests.property.strategies import Chain, chains, difference

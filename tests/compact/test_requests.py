@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pulse_registry.compact import CompactOptions
-from pulse_registry.compact.following import follow
-from pulse_registry.compact.requests import LIFE, ask
+from pulse_registry.client.store import ServiceStore
+from pulse_registry.compaction import CompactOptions
+from pulse_registry.compaction.loop import follow
+from pulse_registry.compaction.requests import LIFE, ask
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.log import keys
+from pulse_registry.format import keys
+from pulse_registry.pull.route import plan
 from pulse_registry.registry import Registry
-from pulse_registry.route import plan
-from pulse_registry.service.store import ServiceStore
 from pulse_registry.store import FileStore, PrefixStore, Store
-from pulse_registry.store.wrapper import WrapperStore
+from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_schemas import DirectRequest
 from tests.compact.runs import compact, finish, merged, pushed
 from tests.faults.harness import RUN, bits, garbage, quick, state_of

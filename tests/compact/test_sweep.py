@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulse_registry.compact import CompactOptions
+from pulse_registry.compaction import CompactOptions
 from pulse_registry.errors import PulseError
 from tests.compact import test_merge
 from tests.compact.runs import compact, merged, pushed

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore, Store
 from tests.faults.harness import RUN, without_pauses

@@ -23,7 +23,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-untyped]
 
-from pulse_registry.device import lane, streams
+from pulse_registry.gpu import stream as lane
+from pulse_registry.gpu import stream_order
 
 ADDRESSES = {"address", "live", "shadow", "source", "target"}
 """What kernels call tables of addresses: what they point at is read."""
@@ -276,7 +277,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
         return call
 
     with monkeypatch.context() as patched:
-        for module in (lane, streams):
+        for module in (lane, stream_order):
             patched.setattr(module, "has_streams", lambda device: True)
         patched.setattr(torch.cuda, "Stream", lambda device: gpu.stream())
         patched.setattr(torch.cuda, "current_stream", gpu.current)

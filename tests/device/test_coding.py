@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pulse_registry.device import coding
-from pulse_registry.device.lane import Lane
+from pulse_registry.gpu import coding
+from pulse_registry.gpu.stream import Lane
 from pulse_registry.store import MemoryStore
 from tests.device.models import on_device
 

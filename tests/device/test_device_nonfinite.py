@@ -12,9 +12,9 @@ import torch
 
 from pulse_kernels import CELL_TYPES
 from pulse_kernels import finite as on_host
-from pulse_kernels.triton.sheet import CELL_DTYPES
+from pulse_kernels.gpu.tiling import CELL_DTYPES
 from pulse_registry import InvalidModel, PublishOptions, Registry
-from pulse_registry.device.finite import first_not_finite
+from pulse_registry.gpu.finite import first_not_finite
 from pulse_registry.store import MemoryStore
 from tests.device.models import Tensors, blank, holds, made, on_device
 from tests.device.models import on_host as in_host_memory

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from pulse_registry.device import target as target_module
 from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidModel, LayoutMismatch
-from pulse_registry.model import read_model
+from pulse_registry.gpu import destination as target_module
 from pulse_registry.registry import Registry
-from pulse_registry.store import FaultStore, MemoryStore
-from pulse_registry.store.fault import Fault
+from pulse_registry.store import MemoryStore
+from pulse_registry.testing import FaultStore
+from pulse_registry.testing.fault import Fault
+from pulse_registry.weights.model import read_model
 from tests.device.models import Tensors, blank, changed, holds, made, on_device, on_host
 from tests.faults.harness import small_groups
 

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from pulse_kernels import get_backend
-from pulse_registry.device import homes
-from pulse_registry.device.shadow import DeviceShadow, empty_device_shadow, first_device_shadow
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.store import MOST_WHOLE_BYTES, FaultStore, MemoryStore
-from pulse_registry.store.fault import Fault
-from pulse_registry.target import HostTarget
+from pulse_registry.gpu import shadow_storage
+from pulse_registry.gpu.shadow import DeviceShadow, empty_device_shadow, first_device_shadow
+from pulse_registry.pull.destination import HostTarget
+from pulse_registry.store import MOST_WHOLE_BYTES, MemoryStore
+from pulse_registry.testing import FaultStore
+from pulse_registry.testing.fault import Fault
 from pulse_registry.timeline import Timeline
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, read_model
 from tests.device.models import blank, changed, holds, made, objects, on_device, on_host
 from tests.faults.harness import settle, small_groups
 from tests.push.gate import PATIENCE, GateStore
@@ -34,7 +35,7 @@ def groups() -> Iterator[None]:
 def test_a_push_on_the_device_stores_the_bytes_that_one_in_host_memory_stores(
     device: str, coder: Any, shadow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homes, "WINDOW_BYTES", 128)  # two of BF16
+    monkeypatch.setattr(shadow_storage, "WINDOW_BYTES", 128)  # two of BF16
     stores = MemoryStore(f"device-{coder}"), MemoryStore(f"host-{coder}")
     model = made(device, counts=True)
     with on_device(stores[0], device, coder=coder, shadow=shadow) as one, on_host(stores[1], coder=coder) as other:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from pulse_registry.device import lane
-from pulse_registry.device.target import DeviceTarget
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import layout_of, read_model
+from pulse_registry.gpu import stream
+from pulse_registry.gpu.destination import DeviceTarget
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, read_model
 from tests.faults.harness import small_groups
 
 
@@ -17,9 +17,9 @@ from tests.faults.harness import small_groups
 def test_groups_that_are_filled_are_waited_for_together(
     device: str, most: int, waits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited, wait = [], lane.Lane.wait
-    monkeypatch.setattr(lane, "QUEUED_BYTES", most)
-    monkeypatch.setattr(lane.Lane, "wait", lambda self: (waited.append(self), wait(self))[1])
+    waited, wait = [], stream.Lane.wait
+    monkeypatch.setattr(stream, "QUEUED_BYTES", most)
+    monkeypatch.setattr(stream.Lane, "wait", lambda self: (waited.append(self), wait(self))[1])
     tensors = {"a": torch.zeros(50, device=device).bfloat16(), "b": torch.zeros(25, device=device).bfloat16()}
     views = read_model(tensors)
     with small_groups(32):  # four groups of 16 cells, and one of 11

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from pulse_kernels.triton.diff import diff
-from pulse_registry.device import target as target_module
-from pulse_registry.device.changes import DeviceChanges
-from pulse_registry.device.lane import Lane
-from pulse_registry.device.target import DeviceTarget
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.publish_options import PublishOptions
+from pulse_kernels.gpu.diff import diff
+from pulse_registry.gpu import destination as target_module
+from pulse_registry.gpu.changes import DeviceChanges
+from pulse_registry.gpu.destination import DeviceTarget
+from pulse_registry.gpu.stream import Lane
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import MemoryStore
-from pulse_registry.surroundings import Surroundings
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, read_model
 from tests.device.models import Tensors, blank, changed, holds, made, on_host
 from tests.device.order import Gpu, watched
 from tests.faults.harness import RUN, small_groups

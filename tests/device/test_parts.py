@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from pulse_registry.device import parts
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import layout_of, read_model
+from pulse_registry.gpu import tile_table
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, read_model
 
 
 def test_threads_that_want_the_parts_of_a_layout_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch):
     geometry = Geometry(layout_of(read_model({"w": np.zeros(8, np.float32)}), "keep"))
-    together, made, real = threading.Barrier(4), [], parts._parts_of
+    together, made, real = threading.Barrier(4), [], tile_table._parts_of
 
     def make(*arguments):
         made.append(real(*arguments))
@@ -23,11 +23,11 @@ def test_threads_that_want_the_parts_of_a_layout_at_once_get_the_same(monkeypatc
             pass
         return made[-1]
 
-    monkeypatch.setattr(parts, "_parts_of", make)
+    monkeypatch.setattr(tile_table, "_parts_of", make)
 
     def want() -> None:
         together.wait(60)
-        parts.parts_of(geometry, torch.device("cpu"))
+        tile_table.parts_of(geometry, torch.device("cpu"))
 
     threads = [threading.Thread(target=want) for _ in range(4)]
     for thread in threads:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pulse_registry.device.pinned import pinned_bytes
+from pulse_registry.gpu.pinned import pinned_bytes
 
 
 @pytest.fixture

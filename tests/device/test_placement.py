@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from pulse_registry.device import trial
-from pulse_registry.device.trial import look_at_cache
-from pulse_registry.device.warming import warm_up
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Event, EventKind
-from pulse_registry.model import View, read_model
-from pulse_registry.placement import OLDEST_TRITON, placement
+from pulse_registry.gpu import trial
+from pulse_registry.gpu.trial import look_at_cache
+from pulse_registry.gpu.warm_up import warm_up
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.placement import OLDEST_TRITON, placement
 from pulse_registry.store import MemoryStore
+from pulse_registry.weights.model import View, read_model
 
 FLOOR = re.compile(r"^triton>=(\d+)\.(\d+)", re.MULTILINE)
 

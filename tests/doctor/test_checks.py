@@ -12,7 +12,8 @@ from pulse_registry.doctor import CHECKS, Examination, Level, Plan
 from pulse_registry.doctor.examination import CLEARED
 from pulse_registry.doctor.report import WRITABLE
 from pulse_registry.errors import AccessDenied, InvalidArgument
-from pulse_registry.store import Fault, FaultStore, FileStore, MemoryStore, Store
+from pulse_registry.store import FileStore, MemoryStore, Store
+from pulse_registry.testing import Fault, FaultStore
 from tests.doctor import broken
 
 PLAN = Plan(rounds=6, racers=8, samples=12, listed=150, large_bytes=300_000)

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pulse_registry.audit import Defect, RunAudit
+from pulse_registry.doctor.audit import Defect, RunAudit
 from pulse_registry.errors import NotFound
-from pulse_registry.gc import Policy
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
+from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore
 from tests.log.builders import DictStore
 

@@ -71,7 +71,7 @@ parent.close()
 
 def test_a_child_compiles_although_another_thread_of_its_parent_did_at_the_fork(tmp_path: Path):
     code = """
-from pulse_kernels.ahead import COMPILING
+from pulse_kernels.cpu.ahead import COMPILING
 held = threading.Event()
 def compile():
     with COMPILING:
@@ -174,7 +174,7 @@ say("left", len(leases()))
 def test_a_child_leaves_the_files_of_its_parents_pull_alone(tmp_path: Path):
     code = """
 import pathlib
-from pulse_registry.spool import SpoolFile
+from pulse_registry.pull.download import SpoolFile
 from pulse_schemas import ObjectRef
 folder = pathlib.Path(sys.argv[1])
 shard = SpoolFile(ObjectRef(key="objects/k", size=8, blake3="0" * 64), folder)
@@ -260,7 +260,7 @@ def test_what_no_other_process_can_open_says_so(tmp_path: Path):
 
 def test_a_child_that_asks_for_the_end_of_its_parents_push_is_told_and_does_not_wait(tmp_path: Path):
     code = """
-from pulse_registry.push_future import PushFuture
+from pulse_registry.push.future import PushFuture
 pending, done = PushFuture(7), PushFuture(8)
 done.set_result("committed")
 def child():

@@ -16,11 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pulse_registry import keyframe, publish
-from pulse_registry.keyframe import write_keyframe
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.format import keyframe
+from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.push import publisher
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import CountingStore, MemoryStore
+from pulse_registry.store import MemoryStore
+from pulse_registry.testing import CountingStore
 from tests.faults.harness import settle
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "requests.md"
@@ -200,7 +202,7 @@ ROWS = {
 def run() -> Iterator[Run]:
     with pytest.MonkeyPatch.context() as patched:
         small = functools.partial(write_keyframe, shard_bytes=SHARD, piece_bytes=PIECE)
-        patched.setattr(publish, "write_keyframe", small)
+        patched.setattr(publisher, "write_keyframe", small)
         run = Run()
         try:
             yield run

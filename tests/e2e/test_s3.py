@@ -7,9 +7,9 @@ import uuid
 
 import pytest
 
-from pulse_registry.gc import Policy
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.registry import Registry
+from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore, open_store
 from tests.e2e.test_processes import check_crash, check_race, trainers
 from tests.e2e.trainers import SCENARIOS, model_of, registry_of

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pulse_registry.errors import Conflict
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore, open_store
 
@@ -171,9 +171,9 @@ def _one_crash(
 
 def overtake(root: str, pushes: int) -> None:
     """Push without waiting, while the uploads of earlier pushes need the same threads."""
-    from pulse_registry import geometry
+    from pulse_registry.weights import cell_space
 
-    geometry.GROUP_BYTES = 16  # many groups, and one thread for them, so that pushes meet at every step
+    cell_space.GROUP_BYTES = 16  # many groups, and one thread for them, so that pushes meet at every step
     options = PublishOptions(coder="class", dtype="keep", keyframe_every=7)
     with Registry(open_store(root), "run", options=options, backend="reference", threads=1) as registry:
         model = model_of(0)

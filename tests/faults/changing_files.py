@@ -23,12 +23,13 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from pulse_registry import arrival, fetch, publish
 from pulse_registry.cache import CacheFolder, part
 from pulse_registry.cache.store import CachedStore
 from pulse_registry.errors import CorruptObject, NotFound
-from pulse_registry.keyframe import write_keyframe
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.pull import fetch, group_stream
+from pulse_registry.push import publisher
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from pulse_schemas import KeyframeRef, ObjectRef
@@ -77,7 +78,7 @@ def small_pieces() -> Iterator[None]:
     with small_groups(2048), pytest.MonkeyPatch.context() as patched:
         patched.setattr(part, "RANGE_BYTES", 4096)
         patched.setattr(fetch, "RANGE_BYTES", 1024)
-        patched.setattr(arrival, "RANGE_BYTES", 1024)
+        patched.setattr(group_stream, "RANGE_BYTES", 1024)
         patched.setattr(fetch, "_LEAST_BEGINNING", 64)
         patched.setattr(fetch, "_BEGINNINGS_BYTES", 64)
         patched.setattr(fetch, "PIECE_BYTES", 4096)
@@ -92,7 +93,7 @@ def a_run(folder: Path, kind: Kind) -> Bits:
     options: dict[str, Any] = {"keyframe_share": 1e9, "keyframe_coding": coding}
     with small_pieces(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            publish, "write_keyframe", functools.partial(_without_pieces, write) if kind == "older" else write
+            publisher, "write_keyframe", functools.partial(_without_pieces, write) if kind == "older" else write
         )
         with quick(FileStore(folder), **options) as registry:
             for step in range(STEPS):

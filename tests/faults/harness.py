@@ -15,16 +15,18 @@ import pytest
 from blake3 import blake3
 
 from pulse_kernels import BackendName
-from pulse_kernels import group as kernel_group
-from pulse_registry import geometry as geometry_module
-from pulse_registry import workings as workings_module
-from pulse_registry.log import LogReader, LogWriter, RunState, keys
-from pulse_registry.publish_options import PublishOptions
+from pulse_kernels.format import group as kernel_group
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, LogWriter, RunState
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import FaultStore, RetryStore, Store
-from pulse_registry.store.fault import Fault, FaultAction
-from pulse_registry.store.retry import TOTAL_S
-from pulse_registry.surroundings import Surroundings
+from pulse_registry.runtime import runtime as workings_module
+from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.store import RetryStore, Store
+from pulse_registry.store.wrappers.retry import TOTAL_S
+from pulse_registry.testing import FaultStore
+from pulse_registry.testing.fault import Fault, FaultAction
+from pulse_registry.weights import cell_space as geometry_module
 from pulse_schemas import CommitRecord, unseal_record
 from tests.log.builders import DictStore
 from tests.store.clock import Clock

@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from pulse_registry import publish
 from pulse_registry.errors import CorruptObject, PulseError, StoreUnavailable
-from pulse_registry.keyframe import write_keyframe
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.push import publisher
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore, Store
-from pulse_registry.store.s3 import S3Store
-from pulse_registry.store.s3_body import Pace
-from pulse_registry.store.s3_place import S3Place
+from pulse_registry.store.s3.body import Pace
+from pulse_registry.store.s3.location import S3Place
+from pulse_registry.store.s3.store import S3Store
 from tests.faults.harness import Model, bits, settle
 from tests.servers import S3Bucket
 
@@ -39,7 +39,7 @@ def s3_store(bucket: S3Bucket, endpoint: str, prefix: str, *, answer_s: float = 
 def small_pieces() -> Iterator[None]:
     """Cut keyframes into pieces so small that a small model has several."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(publish, "write_keyframe", functools.partial(write_keyframe, piece_bytes=PIECE))
+        patched.setattr(publisher, "write_keyframe", functools.partial(write_keyframe, piece_bytes=PIECE))
         yield
 
 

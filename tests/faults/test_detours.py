@@ -8,19 +8,20 @@ from pathlib import Path
 import pytest
 
 from pulse_kernels import get_backend
-from pulse_registry import detour
-from pulse_registry.change import Change
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.errors import CorruptObject, Gone, NotFound
 from pulse_registry.events import Event, EventKind
-from pulse_registry.keyframe import write_keyframe
+from pulse_registry.format.change import Change
+from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.format.keys import patch_key
+from pulse_registry.format.patch import encode_patch
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
-from pulse_registry.log.keys import patch_key
-from pulse_registry.model import read_model
-from pulse_registry.patch import encode_patch
+from pulse_registry.pull import failover
 from pulse_registry.registry import Registry
-from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, Fault, FaultStore, PrefixStore, Store
-from pulse_registry.weights import Weights
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, PrefixStore, Store
+from pulse_registry.testing import Fault, FaultStore
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.model import read_model
 from pulse_schemas import KeyframeRef, PatchRef
 from tests.faults.harness import RUN, Model, bits, change, copied, garbage, quick, settle, small_model, state_of
 from tests.log.builders import DictStore
@@ -170,7 +171,7 @@ def test_each_bad_object_is_avoided_in_turn_and_told_of_once(bucket: Bucket) -> 
 
 
 def test_a_pull_goes_around_so_many_objects_and_no_more(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detour, "MOST_AVOIDED", 2)
+    monkeypatch.setattr(failover, "MOST_AVOIDED", 2)
     bad = [bucket.attach_patch(4, 8), bucket.attach_patch(4, 8), bucket.attach_patch(4, 7)]
     for key in bad:
         bucket.remove(key)

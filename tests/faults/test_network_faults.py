@@ -11,8 +11,8 @@ import pytest
 
 from pulse_registry.errors import CorruptObject, StoreUnavailable
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import RetryStore
-from pulse_registry.surroundings import Surroundings
 from tests.faults.harness import bits
 from tests.faults.network import model_at, s3_store, travel
 from tests.faults.proxy import FAULTS, FaultName, FaultyProxy, Plan

@@ -9,7 +9,7 @@ import pytest
 
 from pulse_registry.errors import BaseMismatch, CorruptObject, NotFound, StoreUnavailable
 from pulse_registry.registry import Registry
-from pulse_registry.store import Fault, FaultStore
+from pulse_registry.testing import Fault, FaultStore
 from tests.faults.harness import Model, bits, calls_of, change, failing, garbage, quick, settle, small_model
 from tests.log.builders import DictStore
 

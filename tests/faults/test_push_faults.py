@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from pulse_registry.errors import Fenced, StoreUnavailable
-from pulse_registry.gc import Policy
 from pulse_registry.registry import Registry
-from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Fault, FaultStore, Store, WrapperStore
+from pulse_registry.retention import Policy
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore
+from pulse_registry.testing import Fault, FaultStore
 from tests.faults.harness import (
     Model,
     Outage,

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pulse_registry import publish
 from pulse_registry.checkpoint import pull_checkpoint
-from pulse_registry.keyframe import write_keyframe
+from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.push import publisher
 from pulse_registry.registry import Registry
-from pulse_registry.store import CountingStore, FileStore
+from pulse_registry.store import FileStore
+from pulse_registry.testing import CountingStore
 from tests.faults import killed_pull
 from tests.faults.harness import Model, bits, quick
 
@@ -34,7 +35,7 @@ def model() -> Model:
 def run(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(publish, "write_keyframe", functools.partial(write_keyframe, piece_bytes=PIECE))
+        patched.setattr(publisher, "write_keyframe", functools.partial(write_keyframe, piece_bytes=PIECE))
         with quick(FileStore(root)) as registry:
             registry.push(0, model)
     return root

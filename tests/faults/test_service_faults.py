@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pulse_registry.service.link import Patience
-from pulse_registry.service.store import ServiceStore
+from pulse_registry.client.store import ServiceStore
+from pulse_registry.client.transport import Patience
 from pulse_registry.store import Store
 from tests.faults.network import travel
 from tests.faults.proxy import FAULTS, FaultyProxy, Plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from tests.fuzz.mutation import mutate_bytes, mutate_document
 from tests.log.builders import write_id
 

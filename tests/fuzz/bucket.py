@@ -15,8 +15,8 @@ from botocore import UNSIGNED  # type: ignore[import-untyped]
 from botocore.awsrequest import AWSResponse  # type: ignore[import-untyped]
 
 from pulse_registry.errors import PulseError
-from pulse_registry.store.s3 import S3Store
-from pulse_registry.store.s3_place import S3Place
+from pulse_registry.store.s3.location import S3Place
+from pulse_registry.store.s3.store import S3Store
 from tests.fuzz.answers import KEY, STATUS, mutate_answer
 from tests.fuzz.target import Target, expect
 

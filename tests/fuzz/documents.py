@@ -12,15 +12,16 @@ from typing import Any
 
 from blake3 import blake3
 
-from pulse_registry.compact.ladder import CompactOptions, keyframe_wanted
+from pulse_registry.compaction.ladder import CompactOptions, keyframe_wanted
 from pulse_registry.errors import CorruptObject, PulseError, UnsupportedFormat
-from pulse_registry.fetch import fetch_layout
-from pulse_registry.gc.reach import cheapest_tree
-from pulse_registry.geometry import Geometry
-from pulse_registry.log import RunState, keys, sealed_hash
-from pulse_registry.publish import keyframe_due
-from pulse_registry.publish_options import PublishOptions
-from pulse_registry.route import plan
+from pulse_registry.format import keys
+from pulse_registry.log import RunState, sealed_hash
+from pulse_registry.pull.fetch import fetch_layout
+from pulse_registry.pull.route import plan
+from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.publisher import keyframe_due
+from pulse_registry.retention.reach import cheapest_tree
+from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import (
     DirectRequest,
     Head,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from safetensors import SafetensorError, deserialize
 
-from pulse_registry.safetensors_header import BITS, HeaderFault, head_of, parse_head
+from pulse_registry.format.safetensors import BITS, HeaderFault, head_of, parse_head
 from tests.fuzz.mutation import HUGE, INTERESTING, mutate_bytes, mutate_document
 from tests.fuzz.target import Target, expect
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pulse_kernels import CodecError
-from pulse_kernels.exponents import (
+from pulse_kernels.format.exponents import (
     HEAD,
     ExponentLoops,
     decode_cells,
@@ -19,14 +19,14 @@ from pulse_kernels.exponents import (
     max_coded_size,
     tile_cells,
 )
-from pulse_registry.coded_shard import coded_shards
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
-from pulse_registry.geometry import Geometry
-from pulse_registry.keyframe import check_shards, write_keyframe
-from pulse_registry.model import read_model
-from pulse_registry.pieces import read_pieces
-from pulse_registry.safetensors_header import parse_head
-from pulse_registry.weights import Weights
+from pulse_registry.format.coded_shard import coded_shards
+from pulse_registry.format.keyframe import check_shards, write_keyframe
+from pulse_registry.format.pieces import read_pieces
+from pulse_registry.format.safetensors import parse_head
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import read_model
 from pulse_schemas import KeyframeRef
 from tests.fuzz.mutation import mutate_bytes, mutate_document
 from tests.fuzz.target import Target, expect

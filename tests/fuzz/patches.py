@@ -15,8 +15,8 @@ from blake3 import blake3
 
 from pulse_kernels import Backend
 from pulse_registry.errors import BaseMismatch, CorruptObject, PulseError, UnsupportedFormat
-from pulse_registry.log import keys
-from pulse_registry.patch import CoderChoice, Patch, encode_patch, read_head
+from pulse_registry.format import keys
+from pulse_registry.format.patch import CoderChoice, Patch, encode_patch, read_head
 from pulse_schemas import ObjectRef, PatchRef
 from tests.fuzz.mutation import mutate_bytes, mutate_document
 from tests.fuzz.target import Target, expect

@@ -15,9 +15,10 @@ import ml_dtypes
 import numpy as np
 from blake3 import blake3
 
-from pulse_registry.coding import coded_header
 from pulse_registry.errors import PulseError
-from pulse_registry.log import keys, sealed_hash
+from pulse_registry.format import keys
+from pulse_registry.format.exponent_coding import coded_header
+from pulse_registry.log import sealed_hash
 from pulse_schemas import canonical_json
 from tests.faults.harness import bits, copied, copy_of, garbage, quick, settle
 from tests.fuzz.mutation import mutate_bytes, mutate_document

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
+from pulse_registry.client.store import ServiceStore
+from pulse_registry.client.transport import Patience
 from pulse_registry.errors import PulseError
-from pulse_registry.service.link import Patience
-from pulse_registry.service.store import ServiceStore
 from tests.fuzz.answers import KEY, STATUS, mutate_answer
 from tests.fuzz.target import Target, expect
 

@@ -11,7 +11,7 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pulse_registry.errors import Untrusted
-from pulse_registry.trust import PinGuard, SigningKey, Trust
+from pulse_registry.signing import PinGuard, SigningKey, Trust
 from pulse_schemas import SchemaError, open_sealed, unseal_record
 from tests.fuzz.documents import WORDS, script
 from tests.fuzz.mutation import mutate_bytes, mutate_document

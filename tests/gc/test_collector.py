@@ -15,10 +15,12 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from pulse_registry.gc import Collector, Policy
-from pulse_registry.gc import collector as collector_module
-from pulse_registry.log import LogReader, keys
-from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore, WrapperStore
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader
+from pulse_registry.retention import Collector, Policy
+from pulse_registry.retention import collector as collector_module
+from pulse_registry.store import MOST_WHOLE_BYTES, WrapperStore
+from pulse_registry.testing import CountingStore
 from pulse_schemas import DeleteRecord, RetireRecord, canonical_json, unseal_record
 from tests.gc.world import DAY, HOUR, SOON, World
 from tests.log.builders import RUN, DictStore, keyframe, patch, write_id

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pulse_registry.errors import Conflict, Gone, InvalidArgument
-from pulse_registry.gc import Policy
-from pulse_registry.log import CommitDraft, keys
-from pulse_registry.route import plan
+from pulse_registry.format import keys
+from pulse_registry.log import CommitDraft
+from pulse_registry.pull.route import plan
+from pulse_registry.retention import Policy
 from pulse_schemas import PatchRef
 from tests.gc.world import HOUR, World
 from tests.log.builders import keyframe, patch

@@ -10,13 +10,14 @@ import pytest
 
 from pulse_registry.errors import Conflict, Gone, InvalidArgument, StoreUnavailable
 from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.gc import Policy
-from pulse_registry.lease import LeaseKeeper, ReaderLease
-from pulse_registry.log import keys
-from pulse_registry.model import read_model
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.format import keys
+from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore, PrefixStore, WrapperStore, body_views
+from pulse_registry.retention import Policy
+from pulse_registry.store import MOST_WHOLE_BYTES, PrefixStore, WrapperStore, body_views
+from pulse_registry.testing import CountingStore
+from pulse_registry.weights.model import read_model
 from pulse_schemas import Lease
 from tests.log.builders import RUN, DictStore
 from tests.waiting import HANG_S

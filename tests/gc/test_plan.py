@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import InvalidArgument, NotFound
-from pulse_registry.gc import Plan, Policy, plan_gc
-from pulse_registry.gc.plan import Needs, harm
 from pulse_registry.log import RunState
-from pulse_registry.route import plan as plan_route
+from pulse_registry.pull.route import plan as plan_route
+from pulse_registry.retention import Plan, Policy, plan_gc
+from pulse_registry.retention.plan import Needs, harm
 from pulse_schemas import RetireRecord
 from tests.log.builders import OTHER_LAYOUT, Script, chain, keyframe, patch
 from tests.unit.test_route import histories

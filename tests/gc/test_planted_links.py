@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.errors import CorruptObject, NotFound
-from pulse_registry.gc import Policy
-from pulse_registry.log import keys
+from pulse_registry.format import keys
+from pulse_registry.retention import Policy
 from pulse_registry.store import FileStore, PrefixStore, WrapperStore
 from tests.gc.world import World
 

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from pulse_registry.gc import Collected, Collector, Policy
-from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, keys
+from pulse_registry.format import keys
+from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState
+from pulse_registry.retention import Collected, Collector, Policy
 from pulse_registry.store import Store
 from pulse_schemas import KeyframeRef, Lease, PatchRef
 from tests.log.builders import LAYOUT, RUN, DictStore, ids, keyframe, patch, write_id

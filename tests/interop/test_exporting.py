@@ -28,7 +28,7 @@ from pulse_registry.interop import Form, export_chain, export_delta, export_full
 from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.delta_shards import DeltaShards
 from pulse_registry.interop.frames import Encoding
-from pulse_registry.owned import hold_lock, release_lock
+from pulse_registry.process.private_files import hold_lock, release_lock
 from tests.faults.harness import quick
 from tests.interop import reference
 from tests.interop.conftest import Run

@@ -28,7 +28,7 @@ from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.delta_files import frames_of
 from pulse_registry.interop.delta_index import read_index
 from pulse_registry.interop.frames import Encoding
-from pulse_registry.interop.links import Link, find_links, ordered
+from pulse_registry.interop.sources import Link, find_links, ordered
 from pulse_registry.registry import Registry
 from tests.cli.helpers import odd_model, save, step_of
 from tests.faults.harness import commits, quick, restored

@@ -20,7 +20,7 @@ from safetensors import safe_open
 
 from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.interop import export_chain, export_delta, export_full, import_folder
-from pulse_registry.model import numpy_dtype, read_model
+from pulse_registry.weights.model import numpy_dtype, read_model
 from tests.cli.helpers import bits, held, odd_model, save, step_of
 from tests.faults.harness import quick, restored
 from tests.interop import modelexpress_peer

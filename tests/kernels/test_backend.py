@@ -12,19 +12,12 @@ import numpy as np
 import pytest
 
 import pulse_kernels
-from pulse_kernels import (
-    CELL_TYPES,
-    BackendName,
-    BackendUnavailable,
-    decode_group,
-    encode_group,
-    get_backend,
-    numba_compile,
-)
+from pulse_kernels import CELL_TYPES, BackendName, BackendUnavailable, decode_group, encode_group, get_backend
+from pulse_kernels.cpu import compile
 
 PACKAGE = Path(pulse_kernels.__file__).parent
 LOAD = """
-from pulse_kernels.numba_compile import compiled
+from pulse_kernels.cpu.compile import compiled
 import numpy as np
 loops = [compiled("diff", 1), compiled("union", 4), compiled("move", 1)]
 old, new = np.zeros(64, np.uint8), np.ones(64, np.uint8)
@@ -71,13 +64,13 @@ def test_to_warm_up_is_idempotent(name: BackendName, width: int):
 
 def test_after_the_warm_up_nothing_is_left_to_compile(monkeypatch: pytest.MonkeyPatch):
     backend, u16 = get_backend("numba"), np.arange(100, dtype=np.uint16)
-    monkeypatch.setattr(numba_compile, "_done", {})
+    monkeypatch.setattr(compile, "_done", {})
     backend.warm_up(2)
 
     def compile_now(name: str, width: int) -> None:
         raise AssertionError(f"{name} for {width} bytes was compiled late")
 
-    monkeypatch.setattr(numba_compile, "_compile", compile_now)
+    monkeypatch.setattr(compile, "_compile", compile_now)
     live = np.zeros(100, np.uint32)
     index, old, new = backend.diff(u16, ~u16)
     backend.diff_f32(live, u16)
@@ -157,7 +150,7 @@ def test_where_no_folder_can_be_written_every_process_compiles_for_itself(sealed
     blocked = tmp_path / "blocked"
     blocked.write_text("in the way")
     environment = {"XDG_CACHE_HOME": str(blocked / "cache"), "HOME": str(blocked)}
-    code = "from pulse_kernels.numba_backend import NumbaBackend\nimport numpy as np\n" + (
+    code = "from pulse_kernels.cpu.backend import NumbaBackend\nimport numpy as np\n" + (
         "print(*NumbaBackend().diff(np.full(3, 7, np.uint8), np.zeros(3, np.uint8))[0])"
     )
     assert python(code, sealed_package, **environment) == ["0", "1", "2"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pulse_kernels import Backend, CellType
-from pulse_kernels.tokens import outward
+from pulse_kernels.format.symbols import outward
 from tests.kernels.inputs import MEMORY, TYPES, random_cells, same
 
 by_name = pytest.mark.parametrize("cell_type", TYPES, ids=lambda t: t.name)

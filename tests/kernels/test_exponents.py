@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import Cells, CodecError
-from pulse_kernels.exponents import (
+from pulse_kernels.format.exponents import (
     HEAD,
     TILE_CELLS,
     coded_size,

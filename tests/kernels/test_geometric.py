@@ -11,8 +11,8 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_kernels.geometric import ROOTS, geometric_tables, nearest_parameter, parameters_of
-from pulse_kernels.tokens import GAP_TOKENS, first_value
+from pulse_kernels.format.gap_tables import ROOTS, geometric_tables, nearest_parameter, parameters_of
+from pulse_kernels.format.symbols import GAP_TOKENS, first_value
 
 FINGERPRINT = "30d343b2caf0fc0432505b2284cfeb634b64f1eb6792881c0555d0ef2e4d71f9"
 """BLAKE3 of all tables as uint16, little-endian, table after table: the one that docs/spec.md gives."""

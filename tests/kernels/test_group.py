@@ -22,8 +22,8 @@ from pulse_kernels import (
     encode_group,
     get_backend,
 )
-from pulse_kernels.group import choose_classes
-from pulse_kernels.rans import CHUNK
+from pulse_kernels.format.group import choose_classes
+from pulse_kernels.format.rans import CHUNK
 from tests.kernels.inputs import MEMORY, TYPES, all_same, deltas, random_cells, random_index
 
 by_name = pytest.mark.parametrize("cell_type", TYPES, ids=lambda t: t.name)

@@ -25,8 +25,8 @@ from pulse_kernels import (
     encode_group,
     get_backend,
 )
-from pulse_kernels.coded import Coded, split
-from pulse_kernels.levels import store_table
+from pulse_kernels.format.frequencies import store_table
+from pulse_kernels.format.group_bytes import Coded, split
 
 by_coder = pytest.mark.parametrize("coder", ["gap", "class"])
 BF16, SIZE, CHANGED = CELL_TYPES["BF16"], 4000, 600

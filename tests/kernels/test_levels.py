@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import CodecError
-from pulse_kernels.levels import (
+from pulse_kernels.format.frequencies import (
     BOUNDS,
     SCALE,
     WEIGHTS,
@@ -86,9 +86,9 @@ def test_a_table_that_breaks_a_rule_is_refused(name: str):
 
 @given(st.lists(counts, min_size=1, max_size=6), st.booleans())
 def test_the_compiled_tables_are_the_references_bytes(tables: list[list[int]], keep_empty: bool):
-    from pulse_kernels.numba_coding import divisors_by_frequency
-    from pulse_kernels.numba_compile import compiled
-    from pulse_kernels.numba_tables import SYMBOLS, TABLE_BYTES
+    from pulse_kernels.cpu.coding import divisors_by_frequency
+    from pulse_kernels.cpu.compile import compiled
+    from pulse_kernels.cpu.tables import SYMBOLS, TABLE_BYTES
 
     shape = (len(tables), SYMBOLS)
     found = np.zeros(shape, np.uint32)
@@ -111,8 +111,8 @@ def test_the_compiled_tables_are_the_references_bytes(tables: list[list[int]], k
 
 
 def test_divisors_divide_exactly_wherever_the_coder_divides():
-    from pulse_kernels.numba_coding import divisors_by_frequency
-    from pulse_kernels.numba_tables import SLOTS
+    from pulse_kernels.cpu.coding import divisors_by_frequency
+    from pulse_kernels.cpu.tables import SLOTS
 
     f = np.arange(1, SLOTS + 1, dtype=np.uint64)
     divisor = divisors_by_frequency()[1:]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import CodecError
-from pulse_kernels.levels import frequencies
-from pulse_kernels.rans import LOWEST, Symbols, Table, bucket, decode_chunk, encode_chunk
-from pulse_kernels.tokens import GAP_TOKENS, VALUE_SYMBOLS, extra_bits, first_value, unite
+from pulse_kernels.format.frequencies import frequencies
+from pulse_kernels.format.rans import LOWEST, Symbols, Table, bucket, decode_chunk, encode_chunk
+from pulse_kernels.format.symbols import GAP_TOKENS, VALUE_SYMBOLS, extra_bits, first_value, unite
 
 GAPS = [Table.of(frequencies([31 - k // 2 for k in range(GAP_TOKENS)])), Table.of(frequencies([5] * GAP_TOKENS))]
 VALUES = [Table.of(frequencies([max(1, 31 - k // 8) for k in range(VALUE_SYMBOLS)])), Table.of(frequencies([1] * 252))]

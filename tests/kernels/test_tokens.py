@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES
-from pulse_kernels.tokens import (
+from pulse_kernels.format.symbols import (
     extra_bits,
     first_value,
     most_value_symbols,

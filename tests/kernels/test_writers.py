@@ -12,7 +12,7 @@ import pytest
 
 import pulse_kernels
 from pulse_kernels import loops_exposed, other_writers, writers
-from pulse_registry.backends import what_compiles
+from pulse_registry.weights.backend import what_compiles
 from tests.others import NOBODY
 
 SUFFIXES = (".nbi", ".nbc")

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pulse_registry.errors import AlreadyExists, NotFound
-from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, fold, keys, sealed_hash
+from pulse_registry.format import keys
+from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, fold, sealed_hash
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views
 from pulse_registry.store.base import check_whole
 from pulse_schemas import (

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pulse_registry.errors import AlreadyExists, Conflict, Fenced, InvalidArgument, StoreUnavailable
-from pulse_registry.log import Admission, LogKeeper, LogReader, keys, rules
-from pulse_registry.log.admission import LONGEST_LEAP
-from pulse_registry.store import CountingStore, Fault, FaultStore
-from pulse_registry.store.wrapper import WrapperStore
+from pulse_registry.format import keys
+from pulse_registry.log import Admission, LogKeeper, LogReader, rules
+from pulse_registry.log.append_guard import LONGEST_LEAP
+from pulse_registry.store.wrappers.wrapper import WrapperStore
+from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas import AttachRecord, CommitRecord, EpochRecord
 from tests.log.builders import LAYOUT, OTHER_LAYOUT, RUN, Script, chain, keyframe, new_store, patch, write_id
 

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 from benchmarks.routes import SHAPES, a_run
-from pulse_registry import keyframe as keyframe_module
-from pulse_registry import publish as publish_module
 from pulse_registry.errors import InvalidArgument, InvalidModel
-from pulse_registry.gc.collector import LONGEST
-from pulse_registry.keyframe import MOST_SHARDS, SHARD_BYTES
-from pulse_registry.labels import METADATA_BYTES
-from pulse_registry.log import Admission, LogKeeper, LogReader, documents, keys
-from pulse_registry.log import keeper as keeper_module
-from pulse_registry.pieces import MOST_INDEX_BYTES, PIECE_BYTES
-from pulse_registry.store import CountingStore
+from pulse_registry.format import keyframe as keyframe_module
+from pulse_registry.format import keys
+from pulse_registry.format.keyframe import MOST_SHARDS, SHARD_BYTES
+from pulse_registry.format.pieces import MOST_INDEX_BYTES, PIECE_BYTES
+from pulse_registry.log import Admission, LogKeeper, LogReader, documents
+from pulse_registry.log import snapshotter as keeper_module
+from pulse_registry.push import publisher as publish_module
+from pulse_registry.push.labels import METADATA_BYTES
+from pulse_registry.retention.collector import LONGEST
+from pulse_registry.testing import CountingStore
 from pulse_schemas import KeyframeRef, Layout, ObjectRef, RetireRecord, SchemaError, Tensor, unseal_record
 from pulse_schemas.layout import MAX_CELLS
 from tests.attacks.edits import sealed_bytes

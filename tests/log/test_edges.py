@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.log import RunState
-from pulse_registry.log.edges import Edges
+from pulse_registry.log.graph import Edges
 from tests.log.builders import Script, chain, keyframe, patch
 
 

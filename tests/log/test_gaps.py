@@ -6,9 +6,11 @@ import pytest
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.events import EventKind, Events
-from pulse_registry.log import Admission, LogKeeper, LogReader, LogWriter, keys
-from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore
-from pulse_registry.store.wrapper import WrapperStore
+from pulse_registry.format import keys
+from pulse_registry.log import Admission, LogKeeper, LogReader, LogWriter
+from pulse_registry.store import MOST_WHOLE_BYTES
+from pulse_registry.store.wrappers.wrapper import WrapperStore
+from pulse_registry.testing import CountingStore
 from pulse_schemas import Head
 from tests.log.builders import RUN, chain, clock, draft, ids, keyframe, new_store, patch, writer
 

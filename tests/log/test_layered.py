@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.log import layered
-from pulse_registry.log.layered import Layered
+from pulse_registry.log import cow_dict
+from pulse_registry.log.cow_dict import Layered
 
 KEYS = st.integers(0, 12)
 STEPS = st.lists(
@@ -36,7 +36,7 @@ def check(found: Layered[int, int], expected: dict[int, int]) -> None:
 @given(STEPS, st.integers(0, 4))
 def test_copies_of_copies_hold_what_plain_dicts_hold(steps, layer):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(layered, "_LEAST_LAYER", layer)
+        patched.setattr(cow_dict, "_LEAST_LAYER", layer)
         found, expected = Layered[int, int](), dict[int, int]()
         others: list[tuple[Layered[int, int], dict[int, int]]] = []
         for what, key, value in steps:

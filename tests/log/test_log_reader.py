@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import CorruptObject, StoreUnavailable, UnsupportedFormat
-from pulse_registry.log import LogReader, fold, keys
-from pulse_registry.store import CountingStore, Fault, FaultStore
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, fold
+from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas import Head, canonical_json
 from tests.log.builders import RUN, Script, chain, draft, new_store, writer
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pulse_registry.errors import AlreadyExists, Conflict, Fenced, StoreUnavailable
-from pulse_registry.log import CommitDraft, LogReader, LogWriter, fold, keys
+from pulse_registry.format import keys
+from pulse_registry.log import CommitDraft, LogReader, LogWriter, fold
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store
-from pulse_registry.store.wrapper import WrapperStore
+from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_schemas import CommitRecord, EpochRecord, unseal_record
 from tests.log.builders import RUN, clock, draft, ids, new_store, patch
 

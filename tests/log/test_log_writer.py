@@ -15,9 +15,11 @@ from pulse_registry.errors import (
     InvalidArgument,
     StoreUnavailable,
 )
-from pulse_registry.log import CommitDraft, LogReader, LogWriter, keys, random_id, timestamp, utc_now
-from pulse_registry.store import CountingStore, Fault, FaultStore, open_store
-from pulse_registry.store.wrapper import WrapperStore
+from pulse_registry.format import keys
+from pulse_registry.log import CommitDraft, LogReader, LogWriter, random_id, timestamp, utc_now
+from pulse_registry.store import open_store
+from pulse_registry.store.wrappers.wrapper import WrapperStore
+from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas import AttachRecord, CommitRecord, EpochRecord, Head, unseal_record
 from tests.log.builders import (
     LAYOUT,

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pulse_registry.compact.ladder import CompactOptions, keyframe_wanted
-from pulse_registry.gc.plan import Needs, plan_gc
-from pulse_registry.gc.policy import Policy
+from pulse_registry.compaction.ladder import CompactOptions, keyframe_wanted
+from pulse_registry.format.keys import patch_key
 from pulse_registry.log import RunState
-from pulse_registry.log.keys import patch_key
-from pulse_registry.publish import keyframe_due
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.publisher import keyframe_due
+from pulse_registry.retention.plan import Needs, plan_gc
+from pulse_registry.retention.policy import Policy
 from pulse_schemas import AttachRecord, DeleteRecord, RetireRecord, Snapshot, VersionEntry
 from tests.log.builders import LAYOUT, RUN, WHEN, chain, keyframe, patch, write_id
 

@@ -12,11 +12,11 @@ import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import Backend, get_backend
-from pulse_registry.change import Change
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import read_model
-from pulse_registry.patch import CoderChoice, PatchFile, encode_patch
-from pulse_registry.weights import Weights
+from pulse_registry.format.change import Change
+from pulse_registry.format.patch import CoderChoice, PatchFile, encode_patch
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import read_model
 from pulse_schemas import ObjectRef, PatchRef, canonical_json
 from tests.unit.models import geometry_of, mixed_model
 

@@ -22,14 +22,14 @@ from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.cli.described import Source, describe_object
 from pulse_registry.errors import Conflict, CorruptObject, InvalidArgument, InvalidModel, UnsupportedFormat
-from pulse_registry.fetch import fetch_shards
-from pulse_registry.geometry import Geometry, Group
-from pulse_registry.keyframe import write_keyframe
-from pulse_registry.keyframe_cells import KeyframeCells
-from pulse_registry.model import read_model
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.pull.fetch import fetch_shards
+from pulse_registry.pull.keyframe_cells import KeyframeCells
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, MemoryStore, Store
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.model import read_model
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.log.builders import DictStore
 from tests.unit.models import geometry_of, mixed_model

@@ -19,13 +19,13 @@ from safetensors.numpy import load_file
 
 from pulse_kernels import Cells, get_backend
 from pulse_registry.errors import CorruptObject, NotFound
-from pulse_registry.geometry import Geometry, Group
-from pulse_registry.keyframe import INDEX_NAME, check_shards, shards_of, write_keyframe
-from pulse_registry.keyframe_cells import KeyframeCells
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.safetensors_header import parse_head
+from pulse_registry.format.keyframe import INDEX_NAME, check_shards, shards_of, write_keyframe
+from pulse_registry.format.safetensors import parse_head
+from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.store import Body, FileStore, Store, body_views
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.model import layout_of, read_model
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.log.builders import DictStore
 from tests.unit.models import geometry_of, mixed_model, numbered

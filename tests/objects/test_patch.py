@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from pulse_kernels import get_backend
-from pulse_registry import patch as patch_module
-from pulse_registry.change import Change
-from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject
-from pulse_registry.geometry import Geometry
-from pulse_registry.patch import CoderChoice, Patch, PatchFile, encode_patch
-from pulse_registry.weights import Weights
+from pulse_registry.format import patch as patch_module
+from pulse_registry.format.change import Change
+from pulse_registry.format.patch import CoderChoice, Patch, PatchFile, encode_patch
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
 from pulse_schemas import PatchHead
 from tests.meeting import resolve
 from tests.objects.forge import ENTRY, KEY, States, joined, two_states

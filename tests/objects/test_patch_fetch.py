@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from pulse_kernels import get_backend
-from pulse_registry import arrival, fetch
-from pulse_registry.arrival import arriving
-from pulse_registry.change import Change
 from pulse_registry.errors import CorruptObject
-from pulse_registry.fetch import begin_patches
-from pulse_registry.geometry import Geometry
-from pulse_registry.patch import Patch, PatchFile, encode_patch
+from pulse_registry.format.change import Change
+from pulse_registry.format.patch import Patch, PatchFile, encode_patch
+from pulse_registry.pull import fetch, group_stream
+from pulse_registry.pull.fetch import begin_patches
+from pulse_registry.pull.group_stream import arriving
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.timeline import Timeline
+from pulse_registry.weights.cell_space import Geometry
 from tests.log.builders import DictStore
 from tests.unit.inline import Inline
 from tests.unit.models import geometry_of
@@ -97,7 +97,7 @@ def test_a_small_patch_is_one_read(stored: Stored):
 def test_a_large_patch_is_read_by_ranges_of_whole_groups_each_byte_once(
     stored: Stored, nbytes: int, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (fetch, arrival):
+    for module in (fetch, group_stream):
         monkeypatch.setattr(module, "RANGE_BYTES", nbytes)
     patch = stored.fetch()
     ranges = list(stored.store.ranges)
@@ -117,7 +117,7 @@ def test_a_large_patch_is_read_by_ranges_of_whole_groups_each_byte_once(
 
 @pytest.mark.parametrize("nbytes", [2500, 10**6])
 def test_a_damaged_group_is_read_again_alone(stored: Stored, nbytes: int, monkeypatch: pytest.MonkeyPatch):
-    for module in (fetch, arrival):
+    for module in (fetch, group_stream):
         monkeypatch.setattr(module, "RANGE_BYTES", nbytes)
     damaged = [0, 7, len(stored.file.groups) - 1]
     stored.store.damage = {stored.place(number) + 3: 1 for number in damaged}

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from pulse_registry.digest import Digest
 from pulse_registry.errors import CorruptObject
-from pulse_registry.geometry import Geometry
-from pulse_registry.patch import Coded, Entry, PatchFile
-from pulse_registry.patch_upload import store_patch
+from pulse_registry.format.patch import Coded, Entry, PatchFile
+from pulse_registry.push.upload import store_patch
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore, PrefixStore, RetryStore, S3Place, S3Store
 from pulse_registry.timeline import Timeline
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
 from pulse_schemas import Layout, Tensor
 from tests.servers import S3Bucket
 from tests.store.misbehaving import Request

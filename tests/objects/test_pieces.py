@@ -19,15 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import CorruptObject, StoreUnavailable
-from pulse_registry.geometry import Geometry
-from pulse_registry.keyframe import INDEX_NAME, write_keyframe
-from pulse_registry.keyframe_cells import KeyframeCells
-from pulse_registry.model import read_model
-from pulse_registry.parallel import ParallelMap
-from pulse_registry.pieces import PIECE_BYTES, PieceHasher
-from pulse_registry.spool import STALE_SECONDS
+from pulse_registry.format.keyframe import INDEX_NAME, write_keyframe
+from pulse_registry.format.pieces import PIECE_BYTES, PieceHasher
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.pull.download import STALE_SECONDS
+from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import read_model
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.log.builders import DictStore
 from tests.unit.models import geometry_of

@@ -18,9 +18,9 @@ import pytest
 import uvicorn
 
 import pulse_registry
-from pulse_registry.compact import CompactOptions
-from pulse_registry.gc import Policy
+from pulse_registry.compaction import CompactOptions
 from pulse_registry.registry import Registry
+from pulse_registry.retention import Policy
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, MemoryStore, Store, WrapperStore
 from pulse_server.app import create_app
 from pulse_server.settings import Settings

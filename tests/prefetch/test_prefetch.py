@@ -14,15 +14,15 @@ import pytest
 
 from pulse_registry.errors import BaseMismatch, InvalidArgument, NotFound, PulseError
 from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.held import Held
 from pulse_registry.log import RunState
-from pulse_registry.model import read_model
-from pulse_registry.prefetch import News, Prefetch
-from pulse_registry.publish_options import PublishOptions
-from pulse_registry.pulling import Staged
+from pulse_registry.pull.apply import Staged
+from pulse_registry.pull.prefetch import News, Prefetch
+from pulse_registry.pull.replica import Held
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
+from pulse_registry.results import VersionName
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
-from pulse_registry.versions import VersionName
+from pulse_registry.weights.model import read_model
 from tests.faults.harness import RUN, Bits, Model, bits, change, garbage, quick, small_model
 from tests.log.builders import DictStore
 

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Backend, CellType
-from pulse_kernels.reference import order, unorder
-from pulse_registry.change import Change
-from pulse_registry.geometry import Geometry
-from pulse_registry.weights import Weights
+from pulse_kernels.reference.backend import order, unorder
+from pulse_registry.format.change import Change
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import DTYPE_ORDER, Layout, Tensor
 
 _SHAPES = st.one_of(

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import get_backend
-from pulse_registry.change import join
-from pulse_registry.digest import Digest
 from pulse_registry.errors import BaseMismatch, CorruptObject
-from pulse_registry.geometry import Geometry, Group
-from pulse_registry.patch import Patch, PatchFile, encode_patch
-from pulse_registry.weights import Weights
+from pulse_registry.format.change import join
+from pulse_registry.format.patch import Patch, PatchFile, encode_patch
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
 from tests.faults.harness import small_groups
 from tests.meeting import resolve
 from tests.property.strategies import Chain, chains, difference

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import NUMPY_NAMES, numpy_dtype, read_model
-from pulse_registry.tensors import new_tensors
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import NUMPY_NAMES, numpy_dtype, read_model
+from pulse_registry.weights.tensors import new_tensors
 from pulse_schemas import DTYPE_ORDER
 from tests.faults.harness import bits, garbage, quick, restored, small_groups
 from tests.log.builders import DictStore

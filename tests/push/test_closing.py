@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pulse_registry import closing
-from pulse_registry.compact import Compactor
+from pulse_registry.compaction import Compactor
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
+from pulse_registry.process import closing
 from pulse_registry.registry import Registry
-from pulse_registry.versions import PushResult
+from pulse_registry.results import PushResult
 from tests.faults.harness import bits, change, commits, copy_of, garbage, quick, restored, small_model
 from tests.log.builders import DictStore
 from tests.push.gate import PATIENCE, GateStore

@@ -11,7 +11,7 @@ import pytest
 
 from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable
 from pulse_registry.events import Event, EventKind
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from tests.faults.harness import RUN, bits, change, commits, quick, restored, settle, small_model, without_pauses

@@ -9,8 +9,8 @@ import pytest
 
 from pulse_registry.errors import InvalidModel, LayoutMismatch
 from pulse_registry.events import Event, EventKind
-from pulse_registry.layout_change import first_difference
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.layout_change import first_difference
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_schemas import Layout, Tensor
 from tests.faults.harness import RUN, bits, change, restored, small_model, without_pauses

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from pulse_registry.errors import Conflict, InvalidArgument, InvalidModel, StoreUnavailable
 from pulse_registry.events import Event, EventKind
-from pulse_registry.publish_options import PublishOptions
-from pulse_registry.push_queue import PushQueue
+from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.queue import PushQueue
+from pulse_registry.push.shadow import HostShadow
 from pulse_registry.registry import Registry
-from pulse_registry.shadow import HostShadow
-from pulse_registry.versions import PushResult
+from pulse_registry.results import PushResult
 from tests.faults.harness import (
     RUN,
     bits,

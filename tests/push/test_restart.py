@@ -10,7 +10,8 @@ import pytest
 
 from pulse_registry.errors import Fenced, InvalidArgument, LayoutMismatch
 from pulse_registry.registry import Registry
-from pulse_registry.store import MOST_WHOLE_BYTES, CountingStore
+from pulse_registry.store import MOST_WHOLE_BYTES
+from pulse_registry.testing import CountingStore
 from tests.faults.harness import bits, change, commits, copy_of, garbage, quick, restored, small_groups, small_model
 from tests.log.builders import DictStore
 

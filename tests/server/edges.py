@@ -9,8 +9,8 @@ import httpx
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from pulse_registry.client.problems import problem_of
 from pulse_registry.errors import PulseError
-from pulse_registry.service.problems import problem_of
 from pulse_server import limits, logs, metrics
 from pulse_server.access import Guard, requires
 from pulse_server.errors import Refused

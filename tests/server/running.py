@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import uvicorn
 from fastapi import FastAPI
 
-from pulse_registry.log import keys, rules
+from pulse_registry.format import keys
+from pulse_registry.log import rules
 from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import AttachRecord, CommitRecord, Layout, Record, Tensor
 from pulse_server import Settings, create_app

@@ -14,8 +14,8 @@ from blake3 import blake3
 from fastapi.testclient import TestClient
 
 from pulse_registry import errors
+from pulse_registry.client.problems import STATUS, TYPE_PREFIX, error_of, problem_of
 from pulse_registry.errors import InvalidArgument, PulseError
-from pulse_registry.service.problems import STATUS, TYPE_PREFIX, error_of, problem_of
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_schemas import Layout, Tensor
 from pulse_server import Settings, create_app

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.store import WrapperStore
 from pulse_schemas.api import WorkerReport
 from pulse_server.background import Background

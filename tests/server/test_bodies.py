@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, field_validator
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_schemas import DirectRequest, Lease
 from pulse_schemas.api import CompleteRequest, PartDone, PhaseBody, UrlRequest, WorkerReport
 from pulse_server.operations import Operation

@@ -10,9 +10,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.gc import Policy
-from pulse_registry.log import LogReader, keys
-from pulse_registry.parallel import ParallelMap
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore, WrapperStore
 from pulse_server.collecting import Collecting
 from pulse_server.metrics import Metrics

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pulse_registry.errors import NotFound
-from pulse_registry.log import keys
-from pulse_registry.store import CountingStore
+from pulse_registry.format import keys
+from pulse_registry.testing import CountingStore
 from pulse_schemas import Head
 from pulse_server.documents import DocumentStore
 from tests.log.builders import DictStore

@@ -12,8 +12,9 @@ import pytest
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound, StoreUnavailable
 from pulse_registry.log import Admission, LogKeeper, LogReader, RunState
-from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, CountingStore, PrefixStore, Store
-from pulse_registry.store.wrapper import WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, PrefixStore, Store
+from pulse_registry.store.wrappers.wrapper import WrapperStore
+from pulse_registry.testing import CountingStore
 from pulse_server import feed as feed_module
 from pulse_server.feed import Pace, RunFeed
 from pulse_server.feeds import Feeds

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from pulse_registry.client.problems import TYPE_PREFIX
 from pulse_registry.errors import AccessDenied, NotFound, StoreUnavailable
-from pulse_registry.service.problems import TYPE_PREFIX
-from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, CountingStore, MemoryStore, WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, MemoryStore, WrapperStore
+from pulse_registry.testing import CountingStore
 from pulse_server import create_app
 from pulse_server.probe import PROBE_KEY, StoreProbe
 from pulse_server.settings import Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.store import open_store
 from tests.server.running import fill, run_of
 from tests.server.serving import Served, serving

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_server.kept import Kept
 from tests.log.builders import RUN, DictStore
 from tests.server.calling import calling

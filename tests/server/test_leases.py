@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import pulse_registry
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.registry import Registry
 from pulse_registry.store import Body, PrefixStore, Store, WrapperStore
 from pulse_schemas import Lease

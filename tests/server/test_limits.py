@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry import Registry
+from pulse_registry.client.problems import TYPE_PREFIX
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.service.problems import TYPE_PREFIX
-from pulse_registry.store import CountingStore, MemoryStore
+from pulse_registry.store import MemoryStore
+from pulse_registry.testing import CountingStore
 from pulse_server import create_app
 from pulse_server.limits import Limits
 from pulse_server.rate import RateLimit

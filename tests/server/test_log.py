@@ -11,7 +11,8 @@ import pytest
 from blake3 import blake3
 from fastapi.testclient import TestClient
 
-from pulse_registry.log import LogReader, keys
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader
 from pulse_registry.store import PrefixStore
 from pulse_schemas import Record
 from tests.log.builders import LAYOUT as STRANGE_LAYOUT

@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from pulse_registry.store import CountingStore, MemoryStore
+from pulse_registry.store import MemoryStore
+from pulse_registry.testing import CountingStore
 from pulse_server import create_app
 from pulse_server.probe import PROBE_KEY
 from pulse_server.settings import Settings

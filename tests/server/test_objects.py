@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument
-from pulse_registry.log import keys
-from pulse_registry.store import CountingStore
+from pulse_registry.format import keys
 from pulse_registry.store.base import SignedPut, UploadedPart
+from pulse_registry.testing import CountingStore
 from pulse_server import spool
 from pulse_server.routes import objects
 from tests.log.builders import DictStore, write_id

@@ -10,9 +10,9 @@ from http import HTTPStatus
 import pytest
 from fastapi.testclient import TestClient
 
-from pulse_registry.compact.ladder import Merge
-from pulse_registry.compact.requests import Requests
-from pulse_registry.log import keys
+from pulse_registry.compaction.ladder import Merge
+from pulse_registry.compaction.requests import Requests
+from pulse_registry.format import keys
 from pulse_registry.store import PrefixStore
 from pulse_schemas import DirectRequest, Lease
 from pulse_schemas.api import WorkerReport

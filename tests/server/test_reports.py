@@ -10,7 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.store import CountingStore, Store
+from pulse_registry.store import Store
+from pulse_registry.testing import CountingStore
 from pulse_schemas.api import PhaseBody, WorkerList, WorkerReport
 from pulse_server import reports as reports_module
 from pulse_server.reports import MAX_BYTES, Reports

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from pulse_registry.client.store import ServiceStore
 from pulse_registry.errors import InvalidArgument, NotFound
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.registry import Registry
-from pulse_registry.service.store import ServiceStore
 from pulse_schemas import DirectRequest
 from tests.log.builders import RUN, DictStore
 from tests.server.calling import Call, calling

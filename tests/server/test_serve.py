@@ -17,7 +17,7 @@ import pytest
 import pulse_registry
 from pulse_registry import Registry
 from pulse_registry.cli import main
-from pulse_registry.log.keys import record_key
+from pulse_registry.format.keys import record_key
 from pulse_registry.store import MemoryStore
 from pulse_server.command import is_loopback
 from tests.server.edges import bearer

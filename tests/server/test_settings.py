@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.variables import PREFIX, READ, strays
+from pulse_registry.process.environment import PREFIX, READ, strays
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenSet
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_server import spool as module
 from pulse_server.errors import InvalidRequest
 from pulse_server.settings import Settings

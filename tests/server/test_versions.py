@@ -10,9 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 import pulse_registry
-from pulse_registry.log import keys
+from pulse_registry.format import keys
+from pulse_registry.pull.route import plan
 from pulse_registry.registry import Registry
-from pulse_registry.route import plan
 from pulse_registry.store import PrefixStore
 from pulse_server.routes import versions
 from tests.log.builders import RUN, DictStore, Script, keyframe, patch

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pulse_registry.gc import Policy
 from pulse_registry.log import LogReader
 from pulse_registry.registry import Registry
+from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore
 from tests.log.builders import DictStore
 from tests.simulator.bucket import Bucket

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.gc import Policy
+from pulse_registry.retention import Policy
 from tests.simulator.process import Process
 from tests.simulator.truth import Truth
 

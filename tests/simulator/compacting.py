@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulse_registry.compact import CompactOptions
+from pulse_registry.compaction import CompactOptions
 from pulse_registry.errors import CorruptObject, NotFound, StoreUnavailable
 from tests.simulator.process import Process
 

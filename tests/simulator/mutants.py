@@ -14,16 +14,18 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from pulse_registry import fetch, patch, publish
-from pulse_registry.compact.compactor import Compactor
-from pulse_registry.digest import Digest
+from pulse_registry.compaction.compactor import Compactor
 from pulse_registry.errors import AlreadyExists, NotFound
-from pulse_registry.gc import Collector, collector, plan, survey
-from pulse_registry.gc.leases import Leases
-from pulse_registry.log import LogReader, LogWriter, RunState, StoreClock, keys
-from pulse_registry.patch_upload import store_patch
-from pulse_registry.publish import Publisher
+from pulse_registry.format import keys, patch
+from pulse_registry.log import LogReader, LogWriter, RunState, StoreClock
+from pulse_registry.pull import fetch
+from pulse_registry.push import publisher
+from pulse_registry.push.publisher import Publisher
+from pulse_registry.push.upload import store_patch
+from pulse_registry.retention import Collector, collector, plan, survey
+from pulse_registry.retention.leases import Leases
 from pulse_registry.store import PrefixStore
+from pulse_registry.weights.digest import Digest
 from pulse_schemas import Head, SchemaError
 from tests.log.builders import DictStore
 from tests.simulator.weather import Weather
@@ -109,7 +111,7 @@ def _record_first(patched: pytest.MonkeyPatch) -> None:
             store.put(key, data)
         return record
 
-    patched.setattr(publish, "store_patch", store_later)
+    patched.setattr(publisher, "store_patch", store_later)
     patched.setattr(LogWriter, "commit", commit)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from pulse_registry.errors import PulseError
 from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.lease import ReaderLease
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.pull.lease import ReaderLease
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import PrefixStore, RetryStore, Store
-from pulse_registry.surroundings import Surroundings
 from tests.simulator.bucket import Bucket, Link
 from tests.simulator.truth import RUN
 from tests.simulator.weather import Weather

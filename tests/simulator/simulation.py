@@ -12,15 +12,15 @@ from typing import Any
 
 from pulse_kernels import get_backend
 from pulse_registry.errors import PulseError
-from pulse_registry.fetch import begin_patches
-from pulse_registry.geometry import Geometry
-from pulse_registry.keyframe_cells import KeyframeCells
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.route import Leg
+from pulse_registry.pull.destination import HostTarget, Source
+from pulse_registry.pull.fetch import begin_patches
+from pulse_registry.pull.keyframe_cells import KeyframeCells
+from pulse_registry.pull.route import Leg
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
-from pulse_registry.target import HostTarget, Source
 from pulse_registry.timeline import Timeline
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, read_model
 from pulse_schemas import KeyframeRef, PatchRef
 from tests.log.builders import DictStore
 from tests.simulator.aftermath import Aftermath

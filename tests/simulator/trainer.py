@@ -14,7 +14,7 @@ from pulse_registry.errors import (
     StoreUnavailable,
 )
 from pulse_registry.registry import Registry
-from pulse_registry.versions import PushResult
+from pulse_registry.results import PushResult
 from tests.simulator.policy import Policy
 from tests.simulator.process import Process
 from tests.simulator.truth import Pushed, Truth

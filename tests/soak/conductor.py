@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pulse_registry.client.connect import connect
 from pulse_registry.errors import PulseError
 from pulse_registry.registry import Registry
-from pulse_registry.service.connect import connect
 from pulse_registry.store import PrefixStore
 from tests.soak.plan import RUN, Ledger, Plan, empty_model, mark
 from tests.soak.roles import STALL_AT, STALLED

@@ -18,10 +18,10 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import pulse_registry
-from pulse_registry.gc import Policy
 from pulse_registry.interop import export_chain, export_delta, import_folder
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
+from pulse_registry.retention import Policy
 from pulse_registry.store import FileStore
 from tests.cli.killed_pull import SteppedFiles, SteppedStore, step
 

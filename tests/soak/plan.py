@@ -15,9 +15,9 @@ from typing import Any, Self
 import ml_dtypes
 import numpy as np
 
-from pulse_registry.gc import Policy
 from pulse_registry.log.clock import utc_now
-from pulse_registry.surroundings import Surroundings
+from pulse_registry.retention import Policy
+from pulse_registry.runtime.dependencies import Surroundings
 
 RUN = "soak"
 CELLS = 200_000

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pulse_registry.cache import CacheFolder
+from pulse_registry.client.connect import connect
 from pulse_registry.errors import Gone, NotFound, PulseError
 from pulse_registry.events import Event
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.service.connect import connect
 from pulse_registry.store import Body, Store, WrapperStore
 from tests.soak.plan import RUN, Ledger, Model, Plan, Report, advance, empty_model, first_model, mark, until_stopped
 

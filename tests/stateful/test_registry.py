@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pulse_registry.errors import BaseMismatch, Fenced, InvalidArgument, LayoutMismatch, StoreUnavailable
-from pulse_registry.pulling import Staged
+from pulse_registry.pull.apply import Staged
 from pulse_registry.registry import Registry
-from pulse_registry.store import FaultStore, FileStore, Store
-from pulse_registry.store.fault import FaultAction
+from pulse_registry.store import FileStore, Store
 from pulse_registry.store.keys import TEMP_PREFIX
+from pulse_registry.testing import FaultStore
+from pulse_registry.testing.fault import FaultAction
 from tests.faults.harness import (
     Bits,
     Model,

@@ -13,19 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import AccessDenied, AlreadyExists, CorruptObject, InvalidArgument, StoreUnavailable
-from pulse_registry.store import (
-    CountingStore,
-    Growing,
-    MemoryStore,
-    PrefixStore,
-    RetryStore,
-    S3Place,
-    S3Store,
-    Store,
-    create,
-)
+from pulse_registry.store import Growing, MemoryStore, PrefixStore, RetryStore, S3Place, S3Store, Store, create
 from pulse_registry.store.base import Buffer
-from pulse_registry.store.s3_upload import growing_parts
+from pulse_registry.store.s3.upload import growing_parts
+from pulse_registry.testing import CountingStore
 from tests.servers import S3Bucket
 from tests.store.misbehaving import Request
 from tests.store.test_s3_faults import MIB, Multipart, error, lost, served

@@ -9,8 +9,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.errors import CorruptObject, InvalidArgument
 from pulse_registry.store import (
-    Fault,
-    FaultStore,
     MemoryStore,
     PrefixStore,
     ReadsInto,
@@ -22,6 +20,7 @@ from pulse_registry.store import (
     presigner_of,
     read_into,
 )
+from pulse_registry.testing import Fault, FaultStore
 from tests.store.conformance import VALID_KEYS, StoreConformance, Subject
 from tests.store.model import StoreMachine
 

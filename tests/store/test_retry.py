@@ -17,20 +17,12 @@ from pulse_registry.errors import AlreadyExists, InvalidArgument, NotFound, Puls
 from pulse_registry.log import LogReader, LogWriter, utc_now
 from pulse_registry.log.clock import random_id
 from pulse_registry.registry import Registry
-from pulse_registry.store import (
-    CountingStore,
-    Fault,
-    FaultStore,
-    FileStore,
-    MemoryStore,
-    PrefixStore,
-    RetryStore,
-    Store,
-)
+from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.store import FileStore, MemoryStore, PrefixStore, RetryStore, Store
 from pulse_registry.store.http_dates import seconds_asked
 from pulse_registry.store.os_errors import translated
-from pulse_registry.store.retry import TOTAL_S, Retries, retrying_at_most
-from pulse_registry.surroundings import Surroundings
+from pulse_registry.store.wrappers.retry import TOTAL_S, Retries, retrying_at_most
+from pulse_registry.testing import CountingStore, Fault, FaultStore
 from tests.store.clock import Clock
 
 SEEDS = range(5)

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.store import PrefixStore, RetryStore, S3Place, S3Store, Store, open_store
-from pulse_registry.store.s3_body import Pace, Parcel
-from pulse_registry.store.s3_client import make_client
-from pulse_registry.store.s3_listing import Listing
+from pulse_registry.store.s3.body import Pace, Parcel
+from pulse_registry.store.s3.client import make_client
+from pulse_registry.store.s3.listing import Listing
 from tests.servers import S3Bucket
 from tests.store.conformance import StoreConformance, Subject
 from tests.store.model import StoreMachine

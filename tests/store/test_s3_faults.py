@@ -24,10 +24,11 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
 )
-from pulse_registry.store import RetryStore, S3Place, S3Store, Stream, s3_client
-from pulse_registry.store.retry import TOTAL_S, Retries
-from pulse_registry.store.s3_body import Pace
-from pulse_registry.store.s3_client import MOST_ANSWER_BYTES
+from pulse_registry.store import RetryStore, S3Place, S3Store, Stream
+from pulse_registry.store.s3 import client
+from pulse_registry.store.s3.body import Pace
+from pulse_registry.store.s3.client import MOST_ANSWER_BYTES
+from pulse_registry.store.wrappers.retry import TOTAL_S, Retries
 from tests.store.clock import Clock
 from tests.store.misbehaving import Misbehaving, Request, misbehaving
 from tests.waiting import HANG_S, NEVER_S
@@ -604,6 +605,6 @@ def test_an_answer_that_trickles_is_given_up() -> None:
             request.raw(b" ")
 
     with served(trickle) as (_, store), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(s3_client, "_LEAST_PACE", BRIEF)
+        patch.setattr(client, "_LEAST_PACE", BRIEF)
         with pytest.raises(StoreUnavailable, match="the answer: stalled"):
             [*store.list("")]

@@ -8,7 +8,7 @@ import pytest
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import S3Place, open_store
-from pulse_registry.store.s3_place import parse_s3_url
+from pulse_registry.store.s3.location import parse_s3_url
 from tests.waiting import HANG_S
 
 

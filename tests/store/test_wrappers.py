@@ -9,18 +9,10 @@ import pytest
 from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.doctor.cleaning import LedgerStore
 from pulse_registry.errors import AlreadyExists, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.link import Link, TimedStore
-from pulse_registry.store import (
-    CountingStore,
-    Fault,
-    FaultStore,
-    LatencyStore,
-    MemoryStore,
-    RetryStore,
-    Store,
-    WrapperStore,
-)
-from pulse_registry.store.retry import TOTAL_S
+from pulse_registry.store import MemoryStore, RetryStore, Store, WrapperStore
+from pulse_registry.store.wrappers.measured import Link, TimedStore
+from pulse_registry.store.wrappers.retry import TOTAL_S
+from pulse_registry.testing import CountingStore, Fault, FaultStore, LatencyStore
 from pulse_server.documents import DocumentStore
 from pulse_server.metrics import Metrics
 from pulse_server.store_metrics import MetricsStore

@@ -9,14 +9,14 @@ import numpy.typing as npt
 import torch
 
 from pulse_kernels import Cells, CoderName, Index
-from pulse_kernels.coded import Coded
-from pulse_kernels.geometric import parameters_of
-from pulse_kernels.group import choose_classes
-from pulse_kernels.reference import order, unorder
-from pulse_kernels.reference_coding import encode_changes
-from pulse_kernels.tokens import outward
-from pulse_kernels.triton.changes import Changes
-from pulse_kernels.triton.sheet import Sheet
+from pulse_kernels.format.gap_tables import parameters_of
+from pulse_kernels.format.group import choose_classes
+from pulse_kernels.format.group_bytes import Coded
+from pulse_kernels.format.symbols import outward
+from pulse_kernels.gpu.changes import Changes
+from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.reference.backend import order, unorder
+from pulse_kernels.reference.coding import encode_changes
 from tests.triton.inputs import REFERENCE, Policy, to_device
 
 CODERS: tuple[CoderName, ...] = ("gap", "class")

@@ -20,7 +20,7 @@ import triton  # type: ignore[import-untyped]
 from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
 from triton.compiler import ASTSource  # type: ignore[import-untyped]
 
-import pulse_kernels.triton
+import pulse_kernels.gpu
 from tests.triton import launches_cells, launches_codes
 from tests.triton.launch import Launch
 
@@ -29,8 +29,8 @@ KERNELS: list[Launch] = [*launches_cells.KERNELS, *launches_codes.KERNELS]
 
 def modules() -> Iterator[ModuleType]:
     """Import every module of the package."""
-    for found in pkgutil.iter_modules(pulse_kernels.triton.__path__):
-        yield import_module(f"pulse_kernels.triton.{found.name}")
+    for found in pkgutil.iter_modules(pulse_kernels.gpu.__path__):
+        yield import_module(f"pulse_kernels.gpu.{found.name}")
 
 
 def launched() -> set[str]:
@@ -54,7 +54,7 @@ def target(name: str) -> GPUTarget:
 def compile_launch(launch: Launch, name: str) -> Any:
     """Compile one launch down to machine code."""
     module, function = launch.kernel.split(".")
-    kernel = getattr(import_module(f"pulse_kernels.triton.{module}"), function)
+    kernel = getattr(import_module(f"pulse_kernels.gpu.{module}"), function)
     given = dict(argument.split(":") for argument in launch.arguments.split())
     signature = {argument: given.get(argument, "constexpr") for argument in kernel.arg_names}
     source = ASTSource(kernel, signature, constexprs=launch.constants)

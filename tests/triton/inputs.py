@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from pulse_kernels import CELL_TYPES, Cells, CellType, Index, get_backend
-from pulse_kernels.triton.changes import Changes
-from pulse_kernels.triton.sheet import CELL_DTYPES, Sheet, Spans, Tiles
+from pulse_kernels.gpu.changes import Changes
+from pulse_kernels.gpu.tiling import CELL_DTYPES, Sheet, Spans, Tiles
 from tests.kernels.inputs import random_cells
 
 REFERENCE = get_backend("reference")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pulse_kernels.triton.cells import UNSIGNED
-from pulse_kernels.triton.sheet import TILE
+from pulse_kernels.gpu.cells import UNSIGNED
+from pulse_kernels.gpu.tiling import TILE
 from tests.triton.launch import Launch
 
 DIFF = "live:*i64 wide:*i32 shadow:*i64 count:*i32 capacity:i64 cursor:*i64 found:*i32 words:*i32 place:*i64"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pulse_kernels.triton import codes_layout, codes_order, ranks, ranks_select, rans_decode, rans_encode
-from pulse_kernels.triton.cells import UNSIGNED
-from pulse_kernels.triton.codes_encode import GAP_TABLES
-from pulse_kernels.triton.codes_tokens import PIECES, WIDE
-from pulse_kernels.triton.sheet import TILE
+from pulse_kernels.gpu import class_rank, class_select
+from pulse_kernels.gpu.cells import UNSIGNED
+from pulse_kernels.gpu.coding import layout, order, rans_decode, rans_encode
+from pulse_kernels.gpu.coding.encode import GAP_TABLES
+from pulse_kernels.gpu.coding.tokens import PIECES, WIDE
+from pulse_kernels.gpu.tiling import TILE
 from tests.triton.launch import Launch
 
 PIECE = "piece_group:*i64 piece_start:*i64 piece_count:*i64"
 TILED = "address:*i64 count:*i32 group:*i32"
-SPLIT = {"TILE": TILE, "ROW": ranks.ROW}
+SPLIT = {"TILE": TILE, "ROW": class_rank.ROW}
 ENCODE = f"places:*i32 {PIECE} piece_offsets:*i64 group_offsets:*i64 parameters:*i32 gap_tables:*i32 value_tables:*i32"
 ENCODE += " sizes:*i32 words_at:*i64 group_at:*i64 group_words:*i64 chunks:i64 longest:i32"
 DECODE = f"words:*i16 {PIECE} words_at:*i64 words_end:*i64 piece_run:*i64 run_end:*i64 run_gap:*i64 gap_tables:*i32"
@@ -41,41 +42,41 @@ def by_tile_and_piece(width: int) -> list[Launch]:
     """Return the launches over tiles, and over pieces of the changes."""
     cell, wide = {"CELL": UNSIGNED[width]}, shapes(width)
     return [
-        Launch("ranks.count_classes", f"{TILED} classing:*i32 counts:*i32", cell | {"TILE": TILE}, ranks.WARPS),
+        Launch("ranks.count_classes", f"{TILED} classing:*i32 counts:*i32", cell | {"TILE": TILE}, class_rank.WARPS),
         Launch(
             "ranks.rank_changes",
             f"{TILED} first:*i32 classing:*i32 counts:*i32 tile_offsets:*i64 index:*i32 ranks:*i32",
-            SPLIT | cell | {"ITEMS": ranks.ITEMS},
-            ranks.WARPS,
+            SPLIT | cell | {"ITEMS": class_rank.ITEMS},
+            class_rank.WARPS,
         ),
         Launch(
             "ranks_select.find_places",
             f"{FIND} {cells('steps', width=width)} places:*i32 found:*i32",
-            SPLIT | cell | {"ITEMS": ranks_select.ITEMS},
-            ranks.WARPS,
+            SPLIT | cell | {"ITEMS": class_select.ITEMS},
+            class_rank.WARPS,
         ),
         Launch(
             "ranks_select.merge_classes",
             f"{MERGE} {cells('steps', 'distance', width=width)}",
-            {"ITEMS": ranks_select.ITEMS},
+            {"ITEMS": class_select.ITEMS},
             4,
         ),
         Launch(
             "codes_order.count_exponents",
             f"{PIECE} {cells('old', width=width)} classing:*i32 counts:*i32",
-            cell | {"BLOCK": codes_order.BLOCK},
+            cell | {"BLOCK": order.BLOCK},
             4,
         ),
         Launch(
             "codes_order.sort_changes",
             f"{SORTED} {cells('old', 'new', 'steps', width=width)}",
-            wide | {"TABLES": codes_order.CLASS_TABLES, "BLOCK": codes_order.BLOCK},
-            ranks.WARPS,
+            wide | {"TABLES": order.CLASS_TABLES, "BLOCK": order.BLOCK},
+            class_rank.WARPS,
         ),
         Launch(
             "codes_order.count_contexts",
             f"{COUNTED} {cells('old', 'new', 'steps', width=width)}",
-            wide | {"BLOCK": codes_order.BLOCK},
+            wide | {"BLOCK": order.BLOCK},
             4,
         ),
     ]
@@ -91,7 +92,7 @@ def by_lane(width: int) -> list[Launch]:
                 f"{ENCODE} {cells('steps', width=width)} words:{'*i16' if write else '*i32'}",
                 lanes | {"CONTEXTS": contexts, "WRITE": write, "TABLES": tables, "LANES": rans_encode.LANES},
             )
-            for contexts, tables in ((False, codes_order.CLASS_TABLES), (True, GAP_TABLES))
+            for contexts, tables in ((False, order.CLASS_TABLES), (True, GAP_TABLES))
             for write in (False, True)
         ),
         *(
@@ -109,12 +110,12 @@ KERNELS: list[Launch] = [
     *by_tile_and_piece(2),
     *by_lane(2),
     *by_lane(8),
-    Launch("ranks.scan_counts", "counts:*i32 offsets:*i64 totals:*i32 starts:*i32", {"SCAN": ranks.SCAN}, 4),
-    Launch("codes_order.choose_classes", "counts:*i32 classing:*i32", {"TABLES": codes_order.CLASS_TABLES}, 4),
+    Launch("ranks.scan_counts", "counts:*i32 offsets:*i64 totals:*i32 starts:*i32", {"SCAN": class_rank.SCAN}, 4),
+    Launch("codes_order.choose_classes", "counts:*i32 classing:*i32", {"TABLES": order.CLASS_TABLES}, 4),
     Launch(
         "codes_order.count_kinds",
         "ranks:*i32 piece_start:*i64 piece_count:*i64 counts:*i32",
-        {"BLOCK": codes_order.BLOCK},
+        {"BLOCK": order.BLOCK},
         4,
     ),
     Launch(
@@ -129,10 +130,10 @@ KERNELS: list[Launch] = [
         Launch(
             "codes_layout.lay_out",
             f"{LAY_OUT} group_words:*i64 group_bytes:*i64",
-            {"CONTEXTS": contexts, "TABLES": tables, "SCAN": codes_layout.SCAN},
+            {"CONTEXTS": contexts, "TABLES": tables, "SCAN": layout.SCAN},
             4,
         )
-        for contexts, tables in ((False, codes_order.CLASS_TABLES), (True, GAP_TABLES))
+        for contexts, tables in ((False, order.CLASS_TABLES), (True, GAP_TABLES))
     ),
     *(
         Launch(
@@ -141,9 +142,9 @@ KERNELS: list[Launch] = [
             {"CONTEXTS": contexts, "TABLES": tables},
             4,
         )
-        for contexts, tables in ((False, codes_order.CLASS_TABLES), (True, GAP_TABLES))
+        for contexts, tables in ((False, order.CLASS_TABLES), (True, GAP_TABLES))
     ),
-    Launch("rans_decode.join_chunks", JOIN, {"BLOCK": codes_order.BLOCK}, 4),
+    Launch("rans_decode.join_chunks", JOIN, {"BLOCK": order.BLOCK}, 4),
     *(
         Launch("rans_decode.check_runs", CHECK, {"RANKED": ranked, "RUNS": rans_decode.RUNS}, 4)
         for ranked in (False, True)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pulse_kernels.triton.apply import copy, distance, gather, locate, move, scatter, undo
-from pulse_kernels.triton.diff import diff
+from pulse_kernels.gpu.apply import copy, distance, gather, locate, move, scatter, undo
+from pulse_kernels.gpu.diff import diff
 from tests.kernels.inputs import same
 from tests.triton.inputs import (
     PATTERNS,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from pulse_kernels import CELL_TYPES, CodecError, CoderName, RankError, decode_group, encode_group
-from pulse_kernels.group import choose_classes
-from pulse_kernels.rans import CHUNK
-from pulse_kernels.triton.codes_decode import Moves, decode_changes
-from pulse_kernels.triton.codes_encode import encode_changes
-from pulse_kernels.triton.codes_order import CLASS_TABLES
-from pulse_kernels.triton.sheet import Spans, Tiles
+from pulse_kernels.format.group import choose_classes
+from pulse_kernels.format.rans import CHUNK
+from pulse_kernels.gpu.coding.decode import Moves, decode_changes
+from pulse_kernels.gpu.coding.encode import encode_changes
+from pulse_kernels.gpu.coding.order import CLASS_TABLES
+from pulse_kernels.gpu.tiling import Spans, Tiles
 from tests.triton.coding import CODERS, SHORT, Step, moved, weights
 from tests.triton.inputs import REFERENCE, changed_at, places_of, policy, to_host
 
@@ -24,7 +24,7 @@ SIZES = (1, 255, 44)
 def all_chunks_in_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a program take more chunks than it does: the interpreter's time goes by programs and steps."""
     for module in ("codes_encode", "codes_decode"):
-        monkeypatch.setattr(f"pulse_kernels.triton.{module}.LANES", 128)
+        monkeypatch.setattr(f"pulse_kernels.gpu.{module}.LANES", 128)
 
 
 def step_of(device: str, pattern: str, name: str = "BF16", sizes: tuple[int, ...] = SIZES, group: int = 200) -> Step:

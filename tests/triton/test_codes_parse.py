@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pulse_kernels import CodecError, CoderName
-from pulse_kernels.coded import split
-from pulse_kernels.rans import CHUNK
-from pulse_kernels.reference_coding import tables_of
-from pulse_kernels.tokens import most_value_symbols
-from pulse_kernels.triton.codes_parse import PADDING, Parsed, join, parse
+from pulse_kernels.format.group_bytes import split
+from pulse_kernels.format.rans import CHUNK
+from pulse_kernels.format.symbols import most_value_symbols
+from pulse_kernels.gpu.coding.parse import PADDING, Parsed, join, parse
+from pulse_kernels.reference.coding import tables_of
 from tests.triton.coding import CODERS, Step, moved, weights
 from tests.triton.inputs import places_of, policy
 

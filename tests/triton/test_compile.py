@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pulse_registry.placement import OLDEST_TRITON
+from pulse_registry.runtime.placement import OLDEST_TRITON
 
 ROOT = Path(__file__).parents[2]
 TARGETS = ("90", "80", "100")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pulse_kernels.triton.diff import diff
+from pulse_kernels.gpu.diff import diff
 from tests.kernels.inputs import all_same
 from tests.triton.inputs import (
     PATTERNS,

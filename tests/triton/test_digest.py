@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pulse_kernels.triton.diff import diff
-from pulse_kernels.triton.digest import as_lanes, digest, digest_sparse
+from pulse_kernels.gpu.diff import diff
+from pulse_kernels.gpu.digest import as_lanes, digest, digest_sparse
 from tests.triton.inputs import FLAT, PATTERNS, REFERENCE, Policy, by_group, changed_at, places_of, policy
 
 

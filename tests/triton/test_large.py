@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from pulse_kernels import CELL_TYPES, GROUP_BYTES, encode_group, get_backend
-from pulse_kernels.triton.apply import distance, scatter
-from pulse_kernels.triton.codes_decode import decode_changes
-from pulse_kernels.triton.codes_encode import encode_changes
-from pulse_kernels.triton.diff import diff
-from pulse_kernels.triton.digest import as_lanes, digest, digest_sparse
-from pulse_kernels.triton.sheet import Spans, Tiles
+from pulse_kernels.gpu.apply import distance, scatter
+from pulse_kernels.gpu.coding.decode import decode_changes
+from pulse_kernels.gpu.coding.encode import encode_changes
+from pulse_kernels.gpu.diff import diff
+from pulse_kernels.gpu.digest import as_lanes, digest, digest_sparse
+from pulse_kernels.gpu.tiling import Spans, Tiles
 from tests.triton.coding import CODERS
 from tests.triton.inputs import to_host
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pulse_kernels.triton.diff import diff
-from pulse_kernels.triton.merge import merge
+from pulse_kernels.gpu.diff import diff
+from pulse_kernels.gpu.merge import merge
 from tests.kernels.inputs import all_same
 from tests.triton.inputs import by_group, changed_at, places_of, policy
 

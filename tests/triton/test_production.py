@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from pulse_kernels import CoderName, encode_group
-from pulse_kernels.rans import CHUNK
-from pulse_kernels.tokens import outward
-from pulse_kernels.triton.apply import copy, distance, gather, locate, move, scatter, undo
-from pulse_kernels.triton.codes_decode import decode_changes
-from pulse_kernels.triton.codes_encode import encode_changes
-from pulse_kernels.triton.diff import diff
-from pulse_kernels.triton.digest import as_lanes, digest, digest_sparse
-from pulse_kernels.triton.merge import merge
-from pulse_kernels.triton.ranks import CLASSES, Classing, class_counts, class_ranks
-from pulse_kernels.triton.ranks_select import class_select
-from pulse_kernels.triton.sheet import TILE
+from pulse_kernels.format.rans import CHUNK
+from pulse_kernels.format.symbols import outward
+from pulse_kernels.gpu.apply import copy, distance, gather, locate, move, scatter, undo
+from pulse_kernels.gpu.class_rank import CLASSES, Classing, class_counts, class_ranks
+from pulse_kernels.gpu.class_select import class_select
+from pulse_kernels.gpu.coding.decode import decode_changes
+from pulse_kernels.gpu.coding.encode import encode_changes
+from pulse_kernels.gpu.diff import diff
+from pulse_kernels.gpu.digest import as_lanes, digest, digest_sparse
+from pulse_kernels.gpu.merge import merge
+from pulse_kernels.gpu.tiling import TILE
 from tests.kernels.inputs import all_same, same
 from tests.triton.coding import CODERS, Step, moved, weights
 from tests.triton.inputs import REFERENCE, Policy, by_group, changed_at, flat_cells, policy, to_device, to_host

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from pulse_kernels.geometric import PARAMETERS, geometric_tables, nearest_parameter, parameters_of
-from pulse_kernels.levels import cumulative, frequencies, levels_of, store_table
-from pulse_kernels.triton.codes_layout import choose_parameters
-from pulse_kernels.triton.rans_tables import constants, odds_bounds, tables_from_bytes, tables_from_counts
+from pulse_kernels.format.frequencies import cumulative, frequencies, levels_of, store_table
+from pulse_kernels.format.gap_tables import PARAMETERS, geometric_tables, nearest_parameter, parameters_of
+from pulse_kernels.gpu.coding.layout import choose_parameters
+from pulse_kernels.gpu.coding.rans_tables import constants, odds_bounds, tables_from_bytes, tables_from_counts
 
 MOST = 2**24
 

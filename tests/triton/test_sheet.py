@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pulse_kernels import CELL_TYPES
-from pulse_kernels.triton.sheet import TILE, Spans, Tiles
+from pulse_kernels.gpu.tiling import TILE, Spans, Tiles
 
 BF16 = CELL_TYPES["BF16"]
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from pulse_kernels import CELL_TYPES
-from pulse_kernels.triton import apply
-from pulse_kernels.triton.codes_decode import decode_changes
-from pulse_kernels.triton.codes_encode import encode_changes
-from pulse_kernels.triton.digest import digest, digest_sparse
-from pulse_registry.device.trial import follow_step
+from pulse_kernels.gpu import apply
+from pulse_kernels.gpu.coding.decode import decode_changes
+from pulse_kernels.gpu.coding.encode import encode_changes
+from pulse_kernels.gpu.digest import digest, digest_sparse
+from pulse_registry.gpu.trial import follow_step
 from tests.triton.coding import CODERS, SHORT, Step, moved, weights
 from tests.triton.inputs import policy
 from tests.triton.variants import variants_of

@@ -7,9 +7,10 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pulse_registry.events import Events
-from pulse_registry.log import LogReader, LogWriter, keys
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, LogWriter
+from pulse_registry.signing import PinGuard, SigningKey, Trust
 from pulse_registry.store import Store
-from pulse_registry.trust import PinGuard, SigningKey, Trust
 from pulse_schemas import Record, Sealed, Signature, Signer, open_sealed
 from tests.log.builders import RUN, DictStore, clock, draft, ids
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_registry.errors import PulseError
-from pulse_registry.log import LogReader, keys, sealed_hash
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, sealed_hash
 from pulse_schemas import Countersignature, Head, SchemaError, Snapshot, open_sealed, unseal_record
 from tests.log.builders import RUN, DictStore, patch
 from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, forger, history, reader, unsigned

@@ -11,11 +11,13 @@ from safetensors.numpy import save_file
 
 from pulse_registry import Registry, Trust
 from pulse_registry.cli import main
+from pulse_registry.client.store import ServiceStore
 from pulse_registry.errors import Conflict, Distrust, Fenced, InvalidArgument, NotFound, Untrusted
-from pulse_registry.log import LogReader, keys, sealed_hash
-from pulse_registry.service.store import ServiceStore
-from pulse_registry.store import CountingStore, PrefixStore, open_store
-from pulse_registry.trust.countersigning import Countersigning
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, sealed_hash
+from pulse_registry.signing.countersigning import Countersigning
+from pulse_registry.store import PrefixStore, open_store
+from pulse_registry.testing import CountingStore
 from pulse_schemas import Countersignature, Head, Sealed, Signature, open_sealed, unseal_record
 from tests.log.builders import RUN, DictStore, draft, patch
 from tests.server.serving import serving

@@ -7,10 +7,11 @@ import pytest
 
 from pulse_registry import Registry, Trust
 from pulse_registry.errors import CorruptObject, Distrust, InvalidArgument, Untrusted
-from pulse_registry.gc import Policy
-from pulse_registry.log import Admission, LogKeeper, LogReader, keys
-from pulse_registry.publish_options import PublishOptions
-from pulse_registry.store import CountingStore
+from pulse_registry.format import keys
+from pulse_registry.log import Admission, LogKeeper, LogReader
+from pulse_registry.push.options import PublishOptions
+from pulse_registry.retention import Policy
+from pulse_registry.testing import CountingStore
 from tests.log.builders import RUN, DictStore, draft, patch
 from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, forger, history, reader, record_at, writer
 

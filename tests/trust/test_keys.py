@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.trust import Pin, SigningKey, Trust, signer_of, state_folder, trust_of
-from pulse_registry.trust.keys import PublicKey, parse_key
-from pulse_registry.trust.pins import KINDS
+from pulse_registry.signing import Pin, SigningKey, Trust, signer_of, state_folder, trust_of
+from pulse_registry.signing.keys import PublicKey, parse_key
+from pulse_registry.signing.pinned_keys import KINDS
 from tests.others import give_away
 from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER
 

@@ -7,14 +7,14 @@ from sympy import ZZ
 from sympy.polys.matrices import DomainMatrix
 
 from pulse_kernels import get_backend
-from pulse_kernels.digest_tables import coefficients
+from pulse_kernels.format.digest import coefficients
 from pulse_registry import PublishOptions, Registry, Trust
-from pulse_registry.coding import KeyframeCoding
-from pulse_registry.digest import Digest
-from pulse_registry.geometry import Geometry
-from pulse_registry.keyframe import write_keyframe
+from pulse_registry.format.exponent_coding import KeyframeCoding
+from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.log import LogWriter, random_id, utc_now
 from pulse_registry.store import PrefixStore
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
 from tests.log.builders import DictStore
 from tests.trust.actors import COMPACTOR, LIMITED, TRAINER, reader
 

@@ -13,7 +13,7 @@ import pulse_registry
 from pulse_registry.cli import main
 from pulse_registry.errors import Distrust, InvalidArgument, Untrusted
 from pulse_registry.events import EventKind
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_schemas import open_sealed
 from tests.trust.actors import STRANGER, TRAINER, key
 

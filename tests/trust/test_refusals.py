@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pulse_registry.errors import CorruptObject, Distrust, Untrusted
-from pulse_registry.log import LogReader, keys
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader
 from pulse_schemas import CommitRecord, SchemaError, Sealed, open_sealed, unseal_record
 from tests.log.builders import RUN, draft, patch, write_id
 from tests.trust.actors import (

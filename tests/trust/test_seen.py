@@ -14,9 +14,10 @@ import pytest
 
 from pulse_registry.errors import CorruptObject, Distrust, InvalidArgument, StoreUnavailable, Untrusted
 from pulse_registry.events import EventKind, Events
-from pulse_registry.log import LogReader, keys, sealed_hash, utc_now
-from pulse_registry.trust import PinGuard, Trust
-from pulse_registry.trust.memory import Memory
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader, sealed_hash, utc_now
+from pulse_registry.signing import PinGuard, Trust
+from pulse_registry.signing.last_seen import Memory
 from pulse_schemas import unseal_record
 from tests.log.builders import RUN, DictStore, draft, patch
 from tests.trust.actors import TRAINER, history, put_record, reader, record_at, writer

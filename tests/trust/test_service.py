@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pulse_registry.client.store import ServiceStore
 from pulse_registry.errors import InvalidArgument, StoreUnavailable, Untrusted
-from pulse_registry.log import Admission, LogKeeper, LogReader, keys
-from pulse_registry.service.store import ServiceStore
+from pulse_registry.format import keys
+from pulse_registry.log import Admission, LogKeeper, LogReader
 from pulse_registry.store import PrefixStore, open_store
 from pulse_schemas import Snapshot, open_sealed
 from pulse_server import Settings, create_app

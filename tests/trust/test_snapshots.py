@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pulse_registry.errors import CorruptObject
-from pulse_registry.log import LogKeeper, LogReader, keys, sealed_hash
-from pulse_registry.store import CountingStore
+from pulse_registry.format import keys
+from pulse_registry.log import LogKeeper, LogReader, sealed_hash
+from pulse_registry.testing import CountingStore
 from pulse_schemas import ObjectRef, Snapshot, unseal_record
 from tests.log.builders import RUN, draft, patch
 from tests.trust.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, forger, history, reader, unsigned, writer

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from pulse_kernels import Backend, Cells, get_backend
-from pulse_registry import geometry as geometry_module
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import PublishDtype, layout_of, read_model
-from pulse_registry.weights import Weights
+from pulse_registry.weights import cell_space as geometry_module
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import PublishDtype, layout_of, read_model
 
 SMALL_GROUP = 64
 """Bytes of a small group: 32 BF16 cells."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pulse_registry.alternatives import alternatives, cost
 from pulse_registry.log import RunState
-from pulse_registry.route import Route, plan
+from pulse_registry.pull.explain import alternatives, cost
+from pulse_registry.pull.route import Route, plan
 from tests.log.builders import Script, chain, keyframe, patch
 
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from pulse_kernels import get_backend
-from pulse_registry import arrival, fetch
-from pulse_registry.arrival import arriving, in_pool
-from pulse_registry.change import Change
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.fetch import FETCH_THREADS, begin_patches
-from pulse_registry.geometry import Geometry
-from pulse_registry.patch import Patch, encode_patch
+from pulse_registry.format.change import Change
+from pulse_registry.format.patch import Patch, encode_patch
+from pulse_registry.pull import fetch, group_stream
+from pulse_registry.pull.fetch import FETCH_THREADS, begin_patches
+from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.timeline import Timeline
+from pulse_registry.weights.cell_space import Geometry
 from tests.log.builders import DictStore
 from tests.unit.inline import Inline
 from tests.unit.models import geometry_of
@@ -54,7 +54,7 @@ class Stored:
 
 @pytest.fixture(autouse=True)
 def _short_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fetch, arrival):
+    for module in (fetch, group_stream):
         monkeypatch.setattr(module, "RANGE_BYTES", 1)
 
 

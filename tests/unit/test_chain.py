@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Backend, Cells, get_backend
-from pulse_registry.chain import Link, WrongBase, follow
-from pulse_registry.change import Change, Delta
-from pulse_registry.digest import Digest
-from pulse_registry.geometry import Group, Span
-from pulse_registry.weights import Weights
+from pulse_registry.format.chain import Link, WrongBase, follow
+from pulse_registry.format.change import Change, Delta
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Group, Span
+from pulse_registry.weights.digest import Digest
 from pulse_schemas import DTYPE_ORDER, Dtype
 from tests.unit.models import geometry_of
 

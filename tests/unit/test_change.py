@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Cells, get_backend
-from pulse_registry.change import Change, Delta, join
-from pulse_registry.geometry import Group, Span
+from pulse_registry.format.change import Change, Delta, join
+from pulse_registry.weights.cell_space import Group, Span
 from pulse_schemas import DTYPE_ORDER, Dtype
 from tests.meeting import resolve
 from tests.unit.models import geometry_of, weights_of

@@ -7,12 +7,12 @@ import os
 import numpy as np
 import pytest
 
-from pulse_registry import cores
-from pulse_registry.cores import cpu_quota, usable_cores
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.process import cores
+from pulse_registry.process.cores import cpu_quota, usable_cores
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import MemoryStore
-from pulse_registry.surroundings import Surroundings
 
 V2 = {"/proc/self/cgroup": "0::/kube/pod1\n"}
 V1 = {"/proc/self/cgroup": "9:memory:/x\n4:cpu,cpuacct:/docker/1\n0::/docker/1\n"}

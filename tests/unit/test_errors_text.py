@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import pulse_registry.errors as errors
+from pulse_registry.client.presigned import Bucket
+from pulse_registry.client.problems import TYPE_PREFIX, error_of
+from pulse_registry.client.transport import Patience
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, told
-from pulse_registry.service.bucket import Bucket
-from pulse_registry.service.link import Patience
-from pulse_registry.service.problems import TYPE_PREFIX, error_of
 from pulse_schemas.api import SignedRequest
 
 ROOT = Path(__file__).resolve().parents[2]

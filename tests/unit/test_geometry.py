@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, GROUP_BYTES
-from pulse_registry import geometry as geometry_module
-from pulse_registry.geometry import Geometry, Group, Span
+from pulse_registry.weights import cell_space as geometry_module
+from pulse_registry.weights.cell_space import Geometry, Group, Span
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor
 
 

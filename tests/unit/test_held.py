@@ -13,10 +13,10 @@ import torch
 
 import pulse_registry
 from pulse_kernels import CELL_TYPES
-from pulse_registry.change import Change, HostChanges
-from pulse_registry.geometry import Group
-from pulse_registry.held import Held, HeldVersions, Step
-from pulse_registry.model import read_model
+from pulse_registry.format.change import Change, HostChanges
+from pulse_registry.pull.replica import Held, HeldVersions, Step
+from pulse_registry.weights.cell_space import Group
+from pulse_registry.weights.model import read_model
 
 OVER: dict[str, Callable[[bytearray], Any]] = {
     "numpy": lambda memory: np.frombuffer(memory, np.float32),

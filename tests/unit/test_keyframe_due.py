@@ -6,8 +6,8 @@ import pytest
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import RunState
-from pulse_registry.publish import keyframe_due
-from pulse_registry.publish_options import PublishOptions, check_options
+from pulse_registry.push.options import PublishOptions, check_options
+from pulse_registry.push.publisher import keyframe_due
 from tests.log.builders import Script, chain, keyframe, patch
 
 

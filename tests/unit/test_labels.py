@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.labels import METADATA_BYTES, checked_metadata, integer
+from pulse_registry.push.labels import METADATA_BYTES, checked_metadata, integer
 from pulse_schemas.base import canonical_json, plain_json
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pulse_registry.errors import InvalidModel
-from pulse_registry.model import NUMPY_NAMES, layout_of, numpy_dtype, read_model, read_target
+from pulse_registry.weights.model import NUMPY_NAMES, layout_of, numpy_dtype, read_model, read_target
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout
 
 

@@ -15,9 +15,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from pulse_registry import InvalidModel, Registry
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.module import module_tensors
 from pulse_registry.store import MemoryStore
+from pulse_registry.weights.model import layout_of, read_model
+from pulse_registry.weights.module import module_tensors
 
 Wrapper = Callable[[nn.Module], nn.Module]
 

@@ -10,7 +10,7 @@ import pytest
 
 from pulse_registry import InvalidArgument, InvalidModel, PublishOptions, Registry
 from pulse_registry.events import EventKind
-from pulse_registry.model import numpy_dtype
+from pulse_registry.weights.model import numpy_dtype
 from tests.faults.harness import small_groups
 from tests.log.builders import DictStore
 

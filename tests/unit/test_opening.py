@@ -13,8 +13,9 @@ import pytest
 import pulse_kernels
 import pulse_registry
 from pulse_kernels import BackendName
-from pulse_registry import AccessDenied, Event, InvalidArgument, PulseError, Registry, backends, opening
+from pulse_registry import AccessDenied, Event, InvalidArgument, PulseError, Registry, opening
 from pulse_registry.store import MemoryStore
+from pulse_registry.weights import backend as backends
 
 
 def python(code: str, *arguments: str | Path) -> list[str]:
@@ -142,7 +143,7 @@ def test_where_no_kernel_is_compiled_yet_open_tells_so_and_the_next_process_has_
 
 FOUND = """
 from pulse_kernels import loops_folder
-from pulse_kernels.numba_compile import cache_folder
+from pulse_kernels.cpu.compile import cache_folder
 print(loops_folder(), cache_folder())
 """
 

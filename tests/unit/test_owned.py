@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pulse_registry.owned import (
+from pulse_registry.process.private_files import (
     NotOurs,
     hold_lock,
     is_ours,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulse_registry.parallel import ParallelMap
+from pulse_registry.process.parallel import ParallelMap
 
 
 class Counting(ThreadPoolExecutor):

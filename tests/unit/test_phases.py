@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pulse_registry import PullResult, PushResult
-from pulse_registry.publish_options import PublishOptions
+from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.timeline import Phase, extents
 from tests.log.builders import DictStore

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from pulse_registry.client.reports import Reporter, report_of
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.service.reports import Reporter, report_of
-from pulse_registry.versions import PullResult, PushResult
+from pulse_registry.results import PullResult, PushResult
 from pulse_schemas.api import WorkerReport
 from tests.waiting import HANG_S
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pulse_kernels import BackendUnavailable
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import RunState
-from pulse_registry.log.edges import Edges
-from pulse_registry.route import Route, _far, _near, _starts, plan
+from pulse_registry.log.graph import Edges
+from pulse_registry.pull.route import Route, _far, _near, _starts, plan
 from pulse_schemas import Snapshot, VersionEntry
 from tests.log.builders import LAYOUT, OTHER_LAYOUT, RUN, WHEN, Script, chain, keyframe, patch
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.runs import RUN_NAME, list_runs
-from pulse_registry.store import CountingStore, open_store
+from pulse_registry.log.runs import RUN_NAME, list_runs
+from pulse_registry.store import open_store
+from pulse_registry.testing import CountingStore
 from tests.log.builders import DictStore
 
 NAMES = ["a", "a-b", "a.b", "a0", "a_b", "ab", "b", "b0", "UP", ".hidden", "z", "0", "a" * 128, "a" * 129, "é"]

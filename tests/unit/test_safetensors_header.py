@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from pulse_registry.safetensors_header import (
+from pulse_registry.format.safetensors import (
     BITS,
     HEADER_LIMIT,
     HeaderFault,

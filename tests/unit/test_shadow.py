@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import Backend, get_backend
-from pulse_registry.digest import Digest
 from pulse_registry.errors import Conflict
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import read_model
-from pulse_registry.patch import Coded, CoderChoice, Patch, PatchFile
-from pulse_registry.shadow import HostAdvance, HostShadow, first_shadow
+from pulse_registry.format.patch import Coded, CoderChoice, Patch, PatchFile
+from pulse_registry.push.shadow import HostAdvance, HostShadow, first_shadow
 from pulse_registry.timeline import Timeline
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.model import read_model
 from tests.unit.inline import Inline
 from tests.unit.models import flat_cells, geometry_of, mixed_model, numba, strided, weights_of
 from tests.waiting import HANG_S

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import pulse_registry
-from pulse_registry import spool, temporary
-from pulse_registry.compact import aside, mirror
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import layout_of, read_model
-from pulse_registry.temporary import file_system, temporary_folder
+from pulse_registry.compaction import local_copy, temp_patch
+from pulse_registry.process import temporary_folder as temporary
+from pulse_registry.process.temporary_folder import file_system, temporary_folder
+from pulse_registry.pull import download
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, read_model
 from pulse_schemas import ObjectRef
 
 MOUNTS = """\
@@ -90,7 +91,7 @@ def test_open_takes_a_folder_for_what_is_on_its_way(
         assert registry._working().spool == tmp_path
 
 
-@pytest.mark.parametrize("module", [mirror, aside, spool])
+@pytest.mark.parametrize("module", [local_copy, temp_patch, download])
 def test_without_one_what_a_compactor_and_a_keyframe_need_goes_into_the_temporary_folder(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -98,13 +99,13 @@ def test_without_one_what_a_compactor_and_a_keyframe_need_goes_into_the_temporar
     real = tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: made.append(dir) or real(dir=dir))
     monkeypatch.setattr(module, "temporary_folder", lambda: tmp_path)
-    if module is mirror:
-        mirror._map_file(8, None).close()
-    elif module is spool:
-        spool.SpoolFile(ObjectRef(key="k", size=8, blake3="0" * 64), None).close()
+    if module is local_copy:
+        local_copy._map_file(8, None).close()
+    elif module is download:
+        download.SpoolFile(ObjectRef(key="k", size=8, blake3="0" * 64), None).close()
     else:
         layout = layout_of(read_model({"w": np.zeros(4, np.float32)}), "keep")
-        with aside.PatchAside(Geometry(layout), 0, 1, [], None):
+        with temp_patch.PatchAside(Geometry(layout), 0, 1, [], None):
             pass
     assert made == [tmp_path]
 

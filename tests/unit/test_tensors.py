@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import NUMPY_NAMES, layout_of, numpy_dtype, read_model
-from pulse_registry.tensors import Framework, new_tensors
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import NUMPY_NAMES, layout_of, numpy_dtype, read_model
+from pulse_registry.weights.tensors import Framework, new_tensors
 from pulse_schemas import DTYPE_ORDER, Layout, Tensor
 
 LAYOUT = Layout(

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import Backend, get_backend
-from pulse_registry.digest import Digest
 from pulse_registry.errors import InvalidModel, LayoutMismatch
-from pulse_registry.fit import check_layout
-from pulse_registry.geometry import Geometry
-from pulse_registry.model import read_model
-from pulse_registry.weights import Weights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.fit import check_layout
+from pulse_registry.weights.model import read_model
 from tests.unit.models import flat_cells, geometry_of, group_cells, mixed_model, strided, weights_of
 
 FORMS = {"contiguous": dict, "strided": strided}

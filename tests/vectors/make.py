@@ -16,17 +16,17 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pulse_kernels import CELL_TYPES, Cells, CoderName, Index, encode_group, get_backend
-from pulse_kernels.exponents import encode_cells, exponent_loops
-from pulse_kernels.geometric import geometric_table, geometric_tables
-from pulse_kernels.levels import frequencies, levels_of, store_table
-from pulse_registry.change import Change
-from pulse_registry.geometry import Geometry
-from pulse_registry.keyframe import index_document, pulse_metadata, shards_of
-from pulse_registry.model import layout_of, numpy_dtype, read_model
-from pulse_registry.patch import encode_patch
-from pulse_registry.pieces import Pieces
-from pulse_registry.trust import SigningKey
-from pulse_registry.weights import Weights
+from pulse_kernels.format.exponents import encode_cells, exponent_loops
+from pulse_kernels.format.frequencies import frequencies, levels_of, store_table
+from pulse_kernels.format.gap_tables import geometric_table, geometric_tables
+from pulse_registry.format.change import Change
+from pulse_registry.format.keyframe import index_document, pulse_metadata, shards_of
+from pulse_registry.format.patch import encode_patch
+from pulse_registry.format.pieces import Pieces
+from pulse_registry.signing import SigningKey
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.model import layout_of, numpy_dtype, read_model
 from pulse_schemas import (
     DTYPE_ORDER,
     CommitRecord,

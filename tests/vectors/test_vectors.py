@@ -12,13 +12,13 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from pulse_kernels import CELL_TYPES, Backend, decode_group, encode_group, get_backend
-from pulse_kernels.geometric import geometric_table
-from pulse_kernels.levels import frequencies, levels_of, read_table
-from pulse_registry.digest import Digest
-from pulse_registry.geometry import Geometry
-from pulse_registry.keyframe_cells import KeyframeCells
-from pulse_registry.patch import Patch
-from pulse_registry.weights import Weights
+from pulse_kernels.format.frequencies import frequencies, levels_of, read_table
+from pulse_kernels.format.gap_tables import geometric_table
+from pulse_registry.format.patch import Patch
+from pulse_registry.pull.keyframe_cells import KeyframeCells
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
 from pulse_schemas import Countersignature, KeyframeRef, Layout, ObjectRef, PatchRef, canonical_json, unseal_record
 from tests.log.builders import DictStore
 from tests.meeting import resolve

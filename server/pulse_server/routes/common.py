@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 
 from pulse_registry.log import RunState
-from pulse_registry.runs import RUN_NAME
+from pulse_registry.log.runs import RUN_NAME
 from pulse_server.access import requires
 from pulse_server.feed import RunFeed
 from pulse_server.params import Parameter, Whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_schemas.api import ObjectBody, PhaseBody, VersionBody, WorkerBody
 
 RUN: Final = "math-7b"

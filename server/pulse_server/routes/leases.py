@@ -12,7 +12,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_schemas import Lease, SchemaError
 from pulse_server.access import Principal, requires
 from pulse_server.answers import no_content

@@ -15,7 +15,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_registry.log.documents import LAYOUT, RECORD
 from pulse_registry.store import create
 from pulse_schemas import DeleteRecord, RetireRecord, SchemaError, unseal_record

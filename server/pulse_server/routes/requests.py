@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 from fastapi.responses import Response
 
-from pulse_registry.compact.requests import LIFE, ask, check_request
+from pulse_registry.compaction.requests import LIFE, ask, check_request
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.log import keys
+from pulse_registry.format import keys
 from pulse_schemas import DirectRequest, SchemaError
 from pulse_server.access import requires
 from pulse_server.answers import no_content

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.log import RunState
-from pulse_registry.runs import RUN_NAME
+from pulse_registry.log.runs import RUN_NAME
 from pulse_schemas import canonical_json
 from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
 from pulse_server.access import Guard, Principal

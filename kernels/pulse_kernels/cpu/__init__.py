@@ -1,0 +1,1 @@
+"""The kernels of the CPU: numba loops that release the GIL, compiled once and cached on disk."""

@@ -1,0 +1,209 @@
+"""Ranks of cells within their classes, and back, as numba loops.
+
+Both walk all cells of a group a stretch at a time and count its cells of each class. Only in the stretches that hold a
+changed cell do they look at single ones: the count of a class before one is the counter, and the bits below it in the
+mask of the class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pulse_kernels.cpu.simd import BLOCK, BLOCKS, count_classes, find_class, lowest, ones
+from pulse_kernels.cpu.spans import array_at
+
+Array = Any
+U64 = np.uint64
+ZERO, ONE = U64(0), U64(1)
+STRETCH = U64(BLOCKS * BLOCK)
+NEVER = np.uint32(0xFFFFFFFF)
+"""A rank that no cell has: a group has fewer."""
+
+
+def _class_of(cell: Any, shift: Any, mask: Any, first: Any, last: Any) -> Any:
+    return min(max(np.uint8((cell >> shift) & mask), first), last) - first
+
+
+def _rank_span(
+    cells: Array,
+    index: Array,
+    begin: int,
+    offset: int,
+    shift: int,
+    mask: int,
+    first: int,
+    last: int,
+    counters: Array,
+    rank: Array,
+    kind: Array,
+) -> int:
+    """Rank the cells of one span that ``index[begin:]`` names; return the first entry past the span."""
+    n, size = begin, U64(len(cells))
+    whole = size - size % STRETCH
+    following = U64(index[n]) - U64(offset) if n < len(index) else size
+    masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
+    i = ZERO
+    while i < whole:
+        count_classes(cells, i, shift, mask, first, last, counters, counters, kinds)
+        while following - i < STRETCH:
+            c = kinds[following - i]
+            find_class(kinds, c, masks)
+            own, bit = (following - i) // BLOCK, (following - i) % BLOCK
+            not_before = np.uint32(ones(masks[own] >> bit))
+            for b in range(own + ONE, U64(BLOCKS)):
+                not_before += np.uint32(ones(masks[b]))
+            rank[n] = counters[c] - not_before
+            kind[n] = c
+            n += 1
+            following = U64(index[n]) - U64(offset) if n < len(index) else size
+        i += STRETCH
+    while i < size:
+        c = np.uint8(_class_of(cells[i], shift, mask, first, last))
+        if i == following:
+            rank[n] = counters[c]
+            kind[n] = c
+            n += 1
+            following = U64(index[n]) - U64(offset) if n < len(index) else size
+        counters[c] += np.uint32(1)
+        i += ONE
+    return n
+
+
+def class_ranks(
+    at: Array,
+    ends: Array,
+    like: Array,
+    index: Array,
+    shift: int,
+    mask: int,
+    first: int,
+    last: int,
+    counters: Array,
+    rank: Array,
+    kind: Array,
+) -> Any:
+    """Rank the cells of spans that ``index`` names; return how many of them there are."""
+    n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
+    for s in range(U64(len(at))):
+        cells = array_at(like, at[s], ends[s + ONE] - ends[s])
+        n = _rank_span(cells, index, n, ends[s], shift, mask, first, last, counters, rank, kind)
+    return n
+
+
+def _nth(mask: Any, n: Any) -> Any:
+    """Return the number of the bit that is set and has ``n`` such bits below it."""
+    while n != 0:
+        mask &= mask - ONE
+        n -= np.uint32(1)
+    return lowest(mask)
+
+
+def _next_wanted(c: Any, wanted: Array, place: Array, ends: Array, ranks: Array) -> None:
+    """Go on to the next rank of a class; NEVER after the last one, and where ranks do not increase."""
+    place[c] += 1
+    following = ranks[place[c]] if place[c] < ends[c] else NEVER
+    wanted[c] = following if following > wanted[c] else NEVER
+
+
+def _select_span(
+    cells: Array,
+    offset: int,
+    shift: int,
+    mask: int,
+    first: int,
+    last: int,
+    counters: Array,
+    wanted: Array,
+    place: Array,
+    ends: Array,
+    ranks: Array,
+    index: Array,
+    source: Array,
+    old: Array,
+    begin: int,
+) -> int:
+    """Find the cells of one span whose rank in their class is wanted; return how many are found so far."""
+    n, size = begin, U64(len(cells))
+    whole = size - size % STRETCH
+    masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
+    found = np.zeros(BLOCKS, np.uint64)
+    origin = np.empty(BLOCKS * BLOCK, np.uint32)
+    i = ZERO
+    while i < whole:
+        hits = count_classes(cells, i, shift, mask, first, last, counters, wanted, kinds)
+        touched = ZERO
+        while hits != 0:
+            c = np.uint8(lowest(hits))
+            hits &= hits - ONE
+            find_class(kinds, c, masks)
+            after = counters[c]
+            before = ZERO
+            for number in range(U64(BLOCKS)):
+                before += ones(masks[number])
+            seen = after - np.uint32(before)
+            b: Any = ZERO
+            while wanted[c] < after:
+                members = masks[b]
+                here = np.uint32(ones(members))
+                while wanted[c] - seen >= here:
+                    seen += here
+                    b += ONE
+                    members = masks[b]
+                    here = np.uint32(ones(members))
+                k = _nth(members, wanted[c] - seen)
+                touched |= ONE << b
+                found[b] |= ONE << k
+                origin[U64(BLOCK) * b + k] = place[c]
+                _next_wanted(c, wanted, place, ends, ranks)
+        while touched != 0:
+            b = lowest(touched)
+            touched &= touched - ONE
+            marks = found[b]
+            found[b] = ZERO
+            while marks != 0:
+                k = U64(BLOCK) * b + lowest(marks)
+                marks &= marks - ONE
+                index[n] = U64(offset) + i + k
+                source[n] = origin[k]
+                old[n] = cells[i + k]
+                n += 1
+        i += STRETCH
+    while i < size:
+        c = np.uint8(_class_of(cells[i], shift, mask, first, last))
+        if counters[c] == wanted[c]:
+            index[n] = U64(offset) + i
+            source[n] = place[c]
+            old[n] = cells[i]
+            n += 1
+            _next_wanted(c, wanted, place, ends, ranks)
+        counters[c] += np.uint32(1)
+        i += ONE
+    return n
+
+
+def class_select(
+    at: Array,
+    ends: Array,
+    like: Array,
+    shift: int,
+    mask: int,
+    first: int,
+    last: int,
+    counters: Array,
+    wanted: Array,
+    place: Array,
+    member_ends: Array,
+    ranks: Array,
+    index: Array,
+    source: Array,
+    old: Array,
+) -> Any:
+    """Find the cells of spans whose rank in their class is wanted; return how many there are."""
+    n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
+    for s in range(U64(len(at))):
+        cells = array_at(like, at[s], ends[s + ONE] - ends[s])
+        bounds = (shift, mask, first, last)
+        n = _select_span(cells, ends[s], *bounds, counters, wanted, place, member_ends, ranks, index, source, old, n)
+    return n

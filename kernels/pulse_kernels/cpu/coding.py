@@ -1,0 +1,215 @@
+"""The coding half of the numba backend: prepares arrays, calls the loops, and names what they find wrong."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_kernels.cells import Cells, CellType, Index
+from pulse_kernels.cpu import rans
+from pulse_kernels.cpu import tables as numba_tables
+from pulse_kernels.cpu.compile import compiled
+from pulse_kernels.cpu.rans import CHANGE_WORDS, LANE_WORDS
+from pulse_kernels.cpu.tables import IMPOSSIBLE, SLOTS, SYMBOLS, TABLE_BYTES
+from pulse_kernels.errors import CodecError
+from pulse_kernels.format.frequencies import BOUNDS, WEIGHTS
+from pulse_kernels.format.gap_tables import PARAMETERS, geometric_tables
+from pulse_kernels.format.group_bytes import CONTEXTS, MOST_CLASSES, Coded
+from pulse_kernels.format.rans import CHUNK
+from pulse_kernels.format.symbols import GAP_TOKENS, most_value_symbols
+from pulse_kernels.select import Kinds
+
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+Words = npt.NDArray[np.uint16]
+_WEIGHTS = np.array(WEIGHTS, np.uint32)
+_BOUNDS = np.array(BOUNDS, np.uint32)
+_CONTEXT_ROWS = np.arange(CONTEXTS, dtype=np.uint8)
+_CONTEXT_TABLES = np.ones(2 * CONTEXTS, np.uint8)
+_KEPT_WORDS = 1 << 20
+"""Of a thread's scratch, once a group has needed more."""
+_NO_KINDS = np.empty(0, np.uint8)
+_MORE_WORDS = np.zeros(CHANGE_WORDS, np.uint16)
+_NO_ENDS = np.empty(0, np.int64)
+_TABLE_FAULTS = {
+    numba_tables.TOO_SHORT: "the tables end too early",
+    numba_tables.BAD_SYMBOLS: "a table has symbols that are not possible",
+    numba_tables.BAD_PADDING: "a table's padding is not zero",
+    numba_tables.BAD_EDGES: "a table's first or last level is zero",
+    numba_tables.TOO_LONG: "bytes follow the tables",
+}
+_FAULTS = {
+    rans.TOO_FAR: "a position is past the end of the group",
+    rans.BAD_CHANGE: "a distance does not fit the cell's width, or a change needs a table that is empty",
+    rans.BAD_END: "a chunk does not end with its words and a state of 2^16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometric:
+    """What the loops look up in the geometric tables."""
+
+    divisors: U64
+    places: U32
+    slots: Kinds
+
+
+@dataclass(slots=True)
+class _Scratch:
+    """A thread's own memory for one group: fresh pages for each would cost more than the coding."""
+
+    frequency: U32 = field(default_factory=lambda: np.empty(SYMBOLS, np.uint32))
+    gap_divisors: U64 = field(default_factory=lambda: np.empty((CONTEXTS, SYMBOLS), np.uint64))
+    gap_places: U32 = field(default_factory=lambda: np.empty((CONTEXTS, SYMBOLS), np.uint32))
+    value_divisors: U64 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint64))
+    value_places: U32 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint32))
+    slots: Kinds = field(default_factory=lambda: np.empty((MOST_CLASSES, SLOTS), np.uint8))
+    places: U32 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint32))
+    lanes: Words = field(default_factory=lambda: np.empty((2, LANE_WORDS), np.uint16))
+    stored: Kinds = field(default_factory=lambda: np.empty(MOST_CLASSES * TABLE_BYTES, np.uint8))
+    words: Words = field(default_factory=lambda: np.empty(4 * LANE_WORDS, np.uint16))
+
+
+class NumbaCoding:
+    """Implements the coding functions of ``Backend`` with numba."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def _scratch(self) -> _Scratch:
+        scratch: _Scratch | None = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = _Scratch()
+        return scratch
+
+    def count_classes(self, cells: Cells, cell_type: CellType) -> Index:
+        """See ``Backend.count_classes``."""
+        counts = np.zeros(256, np.uint32)
+        compiled("class_values", cells.itemsize)(cells, cell_type.class_shift, cell_type.class_mask, counts)
+        return counts
+
+    def encode_changes(
+        self,
+        cell_type: CellType,
+        places: Index,
+        kinds: Kinds | None,
+        counts: Index,
+        parameters: Kinds | None,
+        old: Cells,
+        new: Cells,
+    ) -> tuple[Kinds, Words, Words]:
+        """See ``Backend.encode_changes``."""
+        scratch, changes, wide = self._scratch(), len(places), _wide(cell_type)
+        pairs = CONTEXTS if kinds is None else len(counts)
+        codes, gaps, magnitudes = np.empty(changes, np.uint32), np.empty(changes, np.uint32), np.empty(changes, wide)
+        gap_counts, value_counts = np.zeros((pairs, SYMBOLS), np.uint32), np.zeros((pairs, SYMBOLS), np.uint32)
+        starts = (np.cumsum(counts, dtype=np.int64) - counts).astype(np.uint32)
+        compiled("count_symbols", cell_type.width)(
+            *(places, _NO_KINDS if kinds is None else kinds, old, new, cell_type.bits, *order_masks(cell_type)),
+            *(starts, codes, gaps, magnitudes, gap_counts, value_counts),
+        )
+        store, size, constants = compiled("store_tables", 4), 0, (_WEIGHTS, _BOUNDS, divisors_by_frequency())
+        if parameters is None:
+            rows, divisors, gap_places = _CONTEXT_ROWS, scratch.gap_divisors, scratch.gap_places
+            size = store(gap_counts, *constants, True, scratch.frequency, scratch.stored, divisors, gap_places)
+        else:
+            rows, divisors, gap_places = parameters, _geometric().divisors, _geometric().places
+        values = scratch.value_divisors, scratch.value_places
+        size += store(value_counts, *constants, parameters is None, scratch.frequency, scratch.stored[size:], *values)
+        sizes = np.empty(-(-changes // CHUNK), np.uint16)
+        left, at = len(sizes), len(scratch.words)
+        while True:
+            left, at = compiled("encode", wide.itemsize)(
+                *(codes, gaps, magnitudes, rows, divisors, gap_places, *values),
+                *(scratch.lanes, scratch.words, sizes, left, at),
+            )
+            if not left:
+                break
+            scratch.words, at = _enlarged(scratch.words, at)
+        words = scratch.words[at:].copy()
+        if len(scratch.words) > _KEPT_WORDS:
+            scratch.words = scratch.words[:_KEPT_WORDS].copy()
+        return scratch.stored[:size].copy(), sizes, words
+
+    def decode_changes(self, coded: Coded, cell_type: CellType, limit: int) -> tuple[Index, Cells]:
+        """See ``Backend.decode_changes``."""
+        scratch, most = self._scratch(), most_value_symbols(cell_type)
+        counts, ends = coded.counts, np.cumsum(coded.counts, dtype=np.int64)
+        wanted = _CONTEXT_TABLES if coded.parameters is None else (counts > 0).view(np.uint8)
+        symbols = np.full(len(wanted), most, np.uint32)
+        if coded.parameters is None:
+            symbols[:CONTEXTS] = GAP_TOKENS
+        empty = np.zeros(len(wanted), np.uint8)
+        tables = scratch.places, scratch.slots
+        fault = compiled("read_tables", 4)(coded.tables, wanted, symbols, _WEIGHTS, scratch.frequency, *tables, empty)
+        if fault != numba_tables.OK:
+            raise CodecError(_TABLE_FAULTS[fault])
+        if coded.parameters is None:
+            rows, gap_tables, value_tables = _CONTEXT_ROWS, tables, tuple(table[CONTEXTS:] for table in tables)
+            for context in np.flatnonzero(empty) % CONTEXTS:
+                _forbid(gap_tables, int(context), 0)
+                _forbid(value_tables, int(context), IMPOSSIBLE)
+        elif empty.any():
+            raise CodecError("a class with changed cells has an empty table")
+        else:
+            rows, gap_tables, value_tables = coded.parameters, (_geometric().places, _geometric().slots), tables
+        gaps, steps = np.empty(int(ends[-1]), np.uint32), np.empty(int(ends[-1]), _wide(cell_type))
+        fault = compiled("decode", steps.itemsize)(
+            *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes),
+            *(_NO_ENDS if coded.parameters is None else ends, rows),
+            *(table.reshape(-1) for table in (*gap_tables, *value_tables)),
+            *(cell_type.bits, gaps, steps),
+        )
+        if fault == rans.OK:
+            fault = compiled("add_up", 4)(gaps, ends, limit)
+        if fault != rans.OK:
+            raise CodecError(_FAULTS[fault])
+        return gaps, steps.astype(cell_type.dtype, copy=False)
+
+
+def order_masks(cell_type: CellType) -> tuple[int, int]:
+    """Return the sign bit and all bits of float cells; (0, 0) for the rest."""
+    return ((1 << (cell_type.bits - 1)), (1 << cell_type.bits) - 1) if cell_type.is_float else (0, 0)
+
+
+def _wide(cell_type: CellType) -> np.dtype[Any]:
+    """Return what magnitudes and steps are coded as: cells of 2 bytes have loops of their own, the rest share one."""
+    return cell_type.dtype if cell_type.width == 2 else np.dtype(np.uint64)
+
+
+def _forbid(tables: tuple[npt.NDArray[Any], ...], context: int, symbol: int) -> None:
+    """Let a context whose gaps or values have no table decode to one symbol, so that its changes are seen to be bad."""
+    places, slots = tables
+    slots[context], places[context, symbol] = symbol, 1
+
+
+@functools.cache
+def divisors_by_frequency() -> U64:
+    """Return the divisor of every frequency (see ``numba_tables``); 0 for 0, which no coded symbol has."""
+    f = np.arange(SLOTS + 1, dtype=np.uint64)
+    m, r = np.divmod(np.uint64(1 << 43), np.maximum(f, 1))
+    divisors: U64 = np.where(2 * r > f, 2 * (m + 1), 2 * m + (r != 0)) * (f != 0)
+    return divisors
+
+
+@functools.cache
+def _geometric() -> _Geometric:
+    frequency = np.zeros((PARAMETERS, SYMBOLS), np.uint32)
+    frequency[:, :GAP_TOKENS] = geometric_tables()
+    below = np.cumsum(frequency, axis=1, dtype=np.uint32) - frequency
+    places: U32 = frequency | below << np.uint32(16)
+    symbols = np.broadcast_to(np.arange(SYMBOLS, dtype=np.uint8), frequency.shape)
+    slots = np.repeat(symbols.ravel(), frequency.ravel()).reshape(PARAMETERS, SLOTS)
+    return _Geometric(divisors_by_frequency()[frequency], places, slots)
+
+
+def _enlarged(words: Words, at: int) -> tuple[Words, int]:
+    """Return room for twice as many words, those from ``at`` on at its end."""
+    larger = np.empty(2 * len(words), np.uint16)
+    larger[len(words) + at :] = words[at:]
+    return larger, len(words) + at

@@ -1,0 +1,365 @@
+"""Numba loops that turn changes into the words of their chunks, and back (see ``rans``, the plain reference).
+
+The state of a chunk is a chain of dependent steps, most of whose time is latency: so two chunks take turns. No branch
+depends on the data, but for raw bits beyond 16: a word is always written, or read, and then counted or not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.cpython.unsafe import numbers
+from numba.extending import intrinsic
+
+from pulse_kernels.format.rans import CHUNK
+
+Array = Any
+U32 = np.uint32
+U64 = np.uint64
+ZERO, ONE, TWO = U64(0), U64(1), U64(2)
+LOWEST = U64(1 << 16)
+CHANGE_WORDS = 8
+"""Most words that a change takes: 1 for each symbol, 6 for 83 raw bits."""
+LANE_WORDS = CHANGE_WORDS * CHUNK + 2
+OK, TOO_FAR, BAD_CHANGE, BAD_END = range(4)
+"""What ``decode`` returns."""
+
+
+def _select(_context: Any, condition: Any, one: Any, other: Any) -> tuple[Any, Any]:
+    """_pick(condition, one, other), never by a branch: that would often be predicted wrongly."""
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        picked = builder.select(*args)
+        picked.set_metadata("unpredictable", builder.module.add_metadata([]))
+        return picked
+
+    return types.uint64(types.boolean, types.uint64, types.uint64), code
+
+
+_leading_zeros: Any = numbers.leading_zeros
+_pick: Any = intrinsic(_select)
+
+
+def _token(v: U64) -> U64:
+    n = U64(64 - _leading_zeros(v | TWO))
+    return v if v < TWO else TWO * n - TWO + ((v >> (n - TWO)) & ONE)
+
+
+def _extra(token: U64) -> U64:
+    """Return how many bits follow a token."""
+    return max(token >> ONE, ONE) - ONE
+
+
+def _first(token: U64) -> U64:
+    """Return the least value of a token."""
+    return token if token < TWO else (TWO + (token & ONE)) << _extra(token)
+
+
+def _low(v: U64, width: U64) -> U64:
+    """Return the ``width`` low bits, of at most 63."""
+    return v & ((ONE << width) - ONE)
+
+
+def class_values(cells: Array, shift: int, mask: int, counts: Array) -> None:
+    """Count the cells of each class value."""
+    for k in range(len(cells)):
+        counts[(cells[k] >> shift) & mask] += U32(1)
+
+
+def count_symbols(
+    places: Array,
+    kinds: Array,
+    old: Array,
+    new: Array,
+    bits: int,
+    top: int,
+    ones: int,
+    at: Array,
+    codes: Array,
+    gaps: Array,
+    magnitudes: Array,
+    gap_counts: Array,
+    value_counts: Array,
+) -> None:
+    """Bring changes into coding order and count their symbols.
+
+    ``kinds`` is empty for ``gap``; ``at`` says where each kind begins. A code is gap token, value symbol, table and
+    number of raw bits, a byte each from the lowest.
+    """
+    by_class = len(kinds) != 0
+    every = ((ONE << U64(bits - 1)) << ONE) - ONE
+    after = np.zeros(len(at), np.uint32)
+    kind = ZERO
+    for k in range(len(places)):
+        a, b = old[k], new[k]
+        d = (U64(b ^ (ones if b & top else top)) - U64(a ^ (ones if a & top else top))) & every
+        if by_class:
+            kind = U64(kinds[k])
+            d = (ZERO - d) & every if a & top else d
+            n = at[kind]
+            at[kind] = n + U32(1)
+            gap = places[k] - after[kind]
+            after[kind] = places[k] + U32(1)
+        else:
+            n = U32(k)
+            kind = ZERO if n % U32(CHUNK) == 0 else kind
+            gap = places[k] - after[0]
+            after[0] = places[k] + U32(1)
+        s = d >> U64(bits - 1)
+        m = (((ZERO - d) if s else d) - ONE) & every
+        low, high = _token(U64(gap)), _token(m)
+        value = TWO * high + s
+        width = _extra(low) + _extra(high)
+        codes[n] = U32(low | (value << U64(8)) | (kind << U64(16)) | (width << U64(24)))
+        gaps[n] = gap
+        magnitudes[n] = m
+        gap_counts[kind, low] += U32(1)
+        value_counts[kind, value] += U32(1)
+        if not by_class:
+            kind = U64(m != ZERO) + U64(m >= U64(15))
+
+
+def _emit(x: U64, full: U64, out: Array, p: U64) -> tuple[U64, U64]:
+    """Write a word below ``p``, and let go of it where the state is ``full`` or more."""
+    out[p - ONE] = x & U64(0xFFFF)
+    need = U64(x >= full)
+    return x >> (need << U64(4)), p - need
+
+
+def _put_symbol(x: U64, place: U32, divisor: U64, out: Array, p: U64) -> tuple[U64, U64]:
+    f = U64(place & U32(0xFFFF))
+    x, p = _emit(x, f << U64(20), out, p)
+    q = ((x + (divisor & ONE)) * (divisor >> ONE)) >> U64(43)
+    return x + q * (U64(4096) - f) + U64(place >> U32(16)), p
+
+
+def _put_raw(x: U64, bits: U64, n: U64, out: Array, p: U64) -> tuple[U64, U64]:
+    x, p = _emit(x, ONE << (U64(32) - n), out, p)
+    return (x << n) | _low(bits, n), p
+
+
+def _put(
+    x: U64,
+    p: U64,
+    out: Array,
+    code: U32,
+    gap: U32,
+    m: U64,
+    parameters: Array,
+    gap_divisors: Array,
+    gap_places: Array,
+    value_divisors: Array,
+    value_places: Array,
+) -> tuple[U64, U64]:
+    """Code one change."""
+    low, value, table = U64(code & U32(0xFF)), U64((code >> U32(8)) & U32(0xFF)), U64((code >> U32(16)) & U32(0xFF))
+    width = U64(code >> U32(24))
+    below = _extra(low)
+    rest = _low(m, width - below)
+    raw = _low(U64(gap), below) | (rest << below)
+    if width > U64(16):
+        at = (width - ONE) & U64(0x70)
+        while at != ZERO:
+            piece = raw >> at if at < U64(64) else rest >> (at - below)
+            x, p = _put_raw(x, piece, min(width - at, U64(16)), out, p)
+            at -= U64(16)
+    x, p = _put_raw(x, raw, min(width, U64(16)), out, p)
+    x, p = _put_symbol(x, value_places[table, value], value_divisors[table, value], out, p)
+    row = U64(parameters[table])
+    return _put_symbol(x, gap_places[row, low], gap_divisors[row, low], out, p)
+
+
+def _finish(x: U64, p: U64, lane: Array, words: Array, at: int) -> int:
+    """Write the state, and copy a lane's words to before ``at``; return where they begin."""
+    lane[p - ONE], lane[p - TWO] = x >> U64(16), x & U64(0xFFFF)
+    size = int(len(lane) - p) + 2
+    begin, source = U64(at - size), U64(len(lane) - size)
+    for k in range(U64(size)):
+        words[begin + k] = lane[source + k]
+    return at - size
+
+
+def encode(
+    codes: Array,
+    gaps: Array,
+    magnitudes: Array,
+    parameters: Array,
+    gap_divisors: Array,
+    gap_places: Array,
+    value_divisors: Array,
+    value_places: Array,
+    lanes: Array,
+    words: Array,
+    sizes: Array,
+    chunks: int,
+    at: int,
+) -> tuple[int, int]:
+    """Code the first ``chunks`` chunks to before word ``at``, last to first; return (chunks left, where words begin).
+
+    Chunks are left where ``words`` has no room for two more.
+    """
+    first, second = lanes[0], lanes[1]
+    while chunks > 0 and at >= 2 * LANE_WORDS:
+        k1 = U64(chunks - 1) * U64(CHUNK)
+        n = U64(len(codes)) - k1
+        # The last chunk, being shorter, and an odd one go in both lanes: that costs no more time than one.
+        pair = chunks > 1 and n >= U64(CHUNK)
+        n = min(n, U64(CHUNK))
+        k0 = k1 - n if pair else k1
+        x0 = x1 = LOWEST
+        p0 = p1 = U64(LANE_WORDS)
+        while n > ZERO:
+            n -= ONE
+            x0, p0 = _put(
+                *(x0, p0, first, codes[k0 + n], gaps[k0 + n], U64(magnitudes[k0 + n])),
+                *(parameters, gap_divisors, gap_places, value_divisors, value_places),
+            )
+            x1, p1 = _put(
+                *(x1, p1, second, codes[k1 + n], gaps[k1 + n], U64(magnitudes[k1 + n])),
+                *(parameters, gap_divisors, gap_places, value_divisors, value_places),
+            )
+        chunks -= 1
+        end = at
+        at = _finish(x1, p1, second, words, at)
+        sizes[chunks] = end - at
+        if pair:
+            chunks -= 1
+            end = at
+            at = _finish(x0, p0, first, words, at)
+            sizes[chunks] = end - at
+    return chunks, at
+
+
+def _refill(x: U64, p: U64, words: Array) -> tuple[U64, U64]:
+    """Take in a word where the state is too low."""
+    need = x < LOWEST
+    return _pick(need, (x << U64(16)) | U64(words[p]), x), p + U64(need)
+
+
+def _take_symbol(x: U64, p: U64, words: Array, slots: Array, places: Array, row: U64) -> tuple[U64, U64, U64]:
+    slot = x & U64(0xFFF)
+    symbol = U64(slots[(row << U64(12)) | slot])
+    place = places[(row << U64(8)) | symbol]
+    x, p = _refill(U64(place & U32(0xFFFF)) * (x >> U64(12)) + slot - U64(place >> U32(16)), p, words)
+    return x, p, symbol
+
+
+def _take(
+    x: U64,
+    p: U64,
+    k: U64,
+    table: U64,
+    words: Array,
+    parameters: Array,
+    gap_places: Array,
+    gap_slots: Array,
+    value_places: Array,
+    value_slots: Array,
+    bits: int,
+    gaps: Array,
+    steps: Array,
+) -> tuple[U64, U64, U64, Any]:
+    """Decode change ``k``: return (state, place of the next word, magnitude, whether its distance does not fit)."""
+    x, p, low = _take_symbol(x, p, words, gap_slots, gap_places, U64(parameters[table]))
+    x, p, value = _take_symbol(x, p, words, value_slots, value_places, table)
+    high, s = value >> ONE, value & ONE
+    below = _extra(low)
+    width = below + _extra(high)
+    raw = _low(x, min(width, U64(16)))
+    x, p = _refill(x >> min(width, U64(16)), p, words)
+    rest = raw >> below
+    if width > U64(16):
+        at = U64(16)
+        while at < width:
+            n = min(width - at, U64(16))
+            piece = _low(x, n)
+            x, p = _refill(x >> n, p, words)
+            raw |= piece << at if at < U64(64) else ZERO
+            rest |= piece << (at - below) if at >= below else piece >> (below - at)
+            at += n
+    m = _first(high) + rest
+    gaps[k] = _first(low) + _low(raw, below)
+    steps[k] = ((m + ONE) ^ (ZERO - s)) + s
+    return x, p, m, m + ONE - s >= ONE << U64(bits - 1)
+
+
+def _next_table(table: U64, k: U64, ends: Array, m: U64) -> U64:
+    """Return the table of change ``k``, after one of magnitude ``m``; ``ends`` of classes are empty for ``gap``."""
+    if len(ends) == 0:
+        return U64(m != ZERO) + U64(m >= U64(15))
+    while k >= U64(ends[table]):
+        table += ONE
+    return table
+
+
+def decode(
+    words: Array,
+    sizes: Array,
+    ends: Array,
+    parameters: Array,
+    gap_places: Array,
+    gap_slots: Array,
+    value_places: Array,
+    value_slots: Array,
+    bits: int,
+    gaps: Array,
+    steps: Array,
+) -> int:
+    """Read all changes, gaps and steps in coding order; return OK or what is wrong.
+
+    ``words`` has CHANGE_WORDS more than there are: a change reads at most so many past the end before that is noticed.
+    ``ends`` says where each class ends, and is empty for ``gap``.
+    """
+    bad = False
+    last = U64(len(words)) - U64(CHANGE_WORDS)
+    t0 = t1 = start = ZERO
+    chunk = 0
+    while chunk < len(sizes):
+        k0 = U64(chunk) * U64(CHUNK)
+        n = min(U64(len(gaps)) - k0, U64(CHUNK))
+        # The last chunk, being shorter, and an odd one go in both lanes: that costs no more time than one.
+        pair = U64(len(gaps)) - k0 >= U64(2 * CHUNK)
+        k1 = k0 + n if pair else k0
+        middle = start + U64(sizes[chunk])
+        begin = middle if pair else start
+        end = middle + U64(sizes[chunk + 1]) if pair else middle
+        x0 = U64(words[start]) | U64(words[start + ONE]) << U64(16)
+        x1 = U64(words[begin]) | U64(words[begin + ONE]) << U64(16)
+        p0, p1 = start + TWO, begin + TWO
+        t1 = t0
+        m0 = m1 = ZERO
+        for k in range(n):
+            t0, t1 = _next_table(t0, k0 + k, ends, m0), _next_table(t1, k1 + k, ends, m1)
+            x0, p0, m0, b0 = _take(
+                *(x0, p0, k0 + k, t0, words, parameters),
+                *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps),
+            )
+            x1, p1, m1, b1 = _take(
+                *(x1, p1, k1 + k, t1, words, parameters),
+                *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps),
+            )
+            bad |= b0 | b1
+            if max(p0, p1) > last:
+                return BAD_END
+        if x0 != LOWEST or p0 != middle or x1 != LOWEST or p1 != end:
+            return BAD_END
+        t0 = t1
+        start = end
+        chunk += 2 if pair else 1
+    return BAD_CHANGE if bad else OK
+
+
+def add_up(gaps: Array, ends: Array, limit: int) -> int:
+    """Replace gaps by places, from 0 in each run; return OK or TOO_FAR."""
+    k = 0
+    for run in range(len(ends)):
+        after = ZERO
+        while k < ends[run]:
+            after += U64(gaps[k]) + ONE
+            gaps[k] = after - ONE
+            k += 1
+        if after > U64(limit):
+            return TOO_FAR
+    return OK

@@ -1,0 +1,91 @@
+"""A coded group taken apart: the head's fields and plain arrays, every size checked, nothing decoded."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_kernels.cells import Index
+from pulse_kernels.errors import CodecError
+from pulse_kernels.format.gap_tables import PARAMETERS
+from pulse_kernels.format.rans import CHUNK
+
+MOST_CLASSES = 32
+LAST_CLASS = 255
+CONTEXTS = 3
+"""Pairs of tables that ``gap`` chooses from."""
+_HEAD = struct.Struct("<BBH")
+_CLASS = np.dtype([("count", "<u4"), ("parameter", "u1")])
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Parts of a coded group.
+
+    Attributes:
+        first: the first class; 0 for ``gap``.
+        counts: uint32, changed cells of each class; for ``gap`` one number, of all.
+        parameters: uint8, the gap parameter of each class; None for ``gap``.
+        tables: uint8, the stored tables end to end.
+        sizes: uint16, the words of each chunk.
+        words: uint16, all chunks' words end to end.
+    """
+
+    first: int
+    counts: Index
+    parameters: npt.NDArray[np.uint8] | None
+    tables: npt.NDArray[np.uint8]
+    sizes: npt.NDArray[np.uint16]
+    words: npt.NDArray[np.uint16]
+
+    def join(self) -> bytes:
+        """Return the coded group."""
+        classes = b""
+        if self.parameters is not None:
+            entries = np.empty(len(self.counts), dtype=_CLASS)
+            entries["count"], entries["parameter"] = self.counts, self.parameters
+            classes = entries.tobytes()
+        head = _HEAD.pack(len(classes) // _CLASS.itemsize, self.first, len(self.tables))
+        padding = bytes((len(classes) + len(self.tables)) % 2)
+        arrays = [array.tobytes() for array in (self.tables, self.sizes, self.words)]
+        return b"".join((head, classes, arrays[0], padding, *arrays[1:]))
+
+
+def split(is_class: bool, changed: int, data: bytes | memoryview) -> Coded:
+    """Take the bytes of a group with ``changed`` changed cells apart, without a copy.
+
+    Raises:
+        CodecError: sizes or counts don't add up, or a field is out of range.
+    """
+    size = len(data)
+    if size < _HEAD.size:
+        raise CodecError("the group is shorter than its head")
+    classes, first, tables = _HEAD.unpack_from(data)
+    at = _HEAD.size + classes * _CLASS.itemsize
+    end = at + tables
+    chunks = -(-changed // CHUNK)
+    start = end + end % 2 + 2 * chunks
+    possible = 0 < classes <= MOST_CLASSES and first + classes - 1 <= LAST_CLASS if is_class else not (classes or first)
+    if not possible:
+        raise CodecError(f"{classes} classes from {first} on are not possible here")
+    if start > size or size % 2:
+        raise CodecError(f"{size} bytes do not fit the group's head")
+    if end % 2 and data[end]:
+        raise CodecError("the byte after the tables is not zero")
+    sizes = np.frombuffer(data, np.dtype("<u2"), chunks, start - 2 * chunks)
+    words = np.frombuffer(data, np.dtype("<u2"), (size - start) // 2, start) if size > start else sizes[:0]
+    if int(sizes.min()) < 2 or int(sizes.sum(dtype=np.int64)) != len(words):
+        raise CodecError("the sizes of the chunks do not add up to the group")
+    stored = np.frombuffer(data, np.uint8, tables, at) if tables else np.empty(0, np.uint8)
+    if not is_class:
+        return Coded(0, np.array([changed], np.uint32), None, stored, sizes, words)
+    entries = np.frombuffer(data, _CLASS, classes, _HEAD.size)
+    counts, parameters = np.ascontiguousarray(entries["count"], np.uint32), np.ascontiguousarray(entries["parameter"])
+    if int(counts.sum(dtype=np.uint64)) != changed:
+        raise CodecError("the classes do not add up to the group's changed cells")
+    if int(parameters.max()) >= PARAMETERS or parameters[counts == 0].any():
+        raise CodecError("a class has a gap parameter that is not possible")
+    return Coded(first, counts, parameters, stored, sizes, words)

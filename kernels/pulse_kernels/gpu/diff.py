@@ -1,0 +1,160 @@
+"""Diff on the device: live weights against the shadow, bit by bit, in one pass over both.
+
+A tile's program compares 64-bit words, compacts those that differ, and reserves room for them with one atomic addition;
+a second, small pass splits them into cells, in the order of the flat cell space. Only the counts come to the host.
+Words, because every stored element costs instructions whether it is kept or not: four BF16 cells cost as much as one.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pulse_kernels.gpu.cells import UNSIGNED, load_rounded, load_words
+from pulse_kernels.gpu.changes import Changes, no_cells, offsets_of
+from pulse_kernels.gpu.language import jit, tl
+from pulse_kernels.gpu.tiling import Sheet
+
+SHARE = 0.0125
+"""Of the cells, words for which the first attempt has room. A step of a fine-tune changes up to 1 % of them."""
+RUN = 64
+"""Words that the second pass splits at a time; a tile with 1 % of its cells changed has 80."""
+
+
+@jit
+def find_changes(
+    live: tl.tensor,
+    wide: tl.tensor,
+    shadow: tl.tensor,
+    count: tl.tensor,
+    capacity: tl.int64,
+    cursor: tl.tensor,
+    found: tl.tensor,
+    words: tl.tensor,
+    place: tl.tensor,
+    number: tl.tensor,
+    old: tl.tensor,
+    new: tl.tensor,
+    TILE: tl.constexpr,
+    CELL: tl.constexpr,
+    LANES: tl.constexpr,
+    ROUNDED: tl.constexpr,
+) -> None:
+    """Write a tile's words that differ to a place of its own, which is recorded; nothing past ``capacity``."""
+    tile = tl.program_id(0).to(tl.int64)
+    cells = tl.load(count + tile)
+    was = load_words(tl.load(shadow + tile), cells, TILE, CELL, LANES)
+    address = tl.load(live + tile)
+    if ROUNDED:
+        if tl.load(wide + tile) != 0:
+            now = load_rounded(address, cells, TILE)
+        else:
+            now = load_words(address, cells, TILE, CELL, LANES)
+    else:
+        now = load_words(address, cells, TILE, CELL, LANES)
+    bits: tl.constexpr = 64 // LANES
+    differs = was ^ now
+    changed = (differs != 0).to(tl.int32)
+    rank = tl.cumsum(changed, 0)
+    total = tl.sum(changed, 0)
+    begin = tl.atomic_add(cursor, total.to(tl.int64), sem="relaxed")
+    lanes = tl.zeros_like(changed)
+    for lane in tl.static_range(LANES):
+        lanes += ((differs >> (lane * bits)).to(CELL) != 0).to(tl.int32)
+    tl.store(found + tile, tl.sum(lanes, 0))
+    tl.store(words + tile, total)
+    tl.store(place + tile, begin)
+    target = begin + rank - 1
+    room = (changed != 0) & (target < capacity)
+    tl.store(number + target, tl.arange(0, TILE // LANES), mask=room)
+    tl.store(old + target, was.to(tl.int64, bitcast=True), mask=room)
+    tl.store(new + target, now.to(tl.int64, bitcast=True), mask=room)
+
+
+@jit
+def order_changes(
+    first: tl.tensor,
+    words: tl.tensor,
+    place: tl.tensor,
+    tile_offsets: tl.tensor,
+    number: tl.tensor,
+    old_words: tl.tensor,
+    new_words: tl.tensor,
+    index: tl.tensor,
+    old: tl.tensor,
+    new: tl.tensor,
+    RUN: tl.constexpr,
+    LANES: tl.constexpr,
+    CELL: tl.constexpr,
+) -> None:
+    """Split a tile's words into changed cells, at the place where they belong."""
+    tile = tl.program_id(0).to(tl.int64)
+    begin = tl.load(tile_offsets + tile)
+    total = tl.load(words + tile)
+    source = tl.load(place + tile)
+    base = tl.load(first + tile)
+    k = tl.arange(0, RUN * LANES)
+    lane = k % LANES
+    shift = (lane * (64 // LANES)).to(tl.int64)
+    for done in range(0, total, RUN):
+        word = done + k // LANES
+        some = word < total
+        was = (tl.load(old_words + source + word, mask=some, other=0) >> shift).to(CELL)
+        now = (tl.load(new_words + source + word, mask=some, other=0) >> shift).to(CELL)
+        place_in_tile = tl.load(number + source + word, mask=some, other=0) * LANES + lane
+        changed = (was != now).to(tl.int32)
+        target = begin + tl.cumsum(changed, 0) - 1
+        tl.store(index + target, base + place_in_tile, mask=changed != 0)
+        tl.store(old + target, was.to(old.dtype.element_ty, bitcast=True), mask=changed != 0)
+        tl.store(new + target, now.to(new.dtype.element_ty, bitcast=True), mask=changed != 0)
+        begin += tl.sum(changed, 0)
+
+
+def diff(live: Sheet, shadow: Sheet, share: float = SHARE) -> Changes:
+    """Return where ``live`` differs from ``shadow``, as bits; both only read.
+
+    Args:
+        live: weights; float32 memory (``Sheet.wide``) is rounded to BF16 as ``Backend.cast_f32`` does.
+        shadow: the same tiles.
+        share: of the cells, how many words that differ there is room for, at 20 bytes of scratch each. Where there are
+            more, their number is known after the first pass, and another one has room for all.
+
+    Waits for the device once, or twice where ``share`` was too small.
+    """
+    tiles = shadow.tiles
+    device, cell = tiles.device, UNSIGNED[tiles.width]
+    lanes = 8 // tiles.width
+    found, words = (torch.empty(len(tiles), dtype=torch.int32, device=device) for _ in range(2))
+    place = torch.empty(len(tiles), dtype=torch.int64, device=device)
+    capacity = int(share * tiles.group_cells.sum()) + tiles.tile
+    while True:
+        cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        number = torch.empty(capacity, dtype=torch.int32, device=device)
+        old_words, new_words = (torch.empty(capacity, dtype=torch.int64, device=device) for _ in range(2))
+        if len(tiles):
+            find_changes[(len(tiles),)](
+                *(live.address, live.wide, shadow.address, tiles.count, capacity, cursor),
+                *(found, words, place, number, old_words, new_words),
+                TILE=tiles.tile,
+                CELL=cell,
+                LANES=lanes,
+                ROUNDED=live.any_wide,
+                num_warps=8,
+            )
+        tile_offsets = offsets_of(found)
+        group_offsets = tile_offsets[tiles.offsets]
+        counts = torch.cat([group_offsets, cursor]).cpu().numpy()
+        if counts[-1] <= capacity:
+            break
+        capacity = int(counts[-1])
+    total = int(counts[-2])
+    index = torch.empty(total, dtype=torch.int32, device=device)
+    old, new = no_cells(tiles, total), no_cells(tiles, total)
+    if total:
+        order_changes[(len(tiles),)](
+            *(tiles.first, words, place, tile_offsets, number, old_words, new_words, index, old, new),
+            RUN=RUN,
+            LANES=lanes,
+            CELL=cell,
+            num_warps=1,
+        )
+    return Changes(tiles, index, old, new, tile_offsets, group_offsets, counts[:-1])

@@ -1,0 +1,55 @@
+"""From a registry's URL, and a token where that is a service's, to its store."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol, runtime_checkable
+
+from pulse_registry.client.token import ALLOW_HTTP_VARIABLE, TOKEN_VARIABLE, http_allowed
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.store import Store, open_store
+
+
+@runtime_checkable
+class HasConnections(Protocol):
+    """A store that keeps connections open."""
+
+    def close(self) -> None:
+        """Close them. Idempotent."""
+        ...
+
+
+def connect(url: str, token: str | None = None, *, allow_http: bool | None = None) -> Store:
+    """Open the store at a URL, or the service. Nothing is asked of it before its first use.
+
+    Args:
+        url: ``https://host[:port][/prefix]``, or what `open_store` takes.
+        token: for a service; None takes PULSE_TOKEN from the environment, or none.
+        allow_http: whether a token may go over ``http://`` to another machine; None takes PULSE_ALLOW_HTTP from the
+            environment, or does not allow it.
+
+    Raises:
+        InvalidArgument: the URL or the token is not valid, the token would go in clear, or one is given for something
+            else than a service.
+    """
+    if is_service(url):
+        return open_service(url, token, allow_http=allow_http)
+    if token is not None:
+        raise InvalidArgument("a token is for a service, whose URL begins with https://; a bucket takes its own keys")
+    return open_store(url)
+
+
+def open_service(url: str, token: str | None = None, *, allow_http: bool | None = None) -> Store:
+    """Open a service as a store; see `connect`."""
+    from pulse_registry.client.store import ServiceStore  # imports httpx, which buckets don't need
+
+    if token is None:
+        token = os.environ.get(TOKEN_VARIABLE) or None
+    if allow_http is None:
+        allow_http = http_allowed(os.environ.get(ALLOW_HTTP_VARIABLE, ""))
+    return ServiceStore(url, token, allow_http=allow_http)
+
+
+def is_service(url: str) -> bool:
+    """Tell whether a URL is a service's."""
+    return url.lower().startswith(("https://", "http://"))

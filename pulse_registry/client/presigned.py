@@ -1,0 +1,140 @@
+"""Signed requests to the bucket behind the service: sent as they are, without the caller's token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import httpx
+
+from pulse_registry.client.http_body import range_header, read_range, read_range_into, read_size
+from pulse_registry.client.transport import (
+    MOST_PROBLEM_BYTES,
+    Pace,
+    Patience,
+    failures,
+    new_client,
+    origin_of,
+    told_to_wait,
+)
+from pulse_registry.errors import (
+    AccessDenied,
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    PulseError,
+    StoreUnavailable,
+)
+from pulse_registry.store.base import ByteRange
+from pulse_registry.store.s3.errors import THROTTLED
+from pulse_schemas.api import SignedRequest
+
+_CODE: Final = re.compile(rb"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_EXPIRED: Final = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired", "RequestTimeTooSkewed")
+_DAMAGED: Final = ("BadDigest", "IncompleteBody", "InvalidDigest", "RequestTimeout", "XAmzContentChecksumMismatch")
+_READ: Final = (200, 206, 416)
+
+
+class SignatureRefused(AccessDenied):
+    """The bucket does not take a signed request, perhaps no longer: ask for a new one, once."""
+
+
+class Bucket:
+    """Sends signed requests. Thread-safe."""
+
+    def __init__(self, patience: Patience) -> None:
+        """Prepare to send; no I/O yet.
+
+        Raises:
+            InvalidArgument: the environment names a proxy that can't be used.
+        """
+        self._patience = patience
+        self._client = new_client(patience)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._client.close()
+
+    def get(self, url: str, key: str, byte_range: ByteRange | None, max_bytes: int) -> bytes:
+        """Return an object's bytes, at most so many, or those of a range, which is not empty.
+
+        Raises:
+            SignatureRefused: the URL has expired, or access was withdrawn.
+            NotFound, CorruptObject, StoreUnavailable: as `Store.get`.
+        """
+        what = f"{origin_of(url)}: {key}"
+        with self._send("GET", url, what, range_header(byte_range), None, _READ) as response:
+            if byte_range is None and response.status_code != 200:
+                raise StoreUnavailable(f"{what}: all of it was asked for, and HTTP {response.status_code} came")
+            return read_range(response, key, byte_range, Pace(self._patience, what), max_bytes)
+
+    def get_into(self, url: str, key: str, byte_range: ByteRange, view: memoryview) -> None:
+        """Read a range, which is not empty, into memory of its size; see `get`."""
+        what = f"{origin_of(url)}: {key}"
+        with self._send("GET", url, what, range_header(byte_range), None, _READ) as response:
+            read_range_into(response, key, byte_range, view, Pace(self._patience, what))
+
+    def size(self, url: str, key: str) -> int:
+        """Return an object's size: a URL is signed for GET alone, so that this reads its first byte.
+
+        Raises:
+            SignatureRefused, NotFound, StoreUnavailable: as `get`.
+        """
+        what = f"{origin_of(url)}: {key}"
+        with self._send("GET", url, what, range_header((0, 1)), None, _READ) as response:
+            return read_size(response, key, Pace(self._patience, what))
+
+    def put(self, signed: SignedRequest, key: str, views: Sequence[memoryview]) -> str:
+        """Send the bytes that a PUT was signed for, and return the ETag that the bucket answers.
+
+        Raises:
+            AlreadyExists: the key is taken; perhaps by this very request, whose answer was lost.
+            SignatureRefused: the request has expired, or access was withdrawn.
+            InvalidArgument: the bucket does not take it.
+            StoreUnavailable: the bucket did not do it, or the answer was lost.
+        """
+        what = f"{origin_of(signed.url)}: {key}"
+        size = sum(view.nbytes for view in views)
+        headers = {**signed.headers, "Content-Length": str(size)}
+        body = Pace(self._patience, what).sent(views)
+        with self._send("PUT", signed.url, what, headers, body, (200, 201, 204)) as response:
+            for _ in Pace(self._patience, what).received(response, MOST_PROBLEM_BYTES):
+                pass
+            return str(response.headers.get("etag", ""))
+
+    @contextmanager
+    def _send(
+        self,
+        method: str,
+        url: str,
+        what: str,
+        headers: Mapping[str, str],
+        content: Iterator[bytes] | None,
+        good: tuple[int, ...],
+    ) -> Iterator[httpx.Response]:
+        with failures(what, url), self._client.stream(method, url, headers=headers, content=content) as response:
+            if response.status_code not in good:
+                body = b"".join(Pace(self._patience, what).received(response, MOST_PROBLEM_BYTES))
+                raise told_to_wait(_refusal(what, response.status_code, body), response.headers)
+            yield response
+
+
+def _refusal(what: str, status: int, body: bytes) -> PulseError:
+    """Return the error that a bucket's answer stands for; of its text, which may quote the signature, only the code."""
+    found = _CODE.search(body[:4096])
+    code = found.group(1).decode() if found else ""
+    said = f"{what}: HTTP {status}" + (f" {code}" if code else "")
+    if status == 412:
+        return AlreadyExists(f"{what} is there already")
+    if status in (401, 403) or code in _EXPIRED:
+        return SignatureRefused(f"{said}: the signed request has expired, or the service's own access was withdrawn")
+    if status == 404:
+        return NotFound(f"{what}: there is no such object")
+    # 409 on a conditional PUT: another one is under way.
+    if status in (408, 409, 425, 429) or status >= 500 or code in _DAMAGED:
+        error = StoreUnavailable(said)
+        error.throttled = code in THROTTLED or status in (429, 503)
+        return error
+    return InvalidArgument(said)

@@ -1,0 +1,144 @@
+"""What workers and trainers tell the service of their pulls and pushes, so that whoever runs the training sees who is
+behind, and where the time goes.
+
+A worker's report counts for some time only. While there is nothing to pull, it is repeated; when the worker is closed,
+it is taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import asdict
+from typing import Final, Protocol, runtime_checkable
+
+from pulse_registry.errors import PulseError
+from pulse_registry.results import PullResult, PushResult
+from pulse_schemas.api import MAX_AVOIDED, PhaseBody, WorkerReport
+
+_RENEW_S: Final = 240.0
+"""How long after a worker's report it is repeated: a service counts one for 15 minutes, unless it is told otherwise."""
+
+_logger = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class TakesReports(Protocol):
+    """A gateway to which workers can report."""
+
+    def report(self, run: str, worker: str, report: WorkerReport) -> None:
+        """Tell which version a worker serves, and how its last pull went."""
+        ...
+
+    def deregister(self, run: str, worker: str) -> None:
+        """Tell that a worker is none any more."""
+        ...
+
+
+def report_of(result: PullResult | PushResult) -> WorkerReport:
+    """Return what is told of a pull or a push; of a pull that found nothing to do, that the worker lives."""
+    if _is_idle(result):
+        return _life(result)
+    return WorkerReport(
+        operation="pull" if isinstance(result, PullResult) else "push",
+        version=result.version,
+        digest=result.digest,
+        phases=dict(result.phases),
+        timeline=tuple(PhaseBody(**asdict(phase)) for phase in result.timeline),
+        nbytes=result.nbytes,
+        avoided=result.avoided[:MAX_AVOIDED] if isinstance(result, PullResult) else (),
+    )
+
+
+class Reporter:
+    """Reports one worker's pulls, or a trainer's pushes, in the background: none waits for it or fails because of it.
+
+    While a report is on its way, only the newest of those that follow is kept.
+    """
+
+    def __init__(self, service: TakesReports, run: str, worker: str, *, renew_s: float = _RENEW_S) -> None:
+        """Report to a service as a worker of a run, again after ``renew_s`` seconds without a pull; no I/O yet."""
+        self._service = service
+        self._run = run
+        self._worker = worker
+        self._renew_s = renew_s
+        self._change = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._newest: PullResult | PushResult | None = None
+        self._serves: PullResult | None = None  # what was told last; None: nothing, or that it is a trainer
+        self._failed = False  # that did not go through
+
+    def tell(self, result: PullResult | PushResult) -> None:
+        """Report a pull or a push soon; not a pull that found nothing to do, where its version was told before."""
+        with self._change:
+            last = self._newest or (None if self._failed else self._serves)
+            if self._closing or (_is_idle(result) and last is not None and last.version == result.version):
+                return
+            self._newest = result
+            if self._thread is None:
+                # A daemon: a process that ends without closing is silent from then on.
+                thread = threading.Thread(target=self._work, name="pulse-report", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no more threads for this process
+                    self._newest = None
+                    self._warn(error)
+                    return
+                self._thread = thread
+            self._change.notify_all()
+
+    def stop(self) -> None:
+        """Repeat no report any more, and return at once. Idempotent."""
+        with self._change:
+            self._closing = True
+            self._change.notify_all()
+
+    def close(self) -> None:
+        """Wait for what is to be told, and take back what was told of a worker. Idempotent."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+        if self._serves is None or self._failed:  # the service is away: it hears no more, and forgets the worker
+            return
+        self._serves = None
+        try:
+            self._service.deregister(self._run, self._worker)
+        except PulseError as error:
+            _logger.info("run %s: worker %s is listed until it was silent for long: %s", self._run, self._worker, error)
+
+    def _work(self) -> None:
+        while (news := self._next()) is not None:
+            try:
+                report = news if isinstance(news, WorkerReport) else report_of(news)
+                self._service.report(self._run, self._worker, report)
+                self._failed = False
+            except PulseError as error:
+                self._failed = True
+                self._warn(error)
+            except Exception:
+                # The thread's outermost edge: nobody looks at what a report ended with.
+                self._failed = True
+                _logger.exception("run %s: the report of worker %s could not be made", self._run, self._worker)
+
+    def _next(self) -> PullResult | PushResult | WorkerReport | None:
+        """Wait for what is to be told next, and return it; None: nothing more."""
+        with self._change:
+            renew_s = None if self._serves is None else self._renew_s
+            self._change.wait_for(lambda: self._closing or self._newest is not None, renew_s)
+            result, self._newest = self._newest, None
+            if result is not None:
+                self._serves = result if isinstance(result, PullResult) else None
+                return result
+            return None if self._closing or self._serves is None else _life(self._serves)
+
+    def _warn(self, error: Exception) -> None:
+        _logger.warning("run %s: the report of worker %s did not go through: %s", self._run, self._worker, error)
+
+
+def _is_idle(result: PullResult | PushResult) -> bool:
+    return isinstance(result, PullResult) and not result.objects and not result.changed
+
+
+def _life(result: PullResult | PushResult) -> WorkerReport:
+    return WorkerReport(version=result.version, digest=result.digest)

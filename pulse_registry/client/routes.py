@@ -1,0 +1,101 @@
+"""Where the service keeps what a store keeps under a key. Pure names: no I/O."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import quote
+
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.format import keys
+from pulse_registry.store.keys import check_key
+
+Kind = Literal["head", "record", "countersignature", "snapshot", "layout", "object", "lease", "request"]
+
+RUN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+_WORKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_RECORD: Final = re.compile(r"log/([0-9]{12})\.json")
+_SNAPSHOT: Final = re.compile(r"log/snapshots/([0-9]{12})\.json")
+_COUNTERSIGNED: Final = re.compile(r"log/countersigned/([0-9]{12})\.json")
+_LAYOUT: Final = re.compile(r"layouts/([0-9a-f]{64})\.json")
+_LEASE: Final = re.compile(r"leases/([A-Za-z0-9][A-Za-z0-9._:-]{0,159})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A key of a run, as the service has it.
+
+    Attributes:
+        run: the run's name.
+        kind: what lies there.
+        key: below the run.
+        path: of the request that reads it, behind the service's URL.
+        seq: number of a record, a countersignature or a snapshot, else 0.
+    """
+
+    run: str
+    kind: Kind
+    key: str
+    path: str
+    seq: int = 0
+
+
+def run_path(run: str) -> str:
+    """Return the path of a run."""
+    return f"/v1/runs/{run}"
+
+
+def place_of(key: str) -> Place:
+    """Return where the service keeps a key of its store.
+
+    Raises:
+        InvalidArgument: the key is not valid, or nothing that a service gives out.
+    """
+    check_key(key)
+    run, _, rest = key.partition("/")
+    if RUN_NAME.fullmatch(run) and rest:
+        base = run_path(run)
+        if rest == keys.HEAD:
+            return Place(run, "head", rest, f"{base}/head")
+        if found := _RECORD.fullmatch(rest):
+            return Place(run, "record", rest, f"{base}/log/{int(found[1])}", int(found[1]))
+        if found := _COUNTERSIGNED.fullmatch(rest):
+            path = f"{base}/log/{int(found[1])}/countersignature"
+            return Place(run, "countersignature", rest, path, int(found[1]))
+        if found := _SNAPSHOT.fullmatch(rest):
+            return Place(run, "snapshot", rest, f"{base}/snapshots/{int(found[1])}", int(found[1]))
+        if found := _LAYOUT.fullmatch(rest):
+            return Place(run, "layout", rest, f"{base}/layouts/{found[1]}")
+        if found := _LEASE.fullmatch(rest):
+            return Place(run, "lease", rest, f"{base}/leases/{found[1]}")
+        if asked := keys.requested(rest):
+            return Place(run, "request", rest, f"{base}/requests/{asked[0]}/{asked[1]}/{asked[2]}")
+        if keys.is_object_key(rest):
+            return Place(run, "object", rest, f"{base}/{quote(rest)}")
+    raise InvalidArgument(f"{key!r} is no key of a run's log, layouts, objects or leases: a service has nothing else")
+
+
+def snapshots_of(prefix: str) -> str:
+    """Return the run whose snapshots a listing asks for.
+
+    Raises:
+        InvalidArgument: it asks for something else.
+    """
+    run, _, rest = prefix.partition("/")
+    if not RUN_NAME.fullmatch(run) or rest != keys.SNAPSHOTS:
+        raise InvalidArgument(f"a service lists the snapshots of a run, under <run>/{keys.SNAPSHOTS}, not {prefix!r}")
+    return run
+
+
+def checked_worker(name: str) -> str:
+    """Return a worker's name.
+
+    Raises:
+        InvalidArgument: it is not valid.
+    """
+    if not _WORKER.fullmatch(name):
+        raise InvalidArgument(
+            f"{name!r} is no worker's name: 1 to 128 letters, digits, '.', '_', ':', '-', the first a letter or digit"
+        )
+    return name

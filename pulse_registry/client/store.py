@@ -1,0 +1,274 @@
+"""The service as a store: what a bucket would hold, reached through ``https://`` with a token and no bucket keys.
+
+Reads of a run's log go to the service, reads and writes of its objects to the bucket by signed requests, and the
+create-if-absent of the next record becomes a request that the service checks before it appends.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from pulse_registry.client.api import ServiceApi
+from pulse_registry.client.http_body import range_header, read_range, read_size
+from pulse_registry.client.presigned import Bucket, SignatureRefused
+from pulse_registry.client.presigned_urls import Link, Links, own_path
+from pulse_registry.client.records import Records
+from pulse_registry.client.routes import Place, checked_worker, place_of, run_path, snapshots_of
+from pulse_registry.client.transport import Pace, Patience
+from pulse_registry.client.uploads import Uploads
+from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
+from pulse_registry.format import keys
+from pulse_registry.log.documents import most_bytes
+from pulse_registry.process.fork import at_home
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, body_views, check_buffer, check_range
+from pulse_registry.store.wrappers.retry import Retries
+from pulse_schemas.api import SnapshotList, WorkerReport
+
+_LISTED_BYTES: Final = 4 << 20
+"""Of a list of snapshots' numbers: one in 64 of millions of records."""
+
+
+class ServiceStore:
+    """A Store and a Gateway: the runs of a service. Thread-safe.
+
+    It holds logs, layouts, objects and leases of runs and nothing else, and deletes leases alone. An object, once
+    there, is never replaced: to put the same bytes again is no error, to put others is AlreadyExists.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        patience: Patience | None = None,
+        allow_http: bool = False,
+        part_retries: Retries | None = None,
+    ) -> None:
+        """Prepare to ask a service; no I/O yet.
+
+        Args:
+            url: ``https://host[:port][/prefix]``.
+            token: of the caller; it is sent to this URL alone.
+            patience: limits of each request.
+            allow_http: the token may go over ``http://`` to another machine, too.
+            part_retries: what repeats the requests of an upload in parts; None: the bounds of RetryStore.
+
+        Raises:
+            InvalidArgument: the URL or the token is not valid, or the token would go in clear.
+        """
+        patience = patience or Patience()
+        self._api = ServiceApi(url, token, patience, allow_http=allow_http)
+        self._bucket = Bucket(patience)
+        self._links = Links(self._api)
+        self._records = Records(self._api)
+        self._uploads = Uploads(self._api, self._bucket, part_retries or Retries())
+        self._closed = threading.Event()
+        # Whoever forgets to close it leaves no open connections behind.
+        self._finalizer = weakref.finalize(self, at_home(partial(_close, self._api, self._bucket)))
+
+    @property
+    def url(self) -> str:
+        """The service's URL."""
+        return self._api.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def close(self) -> None:
+        """Close the connections; the store can't be used any more. Idempotent."""
+        self._closed.set()
+        self._finalizer()
+
+    # -- Store -----------------------------------------------------------------------------------------------------
+
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        """Return an object's bytes, or those of a range: see Store.get."""
+        place = self._place(key)
+        if byte_range is not None:
+            check_range(key, byte_range)
+        if place.kind == "object":
+            if byte_range is not None and byte_range[0] == byte_range[1]:
+                return _cut(b"", key, byte_range, self._object_size(place))
+            return self._object(place, byte_range, max_bytes)
+        data = self._document(place, max_bytes if byte_range is None else most_bytes(place.key))
+        return data if byte_range is None else _cut(data, key, byte_range, len(data))
+
+    def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+        """Read a range of an object into a buffer of its size: see ReadsInto.get_into."""
+        place, view = self._place(key), check_buffer(key, byte_range, buffer)
+        link = self._links.of(place.run, place.key) if place.kind == "object" and view.nbytes else None
+        if link is None or link.own:
+            view[:] = self.get(key, byte_range)
+            return
+        try:
+            self._bucket.get_into(link.url, place.key, byte_range, view)
+        except SignatureRefused:
+            self._bucket.get_into(self._new_link(place, link).url, place.key, byte_range, view)
+
+    def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        """Append a record, or store a layout, an object, a lease or a request: see Store.put.
+
+        Objects are only created, with ``if_absent`` or without. A layout that is there already is no error: its name is
+        the hash of its bytes.
+
+        Raises:
+            AlreadyExists: the object, or another record, is there.
+            Fenced, Conflict, InvalidArgument: the service does not append this record.
+            InvalidArgument: it is none of these; the service keeps the rest itself.
+        """
+        place = self._place(key)
+        match place.kind:
+            case "record" if if_absent:
+                body = b"".join(body_views(data))
+                self._api.ask("POST", f"{run_path(place.run)}/log", body=body)
+            case "layout" | "lease" | "request":
+                self._api.ask("PUT", place.path, body=b"".join(body_views(data)))
+            case "object":
+                self._uploads.put(place.run, place.key, data)
+            case "record":
+                raise InvalidArgument(f"{key!r} is a record, which is only created, with if_absent")
+            case _:
+                raise InvalidArgument(f"{key!r}: the service at {self.url} keeps this itself")
+
+    def exists(self, key: str) -> bool:
+        """Tell whether the object is there: see Store.exists."""
+        try:
+            self.size(key)
+        except NotFound:
+            return False
+        return True
+
+    def size(self, key: str) -> int:
+        """Return the object's size in bytes: see Store.size."""
+        place = self._place(key)
+        return self._object_size(place) if place.kind == "object" else len(self._document(place, most_bytes(place.key)))
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the snapshots of a run's log, which is all that a service lists: see Store.list."""
+        run = snapshots_of(prefix)
+        self._check_open()
+        try:
+            found = self._api.json(
+                SnapshotList,
+                "GET",
+                f"{run_path(run)}/snapshots",
+                most=_LISTED_BYTES,
+                most_values=_LISTED_BYTES,
+            ).snapshots
+        except NotFound:
+            found = ()
+        names = (f"{run}/{keys.snapshot_key(seq)}" for seq in sorted(set(found)) if seq < 10**12)
+        return (name for name in names if after is None or name > after)
+
+    def delete(self, key: str) -> None:
+        """Give up a lease: a service deletes nothing else.
+
+        Raises:
+            InvalidArgument: it is not a lease.
+        """
+        place = self._place(key)
+        if place.kind == "lease":
+            self._api.ask("DELETE", place.path)
+            return
+        raise InvalidArgument(f"{key!r}: a service deletes nothing but leases for its clients; delete it in the bucket")
+
+    # -- Gateway ---------------------------------------------------------------------------------------------------
+
+    def wait_for_record(self, run: str, seq: int, timeout_s: float) -> bool:
+        """Wait until a record is there, and keep it for the next `get`: see Gateway.wait_for_record."""
+        self._check_open()
+        return self._records.wait(run, seq, timeout_s)
+
+    def expect(self, run: str, keys: Sequence[str]) -> None:
+        """Ask for the URLs of all these objects in one request: see Gateway.expect."""
+        self._check_open()
+        self._links.expect(run, keys)
+
+    def report(self, run: str, worker: str, report: WorkerReport) -> None:
+        """Tell the service which version a worker serves, and how its last pull went.
+
+        Raises:
+            AccessDenied: the token does not allow it.
+            InvalidArgument: the worker's name is not valid.
+            StoreUnavailable: the service did not take it.
+        """
+        self._check_open()
+        path = f"{run_path(run)}/workers/{checked_worker(worker)}"
+        self._api.ask("PUT", path, body=report.model_dump_json().encode())
+
+    def deregister(self, run: str, worker: str) -> None:
+        """Tell the service that a worker is none any more.
+
+        Raises:
+            As `report`.
+        """
+        self._check_open()
+        self._api.ask("DELETE", f"{run_path(run)}/workers/{checked_worker(worker)}")
+
+    # -- objects ---------------------------------------------------------------------------------------------------
+
+    def _object(self, place: Place, byte_range: ByteRange | None, max_bytes: int) -> bytes:
+        link = self._links.of(place.run, place.key)
+        if link.own:
+            return self._own_object(place, link, byte_range, max_bytes)
+        try:
+            return self._bucket.get(link.url, place.key, byte_range, max_bytes)
+        except SignatureRefused:
+            return self._bucket.get(self._new_link(place, link).url, place.key, byte_range, max_bytes)
+
+    def _object_size(self, place: Place) -> int:
+        link = self._links.of(place.run, place.key)
+        if link.own:
+            return self._own_size(place, link)
+        try:
+            return self._bucket.size(link.url, place.key)
+        except SignatureRefused:
+            return self._bucket.size(self._new_link(place, link).url, place.key)
+
+    def _new_link(self, place: Place, refused: Link) -> Link:
+        """Ask again for a URL that the bucket refused: it may have expired."""
+        self._links.forget(place.run, place.key, refused)
+        return self._links.of(place.run, place.key)
+
+    def _own_object(self, place: Place, link: Link, byte_range: ByteRange | None, max_bytes: int) -> bytes:
+        also = () if byte_range is None else (416,)
+        path, headers = own_path(link.url) or place.path, range_header(byte_range)
+        with self._api.stream("GET", path, headers=headers, also=also) as response:
+            pace = Pace(self._api.patience, f"{self.url}: {place.key}")
+            return read_range(response, place.key, byte_range, pace, max_bytes)
+
+    def _own_size(self, place: Place, link: Link) -> int:
+        path, headers = own_path(link.url) or place.path, range_header((0, 1))
+        with self._api.stream("GET", path, headers=headers, also=(416,)) as response:
+            return read_size(response, place.key, Pace(self._api.patience, f"{self.url}: {place.key}"))
+
+    # -- documents -------------------------------------------------------------------------------------------------
+
+    def _document(self, place: Place, max_bytes: int) -> bytes:
+        if place.kind == "record":
+            return self._records.get(place.run, place.seq, max_bytes)
+        return self._api.ask("GET", place.path, most=max_bytes).body
+
+    def _place(self, key: str) -> Place:
+        self._check_open()
+        return place_of(key)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise InvalidArgument(f"the connection to {self.url} was closed; open it again")
+
+
+def _close(api: ServiceApi, bucket: Bucket) -> None:
+    api.close()
+    bucket.close()
+
+
+def _cut(data: bytes, key: str, byte_range: ByteRange, size: int) -> bytes:
+    start, stop = byte_range
+    if stop > size:
+        raise CorruptObject(f"{key}: bytes {start} to {stop} were asked for, and it is {size} bytes long")
+    return data[start:stop]

@@ -1,0 +1,204 @@
+"""Storing objects through the service: by signed requests to the bucket, or by the service where it can't sign."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+from urllib.parse import quote
+
+from pulse_registry.client.api import ServiceApi
+from pulse_registry.client.http_body import content_digest
+from pulse_registry.client.presigned import Bucket, SignatureRefused
+from pulse_registry.client.presigned_urls import own_path
+from pulse_registry.client.routes import run_path
+from pulse_registry.client.transport import MOST_PROBLEM_BYTES, Pace
+from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, UnsupportedFormat
+from pulse_registry.store.base import Body, Stream, body_size, body_views
+from pulse_registry.store.wrappers.retry import Retries
+from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
+
+_logger = logging.getLogger(__name__)
+
+HELD_BYTES: Final = 64 << 20
+"""A stream up to this size is held as a whole, to be hashed before it is announced."""
+IN_FLIGHT_BYTES: Final = 256 << 20
+"""Parts under way take about so much memory together; one at least, eight at most."""
+_MOST_PARTS: Final = 10_000
+_COMPLETE_S: Final = 120.0
+_STORED_S: Final = 5.0
+"""The service has written as it received: a longer wait would leave no time to try again."""
+
+
+class Uploads:
+    """Stores objects of runs. Thread-safe."""
+
+    def __init__(self, api: ServiceApi, bucket: Bucket, retries: Retries) -> None:
+        """Store through a service.
+
+        Args:
+            api: says where to send an object.
+            bucket: sends it there.
+            retries: what repeats the requests of an upload in parts.
+        """
+        self._api = api
+        self._bucket = bucket
+        self._retries = retries
+
+    def put(self, run: str, key: str, data: Body) -> None:
+        """Create an object, all or nothing.
+
+        Raises:
+            AlreadyExists: the key is taken; perhaps by this caller, whose answer was lost.
+            AccessDenied, InvalidArgument, StoreUnavailable: as `Store.put`.
+        """
+        size = body_size(data)
+        views = _held(data, size)
+        sha256 = None if views is None else _sha256(views)
+        try:
+            self._send(run, key, data, views, size, sha256)
+        except SignatureRefused:  # it may have expired on the way
+            self._send(run, key, data, views, size, sha256)
+
+    def _send(
+        self, run: str, key: str, data: Body, views: Sequence[memoryview] | None, size: int, sha256: str | None
+    ) -> None:
+        announced = UploadRequest(key=key, size=size, sha256=sha256)
+        upload = self._api.json(UploadBody, "POST", f"{run_path(run)}/uploads", body=announced)
+        if upload.kind == "put" and upload.request is not None and views is not None:
+            self._bucket.put(upload.request, key, views)
+        elif upload.kind == "direct" and upload.request is not None:
+            self._send_direct(upload.request, key, body_views(data) if views is None else views, size, sha256)
+        elif upload.kind == "parts" and upload.upload_id is not None and upload.part_size:
+            part_size = min(upload.part_size, max(1, size))
+            if not size / _MOST_PARTS <= part_size <= IN_FLIGHT_BYTES:
+                raise UnsupportedFormat(
+                    f"{self._api.url} wants {key!r}, of {size} bytes, in parts of {upload.part_size}; upgrade the older"
+                )
+            pieces = _parts(body_views(data) if views is None else views, part_size)
+            _PartsUpload(self._api, self._bucket, self._retries, run, key, upload.upload_id).send(pieces, part_size)
+        else:
+            raise UnsupportedFormat(
+                f"{self._api.url} does not say how to store {key!r} in a way that this release knows; upgrade the older"
+            )
+
+    def _send_direct(
+        self, request: SignedRequest, key: str, views: Iterable[memoryview], size: int, sha256: str | None
+    ) -> None:
+        path = own_path(request.url)
+        if path is None:
+            raise UnsupportedFormat(f"{self._api.url} wants {key!r} sent to another server, with the token; refused")
+        headers = {**request.headers, "Content-Length": str(size), "Content-Type": "application/octet-stream"}
+        if sha256 is not None:
+            headers["Content-Digest"] = content_digest(bytes.fromhex(sha256))
+        body = Pace(self._api.patience, f"{self._api.url}: {key}").sent(views)
+        with self._api.stream("PUT", path, headers=headers, content=body, wait_s=_STORED_S) as response:
+            for _ in Pace(self._api.patience, f"{self._api.url}: {key}").received(response, MOST_PROBLEM_BYTES):
+                pass
+
+
+class _PartsUpload:
+    """One object on its way in parts: several at a time, each tried again alone."""
+
+    def __init__(self, api: ServiceApi, bucket: Bucket, retries: Retries, run: str, key: str, upload_id: str) -> None:
+        self._api = api
+        self._bucket = bucket
+        self._retries = retries
+        self._key = key
+        self._path = f"{run_path(run)}/uploads/{quote(upload_id, safe='')}"
+
+    def send(self, parts: Iterator[memoryview], part_size: int) -> None:
+        """Send all parts and complete the object, or give the upload up."""
+        try:
+            done = self._send_all(parts, max(1, min(8, IN_FLIGHT_BYTES // part_size)))
+            self._complete(CompleteRequest(key=self._key, parts=tuple(done)))
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _send_all(self, parts: Iterator[memoryview], at_once: int) -> list[PartDone]:
+        done: list[PartDone] = []
+        under_way: deque[Future[PartDone]] = deque()
+        with ThreadPoolExecutor(at_once, thread_name_prefix="pulse-part") as pool:
+            try:
+                for number, part in enumerate(parts, 1):
+                    if len(under_way) == at_once:
+                        done.append(under_way.popleft().result())
+                    under_way.append(pool.submit(self._send_part, number, part))
+                done += [future.result() for future in under_way]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return done
+
+    def _send_part(self, number: int, part: memoryview) -> PartDone:
+        sha256 = _sha256([part])
+        request = PartRequest(key=self._key, number=number, size=part.nbytes, sha256=sha256)
+
+        def send() -> str:
+            signed = self._api.json(SignedRequest, "POST", f"{self._path}/parts", body=request)
+            return self._bucket.put(signed, f"{self._key}, part {number}", [part])
+
+        def attempt() -> str:
+            try:
+                return send()
+            except SignatureRefused:  # it may have expired on the way
+                return send()
+
+        return PartDone(number=number, etag=self._retries(attempt), sha256=sha256)
+
+    def _complete(self, request: CompleteRequest) -> None:
+        body, tried = request.model_dump_json().encode(), 0
+
+        def attempt() -> None:
+            nonlocal tried
+            tried += 1
+            try:
+                self._api.ask("POST", f"{self._path}/complete", body=body, wait_s=_COMPLETE_S)
+            except InvalidArgument as error:
+                if tried > 1:  # the first request may have done it: then there is no such upload any more
+                    raise AlreadyExists(f"{self._key}: {error}") from error
+                raise
+
+        self._retries(attempt)
+
+    def _give_up(self) -> None:
+        try:
+            self._api.ask("DELETE", self._path, params={"key": self._key})
+        except PulseError as error:
+            _logger.warning("%s: its parts are left to the bucket's own clean-up: %s", self._key, error)
+
+
+def _held(data: Body, size: int) -> Sequence[memoryview] | None:
+    """Return the views of a body that is in memory, or small enough to be; None for a long stream."""
+    if not isinstance(data, Stream):
+        return tuple(body_views(data))
+    return [memoryview(b"".join(body_views(data)))] if size <= HELD_BYTES else None
+
+
+def _sha256(views: Iterable[memoryview]) -> str:
+    hasher = hashlib.sha256()
+    for view in views:
+        hasher.update(view)
+    return hasher.hexdigest()
+
+
+def _parts(views: Iterable[memoryview], part_size: int) -> Iterator[memoryview]:
+    """Cut a body into parts, each a buffer of its own, made as it is asked for."""
+    part, filled = bytearray(), 0
+    for view in views:
+        at = 0
+        while at < view.nbytes:
+            if not part:
+                part = bytearray(part_size)
+            count = min(part_size - filled, view.nbytes - at)
+            part[filled : filled + count] = view[at : at + count]
+            filled, at = filled + count, at + count
+            if filled == part_size:
+                yield memoryview(part)
+                part, filled = bytearray(), 0
+    if filled:
+        yield memoryview(part)[:filled]

@@ -1,0 +1,286 @@
+"""The compactor: plan -> stand -> merge -> verify -> upload -> attach, one piece of work after the other.
+
+Nothing that it keeps counts: it may stop anywhere and begin anew, and several may work on one run. Before it uploads
+and before it attaches it looks at the log again, so that another's work is seldom done twice; a duplicate does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pulse_kernels import Cells
+from pulse_registry.compaction.ladder import CompactOptions, Merge, Whole, Work, due, patch_of
+from pulse_registry.compaction.local_copy import Mirror
+from pulse_registry.compaction.merge import merge
+from pulse_registry.compaction.requests import Requests
+from pulse_registry.compaction.temp_patch import PatchAside
+from pulse_registry.errors import (
+    AccessDenied,
+    BaseMismatch,
+    CorruptObject,
+    Gone,
+    InvalidArgument,
+    NotFound,
+    PulseError,
+    StoreUnavailable,
+    Untrusted,
+)
+from pulse_registry.events import Event, EventKind
+from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.format.keys import patch_key
+from pulse_registry.log import LogReader, LogWriter, NewId, RunState
+from pulse_registry.pull.failover import MOST_AVOIDED
+from pulse_registry.pull.fetch import begin_patches
+from pulse_registry.pull.route import Leg, plan
+from pulse_registry.pull.stage import Staging
+from pulse_registry.weights.cell_space import Group
+from pulse_registry.weights.digest import Digest
+
+_logger = logging.getLogger(__name__)
+
+TRIES = 3
+"""How often a piece of work that fails is tried, each time after a new version, before this compactor leaves it."""
+
+
+LOOK_SECONDS = 10.0
+"""How often to look for requests of readers while there is nothing else to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A piece of work that was done: what was attached, and the bytes that were stored for it."""
+
+    kind: Literal["patch", "keyframe"]
+    base: int | None
+    target: int
+    nbytes: int
+
+
+class Compactor:
+    """Makes what a run's ladder lacks. For one thread; ``close`` it to give its file back."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        reader: LogReader,
+        writer: LogWriter,
+        new_id: NewId,
+        options: CompactOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; no I/O yet.
+
+        Args:
+            staging: store, threads and spool folder, where a copy of the weights and one patch at a time lie.
+            reader: of the run.
+            writer: of the run; it needs no term.
+            new_id: gives new write ids.
+            options: what to make beside the ladder.
+            clock: time in seconds, for how often to look for requests.
+        """
+        options.check()
+        self._clock = clock
+        self._requests = Requests(staging.store)
+        self._looked = -math.inf
+        self._staging = staging
+        self._reader = reader
+        self._writer = writer
+        self._new_id = new_id
+        self._options = options
+        self._mirror = Mirror(staging)
+        self._after = -1  # all that ends at or before this version is done, or was left
+        self._failed: dict[Work, tuple[int, int]] = {}  # tries, and versions at the last of them
+        self._again: set[Work] = set()  # those of them that are to be tried again
+        self._errors: dict[Work, PulseError] = {}  # of what failed, and was not done since
+
+    def pending(self) -> list[Work]:
+        """Return what the ladder lacks, as the log says now; what this compactor has left is in it too."""
+        return list(due(self._reader.refresh(), self._options))
+
+    def error(self, work: Work) -> PulseError | None:
+        """Return what kept this compactor from a piece of work when it tried last; None if nothing did."""
+        return self._errors.get(work)
+
+    def step(self) -> Done | None:
+        """Do the next piece of work, if there is any that can be done.
+
+        What fails costs nothing but an event, and is tried again after the next version.
+
+        Raises:
+            AccessDenied: the credentials don't allow it.
+            Untrusted: what is signed, or has to be, is not to be believed, or would not be.
+            UnsupportedFormat, StoreUnavailable: the log can't be read.
+        """
+        while True:
+            state = self._reader.refresh()
+            work = next(self._next(state), None)
+            if work is None:
+                return None
+            done = self._try(state, work)
+            if done is not None:
+                self._again.discard(work)
+                self._errors.pop(work, None)
+                return done
+
+    def close(self) -> None:
+        """Give the copy of the weights back. Idempotent."""
+        self._mirror.close()
+
+    def _next(self, state: RunState) -> Iterator[Work]:
+        """Yield what is due and was not left, oldest first; take note of how far all is done."""
+        newest = len(state.versions)
+        for work in due(state, self._options, self._after):
+            tries, at = self._failed.get(work, (0, -1))
+            if tries < TRIES and at < newest:
+                self._done_before(work.target)
+                yield work
+        self._done_before(newest)
+        yield from self._wanted(state)
+
+    def _wanted(self, state: RunState) -> Iterator[Work]:
+        """Yield the direct patches that readers ask for; a LIST, so not too often."""
+        if self._clock() - self._looked < LOOK_SECONDS:
+            return
+        newest = len(state.versions)
+        for work in self._requests.wanted(state, self._options.direct_after):
+            tries, at = self._failed.get(work, (0, -1))
+            if tries < TRIES and at < newest:
+                yield work
+        self._looked = self._clock()
+
+    def _done_before(self, version: int) -> None:
+        self._after = min([version, *(work.target for work in self._again)]) - 1
+
+    def _try(self, state: RunState, work: Work) -> Done | None:
+        """Do a piece of work; None where it failed, is not needed any more, or was done by another meanwhile."""
+        try:
+            self._writer.check_key("attach")  # before the work, not after it
+            return self._do(state, work)
+        except (InvalidArgument, Gone) as error:
+            # What it was to be attached to was retired meanwhile.
+            _logger.info("run %s: %s is not needed any more: %s", state.run, work, error)
+            self._leave(work)
+        except (AccessDenied, Untrusted):
+            raise
+        except PulseError as error:
+            self._fail(state, work, error)
+        return None
+
+    def _leave(self, work: Work) -> None:
+        self._failed[work] = (TRIES, 0)
+        self._again.discard(work)
+
+    def _fail(self, state: RunState, work: Work, error: PulseError) -> None:
+        # A store, or a disk, that fails is no fault of the objects.
+        tries = self._failed.get(work, (0, 0))[0] + (not isinstance(error, StoreUnavailable))
+        self._failed[work] = (tries, len(state.versions))
+        (self._again.add if tries < TRIES else self._again.discard)(work)
+        self._errors[work] = error
+        then = "it is left" if tries == TRIES else "it is tried again after the next version"
+        self._staging.events.tell(
+            Event(EventKind.COMPACTION_FAILED, state.run, f"{work} could not be made: {error}; {then}", error.key)
+        )
+
+    def _do(self, state: RunState, work: Work) -> Done | None:
+        try:
+            return self._make(state, work)
+        except BaseMismatch:
+            # The mirror is not what it should be: from a keyframe it is again.
+            self._mirror.forget()
+            return self._make(state, work)
+
+    def _make(self, state: RunState, work: Work) -> Done | None:
+        return self._merge(state, work) if isinstance(work, Merge) else self._write_keyframe(state, work)
+
+    def _merge(self, state: RunState, work: Merge) -> Done | None:
+        """Join the patches of the cheapest route whose objects are whole; None without one, or if it is there now."""
+        avoided: set[str] = set()
+        first: PulseError | None = None
+        while True:
+            legs = self._legs(state, work, avoided)
+            if legs is None and first is not None:
+                raise first
+            if legs is None:
+                self._leave(work)
+                return None
+            try:
+                return self._merge_along(state, work, legs)
+            except (NotFound, CorruptObject) as error:
+                if error.key is None or all(ref.key != error.key for leg in legs for ref in leg.refs):
+                    raise
+                if len(avoided) >= MOST_AVOIDED:
+                    raise (first or error) from error
+                avoided.add(error.key)
+                first = first or error
+
+    def _merge_along(self, state: RunState, work: Merge, legs: Sequence[Leg]) -> Done | None:
+        patches = [leg.patch for leg in legs if leg.patch is not None]
+        backwards = all(patch.coder == "gap" for patch in patches)
+        self._mirror.move_to(state, work.target if backwards else work.base)
+        if not backwards:
+            self._mirror.check()  # ranks count cells that no patch on the way speaks of
+        staging, weights = self._staging, self._mirror.weights
+        begun = begin_patches(staging.store, weights.geometry, patches, staging.fetch_map)
+        coded = merge(staging.backend, staging.pool, staging.fetchers, weights, legs, begun, backwards=backwards)
+        with PatchAside(weights.geometry, work.base, work.target, coded, staging.spool) as aside:
+            self._verify(state, work, aside)
+            if not self._still_due(work):
+                return None
+            write_id = self._new_id()
+            ref = aside.store(staging.store, patch_key(work.base, work.target, write_id))
+        if not self._still_due(work):
+            return None
+        self._writer.attach(patches=[ref], write_id=write_id)
+        return Done("patch", work.base, work.target, ref.size)
+
+    def _legs(self, state: RunState, work: Merge, avoided: set[str]) -> Sequence[Leg] | None:
+        """Return the cheapest way from base to target without keyframes; None if no patches lead there."""
+        try:
+            return plan(state, work.target, have=work.base, avoid=avoided, keyframes=False).legs
+        except Gone:
+            raise
+        except NotFound:
+            return None
+
+    def _verify(self, state: RunState, work: Merge, aside: PatchAside) -> None:
+        base, target = (Digest.parse(state.version(version).digest) for version in work.versions)
+        if base + aside.delta != target:
+            raise CorruptObject(
+                f"{work} leads to state digest {(base + aside.delta).hex()}, {target.hex()} was committed; it was not "
+                "attached"
+            )
+
+    def _write_keyframe(self, state: RunState, work: Whole) -> Done | None:
+        self._mirror.move_to(state, work.target)
+        self._mirror.check()
+        if not self._still_due(work):
+            return None
+        staging, weights, write_id = self._staging, self._mirror.weights, self._new_id()
+        sums: dict[int, Digest] = {}
+
+        def cells_of(group: Group) -> Cells:
+            cells = weights.copy_of(group)
+            sums[group.number] = Digest(*staging.backend.digest(cells, group.start))
+            return cells
+
+        ref = write_keyframe(staging.store, weights.geometry, work.target, write_id, cells_of, map_=staging.map_)
+        if sum(sums.values(), Digest()) != Digest.parse(state.version(work.target).digest):
+            raise BaseMismatch(f"the compactor's copy of version {work.target} was changed while it was written")
+        if not self._still_due(work):
+            return None
+        self._writer.attach(keyframes=[ref], write_id=write_id)
+        return Done("keyframe", None, work.target, ref.size)
+
+    def _still_due(self, work: Work) -> bool:
+        """Tell whether what was just made is not there yet, and may be."""
+        state = self._reader.refresh()
+        if any(state.is_retired(version) for version in work.versions):
+            return False
+        if isinstance(work, Merge):
+            return patch_of(state, work.base, work.target) is None
+        return state.keyframe(work.target) is None

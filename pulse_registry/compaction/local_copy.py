@@ -1,0 +1,195 @@
+"""The mirror: the cells of one version in a mapped file, brought from version to version in place, group by group.
+
+What it takes of memory is a few groups and ranges, however large the model and however many cells change: the file's
+pages are the system's to write out. Nothing of it outlives the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from pulse_kernels import CELL_TYPES
+from pulse_registry.compaction.delta_step import link_of
+from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, NotFound, PulseError, StoreUnavailable
+from pulse_registry.events import Event, EventKind
+from pulse_registry.log import RunState
+from pulse_registry.process.temporary_folder import temporary_folder
+from pulse_registry.pull.download import reserve
+from pulse_registry.pull.fetch import begin_patches
+from pulse_registry.pull.group_stream import arriving, in_pool
+from pulse_registry.pull.keyframe_cells import KeyframeCells
+from pulse_registry.pull.route import Leg, Route, plan
+from pulse_registry.pull.stage import Staging
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+from pulse_schemas import VersionEntry
+
+
+class Mirror:
+    """Cells on disk, and which version they are. For one thread at a time.
+
+    Attributes:
+        version: None while they hold nothing known.
+    """
+
+    def __init__(self, staging: Staging) -> None:
+        """Begin with nothing; the file is made in the staging's spool folder when it is needed."""
+        self.version: int | None = None
+        self._staging = staging
+        self._digest = Digest()
+        self._weights: Weights | None = None
+        self._mapped: mmap.mmap | None = None
+
+    @property
+    def weights(self) -> Weights:
+        """The cells, once ``move_to`` has brought some.
+
+        Raises:
+            BaseMismatch: they hold nothing known.
+        """
+        if self._weights is None or self.version is None:
+            raise BaseMismatch("the compactor's copy of the weights holds no version")
+        return self._weights
+
+    def move_to(self, state: RunState, version: int) -> None:
+        """Bring the cells to a version, by the cheapest route whose objects are whole.
+
+        Raises:
+            Gone, NotFound, CorruptObject: nothing leads there but by an object that is gone or damaged.
+            BaseMismatch: the cells were not those that they were taken for; they hold nothing known now, so that to
+                try again fetches a keyframe.
+            StoreUnavailable: the store, or the disk, did not do it.
+        """
+        entry = state.version(version)
+        geometry = self._staging.geometry(entry.layout)
+        if self._weights is None or self._weights.geometry.id != geometry.id:
+            self.close()
+            self._weights = self._allocate(geometry)
+        avoided: set[str] = set()
+        first: PulseError | None = None
+        while self.version != version:
+            try:
+                route = plan(state, version, have=self._known(state), avoid=avoided)
+            except NotFound as error:
+                # With routes that were avoided, what was wrong with the first of them says more.
+                raise (error if first is None or isinstance(error, Gone) else first) from None
+            try:
+                self._follow(state, geometry, route)
+            except (NotFound, CorruptObject) as error:
+                if error.key is None or error.key in avoided or all(ref.key != error.key for ref in route.refs):
+                    raise
+                newer = state if self._staging.refresh is None else self._staging.refresh()
+                if not newer.is_live(error.key):
+                    state = newer  # it was retired meanwhile, which is no damage
+                    continue
+                avoided.add(error.key)
+                first = first or error
+                message = f"{error}; the compactor takes another route to version {version}"
+                self._staging.events.tell(Event(EventKind.OBJECT_AVOIDED, state.run, message, error.key))
+
+    def check(self) -> None:
+        """Look at all cells.
+
+        Raises:
+            BaseMismatch: some were changed since they were written; they hold nothing known now.
+        """
+        weights = self.weights
+        if weights.digest(self._staging.backend, self._staging.map_) != self._digest:
+            version, self.version = self.version, None
+            raise BaseMismatch(f"the compactor's copy of version {version} was changed by something else")
+
+    def forget(self) -> None:
+        """Take the cells as holding nothing known."""
+        self.version = None
+
+    def close(self) -> None:
+        """Give the file back. Idempotent; the mirror can be used again."""
+        self.version, self._weights, self._mapped = None, None, None
+
+    def _known(self, state: RunState) -> int | None:
+        """Return the version held, if the state remembers it."""
+        return self.version if self.version is not None and state.find(self.version) is not None else None
+
+    def _follow(self, state: RunState, geometry: Geometry, route: Route) -> None:
+        for leg in route.legs:
+            # Until the leg's last cell is stored they are of no version.
+            self.version = None
+            if leg.keyframe is not None:
+                self._take_keyframe(geometry, leg)
+            else:
+                self._take_patch(geometry, leg)
+            self._arrive(state.version(leg.target), leg)
+
+    def _arrive(self, entry: VersionEntry, leg: Leg) -> None:
+        if self._digest != Digest.parse(entry.digest):
+            error = CorruptObject(
+                f"version {entry.version}: {leg.refs[0].key} leads to state digest {self._digest.hex()}, "
+                f"{entry.digest} was committed"
+            )
+            error.key = leg.refs[0].key
+            raise error
+        self.version = entry.version
+
+    def _take_keyframe(self, geometry: Geometry, leg: Leg) -> None:
+        staging, weights = self._staging, self._weights
+        if leg.keyframe is None or weights is None:
+            raise BaseMismatch("there is no keyframe to take")
+        keyframe = KeyframeCells.fetch(staging.store, geometry, leg.keyframe, staging.fetch_map, staging.spool)
+        try:
+
+            def copy(group: Group) -> Digest:
+                weights.fill(group, keyframe.weights.copy_of(group))
+                keyframe.release(group)
+                return weights.digest_of(staging.backend, group)
+
+            self._digest = sum(staging.map_(copy, geometry.groups), Digest())
+        finally:
+            keyframe.close()
+
+    def _take_patch(self, geometry: Geometry, leg: Leg) -> None:
+        staging, weights = self._staging, self._weights
+        if leg.patch is None or weights is None:
+            raise BaseMismatch("there is no patch to take")
+        [patch] = begin_patches(staging.store, geometry, [leg.patch], staging.fetch_map)
+        backend, numbers = staging.backend, sorted(patch.entries)
+
+        def step(number: int) -> Digest:
+            group = geometry.groups[number]
+            link = link_of(backend, group, patch, backwards=leg.kind == "inverse")
+            delta = link.decode(weights.spans(group) if link.needs_base else None)
+            _, new, before, after = weights.step(backend, group, delta.index, delta.distance)
+            if (before, after) != (link.before, link.after):
+                raise BaseMismatch(f"the compactor's copy of version {leg.base} was changed by something else")
+            weights.scatter(backend, group, delta.index, new)
+            return after - before
+
+        moved = in_pool(staging.pool, step, arriving([patch], numbers, staging.fetchers, Timeline()))
+        self._digest += sum(moved, Digest())
+
+    def _allocate(self, geometry: Geometry) -> Weights:
+        self._mapped = _map_file(geometry.nbytes, self._staging.spool)
+        arrays, at = [], 0
+        for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
+            # A layout's wide dtypes come first, so that each tensor is aligned.
+            array = np.frombuffer(self._mapped, CELL_TYPES[tensor.dtype].dtype, size, at)
+            arrays.append(array.reshape(tensor.shape))
+            at += array.nbytes
+        return Weights(geometry, arrays)
+
+
+def _map_file(nbytes: int, folder: Path | None) -> mmap.mmap:
+    where = folder or temporary_folder()
+    try:
+        with tempfile.TemporaryFile(dir=where) as file:
+            reserve(file.fileno(), max(1, nbytes))
+            return mmap.mmap(file.fileno(), max(1, nbytes))
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the compactor's copy of the weights can't be kept in {where}: {error.strerror}; it takes {nbytes} bytes"
+        ) from error

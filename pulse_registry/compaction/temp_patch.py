@@ -1,0 +1,112 @@
+"""A patch that lies in a file of the spool until it is verified, so that nothing goes up that is wrong."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from blake3 import blake3
+
+from pulse_registry.errors import StoreUnavailable
+from pulse_registry.format.patch import Coded, PatchFile
+from pulse_registry.process.temporary_folder import temporary_folder
+from pulse_registry.store import Store, Stream, create
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
+from pulse_schemas import ObjectRef, PatchRef
+
+_CHUNK = 8 << 20
+
+
+class _Parts(Stream):
+    """What is made anew each time it is asked for."""
+
+    def __init__(self, parts: Callable[[], Iterator[bytes]], nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._parts()
+
+
+class PatchAside:
+    """A coded patch on disk. A context manager that removes the file, which has no name, at its end.
+
+    Attributes:
+        delta: what the patch adds to the state digest.
+        nbytes: size of the object.
+    """
+
+    def __init__(self, geometry: Geometry, base: int, target: int, coded: Iterable[Coded], folder: Path | None) -> None:
+        """Write the groups down as they come; of each, only what the directory says stays in memory.
+
+        Raises:
+            StoreUnavailable: the disk did not take them.
+            What ``coded`` raises.
+        """
+        self._where = folder or temporary_folder()
+        with self._disk():
+            self._file = tempfile.TemporaryFile(dir=self._where)  # noqa: SIM115 - closed at the end of this object's block
+        try:
+            entries = []
+            for group in coded:
+                with self._disk():
+                    self._file.write(group.data)
+                entries.append(group.entry)
+            # The head needs what is said of the groups, not their bytes.
+            self._head = PatchFile.of(geometry, base, target, [Coded(entry, b"") for entry in entries])
+        except BaseException:
+            self._file.close()
+            raise
+        self.delta: Digest = self._head.delta
+        self.nbytes = len(self._head.head) + sum(entry.size for entry in entries)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def store(self, store: Store, key: str) -> PatchRef:
+        """Store the patch under a key of its own; return what a record says of it.
+
+        Raises:
+            AlreadyExists, StoreUnavailable: as ``create``.
+        """
+        hasher, head = blake3(), self._head
+        for part in self._parts():
+            hasher.update(part)
+        create(store, key, _Parts(self._parts, self.nbytes))
+        return PatchRef(
+            base=head.base,
+            target=head.target,
+            coder=head.coder,
+            changed=head.changed,
+            object=ObjectRef(key=key, size=self.nbytes, blake3=hasher.hexdigest()),
+            head_size=len(head.head),
+            head_blake3=blake3(head.head).hexdigest(),
+        )
+
+    def _parts(self) -> Iterator[bytes]:
+        yield self._head.head
+        with self._disk():
+            self._file.seek(0)
+        while True:
+            with self._disk():
+                chunk = self._file.read(_CHUNK)
+            if not chunk:
+                return
+            yield chunk
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreUnavailable(f"a merged patch can't be laid aside in {self._where}: {error.strerror}") from error

@@ -1,0 +1,159 @@
+"""The audit of a whole run: its log, and the layouts and objects that its live versions need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from pulse_registry.doctor.audit.defect import RESTORE, Defect, DefectKind
+from pulse_registry.doctor.audit.log import THREADS, LogAudit
+from pulse_registry.doctor.cleaning import PREFIX
+from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
+from pulse_registry.format import keys
+from pulse_registry.log import Guard, RunState
+from pulse_registry.log.runs import list_runs
+from pulse_registry.process.hashing import large_hasher
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.pull.fetch import fetch_layout
+from pulse_registry.store.verified_read import checked
+from pulse_schemas import ObjectRef, VersionEntry
+
+if TYPE_CHECKING:
+    from pulse_registry.store import Store
+
+_READ_BYTES: Final = 8 << 20
+"""Of an object at once: memory takes so many for each thread, however large objects are."""
+_BATCH: Final = 256
+
+
+class RunAudit:
+    """Audits one run; for one thread at a time.
+
+    Attributes:
+        run: its name.
+        log: the audit of its log.
+        objects, nbytes: objects that live versions need, and their size, once the audit is over.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        threads: Callable[[int, str], Executor],
+        guard: Callable[[], Guard | None] = lambda: None,
+    ) -> None:
+        """Prepare; no I/O yet. The arguments, and what it raises, are those of `LogAudit`."""
+        self.run = run
+        self.log = LogAudit(store, run, threads, guard)
+        self.objects = self.nbytes = 0
+        self._store, self._threads = store, threads
+
+    @property
+    def versions(self) -> int:
+        """How many versions are live."""
+        return len(_live(self.log.state))
+
+    def defects(self, *, contents: bool) -> Iterator[Defect]:
+        """Look at everything, and yield what is wrong as it is found.
+
+        Of a run that others go on with meanwhile, what has been retired since is no defect.
+
+        Args:
+            contents: read every object and check its size and hash; False only lists whether it is there.
+
+        Raises:
+            AccessDenied, StoreUnavailable: the store can't be read.
+        """
+        yield from self.log.defects()
+        state = self.log.state
+        yield from self._layouts(state)
+        needed = _needed(state)
+        self.objects, self.nbytes = len(needed), sum(item.size for item in needed.values())
+        for found in self._contents(needed.values()) if contents else self._unlisted(needed):
+            if _is_needed(self.log.renew(), found.key):
+                yield found
+
+    def _layouts(self, state: RunState) -> Iterator[Defect]:
+        for layout_id in sorted({entry.layout for entry in _live(state)}):
+            try:
+                fetch_layout(self._store, layout_id)
+            except (NotFound, CorruptObject, UnsupportedFormat) as error:
+                yield Defect.of(keys.layout_key(layout_id), error)
+
+    def _unlisted(self, needed: dict[str, ObjectRef]) -> Iterator[Defect]:
+        left = set(needed)
+        for key in self._store.list(keys.OBJECTS):
+            left.discard(key)
+        for key in sorted(left):
+            try:
+                if not self._store.exists(key):
+                    yield _missing(needed[key])
+            except CorruptObject as error:
+                yield Defect.of(key, error, _remedy(needed[key]))
+
+    def _contents(self, items: Iterable[ObjectRef]) -> Iterator[Defect]:
+        waiting = iter(items)
+        with self._threads(THREADS, "pulse-audit") as pool:
+            while batch := [*islice(waiting, _BATCH)]:
+                for found in ParallelMap(pool)(self._content, batch):
+                    if found is not None:
+                        yield found
+
+    def _content(self, item: ObjectRef) -> Defect | None:
+        def check(digest: bytes) -> None:
+            if digest.hex() != item.blake3:
+                raise CorruptObject(f"its BLAKE3 is {digest.hex()}, {item.blake3} was committed")
+
+        try:
+            checked(lambda: self._digest(item), check)
+        except NotFound:
+            return _missing(item)
+        except CorruptObject as error:
+            return Defect.of(item.key, error, _remedy(item))
+        return None
+
+    def _digest(self, item: ObjectRef) -> bytes:
+        size = self._store.size(item.key)
+        if size != item.size:
+            raise CorruptObject(f"it has {size:,} bytes, {item.size:,} were committed")
+        hasher = large_hasher(0)  # in one thread: there are as many of these as read
+        for start in range(0, size, _READ_BYTES):
+            hasher.update(self._store.get(item.key, (start, min(start + _READ_BYTES, size))))
+        return hasher.digest()
+
+
+def audited_runs(store: Store) -> Iterator[str]:
+    """Iterate over the runs of a root, as `list_runs` does, without what an examination of the store left behind."""
+    return (run for run in list_runs(store) if not run.startswith(PREFIX))
+
+
+def _live(state: RunState) -> list[VersionEntry]:
+    return [entry for entry in state.versions if not state.is_retired(entry.version)]
+
+
+def _needed(state: RunState) -> dict[str, ObjectRef]:
+    """Return the objects that lead to live versions, by key; not those between versions of which one was retired."""
+    patches = (
+        patch.object for patch in state.patches if not (state.is_retired(patch.base) or state.is_retired(patch.target))
+    )
+    frames = (
+        item
+        for keyframe in state.keyframes
+        if not state.is_retired(keyframe.version)
+        for item in (keyframe.index, *keyframe.shards)
+    )
+    return {item.key: item for item in (*patches, *frames)}
+
+
+def _is_needed(state: RunState, key: str) -> bool:
+    return state.is_live(key) and not any(map(state.is_retired, keys.versions_of(key)))
+
+
+def _missing(item: ObjectRef) -> Defect:
+    return Defect(item.key, DefectKind.MISSING, "it is not there", _remedy(item))
+
+
+def _remedy(item: ObjectRef) -> str:
+    return f"{RESTORE}: {item.size:,} bytes of BLAKE3 {item.blake3}"

@@ -1,0 +1,130 @@
+"""Changes of cells: what a diff finds, what a patch says, and how the two become one another.
+
+A *delta* is (index, distance): it needs no base, adds up along a chain, and negates. A *change* is (index, old, new):
+a delta met with the cells it starts from; storing ``new`` applies it, storing ``old`` undoes it, both idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from pulse_kernels import Backend, Cells, Index
+from pulse_kernels.finite import first_not_finite
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Group
+from pulse_registry.weights.digest import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Distances at strictly increasing group-local indices, none zero."""
+
+    index: Index
+    distance: Cells
+
+    def __neg__(self) -> Delta:
+        return Delta(self.index, (~self.distance) + self.distance.dtype.type(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Old and new cells of one group at strictly increasing group-local indices; old and new differ everywhere."""
+
+    group: Group
+    index: Index
+    old: Cells
+    new: Cells
+    _sums: list[tuple[Digest, Digest]] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.index.nbytes + self.old.nbytes + self.new.nbytes
+
+    def delta(self, backend: Backend) -> Delta:
+        """Return the change without its base."""
+        return Delta(self.index, backend.distance(self.old, self.new, self.group.cell_type))
+
+    def sums(self, backend: Backend) -> tuple[Digest, Digest]:
+        """Return the sums of h over the old and over the new cells; computed once."""
+        if not self._sums:
+            start = self.group.start
+            old, new = (Digest(*backend.digest_sparse(self.index, cells, start)) for cells in (self.old, self.new))
+            self._sums.append((old, new))
+        return self._sums[0]
+
+    def apply(self, backend: Backend, weights: Weights) -> None:
+        """Store the new cells."""
+        weights.scatter(backend, self.group, self.index, self.new)
+
+    def apply_to(self, backend: Backend, cells: Cells) -> None:
+        """Store the new cells in a copy of the group's cells."""
+        backend.scatter(cells, self.index, self.new)
+
+    def undo_in(self, backend: Backend, cells: Cells) -> None:
+        """Store the old cells in a copy of the group's cells."""
+        backend.scatter(cells, self.index, self.old)
+
+    def undo(self, backend: Backend, weights: Weights) -> None:
+        """Store the old cells."""
+        weights.scatter(backend, self.group, self.index, self.old)
+
+
+class Changes(Protocol):
+    """What a pull changes of some weights, or took back of them: in the memory of their device, and without them."""
+
+    @property
+    def changed(self) -> int:
+        """Cells that differ."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        ...
+
+    def not_finite(self) -> int | None:
+        """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostChanges:
+    """Changes in host memory: one a changed group, in group order."""
+
+    groups: tuple[Change, ...] = ()
+
+    @property
+    def changed(self) -> int:
+        """Cells that differ."""
+        return sum(len(change.index) for change in self.groups)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(change.nbytes for change in self.groups)
+
+    def not_finite(self) -> int | None:
+        """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
+        for change in self.groups:
+            place = first_not_finite(change.new, change.group.cell_type)
+            if place is not None:
+                return change.group.start + int(change.index[place])
+        return None
+
+
+def join(backend: Backend, deltas: Iterable[Delta], group: Group) -> Delta:
+    """Join the deltas of a chain into one, pairwise, so that k of them cost O(total log k)."""
+    level = list(deltas)
+    if not level:
+        return Delta(np.empty(0, np.uint32), np.empty(0, group.cell_type.dtype))
+    while len(level) > 1:
+        joined = []
+        for first, second in zip(level[::2], level[1::2], strict=False):
+            joined.append(Delta(*backend.merge((first.index, first.distance), (second.index, second.distance))))
+        level = joined + level[len(level) // 2 * 2 :]
+    return level[0]

@@ -1,7 +1,0 @@
-"""Retention: which versions of a run are kept, and how the rest leaves the store. Docs: docs/operations.md."""
-
-from pulse_registry.gc.collector import Collected, Collector
-from pulse_registry.gc.plan import Plan, plan_gc
-from pulse_registry.gc.policy import Policy
-
-__all__ = ["Collected", "Collector", "Plan", "Policy", "plan_gc"]

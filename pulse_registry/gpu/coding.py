@@ -1,0 +1,54 @@
+"""Coding what changed on a device: patches' groups, the same bytes as those that a model in host memory gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from blake3 import blake3
+
+from pulse_kernels import CoderName
+from pulse_kernels.gpu.changes import Changes
+from pulse_kernels.gpu.coding.encode import encode_changes
+from pulse_kernels.gpu.tiling import Sheet
+from pulse_registry.format.patch import Coded, CoderChoice, Entry, class_pays
+from pulse_registry.gpu.stream import Lane
+from pulse_registry.gpu.tile_table import Part
+from pulse_registry.weights.digest import Digest
+
+
+def code_part(
+    lane: Lane,
+    part: Part,
+    changes: Changes,
+    sums: Sequence[tuple[Digest, Digest]],
+    base: Sheet,
+    coder: CoderChoice,
+) -> Iterator[Coded]:
+    """Code what changes in a part; yield its groups in order.
+
+    Args:
+        lane: to work on.
+        part: whose groups these are.
+        changes: of its cells.
+        sums: of h over each group's old and new cells.
+        base: the old cells; read until the first group is yielded.
+        coder: ``auto`` takes for each group the smaller one, where the difference is worth the time; where it is for no
+            group, ``class`` is not coded. Only what is taken comes to host memory.
+    """
+    counts = np.diff(changes.host_offsets)
+    changed = np.flatnonzero(counts).tolist()
+    first: CoderName = "class" if coder == "class" else "gap"
+    names = dict.fromkeys(changed, first)
+    with lane.work():
+        made = {first: encode_changes(changes, first, base)}
+        pays = [n for n in changed if coder == "auto" and class_pays(part.groups[n].cells, made["gap"].size(n))]
+        if pays:
+            made["class"] = encode_changes(changes, "class", base)
+            names |= {n: "class" for n in pays if made["class"].size(n) < made["gap"].size(n)}
+        data = {name: lane.download(made[name].data).numpy() for name in set(names.values())}
+    for number in changed:
+        group, count, name = part.groups[number], int(counts[number]), names[number]
+        begin, end = (int(at) for at in made[name].offsets[number : number + 2])
+        coded = data[name][begin:end].tobytes()
+        yield Coded(Entry(group.number, count, len(coded), name, blake3(coded).digest(), *sums[number]), coded)

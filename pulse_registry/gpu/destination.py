@@ -1,0 +1,258 @@
+"""Weights on a device as the target of a pull: coded groups go up, and all else happens there.
+
+One leg is decoded against the live weights, which are only read, while the rest of it is still coming. A longer chain
+is walked batch by batch in a copy of some groups, which then is compared with the live weights: so it takes no more
+memory than a batch, however long it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+
+import torch
+
+from pulse_kernels import Cells, CodecError, CoderName, RankError
+from pulse_kernels.gpu import apply
+from pulse_kernels.gpu.changes import Changes as Changed
+from pulse_kernels.gpu.changes import no_cells
+from pulse_kernels.gpu.coding.decode import decode_changes
+from pulse_kernels.gpu.diff import diff
+from pulse_kernels.gpu.merge import merge
+from pulse_kernels.gpu.tiling import Sheet
+from pulse_registry.errors import BaseMismatch, CorruptObject
+from pulse_registry.format.change import Changes
+from pulse_registry.gpu.changes import Collected, DeviceChanges, cut, reversed_, sums_of
+from pulse_registry.gpu.group_batches import Arrival, Arrived
+from pulse_registry.gpu.stream import Lane
+from pulse_registry.gpu.stream_order import Memory
+from pulse_registry.gpu.tile_table import Part, cells_in_place, parts_of, spans_of, total
+from pulse_registry.pull.destination import Source, wrong_base
+from pulse_registry.pull.fetch import Map
+from pulse_registry.store.verified_read import about
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.model import View
+
+DECODED_BYTES = 1 << 30
+"""Cells whose changes are decoded at a time: what that takes beside the changes is under 1 % of a model of 16 GB."""
+WALKED_BYTES = 256 << 20
+"""Cells that a chain of several legs is walked in at a time; the copy takes as much memory."""
+
+
+class DeviceTarget:
+    """Weights on a device; see ``Target``."""
+
+    def __init__(self, geometry: Geometry, cells: Sequence[torch.Tensor], lane: Lane) -> None:
+        """Take contiguous tensors in layout order, and the lane to read them on."""
+        self.geometry = geometry
+        self._cells = cells
+        self._lane = lane
+        self._memory = Memory(lane.device, cells)
+        self._parts = parts_of(geometry, lane.device)
+        with lane.work():
+            self._sheets = [self._over(part) for part in self._parts]
+
+    @classmethod
+    def into(cls, geometry: Geometry, views: Mapping[str, View], device: torch.device) -> DeviceTarget:
+        """Take a worker's tensors, which are those of the layout, as the place to write.
+
+        Raises:
+            InvalidModel: a tensor can't be written in place.
+        """
+        return cls(geometry, cells_in_place(geometry, views), Lane(device))
+
+    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[DeviceChanges, Digest]:
+        """Decode and join all legs on a lane beside the model; see ``Target.join``."""
+        if not sources:
+            return DeviceChanges((), self._lane), Digest()
+        arrival = Arrival(sources, fetchers, timeline)
+        follow = self._stepped if len(sources) == 1 else self._walked
+        with closing(arrival), self._lane.work(after_caller=True), self._memory.read():
+            for source in sources:
+                if isinstance(source.step, DeviceChanges):
+                    self._take_in(source.step)
+            found = [follow(part, sources, arrival, timeline) for part in self._parts]
+        timeline.note("verify", timeline.clock())
+        changes = DeviceChanges(tuple(changes for changes, _ in found), self._lane)
+        return changes, sum((delta for _, delta in found), Digest())
+
+    def apply(self, changes: Changes) -> None:
+        """Store the new cells: one launch a cell width, on the caller's stream."""
+        self._store(changes, apply.scatter)
+
+    def undo(self, changes: Changes) -> None:
+        """Store the old cells: one launch a cell width, on the caller's stream."""
+        self._store(changes, apply.undo)
+
+    def read(self, group: Group) -> Cells:
+        """Return a copy of a group's cells, in host memory."""
+        with self._lane.work(after_caller=True), self._memory.read():
+            cells = self._lane.download(torch.cat(spans_of(group, self._cells)))
+        return cells.numpy().view(group.cell_type.dtype)
+
+    def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
+        """Store all cells, through pinned memory; waits for the device at the end, and now and then."""
+
+        def store(group: Group) -> None:
+            cells = cells_of(group)
+            host = torch.from_numpy(cells.view(f"i{cells.itemsize}" if cells.itemsize > 1 else "u1"))
+            with self._lane.work():
+                self._lane.upload(host, spans_of(group, self._cells))
+
+        with self._lane.work(after_caller=True), self._memory.written():
+            list(map_(store, self.geometry.groups))
+        self._lane.wait()
+
+    def digest(self) -> Digest:
+        """Return the state digest by a full pass."""
+        with self._lane.work(after_caller=True), self._memory.read():
+            return total(self._sheets)
+
+    def _over(self, part: Part) -> Sheet:
+        """Lay a part's tiles over the cells, on the lane."""
+        self._lane.keep(part.tiles.tables)
+        return part.tiles.over(self._cells)
+
+    def _take_in(self, changes: DeviceChanges) -> None:
+        """Let the lane read changes that another one made."""
+        self._lane.follow(changes.lane)
+        self._lane.keep(tensor for part in changes.parts for tensor in part.tensors)
+
+    def _store(self, changes: Changes, store: Callable[[Sheet, Changed], None]) -> None:
+        if not isinstance(changes, DeviceChanges):
+            raise TypeError(f"{type(changes).__name__} are changes of other weights than those on a device")
+        with self._lane.callers(), changes.lane.callers(), self._memory.written():
+            for sheet, part in zip(self._sheets, changes.parts, strict=False):  # no parts where nothing changes
+                store(sheet, part)
+
+    def _stepped(
+        self, whole: Part, sources: Sequence[Source], arrival: Arrival, timeline: Timeline
+    ) -> tuple[Changed, Digest]:
+        """Decode one leg against the live weights, batch by batch as it comes."""
+        source, digest = sources[0], Digest()
+        batches = whole.batches(DECODED_BYTES)
+        collected = Collected(whole, _most(whole, source) if len(batches) > 1 else 0)
+        for part in batches:
+            coded, began = arrival.of(part), timeline.clock()
+            base = self._over(part)
+            step, delta = self._step(whole, part, base, source, coded.get(0, {}))
+            digest += delta
+            timeline.note("decode", began, nbytes=_size(coded))
+            if part is whole:
+                return step, digest
+            collected.add(step)
+        return collected.changes(), digest
+
+    def _walked(
+        self, whole: Part, sources: Sequence[Source], arrival: Arrival, timeline: Timeline
+    ) -> tuple[Changed, Digest]:
+        """Follow a chain in copies of the cells, batch by batch; return where it leads away from the live ones."""
+        digest = Digest()
+        collected = Collected(whole, max(_most(whole, source) for source in sources))
+        for part in whole.batches(WALKED_BYTES):
+            coded, began = arrival.of(part), timeline.clock()
+            copy = part.tiles.packed(no_cells(part.tiles, int(part.tiles.group_cells.sum())))
+            live = self._over(part)
+            apply.copy(live, copy)
+            for number, source in enumerate(sources):
+                step, delta = self._step(whole, part, copy, source, coded.get(number, {}))
+                apply.scatter(copy, step)
+                digest += delta
+            collected.add(diff(copy, live))
+            timeline.note("decode", began, nbytes=_size(coded))
+        return collected.changes(), digest
+
+    def _step(
+        self, whole: Part, part: Part, base: Sheet, source: Source, coded: Mapping[int, memoryview]
+    ) -> tuple[Changed, Digest]:
+        """Return what one leg changes of a part's cells, checked at each of them, and what that adds to the digest."""
+        if source.patch is not None:
+            step = self._decoded(part, base, source, coded)
+        elif isinstance(source.step, DeviceChanges):
+            step = self._taken_back(part, base, cut(_of_part(source.step, whole), whole, part))
+        else:
+            raise TypeError(f"{type(source.step).__name__} are changes of other weights than those on a device")
+        digest = Digest()
+        for group, (old, new) in zip(part.groups, sums_of(step), strict=True):
+            if source.patch is not None and (entry := source.patch.entries.get(group.number)) is not None:
+                expected = (entry.old_sum, entry.new_sum)[:: -1 if source.leg.kind == "inverse" else 1]
+                if (old, new) != expected:
+                    raise wrong_base(self.geometry, group, source.leg.base)
+            digest += new - old
+        return step, digest
+
+    def _decoded(self, part: Part, base: Sheet, source: Source, coded: Mapping[int, memoryview]) -> Changed:
+        steps = [self._decoded_as(part, base, source, coded, name) for name in _coders(part, source)]
+        return merge(*steps) if len(steps) == 2 else steps[0]
+
+    def _decoded_as(
+        self, part: Part, base: Sheet, source: Source, coded: Mapping[int, memoryview], coder: CoderName
+    ) -> Changed:
+        """Decode the groups of one coder, and meet them with the cells that they move."""
+        patch = source.patch
+        if patch is None:
+            raise TypeError("a leg without a patch is not decoded")
+        tiles, key = part.tiles, patch.ref.object.key
+        of_coder = [
+            (entry.changed, coded[group.number])
+            if (entry := patch.entries.get(group.number)) is not None and entry.coder == coder
+            else (0, b"")
+            for group in part.groups
+        ]
+        with about(key):
+            try:
+                moves = decode_changes(tiles, coder, [n for n, _ in of_coder], [data for _, data in of_coder], base)
+            except RankError as error:
+                raise BaseMismatch(
+                    f"{key}: coded against other weights than version {patch.ref.base}: {error}"
+                ) from error
+            except CodecError as error:
+                raise CorruptObject(f"{key}: {error}") from error
+        offsets = apply.locate(tiles, moves.index, moves.group_offsets)
+        old = apply.gather(base, offsets, moves.index)
+        distance = -moves.distance if source.leg.kind == "inverse" else moves.distance
+        new = apply.move(tiles, offsets, old, distance)
+        return Changed(tiles, moves.index, old, new, offsets, moves.group_offsets, moves.host_offsets)
+
+    def _taken_back(self, part: Part, base: Sheet, step: Changed) -> Changed:
+        """Return the way back of a step that was applied to these weights, if they still are what it made them."""
+        if len(step):
+            found = apply.gather(base, step.tile_offsets, step.index)
+            wrong = torch.nonzero(found != step.new)[:1].flatten().tolist()
+            if wrong:
+                number = int((step.host_offsets <= wrong[0]).sum()) - 1
+                raise wrong_base(self.geometry, part.groups[number], None)
+        return reversed_(step)
+
+
+def _coders(part: Part, source: Source) -> tuple[CoderName, ...]:
+    """Return the coders of a patch's groups in a part; one, where it has none."""
+    entries = {} if source.patch is None else source.patch.entries
+    found = {entries[group.number].coder for group in part.groups if group.number in entries}
+    return tuple(name for name in ("gap", "class") if name in found) or ("gap",)
+
+
+def _most(part: Part, source: Source) -> int:
+    """Return how many cells of a part a leg changes."""
+    if source.patch is not None:
+        entries = source.patch.entries
+        return sum(entries[group.number].changed for group in part.groups if group.number in entries)
+    return len(_of_part(source.step, part)) if isinstance(source.step, DeviceChanges) else 0
+
+
+def _size(coded: Arrived) -> int:
+    return sum(len(data) for groups in coded.values() for data in groups.values())
+
+
+def _of_part(changes: DeviceChanges, part: Part) -> Changed:
+    for found in changes.parts:
+        if found.tiles.width == part.tiles.width:
+            return found
+    tiles = part.tiles
+    nothing, none = torch.zeros(tiles.groups + 1, dtype=torch.int64, device=tiles.device), no_cells(tiles, 0)
+    offsets = torch.zeros(len(tiles) + 1, dtype=torch.int64, device=tiles.device)
+    index = torch.empty(0, dtype=torch.int32, device=tiles.device)
+    return Changed(tiles, index, none, none, offsets, nothing, nothing.cpu().numpy())

@@ -1,0 +1,220 @@
+"""The shadow of a model on a device: diffed, coded and moved on there.
+
+The trainer waits for the diff. Coding needs the cells as they were, so that the shadow moves on behind it, on a lane of
+its own; whatever needs the cells before that waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, replace
+
+import torch
+
+from pulse_kernels import Cells
+from pulse_kernels.gpu import apply
+from pulse_kernels.gpu.changes import Changes
+from pulse_kernels.gpu.diff import diff
+from pulse_kernels.gpu.tiling import Sheet
+from pulse_registry.format.patch import Coded, CoderChoice
+from pulse_registry.gpu.changes import DeviceChanges, sums_of
+from pulse_registry.gpu.coding import code_part
+from pulse_registry.gpu.shadow_storage import Home, Resident, Streamed
+from pulse_registry.gpu.stream import Lane
+from pulse_registry.gpu.stream_order import Memory
+from pulse_registry.gpu.tile_table import live_cells, total
+from pulse_registry.pull.destination import HostTarget, Target
+from pulse_registry.runtime.placement import ShadowPlace
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.model import View
+
+Sums = list[tuple[Digest, Digest]]
+
+
+@dataclass(slots=True)
+class DeviceAdvance:
+    """An advance whose groups are coded on the device."""
+
+    version: int
+    digest: Digest
+    _coding: Future[list[Coded]]
+
+    def coded(self) -> Iterator[Coded]:
+        """Yield each group that changed, in group order."""
+        yield from self._coding.result()
+
+    def stop(self) -> None:
+        """Nothing to give up: the coding has begun, and the shadow moves on behind it."""
+
+
+class DeviceShadow:
+    """A shadow whose cells are diffed and coded on a device; see ``Shadow``."""
+
+    def __init__(self, geometry: Geometry, home: Home, lane: Lane, pool: Executor) -> None:
+        """Take a home whose cells are to be filled through ``target`` or ``take``, before ``resume``."""
+        self.geometry = geometry
+        self.version = -1
+        self.digest = Digest()
+        self._home = home
+        self._lane = lane
+        self._pool = pool
+        self._lock = threading.RLock()
+        self._pending: list[tuple[int, Digest, DeviceChanges]] = []  # versions on their way, each with what it changes
+        self._coding: Future[list[Coded]] | None = None
+        self._live: tuple[tuple[object, ...], list[Sheet]] = ((), [])
+
+    def take(self, views: Mapping[str, View]) -> None:
+        """Copy live tensors, rounded where the layout says so."""
+        with self._lock, self._lane.work(after_caller=True), self._live_memory(views).read():
+            digest = Digest()
+            for number, live in enumerate(self._over(views)):
+                with self._home.lent(number, write=True) as sheet:
+                    apply.copy(live, sheet)
+                    digest += total([sheet])
+            self.digest = digest
+
+    def target(self) -> Target:
+        """Return the cells as what a pull changes; see ``Shadow.target``."""
+        with self._lock:
+            self._settled()
+            return self._home.target()
+
+    def resume(self, version: int, digest: Digest) -> None:
+        """Stand for a version that ``target`` was brought to."""
+        self.version, self.digest = version, digest
+
+    def advance(self, views: Mapping[str, View], coder: CoderChoice, timeline: Timeline) -> DeviceAdvance:
+        """Diff live tensors against the shadow; see ``Shadow.advance``."""
+        with self._lock:
+            self._settled()
+            began, version, changes = timeline.clock(), self.version + 1, []
+            with self._lane.work(after_caller=True), self._live_memory(views).read():
+                for number, live in enumerate(self._over(views)):
+                    with self._home.lent(number) as base:
+                        changes.append(diff(live, base))
+                sums = [sums_of(window) for window in changes]
+            timeline.note("diff", began, nbytes=self.geometry.nbytes)
+            digest = self.digest + sum((new - old for window in sums for old, new in window), Digest())
+            self._coding = self._pool.submit(self._code, changes, sums, coder, timeline)
+            self._pending.append((version, self.digest, DeviceChanges(tuple(changes), self._lane)))
+            self.version, self.digest = version, digest
+            return DeviceAdvance(version, digest, self._coding)
+
+    def settle(self, version: int) -> None:
+        """Forget the way back from a version: it is committed."""
+        with self._lock:
+            self._pending = [entry for entry in self._pending if entry[0] > version]
+
+    def revert(self, version: int) -> None:
+        """Take back ``version`` and all after it."""
+        with self._lock:
+            self._settled()
+            while self._pending and self._pending[-1][0] >= version:
+                number, self.digest, changes = self._pending.pop()
+                self.version = number - 1
+                self._store(changes.parts, apply.undo)
+
+    def changes_of(self, version: int) -> DeviceChanges:
+        """Return what ``version``, which is on its way, changed of the one before."""
+        with self._lock:
+            return next(changes for number, _, changes in self._pending if number == version)
+
+    def cells_at(self, version: int, group: Group) -> Cells:
+        """Return a copy of a group's cells as they are in ``version``, which is the newest committed or later."""
+        with self._lock:
+            self._settled()
+            window, number = self._place(group)
+            with self._lane.work():
+                cells = self._home.read(group)
+                for later, _, pending in reversed(self._pending):
+                    if later > version:
+                        changes = pending.parts[window]
+                        begin, end = (int(at) for at in changes.host_offsets[number : number + 2])
+                        where = changes.index[begin:end].to(cells.device, torch.int64)
+                        cells[where] = changes.old[begin:end].to(cells.device)
+                return self._lane.download(cells).numpy().view(group.cell_type.dtype)
+
+    def digest_at(self, version: int) -> Digest:
+        """Return the digest of the cells that ``cells_at`` gives."""
+        with self._lock:
+            return next((before for number, before, _ in self._pending if number > version), self.digest)
+
+    def _code(self, changes: list[Changes], sums: list[Sums], coder: CoderChoice, timeline: Timeline) -> list[Coded]:
+        began, found, moved = timeline.clock(), list[Coded](), 0
+        try:
+            for number, window in enumerate(self._home.windows):
+                if len(changes[number]):
+                    with self._lane.work(), self._home.lent(number, write=True) as base:
+                        found += code_part(self._lane, window, changes[number], sums[number], base, coder)
+                        apply.scatter(base, changes[number])
+                moved = number + 1
+        finally:
+            # The shadow moves on whatever becomes of the coding: its version says that it has.
+            self._store(changes, apply.scatter, moved)
+        timeline.note("code", began, nbytes=sum(len(coded.data) for coded in found))
+        return sorted(found, key=lambda coded: coded.entry.group)
+
+    def _store(self, changes: Sequence[Changes], store: Callable[[Sheet, Changes], None], first: int = 0) -> None:
+        """Store the old or the new cells of the windows from number ``first`` on."""
+        for number in range(first, len(changes)):
+            if len(changes[number]):
+                with self._lane.work(), self._home.lent(number, write=True) as sheet:
+                    store(sheet, changes[number])
+
+    def _settled(self) -> None:
+        """Wait until the cells are those of the newest version."""
+        if self._coding is not None:
+            self._coding.exception()  # its reader raises it
+            self._coding = None
+
+    def _live_memory(self, views: Mapping[str, View]) -> Memory:
+        return Memory(self._lane.device, [view.tensor for view in views.values()])
+
+    def _over(self, views: Mapping[str, View]) -> list[Sheet]:
+        """Lay the windows' tiles over live tensors; addresses that did not move are not uploaded again."""
+        key = tuple(views[tensor.name].identity for tensor in self.geometry.layout.tensors)
+        if key != self._live[0]:
+            tensors = live_cells(self.geometry, views, self._lane.device)
+            sheets = [window.tiles.over(tensors) for window in self._home.windows]
+            if any(tensor.data_ptr() != identity[0] for tensor, identity in zip(tensors, key, strict=True)):
+                return sheets  # of copies
+            # Without the tensors: a trainer that lets go of its model gets the memory back.
+            self._live = key, [replace(sheet, tensors=()) for sheet in sheets]
+        return self._live[1]
+
+    def _place(self, group: Group) -> tuple[int, int]:
+        """Return a group's window and its number there."""
+        for window, part in enumerate(self._home.windows):
+            for number, found in enumerate(part.groups):
+                if found.number == group.number:
+                    return window, number
+        raise LookupError(f"group {group.number} is not of this layout")
+
+
+def empty_device_shadow(
+    geometry: Geometry, device: torch.device, pool: Executor, host: Callable[[Weights], HostTarget], place: ShadowPlace
+) -> DeviceShadow:
+    """Make a shadow that holds nothing yet, in device memory or streamed from pinned host memory.
+
+    Args:
+        geometry: of the layout.
+        device: of the model.
+        pool: codes.
+        host: makes the target of weights in host memory.
+        place: where its cells stay.
+    """
+    lane = Lane(device)
+    home: Home = Resident(geometry, lane) if place == "device" else Streamed(geometry, lane, host)
+    return DeviceShadow(geometry, home, lane, pool)
+
+
+def first_device_shadow(shadow: DeviceShadow, views: Mapping[str, View], version: int) -> DeviceShadow:
+    """Copy live tensors into an empty shadow, which then stands for ``version``."""
+    shadow.take(views)
+    shadow.resume(version, shadow.digest)
+    return shadow

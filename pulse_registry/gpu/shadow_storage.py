@@ -1,0 +1,149 @@
+"""Homes: where the cells of a shadow stay, and how they come to the device to be worked on.
+
+They are worked on in windows: ``Resident`` cells are there, and a window is all groups of a cell width; ``Streamed``
+ones stay in pinned host memory and come through two buffers in turn, the next window while one is worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import torch
+
+from pulse_kernels import CELL_TYPES
+from pulse_kernels.gpu.tiling import CELL_DTYPES, Sheet
+from pulse_registry.gpu.destination import DeviceTarget
+from pulse_registry.gpu.pinned import pinned_bytes
+from pulse_registry.gpu.stream import Lane
+from pulse_registry.gpu.tile_table import Part, empty_cells, parts_of, spans_of
+from pulse_registry.pull.destination import HostTarget, Target
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+
+WINDOW_BYTES = 256 << 20
+"""Of a streamed window; two of them are on the device. Each takes a link of 55 GB/s some 5 ms."""
+
+
+class Home(Protocol):
+    """A shadow's cells.
+
+    Attributes:
+        windows: the groups of each window, in flat order within a cell width.
+    """
+
+    windows: tuple[Part, ...]
+
+    def lent(self, number: int, *, write: bool = False) -> AbstractContextManager[Sheet]:
+        """Lend a window's cells on the device, in the block's order on the lane; with ``write``, keep what it did."""
+        ...
+
+    def read(self, group: Group) -> torch.Tensor:
+        """Return a copy of a group's cells, on the device or in host memory."""
+        ...
+
+    def target(self) -> Target:
+        """Return the cells as what a pull changes."""
+        ...
+
+
+class Resident:
+    """Cells in device memory."""
+
+    def __init__(self, geometry: Geometry, lane: Lane) -> None:
+        """Allocate them."""
+        self.windows = parts_of(geometry, lane.device)
+        self._geometry = geometry
+        self._lane = lane
+        with lane.work():
+            self._cells = empty_cells(geometry, lane.device)
+            for part in self.windows:
+                lane.keep(part.tiles.tables)
+            self._sheets = [part.tiles.over(self._cells) for part in self.windows]
+
+    def lent(self, number: int, *, write: bool = False) -> AbstractContextManager[Sheet]:
+        """Lend a window; what is written stays."""
+        return nullcontext(self._sheets[number])
+
+    def read(self, group: Group) -> torch.Tensor:
+        """Return a copy of a group's cells, on the device."""
+        return torch.cat(spans_of(group, self._cells))
+
+    def target(self) -> DeviceTarget:
+        """Return the cells as what a pull changes: on this lane, which so knows of all that is done to them."""
+        return DeviceTarget(self._geometry, self._cells, self._lane)
+
+
+class Streamed:
+    """Cells in pinned host memory: a device with no room for them needs two windows."""
+
+    def __init__(self, geometry: Geometry, lane: Lane, host: Callable[[Weights], HostTarget]) -> None:
+        """Allocate them; ``host`` makes the target of weights in host memory."""
+        self.windows = tuple(w for part in parts_of(geometry, lane.device) for w in part.batches(WINDOW_BYTES))
+        self._lane = lane
+        self._copies = Lane(lane.device)
+        self._host = host
+        self._memory = pinned_bytes(geometry.nbytes, lane.device)
+        starts, at = {}, 0
+        for group in geometry.groups:
+            starts[group.number] = at
+            at += group.cells * group.cell_type.width
+        self._starts = starts
+        self._weights = Weights(geometry, _arrays(geometry, self._memory))
+        most = max((self._bytes(number)[1] for number in range(len(self.windows))), default=0)
+        with self._copies.work():
+            self._buffers = [torch.empty(most, dtype=torch.uint8, device=lane.device) for _ in range(2)]
+        lane.keep(self._buffers)
+        for window in self.windows:
+            lane.keep(window.tiles.tables)
+        self._ahead: int | None = None  # the window that the other buffer is being filled with
+
+    @contextmanager
+    def lent(self, number: int, *, write: bool = False) -> Iterator[Sheet]:
+        """Lend a window from one of the buffers, while the next one comes into the other."""
+        begin, size = self._bytes(number)
+        buffer = self._buffers[number % 2][:size]
+        if self._ahead != number:
+            self._fetch(number)
+        self._lane.follow(self._copies)
+        self._ahead = None
+        if number + 1 < len(self.windows):
+            self._fetch(number + 1)
+            self._ahead = number + 1
+        tiles = self.windows[number].tiles
+        yield tiles.packed(buffer.view(CELL_DTYPES[tiles.width]))
+        if write:
+            self._memory[begin : begin + size].copy_(buffer, non_blocking=True)
+            self._lane.wait()
+
+    def read(self, group: Group) -> torch.Tensor:
+        """Return a copy of a group's cells, in host memory."""
+        begin, dtype = self._starts[group.number], CELL_DTYPES[group.cell_type.width]
+        return self._memory[begin : begin + group.cells * group.cell_type.width].clone().view(dtype)
+
+    def target(self) -> HostTarget:
+        """Return the cells as what a pull changes, in host memory."""
+        self._ahead = None
+        return self._host(self._weights)
+
+    def _bytes(self, number: int) -> tuple[int, int]:
+        """Return where a window begins in memory, and how many bytes it has."""
+        groups = self.windows[number].groups
+        return self._starts[groups[0].number], sum(g.cells * g.cell_type.width for g in groups)
+
+    def _fetch(self, number: int) -> None:
+        begin, size = self._bytes(number)
+        self._copies.follow(self._lane)  # behind all that used the buffer before
+        with self._copies.work():
+            self._buffers[number % 2][:size].copy_(self._memory[begin : begin + size], non_blocking=True)
+
+
+def _arrays(geometry: Geometry, memory: torch.Tensor) -> list[Any]:
+    """Return the tensors of a layout as arrays over memory that has the flat cell space, group by group."""
+    data, at, arrays = memory.numpy(), 0, []
+    for number, tensor in enumerate(geometry.layout.tensors):
+        size = geometry.tensor_bytes(number)
+        arrays.append(data[at : at + size].view(CELL_TYPES[tensor.dtype].dtype).reshape(tensor.shape))
+        at += size
+    return arrays

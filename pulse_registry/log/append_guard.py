@@ -1,0 +1,207 @@
+"""Admits records that somebody else made: checks all that can be checked, then creates the record at its number.
+
+A writer that holds no key of the bucket sends its records here, sealed as they are to be stored.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pulse_registry.errors import (
+    AlreadyExists,
+    Conflict,
+    Fenced,
+    InvalidArgument,
+    NotFound,
+    StoreUnavailable,
+    Untrusted,
+)
+from pulse_registry.format import keys
+from pulse_registry.log.documents import RECORD, read_document
+from pulse_registry.log.reader import LogReader
+from pulse_registry.log.rules import is_void, objects_of, violation
+from pulse_registry.log.snapshotter import LogKeeper
+from pulse_registry.log.state import RunState
+from pulse_registry.store.wrappers.retry import retrying_at_most
+from pulse_schemas import (
+    AttachRecord,
+    CommitRecord,
+    EpochRecord,
+    ObjectRef,
+    Record,
+    SchemaError,
+    open_sealed,
+    unseal_record,
+)
+
+if TYPE_CHECKING:
+    from pulse_registry.store import Store
+
+LONGEST_LEAP: Final = 2**32
+"""From one epoch to the next: seconds since 1970 would do for epochs."""
+
+
+class Map(Protocol):
+    """What `map` does, in order or in parallel."""
+
+    def __call__(
+        self, function: Callable[[ObjectRef], str | None], items: Iterable[ObjectRef], /
+    ) -> Iterator[str | None]:
+        """Call the function on each item; results in order."""
+        ...
+
+
+class Admission:
+    """Appends records to one run's log for others; safe to share between threads.
+
+    One record is admitted at a time. So even over a store whose conditional put lets several writers win, each number
+    has one record, as long as all writers of the run come through this one object.
+    """
+
+    def __init__(self, store: Store, run: str, reader: LogReader, keeper: LogKeeper, *, each: Map = map) -> None:
+        """Prepare to admit; no I/O yet.
+
+        Args:
+            store: the store, scoped to the run's prefix.
+            run: the run's name.
+            reader: reads the same run; it is kept up to date with what is appended.
+            keeper: keeps the run's snapshots and its hint.
+            each: how to look at the objects that a record names: `map`, or a parallel one.
+        """
+        self._store = store
+        self._run = run
+        self._reader = reader
+        self._keeper = keeper
+        self._each = each
+        self._lock = threading.Lock()
+        self._looked = False
+
+    def admit(self, sealed: bytes) -> Record:
+        """Append a sealed record to the log, byte for byte; return it. Idempotent: to send it again is no error.
+
+        Raises:
+            InvalidArgument: it is no sealed record of this run, breaks a rule of the log, names an object or a
+                layout that is not there as it says, is not signed on a run that is, or, where keys are pinned, not by
+                one that may. Nothing was written.
+            AlreadyExists: another record has its number: read that one, and go on.
+            Conflict: its number is further on than the next.
+            Fenced: a newer writer began its term; this one must stop.
+            CorruptObject, Untrusted, UnsupportedFormat: the log can't be read, or a record of it is missing.
+            StoreUnavailable: the store failed; send the same record again. It may have landed, or land yet.
+        """
+        record = self._read(sealed)
+        with self._lock:
+            state = self._reader.refresh()
+            if record.seq <= state.seq:
+                self._check_same(record, sealed)
+                return record
+            if not self._looked:
+                state = self._reader.check_end()  # so that nobody fills a gap
+                self._looked = True
+            self._check_next(state, record)
+            self._check_signed(record, sealed)
+            self._check_named(state, record)
+            self._create(record, sealed)
+            self._reader.accept(sealed)
+        self._keeper.appended(record)
+        return record
+
+    def _read(self, sealed: bytes) -> Record:
+        if len(sealed) > RECORD:
+            raise InvalidArgument(f"run {self._run!r}: a record has at most {RECORD:,} bytes, and this {len(sealed):,}")
+        try:
+            record = unseal_record(sealed)
+        except SchemaError as error:
+            raise InvalidArgument(f"run {self._run!r}: this is no sealed record: {error}") from error
+        if record.run != self._run:
+            raise InvalidArgument(f"run {self._run!r}: the record belongs to run {record.run!r}")
+        if self._reader.guard is not None:
+            try:
+                self._reader.guard.check_signature(record, sealed)
+            except Untrusted as error:
+                raise InvalidArgument(str(error)) from error
+        return record
+
+    def _check_same(self, record: Record, sealed: bytes) -> None:
+        if read_document(self._store, keys.record_key(record.seq)) != sealed:
+            raise AlreadyExists(f"run {self._run!r}: another record is number {record.seq} already: read it and go on")
+
+    def _check_next(self, state: RunState, record: Record) -> None:
+        if record.seq > state.seq + 1:
+            raise Conflict(
+                f"run {self._run!r}: record {record.seq} can't be appended: the newest is {state.seq}: read the log"
+            )
+        wrong = violation(state, record) or _leap(state, record)
+        if wrong is not None:
+            raise InvalidArgument(f"run {self._run!r}: record {record.seq} is not valid: {wrong}")
+        if is_void(state, record):
+            raise Fenced(
+                f"run {self._run!r}: a newer writer began epoch {state.epoch}; this one, of epoch {record.epoch}, "
+                "must stop"
+            )
+
+    def _check_signed(self, record: Record, sealed: bytes) -> None:
+        """Check that a run whose record 0 is signed gets no record that is not: readers that pin keys would be lost.
+
+        Which key it is, is for those to judge who pin some.
+        """
+        if open_sealed(sealed).signature is None and (run_key := self._reader.run_key()) is not None:
+            raise InvalidArgument(
+                f"run {self._run!r}: record {record.seq} is not signed, and the run is, by {run_key}: readers that pin "
+                "keys would refuse the run from it on. Give the writer the key"
+            )
+
+    def _check_named(self, state: RunState, record: Record) -> None:
+        """Check that all that the record names is in the store."""
+        if not isinstance(record, CommitRecord | AttachRecord):
+            return
+        if isinstance(record, CommitRecord) and (state.latest is None or state.latest.layout != record.layout):
+            layout = keys.layout_key(record.layout)
+            if not self._store.exists(layout):
+                raise InvalidArgument(
+                    f"run {self._run!r}: record {record.seq} names layout {layout}, which is not there: store it first"
+                )
+        wrong = next((found for found in self._each(self._missing, objects_of(record)) if found is not None), None)
+        if wrong is not None:
+            raise InvalidArgument(f"run {self._run!r}: record {record.seq} names object {wrong}")
+
+    def _missing(self, named: ObjectRef) -> str | None:
+        try:
+            size = self._store.size(named.key)
+        except NotFound:
+            return f"{named.key}, which is not there: store it first"
+        return None if size == named.size else f"{named.key} with {named.size} bytes, but it has {size}"
+
+    def _create(self, record: Record, sealed: bytes) -> None:
+        key = keys.record_key(record.seq)
+        try:
+            self._store.put(key, sealed, if_absent=True)
+        except (AlreadyExists, StoreUnavailable) as error:
+            # Taken, perhaps by this very put, whose answer was lost: the store knows. If it was away, time is spent.
+            spent = isinstance(error, StoreUnavailable)
+            try:
+                with retrying_at_most(0.0 if spent else math.inf):
+                    stored = read_document(self._store, key)
+            except (NotFound, StoreUnavailable) as failure:
+                if spent:
+                    raise error from None
+                if isinstance(failure, StoreUnavailable):
+                    raise
+                raise StoreUnavailable(
+                    f"{self._store.url}: record {record.seq} is said to exist and not to; send it again"
+                ) from error
+            if stored != sealed:
+                self._reader.refresh()
+                raise AlreadyExists(
+                    f"run {self._run!r}: another record took number {record.seq}: read it and go on"
+                ) from error
+
+
+def _leap(state: RunState, record: Record) -> str | None:
+    """Epochs rise by little, so that there is always one for the next writer. Ours rise by one."""
+    if isinstance(record, EpochRecord) and record.epoch > state.epoch + LONGEST_LEAP:
+        return f"it begins epoch {record.epoch}, more than {LONGEST_LEAP} after the newest, {state.epoch}"
+    return None

@@ -1,0 +1,1 @@
+"""Pull: route -> fetch -> decode -> verify -> apply."""

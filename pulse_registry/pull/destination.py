@@ -1,0 +1,197 @@
+"""The target of a pull: weights that are read while a change of them is staged, and changed in one burst.
+
+``Target`` is what staging needs of them, wherever they live; ``HostTarget`` are weights in host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from pulse_kernels import Backend, Cells
+from pulse_registry.errors import BaseMismatch
+from pulse_registry.format.chain import Link, WrongBase, follow
+from pulse_registry.format.change import Change, Changes, Delta, HostChanges
+from pulse_registry.format.patch import Entry, Patch
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.pull.fetch import Map
+from pulse_registry.pull.group_stream import arriving, in_pool
+from pulse_registry.pull.route import Leg
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A leg of a route and what it changes: a patch on its way, or a step in memory that is to be taken back."""
+
+    leg: Leg
+    patch: Patch | None = None
+    step: Changes | None = None
+
+
+class Target(Protocol):
+    """Weights of one layout.
+
+    ``join`` and ``read`` change nothing. ``apply``, ``undo`` and ``fill`` store final cells, in place: to do one again
+    does no harm, and what was cut off is mended by it.
+    """
+
+    geometry: Geometry
+
+    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[Changes, Digest]:
+        """Decode all sources, in this order, and join them to one change of these weights, checked at each cell.
+
+        Args:
+            sources: a chain; its steps are changes that this kind of target made.
+            fetchers: threads that wait for the store, for what is missing of the patches.
+            timeline: notes ``fetch``, ``decode`` and ``verify``.
+
+        Returns:
+            The change, and what it adds to the state digest.
+
+        Raises:
+            BaseMismatch: the cells are not those that a source starts from.
+            CorruptObject, NotFound, StoreUnavailable: as the patches.
+        """
+        ...
+
+    def apply(self, changes: Changes) -> None:
+        """Store the new cells."""
+        ...
+
+    def undo(self, changes: Changes) -> None:
+        """Store the old cells."""
+        ...
+
+    def read(self, group: Group) -> Cells:
+        """Return a copy of a group's cells, in host memory. Thread-safe."""
+        ...
+
+    def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
+        """Store all cells, each group's from host memory: what ``cells_of``, called by ``map_``'s threads, returns."""
+        ...
+
+    def digest(self) -> Digest:
+        """Return the state digest by a full pass."""
+        ...
+
+
+class HostTarget:
+    """Weights in host memory, worked on group by group by a pool's threads."""
+
+    def __init__(self, weights: Weights, backend: Backend, pool: Executor) -> None:
+        self.geometry: Geometry = weights.geometry
+        self.weights = weights
+        self._backend = backend
+        self._pool = pool
+
+    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[HostChanges, Digest]:
+        """Decode and join group by group, each as soon as its bytes are there; takes O(changed) memory."""
+        found = [(source, _by_group(source)) for source in sources]
+        touched = sorted({number for _, by_group in found for number in by_group})
+
+        def join_group(number: int) -> tuple[Change, Digest]:
+            began, group, decoding = timeline.clock(), self.geometry.groups[number], _Decoding(timeline)
+            links = [
+                self._link(group, source, by_group[number], decoding)
+                for source, by_group in found
+                if number in by_group
+            ]
+            change = self._follow(group, sources[0].leg.base, links)
+            timeline.note("verify", began, busy=timeline.clock() - began - decoding.seconds)
+            return change, sum((link.after - link.before for link in links), Digest())
+
+        patches = [source.patch for source in sources if source.patch is not None]
+        arrived = arriving(patches, touched, fetchers, timeline)
+        # One group is not worth the way to another thread.
+        joined = [join_group(n) for n in arrived] if len(touched) == 1 else in_pool(self._pool, join_group, arrived)
+        digest = sum((delta for _, delta in joined), Digest())
+        return HostChanges(tuple(change for change, _ in joined if len(change.index))), digest
+
+    def apply(self, changes: Changes) -> None:
+        """Store the new cells."""
+        list(ParallelMap(self._pool)(lambda change: change.apply(self._backend, self.weights), _groups(changes)))
+
+    def undo(self, changes: Changes) -> None:
+        """Store the old cells."""
+        list(ParallelMap(self._pool)(lambda change: change.undo(self._backend, self.weights), _groups(changes)))
+
+    def read(self, group: Group) -> Cells:
+        """Return a copy of a group's cells."""
+        return self.weights.copy_of(group)
+
+    def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
+        """Store all cells."""
+        list(map_(lambda group: self.weights.fill(group, cells_of(group)), self.geometry.groups))
+
+    def digest(self) -> Digest:
+        """Return the state digest by a full pass."""
+        return self.weights.digest(self._backend, ParallelMap(self._pool))
+
+    def _link(self, group: Group, source: Source, what: Entry | Change, decoding: _Decoding) -> Link:
+        """Return what a source changes of a group, not decoded yet."""
+        backend = self._backend
+        if isinstance(what, Change):
+            old, new = what.sums(backend)
+            return Link(lambda _: -what.delta(backend), False, new, old)
+
+        def decode(base: list[Cells] | None) -> Delta:
+            with decoding.of(what.size):
+                delta = source.patch.decode(backend, group, base)  # type: ignore[union-attr]
+                return -delta if source.leg.kind == "inverse" else delta
+
+        before, after = (what.old_sum, what.new_sum)[:: -1 if source.leg.kind == "inverse" else 1]
+        return Link(decode, what.coder == "class", before, after)
+
+    def _follow(self, group: Group, base: int | None, links: Sequence[Link]) -> Change:
+        try:
+            change = follow(self._backend, group, self.weights, links)
+        except WrongBase:
+            raise wrong_base(self.geometry, group, base) from None
+        if not self.weights.exact_at(group, change.index):
+            raise wrong_base(self.geometry, group, base)
+        return change
+
+
+def wrong_base(geometry: Geometry, group: Group, base: int | None) -> BaseMismatch:
+    """Return the error that a group's cells are not those of the version that a pull starts from."""
+    names = ", ".join(repr(geometry.layout.tensors[span.tensor].name) for span in group.spans[:3])
+    return BaseMismatch(
+        f"the weights are not version {base}: cells of group {group.number} ({names}"
+        f"{', ...' if len(group.spans) > 3 else ''}) differ from what the patches start from. Nothing was "
+        "changed; pull into them with fresh=True to replace them whole"
+    )
+
+
+@dataclass(slots=True)
+class _Decoding:
+    """Times the decoding within one group's work."""
+
+    timeline: Timeline
+    seconds: float = 0.0
+
+    @contextmanager
+    def of(self, nbytes: int) -> Iterator[None]:
+        began = self.timeline.clock()
+        yield
+        ended = self.timeline.clock()
+        self.seconds += ended - began
+        self.timeline.note("decode", began, ended, nbytes=nbytes)
+
+
+def _groups(changes: Changes) -> tuple[Change, ...]:
+    if not isinstance(changes, HostChanges):
+        raise TypeError(f"{type(changes).__name__} are changes of other weights than those in host memory")
+    return changes.groups
+
+
+def _by_group(source: Source) -> Mapping[int, Entry | Change]:
+    if source.patch is not None:
+        return source.patch.entries
+    return {} if source.step is None else {change.group.number: change for change in _groups(source.step)}

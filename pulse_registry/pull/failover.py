@@ -1,0 +1,177 @@
+"""Detours: an object that is gone or damaged costs a pull another route, and not the pull.
+
+The next best route is taken without it, and so on until none is left. What was retired meanwhile is no damage: then
+the newer log says which way to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from pulse_registry.errors import CorruptObject, Gone, NotFound, StoreUnavailable
+from pulse_registry.events import Event, EventKind
+from pulse_registry.log import RunState
+from pulse_registry.pull.destination import Target
+from pulse_registry.pull.replica import Step
+from pulse_registry.pull.route import Route, plan
+from pulse_registry.pull.stage import StagedCells, Staging, stage_cells
+from pulse_registry.store import Store, gateway_of
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights.digest import Digest
+from pulse_schemas import VersionEntry
+
+MOST_AVOIDED: Final = 1_000
+"""Objects that one pull, or one piece of a compactor's work, goes around: each costs a request and a search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A way to a version, with its cells staged.
+
+    Attributes:
+        route: that led there in the end.
+        cells: ready to be applied.
+        avoided: keys of the objects that are gone or damaged, in the order in which they were found to be.
+    """
+
+    route: Route
+    cells: StagedCells
+    avoided: tuple[str, ...]
+
+
+def stage_version(
+    staging: Staging,
+    state: RunState,
+    entry: VersionEntry,
+    target: Target,
+    *,
+    base: VersionEntry | None,
+    timeline: Timeline,
+    undo: Sequence[Step] = (),
+    new: bool = False,
+) -> Found:
+    """Stage a version by the cheapest route whose objects are whole; the target's weights are not changed.
+
+    Args:
+        staging: store, threads, and who hears of objects that were avoided.
+        state: the run, as it was last seen.
+        entry: the version.
+        target: the live weights, of the version's layout.
+        base: the version that they hold, of the same layout; None: nothing known.
+        timeline: notes ``route``, ``fetch``, ``decode`` and ``verify``.
+        undo: the steps that can be taken back in memory, newest first.
+        new: as in ``stage_cells``.
+
+    Raises:
+        Gone: the version was retired.
+        NotFound, CorruptObject: nothing leads there but by an object that is gone or damaged, or more than MOST_AVOIDED
+            of them are; the first of these.
+        BaseMismatch, UnsupportedFormat, StoreUnavailable: as ``stage_cells``.
+    """
+    detours = _Detours(staging, state, entry, base, undo)
+    began = timeline.began
+    while True:
+        route = detours.next()
+        _announce(staging.store, state.run, route)
+        timeline.note("route", began)
+        try:
+            cells = stage_cells(
+                staging,
+                target,
+                route,
+                base_digest=Digest.parse(base.digest) if base is not None else None,
+                target_digest=Digest.parse(entry.digest),
+                timeline=timeline,
+                undo=undo,
+                new=new,
+            )
+            return Found(route, cells, tuple(detours.avoided))
+        except (NotFound, CorruptObject) as error:
+            began = timeline.clock()
+            detours.learn(route, error)
+
+
+class _Detours:
+    """The routes to one version, each without the objects that were found to be gone or damaged on those before it."""
+
+    def __init__(
+        self, staging: Staging, state: RunState, entry: VersionEntry, base: VersionEntry | None, undo: Sequence[Step]
+    ) -> None:
+        self.avoided: dict[str, str] = {}  # why, by key
+        self._staging = staging
+        self._state = state
+        self._entry = entry
+        self._have = base.version if base is not None else None
+        self._undo = [step.base for step in undo]
+        self._object_cost = staging.object_cost()
+        self._first: NotFound | CorruptObject | None = None
+        self._told = 0
+        self._dropped: set[str] = set()
+
+    def next(self) -> Route:
+        """Return the cheapest one that is left, and tell of what it avoids.
+
+        Raises:
+            Gone: the version was retired meanwhile.
+            NotFound, CorruptObject: none is left; the first error that was learnt of.
+        """
+        if self._have is not None and self._state.find(self._have) is None:
+            self._have = None  # so old that it was forgotten meanwhile
+        try:
+            route = plan(
+                self._state,
+                self._entry.version,
+                have=self._have,
+                undo=self._undo,
+                object_cost=self._object_cost,
+                avoid=self.avoided,
+            )
+        except Gone:
+            raise
+        except NotFound as error:
+            if self._first is None:
+                raise
+            raise self._first from error
+        for key, why in islice(self.avoided.items(), self._told, None):
+            message = f"{why}; version {self._entry.version} is reached by another route"
+            self._staging.events.tell(Event(EventKind.OBJECT_AVOIDED, self._state.run, message, key))
+        self._told = len(self.avoided)
+        return route
+
+    def learn(self, route: Route, error: NotFound | CorruptObject) -> None:
+        """Take note of what was wrong with a route; raise it where no other one can help."""
+        key = _culprit(route, error)
+        if key is None:
+            raise error
+        self._first = self._first or error
+        if len(self.avoided) >= MOST_AVOIDED:
+            raise self._first from error
+        copies = self._staging.copies
+        if copies is not None and key not in self._dropped and copies.discard(key):
+            self._dropped.add(key)  # the copy was damaged, and perhaps not the object
+            return
+        if self._staging.refresh is not None:
+            self._state = self._staging.refresh()
+        if self._state.is_live(key):
+            self.avoided[key] = str(error)
+
+
+def _culprit(route: Route, error: NotFound | CorruptObject) -> str | None:
+    """Return the key of the route's object that an error is about; None where that can't be told."""
+    if error.key is not None:
+        return error.key if any(ref.key == error.key for ref in route.refs) else None
+    # Objects that are as committed, and lead to other cells than were committed: one alone must be it.
+    fetched = [leg for leg in route.legs if leg.objects]
+    return fetched[0].refs[0].key if isinstance(error, CorruptObject) and len(fetched) == 1 else None
+
+
+def _announce(store: Store, run: str, route: Route) -> None:
+    """Let a service know at once what will be read."""
+    gateway = gateway_of(store)
+    if gateway is not None and route.objects:
+        with suppress(NotFound, StoreUnavailable):  # then each read asks by itself, and says what is wrong with it
+            gateway.expect(run, [ref.key for ref in route.refs])

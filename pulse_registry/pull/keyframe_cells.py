@@ -1,0 +1,98 @@
+"""The cells of a fetched keyframe, as arrays over its shards where they lie: in files or in memory."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from pulse_kernels import CELL_TYPES
+from pulse_registry.format.keyframe import check_shards
+from pulse_registry.format.safetensors import ReadRange, head_of
+from pulse_registry.pull.download import MemoryShard, ShardBytes
+from pulse_registry.pull.fetch import Map, fetch_shards
+from pulse_registry.store import Store
+from pulse_registry.store.verified_read import about
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_schemas import KeyframeRef
+
+
+class KeyframeCells:
+    """The checked cells of a keyframe, mapped from files, read-only, or in memory; close it to give the files back.
+
+    Pages of files that were read are given back by ``release``, so that resident memory stays within a few groups.
+
+    Attributes:
+        weights: the cells.
+        in_memory: whether they are this process's own memory, and writable.
+    """
+
+    def __init__(self, geometry: Geometry, ref: KeyframeRef, files: Sequence[ShardBytes]) -> None:
+        self._files = list(files)
+        self._maps = [file.map() for file in files]
+        self.in_memory = all(isinstance(file, MemoryShard) for file in files)
+        # What was coded lies here as plain shards, of other sizes than the stored ones.
+        plain = [part.model_copy(update={"size": len(m)}) for part, m in zip(ref.shards, self._maps, strict=True)]
+        ref = ref.model_copy(update={"shards": tuple(plain)})
+        shards = check_shards(geometry, ref, [head_of(_reader(mapped), len(mapped)) for mapped in self._maps])
+        arrays = []
+        self._places: list[tuple[mmap.mmap, int]] = []
+        for shard, mapped in zip(shards, self._maps, strict=True):
+            at = len(shard.header)
+            for number in range(shard.first, shard.last):
+                tensor = geometry.layout.tensors[number]
+                cells = np.frombuffer(mapped, CELL_TYPES[tensor.dtype].dtype, geometry.sizes[number], at)
+                arrays.append(cells.reshape(tensor.shape))
+                self._places.append((mapped, at))
+                at += geometry.tensor_bytes(number)
+        self.weights = Weights(geometry, arrays)
+
+    @classmethod
+    def fetch(
+        cls,
+        store: Store,
+        geometry: Geometry,
+        ref: KeyframeRef,
+        map_: Map,
+        spool: Path | None,
+        *,
+        in_memory: bool = False,
+    ) -> Self:
+        """Fetch and check all files; see ``fetch_shards``.
+
+        Raises:
+            CorruptObject: a file is not what was committed.
+            NotFound, StoreUnavailable: as the store.
+        """
+        with about(ref.index.key):
+            files = fetch_shards(store, geometry, ref, map_, spool, in_memory=in_memory)
+            try:
+                return cls(geometry, ref, files)
+            except BaseException:
+                for file in files:
+                    file.close()
+                raise
+
+    def release(self, group: Group) -> None:
+        """Let go of the pages of a group that was read."""
+        width = group.cell_type.width
+        for span in group.spans if not self.in_memory else ():
+            mapped, at = self._places[span.tensor]
+            start = -(-(at + span.start * width) // mmap.PAGESIZE) * mmap.PAGESIZE
+            stop = (at + span.stop * width) // mmap.PAGESIZE * mmap.PAGESIZE
+            if stop > start:
+                mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    def close(self) -> None:
+        """Close the files; maps go when the last array of them does."""
+        for file in self._files:
+            file.close()
+        self._maps.clear()
+
+
+def _reader(mapped: mmap.mmap) -> ReadRange:
+    return lambda start, stop: mapped[start:stop]

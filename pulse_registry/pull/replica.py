@@ -1,0 +1,93 @@
+"""What workers hold: which version is in which weights, remembered with the weights themselves."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulse_registry.format.change import Changes
+from pulse_registry.weights.model import View
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The way back from one version to the one before it in this worker: store the old cells."""
+
+    base: int
+    target: int
+    changes: Changes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.changes.nbytes
+
+
+@dataclass(slots=True)
+class Held:
+    """What is known of a worker's weights; it holds on to none of their memory.
+
+    Attributes:
+        version: what is in them; None: not known.
+        undo: the last few steps, newest last.
+        torn: changes whose application was cut off; to store their old cells mends the weights.
+        writes: how often the weights have been written.
+        pulls: how many versions have been applied to them.
+        undone: the version that was applied and then taken back; None: none was, or it was applied again since.
+        lock: is held to look at any of it, and to write the weights.
+        pulling: is held by a whole pull, so that of two pulls into the same weights one waits for the other.
+    """
+
+    version: int | None = None
+    undo: list[Step] = field(default_factory=list)
+    torn: Changes | None = None
+    writes: int = 0
+    pulls: int = 0
+    undone: int | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    pulling: threading.RLock = field(default_factory=threading.RLock)
+
+    def forget(self) -> None:
+        """Take the weights as holding nothing known."""
+        self.version = None
+        self.undo = []
+        self.torn = None
+
+    def now_at(self, version: int) -> None:
+        """Take the weights as holding ``version``, as a full pass has shown."""
+        with self.lock:
+            if self.version != version or self.torn is not None:
+                self.forget()
+                self.version = version
+
+    def remember(self, step: Step, limit: int) -> None:
+        """Keep a step's way back; the oldest ones go while all take more than ``limit`` bytes."""
+        self.undo.append(step)
+        while self.undo and sum(kept.nbytes for kept in self.undo) > limit:
+            del self.undo[0]
+
+
+class HeldVersions:
+    """Finds the ``Held`` of weights by their memory, for as long as that memory lives."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[Any, tuple[list[weakref.ref[Any]], Held]] = {}
+
+    def of(self, views: Mapping[str, View]) -> Held:
+        """Return what these weights are known to hold; new ones hold nothing known."""
+        # Tensors without cells have no memory, and no address that stays the same.
+        stored = [views[name] for name in sorted(views) if views[name].size]
+        key = tuple(view.identity for view in stored)
+        with self._lock:
+            known = self._held.get(key)
+            if known is not None and all(ref() is not None for ref in known[0]):
+                # The same memory, perhaps seen through new tensor objects.
+                return known[1]
+            held = Held()
+            self._held = {k: v for k, v in self._held.items() if all(ref() is not None for ref in v[0])}
+            self._held[key] = ([weakref.ref(view.owner) for view in stored], held)
+            return held

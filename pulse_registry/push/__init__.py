@@ -1,0 +1,1 @@
+"""Push: diff -> code -> upload -> commit."""

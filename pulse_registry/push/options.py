@@ -1,0 +1,71 @@
+"""How a trainer publishes: options, each with the range that it is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.format.exponent_coding import KeyframeCoding
+from pulse_registry.format.patch import CoderChoice
+from pulse_registry.runtime.placement import ShadowPlace
+from pulse_registry.weights.model import PublishDtype
+
+WhenFull = Literal["wait", "coalesce"]
+"""What a push does while as many as may be are on their way: it waits for one, or takes the newest one's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """How a trainer publishes.
+
+    Attributes:
+        coder: ``gap``, ``class``, or ``auto`` to choose for each group (docs/adr/0004).
+        dtype: ``bf16`` publishes float32 tensors rounded to BF16; ``keep`` publishes every tensor as it is.
+        keyframe_share: a keyframe follows when the patches since the last one exceed this share of its bytes.
+        keyframe_every: a keyframe at least every so many versions; None: by share alone.
+        keyframe_coding: ``raw`` stores ordinary checkpoints; ``exponents`` smaller ones, which only this library reads.
+        shadow: of a model on a GPU, what was published last stays in its memory, or in pinned ``host`` memory.
+        compact: ``inline`` makes merged patches in a background thread; ``off`` leaves them to a compactor elsewhere.
+        max_pending: pushes that may be on their way, diffed and not committed yet; each holds what it changed in
+            memory, old cells and new ones.
+        when_full: what a push does then, before its diff: ``wait`` until one is committed, or has failed; or
+            ``coalesce``: its state takes the place of the newest one that has not begun to be stored.
+        allow_new_layout: whether a push may have other tensors than the version before it, which makes it a keyframe;
+            it is told as an event.
+    """
+
+    coder: CoderChoice = "auto"
+    dtype: PublishDtype = "bf16"
+    keyframe_share: float = 0.5
+    keyframe_every: int | None = None
+    keyframe_coding: KeyframeCoding = "raw"
+    shadow: ShadowPlace = "device"
+    compact: Literal["off", "inline"] = "off"
+    max_pending: int = 2
+    when_full: WhenFull = "wait"
+    allow_new_layout: bool = True
+
+
+def check_options(options: PublishOptions) -> None:
+    """Raise InvalidArgument where an option is out of range."""
+    if options.coder not in ("auto", "gap", "class"):
+        raise InvalidArgument(f"coder is {options.coder!r}; it is one of auto, gap, class")
+    if options.shadow not in ("device", "host"):
+        raise InvalidArgument(f"shadow is {options.shadow!r}; it is one of device, host")
+    if options.compact not in ("off", "inline"):
+        raise InvalidArgument(f"compact is {options.compact!r}; it is one of off, inline")
+    if options.dtype not in ("bf16", "keep"):
+        raise InvalidArgument(f"publish_dtype is {options.dtype!r}; it is one of bf16, keep")
+    if not options.keyframe_share > 0:
+        raise InvalidArgument(
+            f"keyframe_share is {options.keyframe_share}; it is a share of a keyframe's bytes, over 0"
+        )
+    if options.keyframe_coding not in ("raw", "exponents"):
+        raise InvalidArgument(f"keyframe_coding is {options.keyframe_coding!r}; it is one of raw, exponents")
+    if options.keyframe_every is not None and options.keyframe_every < 1:
+        raise InvalidArgument(f"keyframe_every is {options.keyframe_every}; it counts versions, from 1 on")
+    if options.max_pending < 1:
+        raise InvalidArgument(f"max_pending is {options.max_pending}; it counts pushes, from 1 on")
+    if options.when_full not in get_args(WhenFull):
+        raise InvalidArgument(f"when_full is {options.when_full!r}; it is one of {', '.join(get_args(WhenFull))}")

@@ -1,0 +1,7 @@
+"""Retention: which versions of a run are kept, and how the rest leaves the store. Docs: docs/operations.md."""
+
+from pulse_registry.retention.collector import Collected, Collector
+from pulse_registry.retention.plan import Plan, plan_gc
+from pulse_registry.retention.policy import Policy
+
+__all__ = ["Collected", "Collector", "Plan", "Policy", "plan_gc"]

@@ -1,0 +1,168 @@
+"""What to keep and what to retire: a pure function of a run's state, a policy and the readers' leases. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pulse_registry.errors import NotFound
+from pulse_registry.format.keys import versions_of
+from pulse_registry.log import RunState
+from pulse_registry.pull.route import plan as plan_route
+from pulse_registry.retention.policy import Policy
+from pulse_registry.retention.reach import best_keyframe, best_keyframes, cheapest_tree, reachable
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the plan goes by beside the log and the policy.
+
+    Attributes:
+        held: the versions that readers with a living lease hold, by reader.
+        young_from: the first version that is too young to go by its age.
+        orphans: keys that no record names, of objects that are old enough to be a crashed writer's.
+    """
+
+    held: Mapping[str, int] = field(default_factory=dict)
+    young_from: int = 0
+    orphans: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What stays and what goes.
+
+    Attributes:
+        kept: every version that stays, and why.
+        versions: those to retire.
+        keys: of the live objects to retire with them; a keyframe by its index alone.
+        objects: how many objects these are.
+        nbytes: their bytes.
+        orphans: keys to retire that no record names.
+    """
+
+    kept: Mapping[int, str]
+    versions: tuple[int, ...]
+    keys: tuple[str, ...]
+    objects: int
+    nbytes: int
+    orphans: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to retire."""
+        return not (self.versions or self.keys or self.orphans)
+
+
+def plan_gc(state: RunState, policy: Policy, needs: Needs) -> Plan:
+    """Plan what to retire.
+
+    Kept are the versions that the policy, a tag or a lease keeps; the versions on the cheapest way from nothing to each
+    of them; and those on the cheapest way from a reader's version to the newest one. Of a kept version all objects stay
+    that lead to other kept ones, so that the chain and the merged patches among them are whole; of several keyframes of
+    one version the cheapest.
+    """
+    kept = _chosen(state, policy, needs)
+    _keep_ways(state, kept, needs.held)
+    versions = tuple(n for n in _numbers(state) if n not in kept and not state.is_retired(n))
+    keys: list[str] = []
+    objects = nbytes = 0
+    for patch in state.patches:
+        if patch.base not in kept or patch.target not in kept:
+            keys.append(patch.object.key)
+            objects += 1
+            nbytes += patch.size
+    best = best_keyframes(state)
+    for keyframe in state.keyframes:
+        if keyframe.version not in kept or best.get(keyframe.version) is not keyframe:
+            keys.append(keyframe.index.key)
+            objects += 1 + len(keyframe.shards)
+            nbytes += keyframe.size
+    orphans = tuple(key for key in needs.orphans if is_orphan(state, key))
+    return Plan(kept, versions, tuple(keys), objects, nbytes, orphans)
+
+
+def is_orphan(state: RunState, key: str) -> bool:
+    """Tell whether no record names an object, and one could yet: it must be retired before it is deleted."""
+    return not state.is_live(key) and not state.is_retired_key(key) and can_be_named(state, key)
+
+
+def can_be_named(state: RunState, key: str) -> bool:
+    """Tell whether a record could name the key, as far as the versions go that are in it."""
+    versions = versions_of(key)
+    return bool(versions) and all(v >= len(state.versions) or not state.is_retired(v) for v in versions)
+
+
+def harm(before: RunState, after: RunState, plan: Plan, held: Mapping[str, int]) -> str | None:
+    """Return what a retirement would take away that must stay; None if nothing. It is asked before each is written.
+
+    It goes by what can be reached, and knows nothing of how the plan was made.
+    """
+    gone = next((n for n in plan.kept if after.is_retired(n)), None)
+    if gone is not None:
+        return f"version {gone}, which is kept ({plan.kept[gone]}), would be retired"
+    lost = (reachable(before) & plan.kept.keys()) - reachable(after)
+    if lost:
+        return f"version {min(lost)}, which is kept ({plan.kept[min(lost)]}), could not be restored any more"
+    frame = next((n for n in plan.kept if best_keyframe(after, n) is not best_keyframe(before, n)), None)
+    if frame is not None:
+        return f"the keyframe of version {frame}, which is kept ({plan.kept[frame]}), would be retired"
+    for version in sorted(set(held.values()) & plan.kept.keys()):
+        if _bytes_to_newest(after, version) != _bytes_to_newest(before, version):
+            return f"the way from version {version}, which a reader holds, to the newest would change"
+    for patch in before.patches:
+        if patch.base in plan.kept and patch.target in plan.kept and not after.is_live(patch.object.key):
+            return f"{patch.object.key}, a patch between two versions that are kept, would be retired"
+    return None
+
+
+def _bytes_to_newest(state: RunState, version: int) -> int | None:
+    try:
+        return plan_route(state, len(state.versions) - 1, have=version).nbytes
+    except NotFound:
+        return None
+
+
+def _numbers(state: RunState) -> Iterator[int]:
+    return (entry.version for entry in state.versions)
+
+
+def _chosen(state: RunState, policy: Policy, needs: Needs) -> dict[int, str]:
+    """Return the versions that are kept for their own sake, and why."""
+    newest = len(state.versions) - 1
+    kept = {newest: "the newest"} if newest >= 0 else {}
+
+    def keep(version: int, why: str) -> None:
+        if version <= newest and not state.is_retired(version):
+            kept.setdefault(version, why)
+
+    for name, version in state.tags.items():
+        keep(version, f"tag {name}")
+    for reader, version in needs.held.items():
+        keep(version, f"held by {reader}")
+    for version in _numbers(state):
+        if version > newest - policy.keep_last:
+            keep(version, f"one of the last {policy.keep_last}")
+        elif version >= needs.young_from:
+            keep(version, "young")
+        elif policy.keep_every is not None and version % policy.keep_every == 0:
+            keep(version, f"every {policy.keep_every}th")
+    return kept
+
+
+def _keep_ways(state: RunState, kept: dict[int, str], held: Mapping[str, int]) -> None:
+    """Keep what is on the way to the versions kept, from nothing and from the versions that readers hold."""
+    newest = len(state.versions) - 1
+    for version in sorted({version for version in held.values() if version in kept}):
+        try:
+            legs = plan_route(state, newest, have=version).legs
+        except NotFound:
+            continue  # there is no way now, and none to keep
+        for leg in legs:
+            kept.setdefault(leg.target, f"on the way from version {version}, which a reader holds")
+    tree = cheapest_tree(state)
+    for version in sorted(kept):
+        for step in tree.way_to(version) if version in tree.before else ():
+            if step != version and step in kept:
+                break  # the rest of the way is its own, and is kept with it
+            kept.setdefault(step, f"on the way to version {version}")

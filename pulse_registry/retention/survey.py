@@ -1,0 +1,131 @@
+"""What lies in the store and should not: objects that no record names, and those that are to be deleted. One LIST."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pulse_registry.errors import NotFound
+from pulse_registry.format import keys
+from pulse_registry.log import RunState, StoreClock
+from pulse_registry.retention.plan import can_be_named
+
+if TYPE_CHECKING:
+    from pulse_registry.store import Store
+
+BATCH: Final = 1000
+"""Objects that are asked for, or deleted, between two looks at the log."""
+MOST: Final = 100_000
+"""Objects of a kind that one run takes; the rest is left to the next one, so that memory stays bounded."""
+
+
+class Map(Protocol):
+    """What `map` does, in order or in parallel."""
+
+    def __call__(self, function: Callable[[str], Any], items: Iterable[str], /) -> Iterator[Any]:
+        """Call the function on each item; results in order."""
+        ...
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was found.
+
+    Attributes:
+        orphans: old objects that no record names, and one still could.
+        orphan_bytes: theirs.
+        deletable: objects that can be deleted: retired for longer than the grace time, or old and never to be named.
+        waiting: how many more were retired, but not so long ago.
+        more: whether there is more than one run takes.
+    """
+
+    orphans: list[str] = field(default_factory=list)
+    orphan_bytes: int = 0
+    deletable: list[str] = field(default_factory=list)
+    waiting: int = 0
+    more: bool = False
+
+
+def survey(
+    store: Store, state: RunState, clock: StoreClock, *, until: int, orphans_until: datetime, each: Map = map
+) -> Survey:
+    """Look at every object of a run: a LIST, and two HEADs for each that no record names.
+
+    Args:
+        store: the store, scoped to the run's prefix.
+        state: the run as it was before this call, so that what is not in it is new, or an orphan.
+        clock: the store's.
+        until: what records up to this one retired can be deleted.
+        orphans_until: what is younger may be named yet.
+        each: how to ask for many objects: `map`, or a parallel one.
+
+    Raises:
+        AccessDenied, StoreUnavailable: the store did not do it.
+    """
+    found = Survey()
+    unnamed = _retired_sorted_out(store.list(keys.OBJECTS), state, until, found)
+    while batch := list(islice(unnamed, BATCH)):
+        old = [key for key, is_old in zip(batch, each(_older(clock, orphans_until), batch), strict=True) if is_old]
+        orphans = [key for key in old if can_be_named(state, key)]
+        found.orphans += orphans
+        found.orphan_bytes += sum(each(lambda key: _size(store, key), orphans))
+        found.deletable += (key for key in old if not can_be_named(state, key))
+        if len(found.orphans) >= MOST:
+            found.more = True
+            break
+    return found
+
+
+def _retired_sorted_out(listed: Iterable[str], state: RunState, until: int, found: Survey) -> Iterator[str]:
+    """Yield the keys that no record names or retired; note the others."""
+    for key in listed:
+        if state.is_live(key):
+            continue
+        seq = state.retired_keys.get(key)
+        if seq is None:
+            yield key
+        elif seq > until:
+            found.waiting += 1
+        elif len(found.deletable) < MOST:
+            found.deletable.append(key)
+        else:
+            found.more = True
+
+
+def _older(clock: StoreClock, moment: datetime) -> Callable[[str], bool]:
+    def older(key: str) -> bool:
+        try:
+            return clock.written(key) <= moment
+        except NotFound:
+            return False  # another collector was faster
+
+    return older
+
+
+def _size(store: Store, key: str) -> int:
+    try:
+        return store.size(key)
+    except NotFound:
+        return 0
+
+
+def first_younger(seqs: Sequence[int], clock: StoreClock, now: datetime, seconds: float) -> int:
+    """Return how many of some records, given in order, are older than ``seconds``: a HEAD for each of some log2(n).
+
+    Records are written one after the other, so that their times rise.
+
+    Raises:
+        NotFound, AccessDenied, StoreUnavailable: a record's time can't be had.
+    """
+    low, high = 0, len(seqs)
+    limit = now - timedelta(seconds=seconds)
+    while low < high:
+        middle = (low + high) // 2
+        if clock.written(keys.record_key(seqs[middle])) <= limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,98 @@
+"""Placement: whether a model is worked on where its tensors are, on a GPU, or in host memory.
+
+Imports neither torch nor triton before it has met tensors on a device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.weights.model import View
+
+DeviceName = Literal["auto", "cpu", "gpu"]
+ShadowPlace = Literal["device", "host"]
+"""Where the shadow of a model on a GPU stays: in its memory, or in pinned host memory, to be streamed at each push."""
+Placement: TypeAlias = Callable[[Mapping[str, View]], Any]
+"""Returns the torch device that a model is worked on, None for host memory."""
+
+
+OLDEST_TRITON = (3, 4)
+"""The oldest release that all kernels are compiled with; pyproject.toml names the same."""
+
+
+def placement(name: DeviceName, tell: Callable[[str], None] | None = None) -> Placement:
+    """Return the rule that a name stands for.
+
+    ``auto`` takes the GPU where all tensors are on one and its kernels run, and host memory else; ``cpu`` always takes
+    host memory; ``gpu`` raises InvalidArgument where ``auto`` would take host memory.
+
+    Args:
+        name: of the rule.
+        tell: is told, once, why ``auto`` takes host memory for tensors that are all on one GPU.
+
+    Raises:
+        InvalidArgument: there is no such name.
+    """
+    if name not in get_args(DeviceName):
+        raise InvalidArgument(f"device is {name!r}; it is one of {', '.join(get_args(DeviceName))}")
+    return {"auto": _auto(tell), "cpu": on_host, "gpu": _on_gpu}[name]
+
+
+def on_host(views: Mapping[str, View]) -> None:
+    """Take host memory, whatever the model."""
+
+
+def _auto(tell: Callable[[str], None] | None) -> Placement:
+    told: set[str] = set()
+
+    def place(views: Mapping[str, View]) -> Any:
+        tensors = [view.tensor for view in views.values()]
+        if _elsewhere(tensors) is not None:
+            return None
+        fault = kernel_fault(tensors[0].device)
+        if fault is None:
+            return tensors[0].device
+        if tell is not None and fault not in told:
+            told.add(fault)
+            tell(f"the model is on {tensors[0].device} and is worked on in host memory: {fault}")
+        return None
+
+    return place
+
+
+def _on_gpu(views: Mapping[str, View]) -> Any:
+    tensors = [view.tensor for view in views.values()]
+    hindrance = _elsewhere(tensors) or kernel_fault(tensors[0].device)
+    if hindrance is not None:
+        raise InvalidArgument(f"device='gpu', but {hindrance}")
+    return tensors[0].device
+
+
+def _elsewhere(tensors: Iterable[Any]) -> str | None:
+    """Say where a model's tensors are, None if all of them are on one GPU."""
+    devices = {"host memory" if tensor is None else str(tensor.device) for tensor in tensors}
+    if len(devices) != 1:
+        return f"the model's tensors are in several places: {', '.join(sorted(devices))}"
+    name = devices.pop()
+    if name.partition(":")[0] != "cuda":  # torch's name for AMD's GPUs too
+        return f"the model's tensors are in {name}"
+    return None
+
+
+def kernel_fault(device: Any) -> str | None:
+    """Say why the kernels do not run on a GPU, None if they do: the first time, they are compiled and tried."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed: pip install 'pulse-registry[gpu]'"
+    found = str(importlib.import_module("triton").__version__)
+    numbers = re.findall(r"\d+", found)[:2]
+    if tuple(map(int, numbers)) < OLDEST_TRITON:
+        oldest = ".".join(map(str, OLDEST_TRITON))
+        return f"triton {found} is too old for its kernels: install {oldest} or later, and a torch that goes with it"
+    from pulse_registry.gpu.trial import fault_on
+
+    return fault_on(device)

@@ -1,0 +1,172 @@
+"""The guard of a reader that pins keys: signatures, the run, and what was seen before."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NoReturn
+
+from pulse_registry.errors import Distrust, Untrusted
+from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.log.clock import Clock, utc_now
+from pulse_registry.log.state import sealed_hash
+from pulse_registry.signing.keys import key_text, parse_key
+from pulse_registry.signing.last_seen import Memory
+from pulse_registry.signing.pinned_keys import SNAPSHOT, Pin, Trust
+from pulse_schemas import Countersignature, Record, open_sealed
+
+_WAY_BACK: Final = "; for what is in the log already, see `pulse countersign`"
+
+
+class PinGuard:
+    """Judges one run's records for one reader; see ``Guard``."""
+
+    def __init__(
+        self,
+        trust: Trust,
+        url: str,
+        run: str,
+        folder: Path | None = None,
+        *,
+        events: Events | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        """Prepare to judge; no I/O yet.
+
+        Args:
+            trust: which keys may say what.
+            url: of the registry.
+            run: the run's name.
+            folder: keeps what was seen; None remembers it for as long as the process runs.
+            events: hear of a run that stands still.
+            clock: the time that the newest record's age is measured by.
+        """
+        self._trust, self._url, self._run = trust, url, run
+        self._events, self._clock = events or Events(), clock
+        self._memory = None if folder is None else Memory(folder, url, run)
+        self._seen: dict[int, bytes] = {}  # sealed records: the newest of other processes, and of this one
+        self._newest: Record | None = None
+        self._kept = -1
+        self._told = -1
+
+    def begin(self) -> int | None:
+        """Begin a look at the log; return the number of the newest record that is known to have been seen before."""
+        known = None if self._memory is None else self._memory.newest()
+        if known is not None:
+            self._seen[known.seq] = known.record.encode()
+            self._kept = max(self._kept, known.seq)
+        return max(self._seen, default=None)
+
+    def check_key(self, kind: str, public: str | None) -> None:
+        """Raise Untrusted unless a key, or None for none, may sign this kind of record."""
+        name = f"a record of run {self._run!r}"
+        if public is None:
+            raise self._unsigned(name)
+        self._pin_for(name, kind, parse_key(public))
+
+    def check_signature(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+        """Raise Untrusted unless a record is of the run and signed, or countersigned, by a key that may sign it."""
+        name = f"record {record.seq} of run {self._run!r}"
+        if record.run != self._run:
+            raise Untrusted(f"{name} in {self._url} is of another run, {record.run!r}", Distrust.OTHER_RUN)
+        if countersignature is None:
+            self._check_signature(name, record.kind, sealed)
+            return
+        name = f"the countersignature of {name}"
+        said = Countersignature.unseal(countersignature)
+        if (said.run, said.seq, said.record) != (self._run, record.seq, sealed_hash(sealed)):
+            raise Untrusted(f"{name} in {self._url} is one of other bytes", Distrust.BAD_SIGNATURE)
+        self._check_signature(name, record.kind, countersignature)
+
+    def check(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+        """Raise Untrusted unless a record may be believed: as ``check_signature``, and that no other had its number."""
+        self.check_signature(record, sealed, countersignature)
+        before = self._seen.get(record.seq)
+        if before is not None and before != sealed:
+            self._fork(record.seq, before, sealed)
+
+    def check_snapshot(self, sealed: bytes) -> None:
+        """Raise Untrusted unless a snapshot may be believed, whose seal fits."""
+        self._check_signature(f"a snapshot of run {self._run!r}", SNAPSHOT, sealed)
+
+    def gone(self, seq: int, newest: int) -> NoReturn:
+        """Raise Untrusted, since record ``seq`` was seen before and the log has none beyond ``newest``."""
+        now = f"the newest is {newest} now" if newest >= 0 else "there is none now"
+        raise Untrusted(
+            f"run {self._run!r} in {self._url} was rolled back: record {seq} was seen before, and {now}. "
+            f"{self._advice()}",
+            Distrust.ROLLBACK,
+        )
+
+    def folded(self, record: Record, sealed: bytes) -> None:
+        """Note that a record was checked and follows what was folded before it."""
+        self._newest = record
+        self._seen = {seq: kept for seq, kept in self._seen.items() if seq > record.seq} | {record.seq: sealed}
+
+    def settle(self) -> None:
+        """Remember the newest record that was folded; tell if it is old."""
+        record = self._newest
+        if record is None:
+            return
+        if self._memory is not None and record.seq > self._kept:
+            sealed = self._seen[record.seq]
+            other = self._memory.advance(record.seq, sealed)
+            if other is not None:
+                self._fork(record.seq, other.record.encode(), sealed)
+            self._kept = record.seq
+        self._tell_age(record)
+
+    def _check_signature(self, name: str, kind: str, sealed: bytes) -> None:
+        document = open_sealed(sealed)
+        signature = document.signature
+        if signature is None:
+            raise self._unsigned(name)
+        pin = self._pin_for(name, kind, signature.key)
+        if not pin.key.verifies(document.body, signature.value):
+            raise Untrusted(
+                f"{name} in {self._url}: the signature does not fit the key {signature.public}",
+                Distrust.BAD_SIGNATURE,
+            )
+
+    def _unsigned(self, name: str) -> Untrusted:
+        return Untrusted(
+            f"{name} in {self._url} is not signed: sign with a key that is trusted{_WAY_BACK}", Distrust.UNSIGNED
+        )
+
+    def _pin_for(self, name: str, kind: str, public: bytes) -> Pin:
+        pin = self._trust.pin(public)
+        if pin is None or kind not in pin.kinds:
+            why = "which is not trusted" if pin is None else f"which may not sign a {kind}"
+            raise Untrusted(
+                f"{name} in {self._url} is signed by {key_text(public)}, {why}{_WAY_BACK}", Distrust.WRONG_KEY
+            )
+        return pin
+
+    def _fork(self, seq: int, before: bytes, now: bytes) -> NoReturn:
+        kept = ""
+        if self._memory is not None:
+            files = " and ".join(str(file) for file in self._memory.keep_evidence(seq, before, now))
+            kept = f"; both are kept as evidence: {files}"
+        raise Untrusted(
+            f"run {self._run!r} in {self._url} was forked: record {seq} is another one than was seen before{kept}. "
+            f"{self._advice()}",
+            Distrust.FORK,
+        )
+
+    def _advice(self) -> str:
+        advice = "Find out who wrote to the store"
+        if self._memory is None:
+            return advice
+        return f"{advice}; if the run was begun anew on purpose, delete {self._memory.folder}"
+
+    def _tell_age(self, record: Record) -> None:
+        if self._trust.max_age_s is None or self._told == record.seq:
+            return
+        age_s = (self._clock() - datetime.fromisoformat(record.created_at).astimezone(UTC)).total_seconds()
+        if age_s > self._trust.max_age_s:
+            self._told = record.seq
+            message = (
+                f"its newest record, {record.seq}, is {age_s:.0f} s old, more than {self._trust.max_age_s:g} s: the "
+                "writer has stopped, or somebody keeps newer records back"
+            )
+            self._events.tell(Event(EventKind.FROZEN, self._run, message))

@@ -1,0 +1,207 @@
+"""Large objects go up in parts: several at a time, each with its checksum and its own retries, all or nothing.
+
+A Stream's parts are buffered as it makes them; no more of them than there are threads, and one, are in memory.
+What is Growing goes up as it grows: its first part, which begins with what is known last, is sent last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pulse_registry.errors import NotFound, PulseError, StoreUnavailable
+from pulse_registry.store.base import Body, Stream, body_size, body_views
+from pulse_registry.store.s3.body import Pace, Parcel, crc32
+from pulse_registry.store.s3.errors import translated
+from pulse_registry.store.streaming_body import Growing
+from pulse_registry.store.wrappers.retry import Retries
+
+Part = tuple[int, Sequence[memoryview]]
+"""A part's number, from 1, and its bytes."""
+MAX_PARTS: Final = 10_000
+LEAST_PART_BYTES: Final = 5 << 20
+"""S3's rule for all parts but the last."""
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """How objects go up in parts: to which bucket, by which client, how large and how many at a time."""
+
+    client: Any
+    bucket: str
+    url: str
+    part_bytes: int
+    threads: int
+    pace: Pace
+    retries: Retries
+
+    def put(self, key: str, data: Body, *, if_absent: bool) -> None:
+        """Upload an object in parts; what was uploaded is given up if that fails.
+
+        Raises:
+            As Store.put.
+        """
+        parts = parts_of(data, part_size(body_size(data), self.part_bytes))
+        self._put(key, data, enumerate(parts, 1), if_absent=if_absent)
+
+    def grow(self, key: str, data: Growing, *, if_absent: bool) -> None:
+        """Upload an object that `reaches` more than a part while it is made; otherwise as `put`.
+
+        Raises:
+            InvalidArgument: the store takes no parts of different sizes, or as `put`.
+            Others as `put`.
+        """
+        data.sending()
+        self._put(key, data, growing_parts(data, LEAST_PART_BYTES, self.part_bytes), if_absent=if_absent)
+
+    def _put(self, key: str, data: Body, parts: Iterable[Part], *, if_absent: bool) -> None:
+        upload_id = self.retries(lambda: self._begin(key))
+        try:
+            sent = self._send(key, upload_id, parts)
+            self._finish(key, upload_id, sent, size=body_size(data), if_absent=if_absent)
+        except BaseException:
+            with contextlib.suppress(PulseError):
+                self._abort(key, upload_id)
+            raise
+
+    def _begin(self, key: str) -> str:
+        with translated("begin the upload of", key, self.url):
+            answer = self.client.create_multipart_upload(Bucket=self.bucket, Key=key, ChecksumAlgorithm="CRC32")
+        return str(answer["UploadId"])
+
+    def _send(self, key: str, upload_id: str, parts: Iterable[Part]) -> list[dict[str, Any]]:
+        """Send all parts, as many at a time as there are threads; return what the store answered, by number."""
+
+        def send(number: int, views: Sequence[memoryview]) -> dict[str, Any]:
+            return self.retries(lambda: self._send_part(key, upload_id, number, views))
+
+        sent: list[Future[dict[str, Any]]] = []
+        under_way: set[Future[dict[str, Any]]] = set()
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="pulse-upload") as pool:
+            try:
+                for number, views in parts:
+                    sent.append(pool.submit(send, number, views))
+                    under_way.add(sent[-1])
+                    if len(under_way) == self.threads:
+                        done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                        for part in done:
+                            part.result()
+                return sorted((part.result() for part in sent), key=lambda part: int(part["PartNumber"]))
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def _send_part(self, key: str, upload_id: str, number: int, views: Sequence[memoryview]) -> dict[str, Any]:
+        checksum = crc32(views)
+        what = f"put of {key!r} in {self.url}, part {number}"
+        with translated(f"put part {number} of", key, self.url):
+            answer = self.client.upload_part(
+                Bucket=self.bucket,
+                Key=key,
+                UploadId=upload_id,
+                PartNumber=number,
+                Body=Parcel(views, self.pace, what),
+                ChecksumCRC32=checksum,
+            )
+        return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32": checksum}
+
+    def _finish(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]], *, size: int, if_absent: bool) -> None:
+        """Make the object of its parts; if the answer is lost, the upload may be gone because that has succeeded."""
+        condition = {"IfNoneMatch": "*"} if if_absent else {}
+        asked = 0
+
+        def finish() -> None:
+            nonlocal asked
+            asked += 1
+            with translated("complete the upload of", key, self.url):
+                self.client.complete_multipart_upload(
+                    Bucket=self.bucket, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}, **condition
+                )
+
+        try:
+            self.retries(finish)
+        except NotFound as error:
+            if asked == 1 or not self._has_size(key, size):
+                raise StoreUnavailable(f"the upload of {key!r} to {self.url} is gone; put it again") from error
+
+    def _has_size(self, key: str, size: int) -> bool:
+        try:
+            return self.retries(lambda: self._size(key)) == size
+        except NotFound:
+            return False
+
+    def _size(self, key: str) -> int:
+        with translated("size", key, self.url):
+            return int(self.client.head_object(Bucket=self.bucket, Key=key)["ContentLength"])
+
+    def _abort(self, key: str, upload_id: str) -> None:
+        with translated("give up the upload of", key, self.url):
+            self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
+
+
+def part_size(size: int, part_bytes: int) -> int:
+    """Return how large an object's parts are: as large as asked for, or more if there were too many of them."""
+    least = -(-size // MAX_PARTS)
+    return part_bytes if part_bytes >= least else -(-least // _MIB) * _MIB
+
+
+def parts_of(data: Body, size: int) -> Iterator[Sequence[memoryview]]:
+    """Cut a body into parts of a size, the last one shorter. Buffers are not copied, but those of a Stream are."""
+    return _stream_parts(data, size) if isinstance(data, Stream) else _view_parts(body_views(data), size)
+
+
+def growing_parts(data: Growing, least: int, size: int) -> Iterator[Part]:
+    """Cut what grows into parts of a size, each given as soon as it is full; the first one, of ``least``, comes last.
+
+    The first part also holds the first buffer, whatever its size.
+    """
+    held: list[memoryview] = []
+
+    def behind() -> Iterator[memoryview]:
+        room = least
+        for view in (view for buffer in data.rest() for view in body_views(buffer)):
+            if room:
+                held.append(view[:room])
+            yield view[room:]
+            room -= min(room, view.nbytes)
+
+    yield from enumerate(_view_parts(behind(), size), 2)
+    yield 1, [*body_views(data.first()), *held]
+
+
+def _view_parts(views: Iterable[memoryview], size: int) -> Iterator[Sequence[memoryview]]:
+    part: list[memoryview] = []
+    room = size
+    for view in views:
+        rest = view
+        while rest.nbytes:
+            taken, rest = rest[:room], rest[room:]
+            part.append(taken)
+            room -= taken.nbytes
+            if not room:
+                yield part
+                part, room = [], size
+    if part:
+        yield part
+
+
+def _stream_parts(stream: Stream, size: int) -> Iterator[Sequence[memoryview]]:
+    left = stream.nbytes
+    part = memoryview(bytearray(min(size, left)))
+    at = 0
+    for view in body_views(stream):
+        rest = view
+        while rest.nbytes:
+            taken, rest = rest[: part.nbytes - at], rest[part.nbytes - at :]
+            if not taken.nbytes:
+                break  # more than it has announced, which body_views refuses at the end
+            part[at : at + taken.nbytes] = taken
+            at += taken.nbytes
+            if at == part.nbytes:
+                yield [part]
+                left -= at
+                part, at = memoryview(bytearray(min(size, left))), 0

@@ -1,0 +1,1 @@
+"""Stores that wrap another one and add a single ability to it."""

@@ -1,0 +1,230 @@
+"""The cells of one layout in memory: a trainer's shadow, a worker's live weights, or a file's memory map.
+
+Reads and writes go by group and group-local index, whatever tensors the group's spans lie in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_kernels import CELL_TYPES, Backend, Cells, Index
+from pulse_registry.errors import InvalidArgument, InvalidModel
+from pulse_registry.weights.cell_access import Place, Strided
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.fit import Fit, fit
+from pulse_registry.weights.model import View
+
+
+class Weights:
+    """Arrays of cells, one a stored tensor of the layout, in layout order.
+
+    Contiguous tensors are read and written where they are; of others, spans are copied for reading and single cells
+    are written through their strides.
+
+    Attributes:
+        geometry: the layout's.
+        arrays: one a tensor.
+        tied: pairs of tensors, by number, that are one in memory.
+        plain: whether all cells are those of the arrays, and nothing beside them.
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        arrays: Sequence[npt.NDArray[Any]],
+        places: Mapping[int, Place] | None = None,
+        tied: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Take the arrays; ``places`` are those of tensors, by number, whose cells are not simply their array's."""
+        self.geometry = geometry
+        self.tied = list(tied)
+        self._take(arrays, places or {})
+
+    @classmethod
+    def empty(cls, geometry: Geometry) -> Self:
+        """Allocate cells that hold nothing in particular.
+
+        Raises:
+            InvalidArgument: there is not so much memory.
+        """
+        return cls(geometry, [_allocated(geometry, tensor.shape, tensor.dtype) for tensor in geometry.layout.tensors])
+
+    @classmethod
+    def in_one_piece(cls, geometry: Geometry) -> Self:
+        """Allocate cells that hold nothing in particular, those of a dtype end to end.
+
+        Small tensors then lie in huge pages as well (NumPy asks for them from 4 MiB on): a pass over them misses less.
+
+        Raises:
+            InvalidArgument: there is not so much memory.
+        """
+        sizes: dict[str, int] = {}
+        for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + size
+        left = {dtype: _allocated(geometry, (size,), dtype) for dtype, size in sizes.items()}
+        arrays = []
+        for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
+            arrays.append(left[tensor.dtype][:size].reshape(tensor.shape))
+            left[tensor.dtype] = left[tensor.dtype][size:]
+        return cls(geometry, arrays)
+
+    @classmethod
+    def into(cls, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Self:
+        """Take a worker's tensors as the place to write; see ``fit``.
+
+        Raises:
+            LayoutMismatch: names, dtypes or shapes differ from the layout; the first difference is named.
+            InvalidModel: a tensor can't be written in place.
+        """
+        for view in views.values():
+            if not view.on_host:
+                raise InvalidModel(f"tensor {view.name!r} is not in host memory and can't be changed in place here")
+        found = fit(geometry.layout, views, cast=cast)
+        for view in found.views:
+            if not view.cells.flags.writeable:
+                raise InvalidModel(f"tensor {view.name!r} is read-only memory")
+            if _overlaps_itself(view.cells):
+                raise InvalidModel(f"tensor {view.name!r} is expanded: several of its cells share memory")
+        return cls._fitted(geometry, found)
+
+    @classmethod
+    def of(cls, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Self:
+        """Take tensors to be read alone; see ``fit``.
+
+        Raises:
+            LayoutMismatch: as ``into``.
+        """
+        return cls._fitted(geometry, fit(geometry.layout, views, cast=cast))
+
+    def adopt(self, other: Self) -> None:
+        """Become the arrays of other weights of the layout; the own ones are let go of."""
+        self._take(other.arrays, {})
+
+    def spans(self, group: Group) -> list[Cells]:
+        """Return the group's cells as 1-D arrays, end to end: views where the tensor is contiguous."""
+        return [self._span(span.tensor, span.start, span.stop) for span in group.spans]
+
+    def gather(self, backend: Backend, group: Group, index: Index) -> Cells:
+        """Return the cells at group-local ``index`` (strictly increasing)."""
+        spans = self._views(group)
+        if spans is not None:
+            return backend.gather_spans(spans, index)
+        found = [self._place(number).read(places) for number, places, _ in parts(group, index)]
+        return np.concatenate([*found, np.empty(0, group.cell_type.dtype)])
+
+    def step(
+        self, backend: Backend, group: Group, index: Index, distance: Cells
+    ) -> tuple[Cells, Cells, Digest, Digest]:
+        """Return the cells at group-local ``index``, the same moved by ``distance``, and both sums of h; only reads."""
+        spans = self._views(group)
+        if spans is not None:
+            old, new, *sums = backend.step_spans(spans, index, distance, group.cell_type, group.start)
+        else:
+            old = self.gather(backend, group, index)
+            new = backend.move(old, distance, group.cell_type)
+            sums = [backend.digest_sparse(index, cells, group.start) for cells in (old, new)]
+        return old, new, Digest(*sums[0]), Digest(*sums[1])
+
+    def scatter(self, backend: Backend, group: Group, index: Index, values: Cells) -> None:
+        """Store ``values`` at group-local ``index`` (strictly increasing, below the group's cells). Idempotent."""
+        if len(index) and int(index[-1]) >= group.cells:
+            raise IndexError(f"index {int(index[-1])} is past the {group.cells} cells of group {group.number}")
+        spans = self._views(group)
+        if spans is not None:
+            backend.scatter_spans(spans, index, values)
+            return
+        for number, places, chosen in parts(group, index):
+            self._place(number).write(places, values[chosen])
+
+    def fill(self, group: Group, cells: Cells) -> None:
+        """Store all cells of the group."""
+        done = 0
+        for span in group.spans:
+            size = span.stop - span.start
+            self._place(span.tensor).write(slice(span.start, span.stop), cells[done : done + size])
+            done += size
+
+    def copy_of(self, group: Group) -> Cells:
+        """Return the group's cells as one new array."""
+        return np.concatenate(self.spans(group))
+
+    def exact_at(self, group: Group, index: Index) -> bool:
+        """Whether memory holds there what ``gather`` returns: no replica that differs, and no further bits."""
+        return self.plain or all(self._place(number).exact(places) for number, places, _ in parts(group, index))
+
+    def digest(self, backend: Backend, map_: Callable[..., Iterator[Digest]]) -> Digest:
+        """Return the state digest by a full pass; ``map_`` is ``map`` or an executor's."""
+        return sum(map_(lambda group: self.digest_of(backend, group), self.geometry.groups), Digest())
+
+    def digest_of(self, backend: Backend, group: Group) -> Digest:
+        """Return one group's share of the state digest; another one, where memory holds more than the cells."""
+        digest = Digest(*backend.digest_spans(self.spans(group), group.start))
+        exact = self.plain or all(self._place(span.tensor).exact(slice(span.start, span.stop)) for span in group.spans)
+        return digest if exact else digest + Digest(1, 1)
+
+    def _views(self, group: Group) -> list[Cells] | None:
+        """Return the group's cells where they are; None if a tensor of theirs is not contiguous."""
+        flats = [(self._flat[span.tensor], span) for span in group.spans]
+        spans = [flat[span.start : span.stop] for flat, span in flats if flat is not None]
+        return spans if len(spans) == len(flats) else None
+
+    @classmethod
+    def _fitted(cls, geometry: Geometry, found: Fit) -> Self:
+        arrays = [view.cells for view in found.views[: len(geometry.layout.tensors)]]
+        return cls(geometry, arrays, found.places, found.tied)
+
+    def _take(self, arrays: Sequence[npt.NDArray[Any]], places: Mapping[int, Place]) -> None:
+        self.arrays = list(arrays)
+        self.plain = not places
+        self._places = places
+        self._flat = [
+            array.reshape(-1) if array.flags.c_contiguous and number not in places else None
+            for number, array in enumerate(self.arrays)
+        ]
+
+    def _place(self, number: int) -> Place:
+        return self._places.get(number) or Strided(self.arrays[number])
+
+    def _span(self, number: int, start: int, stop: int) -> Cells:
+        flat = self._flat[number]
+        if flat is not None:
+            return flat[start:stop]
+        return self._place(number).read(slice(start, stop))
+
+
+def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
+    if array.flags.c_contiguous:
+        return False
+    # From the smallest stride up, each must step over all that the smaller ones reach.
+    reach = array.itemsize - 1
+    for stride, length in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride <= reach:
+            return array.size > 0
+        reach += (length - 1) * stride
+    return False
+
+
+def parts(group: Group, index: Index) -> Iterator[tuple[int, npt.NDArray[np.int64], slice]]:
+    """Split an index by spans: yield (tensor, places in it, which part of the index they are)."""
+    base = at = 0
+    for span in group.spans:
+        end = base + span.stop - span.start
+        to = int(np.searchsorted(index, end))
+        if to > at:
+            yield span.tensor, index[at:to].astype(np.int64) + (span.start - base), slice(at, to)
+        base, at = end, to
+
+
+def _allocated(geometry: Geometry, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    try:
+        return np.empty(shape, CELL_TYPES[dtype].dtype)
+    except MemoryError as error:
+        raise InvalidArgument(
+            f"the layout {geometry.id} has {geometry.nbytes:,} bytes of cells, and this process can't have as much "
+            "memory: see that it is the layout that you mean (`pulse inspect`), or take a machine with more"
+        ) from error

@@ -1,0 +1,322 @@
+"""Reading a caller's model: an nn.Module or a mapping of tensors becomes a layout and arrays of raw cells.
+
+Works on torch tensors and NumPy arrays without importing torch: a torch tensor can only be met where torch is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from pulse_registry.errors import InvalidModel
+from pulse_registry.weights.file_tensor import FileTensor
+from pulse_registry.weights.module import module_tensors
+from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
+
+if TYPE_CHECKING:
+    import torch
+
+
+class HasStateDict(Protocol):
+    """An ``nn.Module``, or whatever gives its tensors by name as one does."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the tensors by name, over the memory that they live in."""
+        ...
+
+
+Model: TypeAlias = "HasStateDict | Mapping[str, torch.Tensor | npt.NDArray[Any] | FileTensor]"
+"""An ``nn.Module``, or a mapping of names to torch tensors, NumPy arrays or, to be published, tensors in files."""
+PublishDtype = Literal["bf16", "keep"]
+
+_NUMPY_DTYPES: dict[str, Dtype] = {
+    "float64": "F64",
+    "int64": "I64",
+    "uint64": "U64",
+    "float32": "F32",
+    "int32": "I32",
+    "uint32": "U32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "int16": "I16",
+    "uint16": "U16",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int8": "I8",
+    "uint8": "U8",
+    "float4_e2m1fn_x2": "F4",
+    "bool": "BOOL",
+}
+_UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
+NUMPY_NAMES: dict[Dtype, str] = {dtype: name for name, dtype in _NUMPY_DTYPES.items()}
+"""NumPy (with ml_dtypes) and torch name of each stored dtype; torch differs only in that it has the same names."""
+_FLOAT4_PAIRS = np.dtype([(NUMPY_NAMES["F4"], "u1")])
+"""NumPy has no dtype of two elements a byte: a structure of one byte, named as torch's dtype is, stands for it."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One tensor of a model.
+
+    Attributes:
+        name, dtype, shape: of the tensor.
+        copied: what there is to see is a copy made for reading, so that writing into it would change nothing.
+        owner: lives as long as the memory does, and takes weak references.
+        identity: equal for two names of the same memory, seen in the same way.
+        tensor: the torch tensor, detached; None for others.
+        read: returns ``cells``.
+        part: returns cells by their flat indices, where they are not to be read as a whole.
+    """
+
+    name: str
+    dtype: Dtype
+    shape: tuple[int, ...]
+    copied: bool
+    owner: Any
+    identity: tuple[Any, ...]
+    tensor: Any
+    read: Callable[[], np.ndarray[Any, Any]]
+    part: Callable[[int, int], np.ndarray[Any, Any]] | None = None
+
+    @functools.cached_property
+    def cells(self) -> np.ndarray[Any, Any]:
+        """An unsigned view of the memory, of the tensor's shape and any strides; of another device's, a copy.
+
+        It is made when it is first asked for: what works where the tensor is never does.
+        """
+        return self.read()
+
+    def span(self, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Return cells by their flat indices: where they are if they lie end to end there, else copied."""
+        if self.part is not None:
+            return self.part(start, stop)
+        if self.cells.flags.c_contiguous:
+            return self.cells.reshape(-1)[start:stop]
+        return np.ascontiguousarray(self.cells.flat[start:stop])
+
+    @functools.cached_property
+    def size(self) -> int:
+        """How many cells."""
+        return math.prod(self.shape)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the memory is the host's."""
+        return self.tensor is None or self.tensor.device.type == "cpu"
+
+
+def read_model(model: Model) -> dict[str, View]:
+    """Return the views of all tensors by name; a module's without the names that wrappers, such as DDP, put in.
+
+    Raises:
+        InvalidModel: not a module or mapping, no tensors, or a tensor that can't be stored, by name with the reason; or
+            two names of a module are one without those of wrappers.
+    """
+    if _is_module(model):
+        model = module_tensors(model)
+    elif hasattr(model, "state_dict") and callable(model.state_dict):
+        model = model.state_dict()
+    if not isinstance(model, Mapping):
+        raise InvalidModel(f"a model is an nn.Module or a mapping of names to tensors, not {type(model).__name__}")
+    views = {}
+    for name, value in model.items():
+        if not isinstance(name, str):
+            raise InvalidModel(f"tensor names are strings, not {name!r}")
+        views[name] = _view(name, value)
+    if not views:
+        raise InvalidModel("the model has no tensors")
+    return views
+
+
+def read_target(model: Model) -> dict[str, View]:
+    """Return the views of a model that is to be written into: ``read_model``, and a look at whose memory they are.
+
+    Of a module, that is the memory of its parameters and buffers; of whatever else has a ``state_dict``, one that two
+    calls of it share. A mapping is taken at its word.
+
+    Raises:
+        InvalidModel: as ``read_model``; or a tensor is a copy, so that to write into it would leave the model as it is.
+    """
+    views = read_model(model)
+    is_own = _ownership(model)
+    for view in views.values():
+        if (view.copied or not is_own(view)) and view.size:
+            raise InvalidModel(
+                f"tensor {view.name!r} is a copy of what the model computes with: to write into it would change "
+                "nothing. Pass a mapping of names to the tensors themselves"
+            )
+    return views
+
+
+def _ownership(model: Model) -> Callable[[View], bool]:
+    """Return what tells whether a view of a model is of its own memory."""
+    if _is_module(model):
+        torch = sys.modules["torch"]
+        plain = (tensor for tensor in (*model.parameters(), *model.buffers()) if _hindrance(torch, tensor) is None)
+        memory = {_address(tensor.untyped_storage()) for tensor in plain}
+        return lambda view: view.tensor is not None and _address(view.owner) in memory
+    if hasattr(model, "state_dict"):
+        again = read_model(model)  # while the views from before live, a copy has another address than theirs
+        return lambda view: view.name in again and again[view.name].identity == view.identity
+    return lambda view: True
+
+
+def _is_module(model: Model) -> TypeGuard[torch.nn.Module]:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def _address(storage: Any) -> tuple[str, int]:
+    return str(storage.device), storage.data_ptr()
+
+
+def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
+    """Return the layout under which these tensors are published.
+
+    With ``bf16``, float32 tensors are published as BF16 and float16 and float64 ones are refused (a cast that the
+    forward pass does not make would lose bits unseen); everything else is published as it is. With ``keep``, all is.
+    Names of the same memory are stored once, under the first of them.
+
+    Raises:
+        InvalidModel: a tensor can't be published so, or a name is not valid.
+    """
+    stored: dict[tuple[Any, ...], str] = {}
+    tied: dict[str, str] = {}
+    tensors = []
+    for name, view in views.items():
+        if view.size:
+            first = stored.setdefault(view.identity, name)
+            if first != name:
+                tied[name] = first
+                continue
+        dtype = _published(view, publish)
+        try:
+            tensors.append(Tensor(name=name, dtype=dtype, shape=view.shape))
+        except ValidationError as error:
+            raise InvalidModel(f"tensor {name!r} can't be stored: {faults(error, 'layout')}") from error
+    tensors.sort(key=lambda tensor: (DTYPE_ORDER.index(tensor.dtype), tensor.name))
+    try:
+        return Layout(tensors=tuple(tensors), tied=tied)
+    except ValidationError as error:
+        raise InvalidModel(f"the model has no valid layout: {faults(error, 'layout')}") from error
+
+
+def _published(view: View, publish: PublishDtype) -> Dtype:
+    if publish == "keep" or view.dtype not in ("F64", "F32", "F16"):
+        return view.dtype
+    if view.dtype == "F32":
+        return "BF16"
+    raise InvalidModel(
+        f"tensor {view.name!r} is {view.dtype}, and floating tensors are published as BF16 here: a silent cast would "
+        "lose bits. Open the registry with publish_dtype='keep' to publish it as it is, or cast it yourself"
+    )
+
+
+def _view(name: str, value: Any) -> View:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _torch_view(torch, name, value)
+    if isinstance(value, FileTensor):
+        return _file_view(name, value)
+    if not isinstance(value, np.ndarray):
+        raise InvalidModel(f"tensor {name!r} is a {type(value).__name__}; torch tensors and NumPy arrays are taken")
+    dtype = _numpy_dtype(value.dtype)
+    if dtype is None or not value.dtype.isnative:
+        raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored{_advice(value.dtype)}")
+    owner = value
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    cells = _unsigned(value)
+    return View(name, dtype, value.shape, False, owner, _identity(cells, dtype), None, lambda: cells)
+
+
+def _file_view(name: str, tensor: FileTensor) -> View:
+    def whole() -> np.ndarray[Any, Any]:
+        return tensor.cells(0, math.prod(tensor.shape)).reshape(tensor.shape)
+
+    return View(name, tensor.dtype, tensor.shape, True, tensor, tensor.identity, None, whole, tensor.cells)
+
+
+def _torch_view(torch: Any, name: str, value: Any) -> View:
+    dtype = _torch_dtype(value.dtype)
+    if dtype is None:
+        raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
+    hindrance = _hindrance(torch, value)
+    if hindrance is not None:
+        raise InvalidModel(f"tensor {name!r} {hindrance}")
+    tensor = value.detach()
+    if tensor.is_neg() or tensor.is_conj():
+        tensor = tensor.resolve_neg().resolve_conj()
+    if dtype in ("F8_E8M0", "F4"):
+        tensor = tensor.view(torch.uint8)  # what is done with cells is not there for all dtypes
+    signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    shape, owner = tuple(value.shape), value.untyped_storage()
+    copied = tensor.data_ptr() != value.data_ptr()
+    if tensor.device.type == "cpu":
+        cells = _unsigned(tensor.view(signed).numpy())
+        return View(name, dtype, shape, copied, owner, _identity(cells, dtype), tensor, lambda: cells)
+    identity = (tensor.data_ptr(), str(tensor.device), dtype, shape, tensor.stride())
+    return View(
+        name, dtype, shape, copied, owner, identity, tensor, lambda: _unsigned(tensor.cpu().view(signed).numpy())
+    )
+
+
+def _hindrance(torch: Any, value: Any) -> str | None:
+    """Say why a tensor has no memory whose bytes are its cells; None if it has."""
+    if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return (
+            f"is a {type(value).__name__}, which is no plain tensor with memory of its own. Sharded tensors are not "
+            "supported yet: push from one process that holds the full ones (full_tensor() of each, called on all "
+            "ranks), and pull into plain ones. Of quantized ones, pass the plain tensors that they are made of"
+        )
+    if value.layout != torch.strided or value.is_quantized or value.is_nested or value.device.type == "meta":
+        return f"({value.layout}, {value.device}) is not a plain dense tensor with memory of its own"
+    without = f"is a {type(value).__name__} without memory of its own"
+    try:
+        return None if value.untyped_storage().data_ptr() or not value.numel() else without
+    except (RuntimeError, ValueError) as error:  # of a lazy module before its first call, or within a transform
+        return f"{without}: {error}"
+
+
+def _identity(cells: np.ndarray[Any, Any], dtype: Dtype) -> tuple[Any, ...]:
+    return cells.__array_interface__["data"][0], dtype, cells.shape, cells.strides
+
+
+# To make a dtype's name takes longer than all else that is done for a tensor.
+@functools.cache
+def _numpy_dtype(dtype: np.dtype[Any]) -> Dtype | None:
+    return "F4" if dtype == _FLOAT4_PAIRS else _NUMPY_DTYPES.get(dtype.name)
+
+
+def _advice(dtype: np.dtype[Any]) -> str:
+    if dtype.name != "float4_e2m1fn":
+        return ""
+    return f" with one element a byte: pack two, the first in the low four bits, into a byte of {_FLOAT4_PAIRS!r}"
+
+
+def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
+    """Return the NumPy dtype that stands for a stored one; those that NumPy does not have are from ml_dtypes."""
+    name = NUMPY_NAMES[dtype]
+    return _FLOAT4_PAIRS if dtype == "F4" else np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+@functools.cache
+def _torch_dtype(dtype: Any) -> Dtype | None:
+    return _NUMPY_DTYPES.get(str(dtype).removeprefix("torch."))
+
+
+def _unsigned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a view of the same memory, shape and strides, as unsigned integers."""
+    if array.ndim:
+        return array.view(_UNSIGNED[array.itemsize])
+    return array.reshape(1).view(_UNSIGNED[array.itemsize]).reshape(())
