@@ -24,14 +24,15 @@ READY := $(VENV)/.ready
 # Beside the newest of what they require themselves, old releases call much that is deprecated: that fails no test there.
 # An older pydantic describes the same API in other words than the file that is kept.
 LOWEST := .venv-lowest
-LOWEST_TESTS := tests/unit tests/client tests/store tests/server \
-  --deselect tests/server/test_openapi.py::test_the_file_is_current -W ignore::DeprecationWarning
+LOWEST_TESTS := $(wildcard tests/unit/*.py) \
+  $(addprefix tests/unit/,checkpoint client format process pull push server store weights) \
+  --deselect tests/unit/server/test_openapi.py::test_the_file_is_current -W ignore::DeprecationWarning
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
 # One more for the suite: a third of a test's time is waiting, for servers, processes and disks. Each begins with a part
 # of it of its own (`worksteal`), so that what the tests of a file share is made once, and not in each process.
 TESTERS := $(shell expr $(WORKERS) + 1)
 # The tests that compute-sanitizer runs under: every kernel, with its constants as they are in production, on little.
-SANITIZED := tests/triton/test_production.py
+SANITIZED := tests/unit/kernels/gpu/test_production.py
 # The oldest Triton is the floor in pyproject.toml; the newest is what pip took for .venv.
 OLDEST_TRITON := $(shell sed -n 's/^gpu = .*triton>=\([0-9.]*\);.*/\1/p' pyproject.toml)
 IN_RANGE := import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -57,7 +58,7 @@ test-lowest: $(LOWEST)/.ready ## run part of the tests with the lowest versions 
 	$(LOWEST)/bin/python -m pytest -n $(TESTERS) --dist worksteal $(LOWEST_TESTS) $(ARGS)
 
 test-gpu: $(READY) ## run the tests of the GPU kernels on a GPU, some of them under compute-sanitizer where that is installed
-	$(BIN)/python -m pytest tests/triton tests/device --device cuda $(ARGS)
+	$(BIN)/python -m pytest tests/unit/kernels/gpu tests/unit/gpu --device cuda $(ARGS)
 	@if command -v compute-sanitizer >/dev/null; then \
 	  for tool in memcheck racecheck initcheck; do \
 	    echo "compute-sanitizer --tool $$tool"; \
@@ -74,7 +75,7 @@ compile-kernels: $(READY) ## compile the GPU kernels with the oldest and the new
 	  if [ $$version != newest ] && [ ! -e "$$there/triton/__init__.py" ]; then \
 	    $(BIN)/python -m pip install --quiet --no-deps --target "$$there" "triton==$$version" || exit 1; \
 	  fi; \
-	  PYTHONPATH="$$there" TRITON_CACHE_DIR="build/triton/cache" $(BIN)/python -m tests.triton.compiled 90 || exit 1; \
+	  PYTHONPATH="$$there" TRITON_CACHE_DIR="build/triton/cache" $(BIN)/python -m tests.unit.kernels.gpu.compiled 90 || exit 1; \
 	done
 
 check: $(READY) ## lint, format, types, import rules
@@ -97,7 +98,7 @@ docs-check: $(READY) ## run the examples of README.md and docs/
 
 sweep: $(READY) ## run the long sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -n $(WORKERS) -m sweep $(ARGS)
-	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --jobs $(WORKERS) --out build/fuzz.json
+	$(BIN)/python -m tests.security.fuzz --seconds $(FUZZ_SECONDS) --jobs $(WORKERS) --out build/fuzz.json
 
 programs: ## install what the tests drive and is missing: Chromium for the page, wrk for load (Debian, Ubuntu)
 	@missing=chromium; \

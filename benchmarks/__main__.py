@@ -28,7 +28,7 @@ from benchmarks.states import States, StatesError, load_states
 from benchmarks.suite import MIN_REPEATS, Parts, run_suite
 from benchmarks.synthetic import DEFAULT_CELLS, few_shapes, synthetic_states
 from pulse_registry.format.patch import CoderChoice
-from tests import servers
+from tests.support import servers
 
 app = typer.Typer(add_completion=False, help="Benchmarks of Pulse Registry.")
 CORES = os.cpu_count() or 1

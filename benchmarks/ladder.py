@@ -27,7 +27,7 @@ from pulse_registry.push.options import PublishOptions
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
-from tests.log.builders import DictStore
+from tests.unit.log.builders import DictStore
 
 TITLE = "Far behind"
 LARGE_CELLS = 7_600_000_000

@@ -28,7 +28,7 @@ from pulse_registry.format.patch import CoderChoice
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import RetryStore, Store, open_store
-from tests.servers import S3Bucket, S3Server
+from tests.support.servers import S3Bucket, S3Server
 
 LINKS = (Link("1 Gbit/s", 1000, 0.0), Link("200 Mbit/s, 50 ms", 200, 25.0))
 """The second: 50 ms for a round trip."""

@@ -37,8 +37,8 @@ from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, Wra
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.tensors import new_tensors
-from tests import servers
-from tests.servers import S3Bucket, S3Server
+from tests.support import servers
+from tests.support.servers import S3Bucket, S3Server
 
 TITLE = "Workers of one host"
 LINK = Link("200 Mbit/s, 50 ms", 200, 25.0)

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.results import OUT, machine
 from pulse_registry import store as stores
 from pulse_registry.errors import AlreadyExists
-from tests.servers import S3Bucket, S3Server, seaweedfs
+from tests.support.servers import S3Bucket, S3Server, seaweedfs
 
 RESULT = OUT / "store" / "s3-clients.json"
 PIECE_BYTES = 16 << 20

@@ -37,10 +37,10 @@ from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore, RetryStore, open_store
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import Layout, Tensor
-from tests import servers
-from tests.faults.network import s3_store, travel
-from tests.faults.proxy import FaultyProxy, Plan
-from tests.servers import S3Bucket
+from tests.scenarios.faults.network import s3_store, travel
+from tests.scenarios.faults.proxy import FaultyProxy, Plan
+from tests.support import servers
+from tests.support.servers import S3Bucket
 
 Model = dict[str, np.ndarray[Any, Any]]
 PEAK_LIMIT_MIB = 512.0
@@ -229,7 +229,7 @@ def measure_peak(bucket: S3Bucket, nbytes: int) -> list[Row]:
 
 
 def measure_faults(bucket: S3Bucket, versions_: int, seeds: int, answer_s: float = 1.0) -> list[Row]:
-    """Measure what faults add to the time of pushes and pulls; see tests/faults/network.py for what goes on."""
+    """Measure what faults add to the time of pushes and pulls; tests/scenarios/faults/network.py says what goes on."""
 
     def journeys(share: float) -> tuple[float, int, int]:
         seconds, errors, done = 0.0, 0, 0

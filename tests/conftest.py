@@ -11,8 +11,8 @@ import pytest
 
 from pulse_kernels import get_backend
 from pulse_registry.weights.backend import what_compiles
-from tests import servers
-from tests.servers import S3Bucket, S3Server
+from tests.support import servers
+from tests.support.servers import S3Bucket, S3Server
 
 # A slow shared machine is no failure: the time a test may take is the run's limit, not hypothesis' deadline.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)

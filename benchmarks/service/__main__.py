@@ -21,7 +21,7 @@ from benchmarks.service.attackers import ATTACKS
 from benchmarks.service.followed import Followed, run_followed
 from benchmarks.service.soak import Soak, run_soak
 from benchmarks.service.suite import Size, run_suite
-from tests.servers import seaweedfs
+from tests.support.servers import seaweedfs
 
 app = typer.Typer(add_completion=False, help="Load on the service.")
 FOLDER = OUT / "service"

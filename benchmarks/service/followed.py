@@ -19,8 +19,8 @@ from pulse_server.feed import RunFeed
 from pulse_server.metrics import Metrics
 from pulse_server.service import Service
 from pulse_server.settings import Settings
-from tests.log.builders import DictStore, Script
-from tests.server.running import LAYOUT, fill, run_of, store_objects, store_record
+from tests.unit.log.builders import DictStore, Script
+from tests.unit.server.running import LAYOUT, fill, run_of, store_objects, store_record
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The store: the few verbs of object storage that the registry is built on, and their contract.
 
 Implementations live beside this file; abilities such as retries and counting are wrappers around a Store.
-One conformance suite (tests/store/conformance.py) runs over every implementation.
+One conformance suite (tests/unit/store/conformance.py) runs over every implementation.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from benchmarks.link import Bucket, Link, LinkProxy, over
 from benchmarks.links import links_document
 from benchmarks.push_pull import CODERS
 from benchmarks.synthetic import synthetic_states
-from tests.servers import S3Server
+from tests.support.servers import S3Server
 
 
 class Clock:

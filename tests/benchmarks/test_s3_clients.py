@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.s3_clients import measure
-from tests.servers import S3Bucket
+from tests.support.servers import S3Bucket
 
 # s3fs and its event loop leave sockets to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

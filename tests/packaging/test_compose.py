@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from pulse_server.settings import Settings
-from tests.servers import S3Server
+from tests.support.servers import S3Server
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)(?::\?[^}]*)?\}")

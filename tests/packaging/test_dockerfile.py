@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.cli.serve import serve
-from tests.waiting import HANG_S
+from tests.support.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("numba", "torch", "transformers", "triton", "accelerate", "matplotlib")

@@ -24,7 +24,7 @@ from pulse_registry.retention import Policy
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, MemoryStore, Store, WrapperStore
 from pulse_server.app import create_app
 from pulse_server.settings import Settings
-from tests.waiting import HANG_S
+from tests.support.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "arn:aws:s3:::example-bucket"

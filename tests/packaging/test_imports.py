@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import HANG_S
+from tests.support.waiting import HANG_S
 
 HEAVY = (
     "accelerate",

@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from pulse_server.errors import Unauthenticated
 from pulse_server.metrics import Metrics, RunFigures
 from pulse_server.settings import Settings
-from tests.servers import S3Bucket
+from tests.support.servers import S3Bucket
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()

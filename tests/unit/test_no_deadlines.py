@@ -1,4 +1,4 @@
-"""No test expects anything to happen in time: a busy machine is no failure. tests/waiting.py says what to do."""
+"""No test expects anything to happen in time: a busy machine is no failure. tests/support/waiting.py has the way."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 import pulse_registry
 from pulse_registry import errors
-from tests.waiting import HANG_S
+from tests.support.waiting import HANG_S
 
 NAMES = [
     "AccessDenied",

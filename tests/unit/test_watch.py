@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.faults.harness import change, quick, small_model
-from tests.log.builders import DictStore
+from tests.scenarios.faults.harness import change, quick, small_model
+from tests.unit.log.builders import DictStore
 
 
 def test_who_wants_the_newest_only_skips_what_came_while_it_was_busy() -> None:

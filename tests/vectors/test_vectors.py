@@ -20,8 +20,8 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import Countersignature, KeyframeRef, Layout, ObjectRef, PatchRef, canonical_json, unseal_record
-from tests.log.builders import DictStore
-from tests.meeting import resolve
+from tests.support.meeting import resolve
+from tests.unit.log.builders import DictStore
 from tests.vectors import make, spec_reader
 
 

@@ -1,7 +1,0 @@
-"""The command line's fixture, for the doctor's command."""
-
-from __future__ import annotations
-
-from tests.cli.conftest import pulse
-
-__all__ = ["pulse"]

@@ -1,0 +1,77 @@
+"""The simulator's tables in docs/reliability.md of the result files: ``python -m tests.scenarios.simulator report``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import RESULTS
+
+FOLDER = RESULTS / "reliability"
+RUNS, MUTANTS = FOLDER / "simulator.json", FOLDER / "mutants.json"
+PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
+BEGIN, END = "<!-- simulator: begin (python -m tests.scenarios.simulator report) -->", "<!-- simulator: end -->"
+
+
+def with_tables(page: str) -> str:
+    """Return the page with what lies between its marks renewed.
+
+    Raises:
+        ValueError: the page has not both marks.
+    """
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ValueError(f"the page needs {BEGIN!r} and {END!r} once each")
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{_tables()}\n\n{END}{rest.split(END)[1]}"
+
+
+def update_page() -> None:
+    """Renew the page."""
+    PAGE.write_text(with_tables(PAGE.read_text()))
+
+
+def _tables() -> str:
+    return "\n\n".join((_runs(json.loads(RUNS.read_text())), _mutants(json.loads(MUTANTS.read_text()))))
+
+
+def _runs(document: dict[str, Any]) -> str:
+    seeds, counts = document["seeds"], document["counts"]
+    last = seeds["first"] + seeds["count"] - 1
+    broken = len(document["violations"]) or "none"
+    lines = [
+        f"**{document['operations']:,} store operations** of seeds {seeds['first']} to {last}, "
+        f"{seeds['operations_each']:,} each and what follows; {document['virtual_hours']:,.0f} hours of virtual time "
+        f"in {document['seconds'] / 60:,.0f} minutes, {document['processes']} processes. Invariants broken: {broken}.",
+        "",
+        "| what happened | times |",
+        "| --- | ---: |",
+        *(f"| {said} | {counts.get(what, 0):,} |" for what, said in _SAID.items()),
+    ]
+    return "\n".join(lines)
+
+
+def _mutants(document: dict[str, Any]) -> str:
+    lines = [
+        "| safeguard taken away | found by | store operations until then: fewest, median | quickest seed |",
+        "| --- | --- | --- | ---: |",
+    ]
+    for row in document["mutants"]:
+        counts = "-" if row["fewest"] is None else f"{row['fewest']:,}, {row['median']:,}"
+        seed = "-" if row["seed"] is None else row["seed"]
+        lines.append(f"| {row['safeguard']} | {row['found_by']} of {row['seeds']} seeds | {counts} | {seed} |")
+    return "\n".join(lines)
+
+
+_SAID = {
+    "crashes": "a process dies",
+    "epoch": "a trainer takes the run over",
+    "commit": "versions are committed",
+    "void": "commits of fenced trainers land, and are void",
+    "attach": "records attach merged patches or keyframes",
+    "retired": "versions are retired",
+    "orphans": "objects of crashed or stalled writers are retired unnamed",
+    "deleted": "objects are deleted",
+    "delete": "records let the log forget",
+    "tag": "versions get a name, or lose it",
+}

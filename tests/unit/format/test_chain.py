@@ -1,0 +1,135 @@
+"""Chains of changes: joined into one that leads from end to end, each link checked at the cells that it finds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulse_kernels import CELL_TYPES, Backend, Cells, get_backend
+from pulse_registry.format.chain import Link, WrongBase, follow
+from pulse_registry.format.change import Change, Delta
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Group, Span
+from pulse_registry.weights.digest import Digest
+from pulse_schemas import DTYPE_ORDER, Dtype
+from tests.support.models import geometry_of
+
+SIZE = 40
+NUMBA = get_backend("numba")
+few_values = st.integers(0, 3)  # so that cells often stay as they are, and often come back
+states_of = st.lists(st.lists(few_values, min_size=SIZE, max_size=SIZE), min_size=2, max_size=7)
+needs_of = st.lists(st.booleans(), min_size=6, max_size=6)
+
+
+@pytest.fixture(params=["reference", "numba"], scope="module")
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return get_backend(request.param)
+
+
+def group_of(dtype: Dtype) -> Group:
+    return Group(2, 2**33, SIZE, CELL_TYPES[dtype], (Span(0, 0, SIZE),))
+
+
+def cells_of(dtype: Dtype, states: Sequence[Sequence[int]]) -> list[Cells]:
+    """Return states as cells: zeros of both signs, ones in the lowest bit, ones in both."""
+    top = 1 << (CELL_TYPES[dtype].bits - 1)
+    return [np.array([(v >> 1) * top + (v & 1) for v in state], CELL_TYPES[dtype].dtype) for state in states]
+
+
+def weights_over(cells: Cells) -> Weights:
+    return Weights(geometry_of({"w": cells}, group_bytes=cells.nbytes), [cells])
+
+
+def link(group: Group, old: Cells, new: Cells, needs_base: bool = False, seen: list[Any] | None = None) -> Link:
+    """Return the link between two states; ``seen`` collects the base cells that its decoding is given."""
+    change = Change(group, *NUMBA.diff(new, old))
+
+    def decode(base: list[Cells] | None) -> Delta:
+        if seen is not None:
+            seen.append(None if base is None else np.concatenate(base).tolist())
+        return change.delta(NUMBA)
+
+    return Link(decode, needs_base, *change.sums(NUMBA))
+
+
+@pytest.mark.parametrize("dtype", DTYPE_ORDER)
+@settings(max_examples=15)
+@given(states=states_of, needs=needs_of)
+def test_a_chain_is_the_change_from_its_first_state_to_its_last(
+    dtype: Dtype, states: list[list[int]], needs: list[bool]
+):
+    group, cells, seen = group_of(dtype), cells_of(dtype, states), []
+    steps = list(itertools.pairwise(cells))
+    links = [link(group, old, new, need, seen) for (old, new), need in zip(steps, needs, strict=False)]
+    base = cells[0].copy()
+    change = follow(NUMBA, group, weights_over(base), links)
+    index, old, new = NUMBA.diff(cells[-1], cells[0])
+    assert (change.index.tolist(), change.old.tolist(), change.new.tolist()) == (
+        index.tolist(),
+        old.tolist(),
+        new.tolist(),
+    )
+    assert base.tolist() == cells[0].tolist()
+    assert seen == [old.tolist() if need else None for (old, _), need in zip(steps, needs, strict=False)]
+    assert sum((made.after - made.before for made in links), Digest()) == change.sums(NUMBA)[1] - change.sums(NUMBA)[0]
+
+
+@settings(max_examples=25)
+@given(states=states_of, needs=needs_of, place=st.integers(0, SIZE - 1))
+def test_a_base_that_differs_at_a_cell_of_any_link_is_refused(
+    backend: Backend, states: list[list[int]], needs: list[bool], place: int
+):
+    group, cells = group_of("BF16"), cells_of("BF16", states)
+    steps = list(itertools.pairwise(cells))
+    links = [link(group, old, new, need) for (old, new), need in zip(steps, needs, strict=False)]
+    other = cells[0].copy()
+    other[place] ^= 0x0100
+    touched = any(old[place] != new[place] for old, new in steps)
+    if touched:
+        with pytest.raises(WrongBase):
+            follow(backend, group, weights_over(other), links)
+    else:
+        change = follow(backend, group, weights_over(other), links)
+        assert place not in change.index.tolist()
+
+
+@pytest.mark.parametrize("needs_base", [False, True])
+def test_a_link_in_the_middle_from_another_state_is_refused(backend: Backend, needs_base: bool):
+    # Distances would move the wrong cells as far as the right ones: the difference of the sums would not tell.
+    group = group_of("BF16")
+    a, b, c, d = cells_of("BF16", [[0] * SIZE, [1] * SIZE, [3] * SIZE, [1] * SIZE])
+    right = [link(group, a, b), link(group, b, c, needs_base), link(group, c, d)]
+    assert len(follow(backend, group, weights_over(a.copy()), right).index) == SIZE
+    for wrong in ([right[0], right[2]], [right[1]], [right[0], right[1], right[1]], [right[2], right[0]]):
+        with pytest.raises(WrongBase):
+            follow(backend, group, weights_over(a.copy()), wrong)
+
+
+@pytest.mark.parametrize("claim", ["before", "after"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("needs_base", [False, True])
+def test_a_sum_that_does_not_fit_is_refused_at_every_link(backend: Backend, claim: str, number: int, needs_base: bool):
+    group = group_of("U8")
+    states = cells_of("U8", [[0] * SIZE, [1] * SIZE, [3] * SIZE, [2] * SIZE])
+    links = [link(group, old, new, needs_base) for old, new in itertools.pairwise(states)]
+    sums = {"before": links[number].before, "after": links[number].after}
+    sums[claim] += Digest(0, 1)
+    links[number] = Link(links[number].decode, needs_base, sums["before"], sums["after"])
+    with pytest.raises(WrongBase):
+        follow(backend, group, weights_over(states[0].copy()), links)
+    links[number] = link(group, states[number], states[number + 1], needs_base)
+    follow(backend, group, weights_over(states[0].copy()), links)
+
+
+def test_a_chain_that_comes_back_is_no_change(backend: Backend):
+    group = group_of("BF16")
+    a, b = cells_of("BF16", [[0] * SIZE, [2, 1] * (SIZE // 2)])
+    for needs_base in (False, True):
+        links = [link(group, a, b, needs_base), link(group, b, a, needs_base)]
+        assert len(follow(backend, group, weights_over(a.copy()), links).index) == 0

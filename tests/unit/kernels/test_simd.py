@@ -1,0 +1,121 @@
+"""The SIMD code against plain loops: every bit of a mask, at every place, for each width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+from pulse_kernels.cpu import simd
+from tests.unit.kernels.inputs import WIDTHS, random_cells, unaligned
+
+SHIFT_AND_MASK = {1: (3, 15), 2: (7, 255), 4: (23, 255), 8: (55, 255)}
+
+
+@pytest.fixture(scope="module")
+def loops() -> dict[str, Callable[..., Any]]:
+    """The functions as compiled ones that Python can call; compiled for each type that they meet."""
+
+    def differing(live: Any, base: Any, at: Any) -> Any:
+        return simd.differing(live, base, np.uint64(at))
+
+    def cell(live: Any, base: Any, at: Any) -> Any:
+        return simd.cell(live, base, np.uint64(at))
+
+    def bits(mask: Any) -> Any:
+        return simd.lowest(mask), simd.ones(mask)
+
+    def count_classes(cells: Any, at: Any, bounds: Any, counters: Any, wanted: Any, kinds: Any) -> Any:
+        shift, mask, first, last = bounds
+        return simd.count_classes(cells, np.uint64(at), shift, mask, first, last, counters, wanted, kinds)
+
+    def find_class(kinds: Any, kind: Any, masks: Any) -> None:
+        simd.find_class(kinds, np.uint8(kind), masks)
+
+    def add_products(cells: Any, at: Any, steps: Any, shift: Any, tables: Any, row: Any, sums: Any) -> None:
+        simd.add_products(cells, np.uint64(at), np.uint64(steps), shift, *tables, np.uint64(row), sums)
+
+    every = (differing, cell, bits, count_classes, find_class, add_products)
+    return {function.__name__: numba.njit(function) for function in every}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("at", [0, 1, 63, 100])
+def test_the_mask_of_differing_cells_has_a_bit_for_each(loops: dict[str, Any], width: int, at: int):
+    base = random_cells(width, at + 64)
+    for where in ([], [0], [63], [31, 32], list(range(64)), [5, 8, 13, 21, 34, 55]):
+        live = unaligned(base)
+        live[[at + k for k in where]] ^= 1 << (8 * width - 1)
+        live[:at] ^= 1  # what comes before the block does not matter
+        assert int(loops["differing"](live, base, at)) == sum(1 << k for k in where)
+
+
+def test_float32_patterns_differ_where_their_rounding_does(loops: dict[str, Any]):
+    high = np.arange(1 << 16, dtype=np.uint32) << 16
+    for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+        live = high | np.uint32(low)
+        base = np.arange(1 << 16, dtype=np.uint16)
+        for at in range(0, 1 << 16, 64 * 37):
+            rounded = [int(loops["cell"](live, base, at + k)) for k in range(64)]
+            expected = sum(1 << k for k in range(64) if rounded[k] != int(base[at + k]))
+            assert int(loops["differing"](live, base, at)) == expected
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_cell_of_the_base_type_is_itself(loops: dict[str, Any], width: int):
+    cells = unaligned(random_cells(width, 50))
+    assert [int(loops["cell"](cells, cells, k)) for k in range(50)] == cells.tolist()
+
+
+@pytest.mark.parametrize("mask", [1, 2, 1 << 63, 2**64 - 1, 0b1011000, 0xF0F0F0F000000000])
+def test_bits_are_found_and_counted(loops: dict[str, Any], mask: int):
+    lowest, ones = loops["bits"](np.uint64(mask))
+    assert (int(lowest), int(ones)) == ((mask & -mask).bit_length() - 1, mask.bit_count())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 31), (5, 9), (224, 255), (255, 255)])
+def test_classes_are_counted_and_found_as_one_by_one(loops: dict[str, Any], width: int, first: int, last: int):
+    shift, mask = SHIFT_AND_MASK[width]
+    stretch = simd.BLOCKS * simd.BLOCK
+    cells = unaligned(random_cells(width, stretch + 30))
+    kinds = [min(max((v >> shift) & mask, first), last) - first for v in cells[7 : 7 + stretch].tolist()]
+    bounds = (cells.dtype.type(shift), cells.dtype.type(mask), np.uint8(first), np.uint8(last))
+    counters = np.full(simd.LANES, 1000, np.uint32)
+    wanted, found = np.full(simd.LANES, 1000, np.uint32), np.empty(stretch, np.uint8)
+    hits = int(loops["count_classes"](cells, 7, bounds, counters, wanted, found))
+    classes = last - first + 1
+    assert found.tolist() == kinds
+    assert hits == sum(1 << c for c in set(kinds))
+    assert counters.tolist() == [1000 + (kinds.count(c) if c < classes else 0) for c in range(simd.LANES)]
+    for c in range(classes):
+        masks = np.zeros(simd.BLOCKS, np.uint64)
+        loops["find_class"](found, c, masks)
+        expected = [sum(1 << k for k in range(64) if kinds[64 * b + k] == c) for b in range(simd.BLOCKS)]
+        assert masks.tolist() == expected
+
+
+def test_a_class_is_reached_once_its_counter_is_past_what_is_wanted(loops: dict[str, Any]):
+    cells = np.repeat(np.arange(32, dtype=np.uint8), 16)  # 16 of each class
+    bounds = (np.uint8(0), np.uint8(31), np.uint8(0), np.uint8(31))
+    before = np.array([0, 1, 2**31 - 9, 2**32 - 17] * 8, np.uint32)
+    for more in (0, 15, 16, 17):
+        wanted, counters, kinds = before + np.uint32(more), before.copy(), np.empty(len(cells), np.uint8)
+        expected = sum(1 << c for c in range(32) if int(wanted[c]) < int(before[c]) + 16)
+        assert int(loops["count_classes"](cells, 0, bounds, counters, wanted, kinds)) == expected
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_products_of_limbs_and_table_entries_add_up_to_64_bits(loops: dict[str, Any], width: int, steps: int):
+    tables = tuple(np.random.default_rng(k).integers(2**31, 2**32, 200, np.uint32) for k in (1, 2))
+    cells = unaligned(random_cells(width, 100) | random_cells(width, 100, seed=1))
+    for shift in range(0, 8 * width, 16):
+        limbs = [(v >> shift) & 0xFFFF for v in cells[3 : 3 + 16 * steps].tolist()]
+        sums = np.array([7, 2**64 - 1], np.uint64)
+        loops["add_products"](cells, 3, steps, cells.dtype.type(shift), tables, 9, sums)
+        products = [sum(a * b for a, b in zip(limbs, table[9:].tolist(), strict=False)) for table in tables]
+        assert sums.tolist() == [(7 + products[0]) % 2**64, (2**64 - 1 + products[1]) % 2**64]

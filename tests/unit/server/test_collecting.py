@@ -1,0 +1,105 @@
+"""The service collects garbage in every run, when it is told to, and says how it went."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fastapi.testclient import TestClient
+
+from pulse_registry.errors import InvalidArgument, StoreUnavailable
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.retention import Policy
+from pulse_registry.store import PrefixStore, WrapperStore
+from pulse_server.collecting import Collecting
+from pulse_server.metrics import Metrics
+from pulse_server.settings import Settings
+from tests.support.waiting import HANG_S
+from tests.unit.log.builders import RUN, DictStore, keyframe
+from tests.unit.server.running import app_over, run_of, store_objects
+from tests.unit.server.test_metrics import value
+
+START = datetime(2026, 1, 2, tzinfo=UTC)
+GC = {"gc_keep_last": 2, "gc_keep_seconds": 0, "gc_grace_seconds": 0}
+
+
+def filled(store: DictStore, *runs: str) -> DictStore:
+    for run in runs:
+        script = run_of(6, run).attach(keyframes=(keyframe(4, tag=1),))
+        for record in script.records:
+            store_objects(store, record)
+        script.store_in(PrefixStore(store, run))
+    return store
+
+
+def versions(store: DictStore, run: str) -> list[int]:
+    state = LogReader(PrefixStore(store, run), run).refresh()
+    return [entry.version for entry in state.versions if not state.is_retired(entry.version)]
+
+
+def test_a_run_is_collected_and_counted() -> None:
+    now = [START]
+    store, metrics = filled(DictStore(lambda: now[0]), RUN), Metrics()
+    with ThreadPoolExecutor(2) as pool:
+        policy = Policy(keep_last=2, keep_seconds=0, grace_seconds=60)
+        collecting = Collecting(
+            store, lambda run: LogReader(PrefixStore(store, run), run), policy, metrics, ParallelMap(pool)
+        )
+        collecting.collect(RUN)
+        assert versions(store, RUN) == [4, 5]
+        now[0] += timedelta(minutes=2)
+        collecting.collect(RUN)
+        collecting.collect("nothing-here")
+    assert value(metrics, "pulse_gc_collections_total", outcome="done") == 2
+    assert value(metrics, "pulse_gc_retired_versions_total") == 4
+    assert value(metrics, "pulse_gc_retired_bytes_total") == 4 * 100 + 1010
+    assert value(metrics, "pulse_gc_deleted_objects_total") == 4 + 2
+
+
+def test_what_goes_wrong_is_counted_and_harms_nothing() -> None:
+    class Failing(WrapperStore):
+        def list(self, prefix: str, after: str | None = None):  # type: ignore[no-untyped-def]
+            raise StoreUnavailable(prefix)
+
+    store, metrics = filled(DictStore(), RUN), Metrics()
+    with ThreadPoolExecutor(2) as pool:
+        failing = Failing(store)
+        reader = LogReader(PrefixStore(store, RUN), RUN)
+        Collecting(failing, lambda run: reader, Policy(keep_last=1), metrics, ParallelMap(pool)).collect(RUN)
+    assert value(metrics, "pulse_gc_collections_total", outcome="StoreUnavailable") == 1
+    assert versions(store, RUN) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_service_that_is_told_to_collects_all_runs_again_and_again() -> None:
+    deleted, wanted = threading.Event(), {"a", "b"}
+
+    class Noting(WrapperStore):
+        def delete(self, key: str) -> None:
+            super().delete(key)
+            wanted.discard(key.split("/")[0])
+            if not wanted:
+                deleted.set()
+
+    store = filled(DictStore(), "a", "b")
+    with TestClient(app_over(Noting(store), gc_seconds=0.01, **GC)):
+        assert deleted.wait(HANG_S)
+    for run in ("a", "b"):
+        assert versions(store, run) == [4, 5]
+
+
+def test_a_service_that_is_not_told_to_collects_nothing() -> None:
+    store = filled(DictStore(), RUN)
+    with TestClient(app_over(store, **GC)) as client:
+        assert client.get(f"/v1/runs/{RUN}/versions/0").status_code == 200
+    assert not store.exists(f"{RUN}/{keys.CLOCK}")
+
+
+@pytest.mark.parametrize("field", ["gc_seconds", "gc_keep_last", "gc_keep_every", "gc_grace_seconds"])
+def test_a_policy_that_makes_no_sense_is_refused_at_the_start(field: str) -> None:
+
+    with pytest.raises(InvalidArgument, match=field):
+        Settings.read(root="memory://x", insecure_open=True, **{field: -1})

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from pulse_registry.errors import CorruptObject, InvalidArgument
+from pulse_registry.store import (
+    MemoryStore,
+    PrefixStore,
+    ReadsInto,
+    RetryStore,
+    SignedPut,
+    Store,
+    UploadedPart,
+    WrapperStore,
+    presigner_of,
+    read_into,
+)
+from pulse_registry.testing import Fault, FaultStore
+from tests.unit.store.conformance import VALID_KEYS, StoreConformance, Subject
+from tests.unit.store.model import StoreMachine
+
+_names = (f"test-prefix-{number}" for number in itertools.count())
+
+
+class TestPrefixStore(StoreConformance):
+    @pytest.fixture
+    def subject(self) -> Subject:
+        below = MemoryStore(next(_names))
+        return Subject(
+            store=PrefixStore(below, "p/q"),
+            raw_get=lambda key: below.get(f"p/q/{key}"),
+            raw_set=lambda key, data: below.put(f"p/q/{key}", data),
+        )
+
+    @pytest.mark.parametrize("key", [key for key in VALID_KEYS if len(key) < 1000], ids=ascii)
+    def test_every_valid_key_round_trips(self, store: Store, key: str) -> None:
+        # The bound on length holds for the whole key: the longest one of the suite has no room for a prefix.
+        super().test_every_valid_key_round_trips(store, key)
+
+
+class _Machine(StoreMachine):
+    def fresh(self) -> Store:
+        below = MemoryStore(next(_names))
+        # Neighbours that only look as if they were below the prefix.
+        for key in ("d", "d-/a", "dd/a", "d0"):
+            below.put(key if key != "d" else "e", b"")
+        return PrefixStore(below, "d")
+
+
+def test_a_view_below_a_prefix_behaves_like_a_dict() -> None:
+    run_state_machine_as_test(_Machine, settings=settings(max_examples=30, stateful_step_count=30))
+
+
+def test_a_view_of_a_view_joins_the_prefixes() -> None:
+    below = MemoryStore(next(_names))
+    view = PrefixStore(PrefixStore(below, "runs"), "math/7b")
+    view.put("head", b"1")
+    assert [*below.list("")] == ["runs/math/7b/head"]
+    assert [*view.list("", after="hea")] == ["head"]
+    assert view.url == f"{below.url}/runs/math/7b"
+
+
+@pytest.mark.parametrize("prefix", ["", "/a", "a/", "..", "a/../b"])
+def test_a_prefix_that_is_no_key_is_refused(prefix: str) -> None:
+    with pytest.raises(InvalidArgument):
+        PrefixStore(MemoryStore(next(_names)), prefix)
+
+
+class _SigningStore(MemoryStore):
+    def presign(self, key: str, expires_s: int) -> str:
+        return f"https://host/{key}?expires={expires_s}"
+
+    def presign_put(self, key: str, size: int, sha256: str, expires_s: int) -> SignedPut:
+        return SignedPut(f"https://host/{key}?expires={expires_s}", {"Content-Length": str(size), "sha256": sha256})
+
+    def begin_parts(self, key: str) -> str:
+        return f"upload of {key}"
+
+    def presign_part(self, key: str, upload_id: str, number: int, size: int, sha256: str, expires_s: int) -> SignedPut:
+        return SignedPut(f"https://host/{key}?upload={upload_id}&part={number}", {"Content-Length": str(size)})
+
+    def finish_parts(self, key: str, upload_id: str, parts: Sequence[UploadedPart]) -> None:
+        self.put(key, f"{upload_id}: {len(parts)}".encode(), if_absent=True)
+
+    def abort_parts(self, key: str, upload_id: str) -> None:
+        self.delete(key)
+
+
+def test_urls_are_signed_for_the_whole_key_through_any_wrappers() -> None:
+    signer = presigner_of(WrapperStore(PrefixStore(WrapperStore(_SigningStore(next(_names))), "runs/a")))
+    assert signer is not None
+    assert signer.presign("head", 60) == "https://host/runs/a/head?expires=60"
+    put = signer.presign_put("head", 5, "ab", 60)
+    assert put == SignedPut("https://host/runs/a/head?expires=60", {"Content-Length": "5", "sha256": "ab"})
+    with pytest.raises(InvalidArgument):
+        signer.presign("../b/head", 60)
+    with pytest.raises(InvalidArgument):
+        signer.presign_put("../b/head", 5, "ab", 60)
+
+
+def test_an_upload_in_parts_is_of_the_whole_key() -> None:
+    below = _SigningStore(next(_names))
+    signer = presigner_of(PrefixStore(below, "runs/a"))
+    assert signer is not None
+    upload = signer.begin_parts("b")
+    assert upload == "upload of runs/a/b"
+    assert signer.presign_part("b", upload, 3, 5, "ab", 60).url == f"https://host/runs/a/b?upload={upload}&part=3"
+    signer.finish_parts("b", upload, [UploadedPart(1, "etag", "ab")])
+    assert below.get("runs/a/b") == b"upload of runs/a/b: 1"
+    signer.abort_parts("b", upload)
+    assert not below.exists("runs/a/b")
+
+
+def test_a_range_is_read_into_a_buffer_through_any_wrappers() -> None:
+    below = MemoryStore(next(_names))
+    below.put("runs/a/b", b"0123456789")
+    faults = FaultStore(below, [Fault("fail_before", verb="get", times=2)])
+    store = PrefixStore(RetryStore(PrefixStore(faults, "runs"), first_pause_s=0.001), "a")
+    assert isinstance(store, ReadsInto)
+    buffer = bytearray(b"------")
+    read_into(store, "b", (2, 6), memoryview(buffer)[1:5])
+    assert buffer == b"-2345-"
+    with pytest.raises(InvalidArgument, match="buffer"):
+        read_into(store, "b", (2, 6), buffer)
+    with pytest.raises(CorruptObject):
+        read_into(store, "b", (8, 14), buffer)
+
+
+def test_a_store_that_can_not_sign_has_no_presigner() -> None:
+    assert presigner_of(PrefixStore(MemoryStore(next(_names)), "a")) is None

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from pulse_registry.store import PrefixStore, RetryStore, S3Place, S3Store, Store, open_store
+from pulse_registry.store.s3.body import Pace, Parcel
+from pulse_registry.store.s3.client import make_client
+from pulse_registry.store.s3.listing import Listing
+from tests.support.servers import S3Bucket
+from tests.unit.store.conformance import StoreConformance, Subject
+from tests.unit.store.model import StoreMachine
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+def opened(bucket: S3Bucket, patch: pytest.MonkeyPatch) -> Store:
+    for name, value in bucket.server.environment.items():
+        patch.setenv(name, value)
+    return open_store(bucket.url())
+
+
+@pytest.fixture(scope="module")
+def moto_store(moto_bucket: S3Bucket, environment: pytest.MonkeyPatch) -> Store:
+    return opened(moto_bucket, environment)
+
+
+@pytest.fixture(scope="module")
+def seaweedfs_store(seaweedfs_bucket: S3Bucket, environment: pytest.MonkeyPatch) -> Store:
+    return opened(seaweedfs_bucket, environment)
+
+
+def subject_of(store: Store, bucket: S3Bucket) -> Subject:
+    prefix = uuid.uuid4().hex[:12]  # the longest key of the suite leaves room for 14 bytes
+    client = bucket.server.client()
+    return Subject(
+        store=PrefixStore(store, prefix),
+        raw_get=lambda key: client.get_object(Bucket=bucket.name, Key=f"{prefix}/{key}")["Body"].read(),
+        raw_set=lambda key, data: client.put_object(Bucket=bucket.name, Key=f"{prefix}/{key}", Body=data),
+    )
+
+
+class TestS3StoreOnMoto(StoreConformance):
+    @pytest.fixture
+    def subject(self, moto_bucket: S3Bucket, moto_store: Store) -> Subject:
+        # moto answers 500 to one who reads what another one replaces.
+        return subject_of(RetryStore(moto_store, first_pause_s=0.01), moto_bucket)
+
+
+class TestS3StoreOnSeaweedFS(StoreConformance):
+    create_rounds = 2  # those who lose may wait for seconds
+
+    @pytest.fixture
+    def subject(self, seaweedfs_bucket: S3Bucket, seaweedfs_store: Store) -> Subject:
+        return subject_of(seaweedfs_store, seaweedfs_bucket)
+
+
+@pytest.mark.parametrize(("server", "examples"), [("moto", 8), ("seaweedfs", 5)])
+def test_an_s3_store_behaves_like_a_dict(
+    server: str, examples: int, request: pytest.FixtureRequest, environment: pytest.MonkeyPatch
+) -> None:
+    bucket: S3Bucket = request.getfixturevalue(f"{server}_bucket")
+    opened(bucket, environment)
+    place = S3Place(bucket.name, bucket.server.endpoint, bucket.server.region, "path")
+    below = S3Store(place, page_keys=2)  # so that most listings are of several pages
+
+    class Machine(StoreMachine):
+        def fresh(self) -> Store:
+            return PrefixStore(below, uuid.uuid4().hex[:12])
+
+    run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=12))
+
+
+@pytest.mark.parametrize("server", ["moto", "seaweedfs"])
+def test_a_listing_of_many_pages_is_whole_and_in_order(server: str, request: pytest.FixtureRequest) -> None:
+    bucket: S3Bucket = request.getfixturevalue(f"{server}_bucket")
+    store: S3Store = request.getfixturevalue(f"{server}_store")
+    folder = uuid.uuid4().hex[:12]
+    names = [
+        "math/1",
+        "math/2/x",
+        "math/2-/x",
+        "math-7b/1",
+        "math-7b.x",
+        "math.x",
+        "math0",
+        "m",
+        "n/1",
+        "n-",
+        "n ",
+        "é",
+    ]
+    keys = sorted(f"{folder}/{name}" for name in names)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda key: store.put(key, b""), keys))
+    for page_keys in (1, 2, 3, 5, 1000):
+        listing = Listing(bucket.server.client(), bucket.name, store.url, page_keys)
+        assert [*listing.keys(f"{folder}/", "")] == keys
+        for after in (*keys, f"{folder}/math/", f"{folder}/math-7b0", f"{folder}/n.", f"{folder}/math/2-/"):
+            assert [*listing.keys(f"{folder}/m", after)] == [k for k in keys if k > after and k[13] == "m"], after
+
+
+def test_a_folder_that_was_emptied_lists_nothing(seaweedfs_store: Store) -> None:
+    folder = uuid.uuid4().hex[:12]
+    seaweedfs_store.put(f"{folder}/a/b", b"")
+    seaweedfs_store.delete(f"{folder}/a/b")
+    for prefix in (folder, f"{folder}/", f"{folder}/a", f"{folder}/a/"):
+        assert [*seaweedfs_store.list(prefix)] == []
+
+
+@pytest.mark.parametrize(("nbytes", "asks"), [(0, False), (100_000, False), (2 << 20, True)])
+def test_only_before_a_large_body_the_store_is_asked_whether_it_takes_it(
+    nbytes: int, asks: bool, moto_bucket: S3Bucket, environment: pytest.MonkeyPatch
+) -> None:
+    for name, value in moto_bucket.server.environment.items():
+        environment.setenv(name, value)
+    client = make_client(S3Place(moto_bucket.name, moto_bucket.server.endpoint, moto_bucket.server.region, "path"), 5.0)
+    sent: list[bool] = []
+    client.meta.events.register("before-send.s3", lambda request, **_: sent.append("Expect" in request.headers))
+    body = Parcel([memoryview(bytes(nbytes))] if nbytes else [], Pace(), "a test")
+    client.put_object(Bucket=moto_bucket.name, Key=uuid.uuid4().hex, Body=body)
+    assert sent == [asks]
