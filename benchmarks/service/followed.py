@@ -15,10 +15,10 @@ from benchmarks.results import Row
 from benchmarks.service.suite import Say, document
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.testing.latency import LatencyStore
-from pulse_server.feed import RunFeed
-from pulse_server.metrics import Metrics
+from pulse_server.runs.feed import RunFeed
 from pulse_server.service import Service
 from pulse_server.settings import Settings
+from pulse_server.telemetry.metrics import Metrics
 from tests.unit.log.builders import DictStore, Script
 from tests.unit.server.running import LAYOUT, fill, run_of, store_objects, store_record
 

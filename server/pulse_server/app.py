@@ -11,14 +11,16 @@ from typing import Any
 from fastapi import FastAPI
 
 from pulse_registry.store import Store, open_store
-from pulse_server import limits, logs, metrics, page
-from pulse_server.access import Guard
-from pulse_server.operations import routes_of
-from pulse_server.probe import StoreProbe
-from pulse_server.problems import install_problems
+from pulse_server.auth.access import Guard
+from pulse_server.page import static
 from pulse_server.routes import MODULES
+from pulse_server.routes.operations import routes_of
 from pulse_server.service import Service
 from pulse_server.settings import Settings
+from pulse_server.telemetry import logs, metrics
+from pulse_server.telemetry.probe import StoreProbe
+from pulse_server.transport import limits
+from pulse_server.transport.problems import install_problems
 
 
 def create_app(
@@ -63,7 +65,7 @@ def create_app(
     app.state.guard, app.state.service, app.state.probe, app.state.metrics = guard, service, probe, counts
     routes = routes_of(MODULES)
     app.router.routes.append(routes)
-    app.include_router(page.router)
+    app.include_router(static.router)
     install_problems(app)
     limits.install(app, settings, clock=clock, admit=routes.admit)
     metrics.install(app)

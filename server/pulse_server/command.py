@@ -27,10 +27,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.process.environment import PREFIX, READ, strays
-from pulse_server import logs
 from pulse_server.app import create_app
-from pulse_server.connection import bounded
 from pulse_server.settings import Settings
+from pulse_server.telemetry import logs
+from pulse_server.transport.connection import bounded
 
 _BACKLOG: Final = 4096
 _GRACE_S: Final = 1.5

@@ -19,9 +19,9 @@ from pydantic.json_schema import models_json_schema
 
 from pulse_registry.client.problems import TYPE_PREFIX
 from pulse_schemas.api import Problem
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.problems import MEDIA_TYPE
 from pulse_server.routes import MODULES
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.transport.problems import MEDIA_TYPE
 
 FILE: Final = Path("schemas/openapi.json")
 _REF: Final = "#/components/schemas/{model}"

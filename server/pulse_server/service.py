@@ -24,25 +24,25 @@ from pulse_registry.signing.pinned_keys import SNAPSHOT
 from pulse_registry.store import PrefixStore, RetryStore, Store
 from pulse_schemas import SchemaError
 from pulse_schemas.api import WorkerReport
-from pulse_server.access import Principal
-from pulse_server.answers import FreshRoute, Rendered
-from pulse_server.background import Background
-from pulse_server.collecting import Collecting, policy_of
-from pulse_server.documents import DocumentStore
-from pulse_server.feed import Pace, RunFeed
-from pulse_server.feeds import Feeds
-from pulse_server.kept import Kept
-from pulse_server.layouts import Layouts
-from pulse_server.metrics import Metrics, RunFigures
-from pulse_server.names import whole_name
-from pulse_server.quota import Quota
-from pulse_server.reports import Reports
+from pulse_server.auth.access import Principal
+from pulse_server.auth.names import whole_name
+from pulse_server.auth.quota import Quota
+from pulse_server.runs.collecting import Collecting, policy_of
+from pulse_server.runs.documents import DocumentStore
+from pulse_server.runs.feed import Pace, RunFeed
+from pulse_server.runs.feeds import Feeds
+from pulse_server.runs.layouts import Layouts
+from pulse_server.runs.reports import Reports
+from pulse_server.scheduling.background import Background
+from pulse_server.scheduling.threads import in_thread, in_turn
+from pulse_server.scheduling.turns import Turns, begin_for_all
 from pulse_server.settings import Settings
-from pulse_server.spool import THREADS, Spool
-from pulse_server.store_metrics import MetricsStore
-from pulse_server.threads import in_thread, in_turn
-from pulse_server.turns import Turns, begin_for_all
-from pulse_server.urls import Urls, UrlSigner
+from pulse_server.telemetry.metrics import Metrics, RunFigures
+from pulse_server.telemetry.store_metrics import MetricsStore
+from pulse_server.transport.answer_cache import Kept
+from pulse_server.transport.answers import FreshRoute, Rendered
+from pulse_server.transport.spool import THREADS, Spool
+from pulse_server.transport.urls import Urls, UrlSigner
 
 _FOLLOWERS: Final = 56
 _LOOKS: Final = 24

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic_core import PydanticUndefined
 
 from pulse_server.errors import Unauthenticated
-from pulse_server.metrics import Metrics, RunFigures
 from pulse_server.settings import Settings
+from pulse_server.telemetry.metrics import Metrics, RunFigures
 from tests.support.servers import S3Bucket
 
 ROOT = Path(__file__).resolve().parents[2]

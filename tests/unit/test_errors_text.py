@@ -62,7 +62,7 @@ def test_headers_that_are_none_are_an_answer_that_is_of_no_use(headers: dict[str
 PRINTS = {
     "pulse_registry/cli/output.py",
     "server/pulse_server/command.py",
-    "server/pulse_server/layout_process.py",  # to the service that began it, as JSON
+    "server/pulse_server/runs/layout_process.py",  # to the service that began it, as JSON
     "server/pulse_server/openapi.py",
 }
 # Tables and live displays of the demo, whose figures are those of its own processes.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulse_server.operations import Operations
 from pulse_server.routes import events, health, leases, log, objects, requests, route, runs, uploads, versions, workers
+from pulse_server.routes.operations import Operations
 
 MODULES: Final[tuple[Operations, ...]] = (
     # The addresses that are asked for most come first: a request is tried on one after the other.

@@ -10,10 +10,10 @@ from fastapi import Request
 
 from pulse_registry.log import RunState
 from pulse_registry.log.runs import RUN_NAME
-from pulse_server.access import requires
-from pulse_server.feed import RunFeed
-from pulse_server.params import Parameter, Whole
+from pulse_server.auth.access import requires
 from pulse_server.routes import examples
+from pulse_server.routes.params import Parameter, Whole
+from pulse_server.runs.feed import RunFeed
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

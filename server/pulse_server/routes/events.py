@@ -17,12 +17,12 @@ from pulse_registry.errors import StoreUnavailable
 from pulse_registry.log import RunState
 from pulse_schemas import VersionEntry
 from pulse_schemas.api import MissedVersions
-from pulse_server.access import requires
-from pulse_server.bodies import version_body
-from pulse_server.feed import RunFeed
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Whole
+from pulse_server.auth.access import requires
 from pulse_server.routes.common import RUN, feed_of
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Whole
+from pulse_server.runs.bodies import version_body
+from pulse_server.runs.feed import RunFeed
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

@@ -9,9 +9,9 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_schemas.api import Health, Ready
-from pulse_server.answers import Rendered
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.probe import StoreProbe
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.telemetry.probe import StoreProbe
+from pulse_server.transport.answers import Rendered
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

@@ -1,6 +1,6 @@
 """Leases: what readers ask to be kept. They are in the bucket, where the collector looks for them.
 
-They lie there under their whole names (`pulse_server.names`), so that no token reaches the leases of another one.
+They lie there under their whole names (`pulse_server.auth.names`), so that no token reaches the leases of another one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fastapi.responses import Response
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.format import keys
 from pulse_schemas import Lease, SchemaError
-from pulse_server.access import Principal, requires
-from pulse_server.answers import no_content
-from pulse_server.names import split_name, whole_name
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Parameter
+from pulse_server.auth.access import Principal, requires
+from pulse_server.auth.names import split_name, whole_name
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN, feed_of
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Parameter
+from pulse_server.transport.answers import no_content
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

@@ -20,14 +20,14 @@ from pulse_registry.log.documents import LAYOUT, RECORD
 from pulse_registry.store import create
 from pulse_schemas import DeleteRecord, RetireRecord, SchemaError, unseal_record
 from pulse_schemas.api import Appended, LogPage, SnapshotList
-from pulse_server.access import PRINCIPAL
-from pulse_server.answers import Rendered, no_content
-from pulse_server.feed import RunFeed
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Whole
+from pulse_server.auth.access import PRINCIPAL
 from pulse_server.routes import examples
 from pulse_server.routes.common import LAYOUT_ID, RUN, SEQ, feed_of, wait_for, wait_parameter
-from pulse_server.turns import CALLER
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Whole
+from pulse_server.runs.feed import RunFeed
+from pulse_server.scheduling.turns import CALLER
+from pulse_server.transport.answers import Rendered, no_content
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

@@ -14,13 +14,13 @@ from starlette.requests import ClientDisconnect
 from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.store import Store
 from pulse_schemas.api import UrlBody, UrlRequest
-from pulse_server.answers import Rendered, no_content
 from pulse_server.errors import InvalidRequest
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Parameter, body_of, checked_key, object_key
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN
-from pulse_server.turns import CALLER
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Parameter, body_of, checked_key, object_key
+from pulse_server.scheduling.turns import CALLER
+from pulse_server.transport.answers import Rendered, no_content
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

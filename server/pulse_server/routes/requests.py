@@ -12,13 +12,13 @@ from pulse_registry.compaction.requests import LIFE, ask, check_request
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.format import keys
 from pulse_schemas import DirectRequest, SchemaError
-from pulse_server.access import requires
-from pulse_server.answers import no_content
-from pulse_server.names import asking_reader
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Parameter
+from pulse_server.auth.access import requires
+from pulse_server.auth.names import asking_reader
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN, feed_of
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Parameter
+from pulse_server.transport.answers import no_content
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

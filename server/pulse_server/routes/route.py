@@ -13,13 +13,13 @@ from pulse_registry.log import RunState
 from pulse_registry.pull.route import DEFAULT_OBJECT_COST, Leg, Route, plan
 from pulse_schemas import ObjectRef
 from pulse_schemas.api import LegBody, ObjectBody, RouteBody
-from pulse_server.answers import FreshRoute, Rendered
-from pulse_server.feed import RunFeed
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Choice, Parameter, Whole
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN, feed_of
-from pulse_server.urls import Urls
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Choice, Parameter, Whole
+from pulse_server.runs.feed import RunFeed
+from pulse_server.transport.answers import FreshRoute, Rendered
+from pulse_server.transport.urls import Urls
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

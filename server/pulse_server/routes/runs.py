@@ -13,14 +13,14 @@ from pulse_registry.log import RunState
 from pulse_registry.log.runs import RUN_NAME
 from pulse_schemas import canonical_json
 from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
-from pulse_server.access import Guard, Principal
-from pulse_server.answers import Rendered
-from pulse_server.bodies import chain_body, run_body
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Parameter, Whole
+from pulse_server.auth.access import Guard, Principal
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN, feed_of
-from pulse_server.turns import CALLER
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Parameter, Whole
+from pulse_server.runs.bodies import chain_body, run_body
+from pulse_server.scheduling.turns import CALLER
+from pulse_server.transport.answers import Rendered
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

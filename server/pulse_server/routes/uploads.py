@@ -14,12 +14,12 @@ from fastapi.responses import Response
 from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.store.base import Presigner, SignedPut, UploadedPart, presigner_of
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
-from pulse_server.answers import Rendered, no_content
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Parameter, body_of, checked_key
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN
-from pulse_server.urls import own_path
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Parameter, body_of, checked_key
+from pulse_server.transport.answers import Rendered, no_content
+from pulse_server.transport.urls import own_path
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

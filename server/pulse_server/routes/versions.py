@@ -12,13 +12,13 @@ from pulse_registry.errors import NotFound
 from pulse_registry.log import RunState
 from pulse_schemas import VersionEntry, canonical_json
 from pulse_schemas.api import VersionBody, VersionPage
-from pulse_server.answers import Rendered, no_content
-from pulse_server.bodies import version_body
-from pulse_server.feed import RunFeed
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Choice, Parameter, Whole
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN, feed_of, wait_for, wait_parameter
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Choice, Parameter, Whole
+from pulse_server.runs.bodies import version_body
+from pulse_server.runs.feed import RunFeed
+from pulse_server.transport.answers import Rendered, no_content
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

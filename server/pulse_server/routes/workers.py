@@ -11,12 +11,12 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_schemas.api import WorkerList, WorkerReport
-from pulse_server.access import requires
-from pulse_server.answers import Rendered, no_content
-from pulse_server.operations import Operation, Operations, Says
-from pulse_server.params import Parameter, body_of
+from pulse_server.auth.access import requires
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN, feed_of
+from pulse_server.routes.operations import Operation, Operations, Says
+from pulse_server.routes.params import Parameter, body_of
+from pulse_server.transport.answers import Rendered, no_content
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

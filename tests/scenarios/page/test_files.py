@@ -10,16 +10,16 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from pulse_server import page
-from pulse_server.problems import install_problems
+from pulse_server.page import static
+from pulse_server.transport.problems import install_problems
 
-NAMES = sorted(path.name for path in page.FOLDER.iterdir() if path.suffix != ".html")
+NAMES = sorted(path.name for path in static.FOLDER.iterdir() if path.suffix != ".html")
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     app = FastAPI()
-    app.include_router(page.router)
+    app.include_router(static.router)
     install_problems(app)
     with TestClient(app) as client:
         yield client
@@ -30,7 +30,7 @@ def directives(policy: str) -> dict[str, str]:
     return {name: sources for name, _, sources in parts}
 
 
-@pytest.mark.parametrize("path", ["/", *(f"/assets/{name}" for name in NAMES), f"/assets/{page.PLOTLY}"])
+@pytest.mark.parametrize("path", ["/", *(f"/assets/{name}" for name in NAMES), f"/assets/{static.PLOTLY}"])
 def test_every_file_runs_no_script_but_the_services_own(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 200
@@ -44,7 +44,7 @@ def test_every_file_runs_no_script_but_the_services_own(client: TestClient, path
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize("path", ["/", "/assets/app.js", f"/assets/{page.PLOTLY}"])
+@pytest.mark.parametrize("path", ["/", "/assets/app.js", f"/assets/{static.PLOTLY}"])
 def test_a_file_that_is_known_is_not_sent_again(client: TestClient, path: str) -> None:
     etag = client.get(path).headers["etag"]
     known = client.get(path, headers={"If-None-Match": f'"other", W/{etag}'})
@@ -53,7 +53,7 @@ def test_a_file_that_is_known_is_not_sent_again(client: TestClient, path: str) -
 
 
 def test_a_file_is_compressed_for_those_who_can_read_that(client: TestClient) -> None:
-    path = f"/assets/{page.PLOTLY}"
+    path = f"/assets/{static.PLOTLY}"
     plain = client.get(path, headers={"Accept-Encoding": "identity"})
     with client.stream("GET", path, headers={"Accept-Encoding": "br, gzip"}) as packed:
         raw = b"".join(packed.iter_raw())
@@ -92,7 +92,7 @@ def test_a_head_request_has_no_body(client: TestClient) -> None:
 
 @pytest.mark.parametrize("name", ["index.html", *NAMES])
 def test_no_address_is_absolute_or_elsewhere(name: str) -> None:
-    text = (page.FOLDER / name).read_text(encoding="utf-8")
+    text = (static.FOLDER / name).read_text(encoding="utf-8")
     addresses = set(re.findall(r"""(?:https?:)?//[a-z][^\s"'`)<]*""", re.sub(r"^\s*//.*$", "", text, flags=re.M)))
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address
     assert not re.findall(r"""(?:href|src|action)="/""", text)
@@ -101,14 +101,14 @@ def test_no_address_is_absolute_or_elsewhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".js")])
 def test_no_script_makes_markup_of_text(name: str) -> None:
-    text = (page.FOLDER / name).read_text(encoding="utf-8")
+    text = (static.FOLDER / name).read_text(encoding="utf-8")
     assert not re.findall(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser", text
     )
 
 
 def test_the_page_has_no_inline_script_or_handler() -> None:
-    text = (page.FOLDER / "index.html").read_text(encoding="utf-8")
+    text = (static.FOLDER / "index.html").read_text(encoding="utf-8")
     assert re.findall(r"<script([^>]*)>", text) == [' type="module" src="assets/app.js"']
     assert not re.findall(r"\son[a-z]+=", text)
     assert "style=" not in text

@@ -23,9 +23,9 @@ from pulse_registry.retention.policy import Policy
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.testing import CountingStore
 from pulse_schemas import Lease
-from pulse_server import reports as reports_module
-from pulse_server.reports import MAX_BYTES, Reports
 from pulse_server.routes import log as log_module
+from pulse_server.runs import reports as reports_module
+from pulse_server.runs.reports import MAX_BYTES, Reports
 from tests.security.attacks.peak import peak_of
 from tests.unit.log.builders import RUN, DictStore, chain, keyframe, write_id
 from tests.unit.server.running import app_over, fill

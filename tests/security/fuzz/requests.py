@@ -9,9 +9,9 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, UploadRequest, UrlRequest, WorkerReport
-from pulse_server.connection import MAX_WAITING
 from pulse_server.errors import InvalidRequest
-from pulse_server.params import body_of
+from pulse_server.routes.params import body_of
+from pulse_server.transport.connection import MAX_WAITING
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.target import Target, expect
 from tests.unit.server.peer import CHUNKED, LIMIT, REQUEST, Peer

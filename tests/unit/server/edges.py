@@ -11,11 +11,12 @@ from fastapi.responses import JSONResponse
 
 from pulse_registry.client.problems import problem_of
 from pulse_registry.errors import PulseError
-from pulse_server import limits, logs, metrics
-from pulse_server.access import Guard, requires
+from pulse_server.auth.access import Guard, requires
 from pulse_server.errors import Refused
 from pulse_server.settings import Settings
+from pulse_server.telemetry import logs, metrics
 from pulse_server.tokens import TokenSet, new_token
+from pulse_server.transport import limits
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pulse_server.connection import Connection, bounded
+from pulse_server.transport.connection import Connection, bounded
 
 LIMIT = 2_000
 UNSENT = 64 << 20

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound
 from pulse_schemas.api import Scope
-from pulse_server.access import ANYBODY, Guard, Principal, requires
+from pulse_server.auth.access import ANYBODY, Guard, Principal, requires
 from pulse_server.errors import Unauthenticated
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenFile, TokenSet, new_token

@@ -15,9 +15,9 @@ from fastapi.testclient import TestClient
 from pulse_registry.format import keys
 from pulse_registry.store import WrapperStore
 from pulse_schemas.api import WorkerReport
-from pulse_server.background import Background
-from pulse_server.metrics import Metrics
-from pulse_server.probe import StoreProbe
+from pulse_server.scheduling.background import Background
+from pulse_server.telemetry.metrics import Metrics
+from pulse_server.telemetry.probe import StoreProbe
 from tests.support.waiting import HANG_S, until
 from tests.unit.log.builders import RUN, DictStore
 from tests.unit.server.edges import Clock

@@ -14,9 +14,9 @@ from pydantic import BaseModel, field_validator
 from pulse_registry.format import keys
 from pulse_schemas import DirectRequest, Lease
 from pulse_schemas.api import CompleteRequest, PartDone, PhaseBody, UrlRequest, WorkerReport
-from pulse_server.operations import Operation
-from pulse_server.params import SHORT_BODY, body_of
 from pulse_server.routes import MODULES
+from pulse_server.routes.operations import Operation
+from pulse_server.routes.params import SHORT_BODY, body_of
 from tests.unit.log.builders import RUN, DictStore, write_id
 from tests.unit.server.calling import calling
 from tests.unit.server.running import app_over, fill, run_of

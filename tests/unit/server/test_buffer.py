@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_server.buffer import Body, Buffer
 from pulse_server.errors import TooManyRequests
+from pulse_server.transport.buffer import Body, Buffer
 
 
 class Sender:
@@ -153,7 +153,7 @@ def test_whatever_comes_no_bound_is_passed(sent: list[tuple[int, int]]) -> None:
 
 
 def test_a_long_body_is_not_begun_where_its_share_has_no_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulse_server.buffer._SHORT", 5)
+    monkeypatch.setattr("pulse_server.transport.buffer._SHORT", 5)
 
     async def main() -> None:
         buffer = Buffer(800, 10)

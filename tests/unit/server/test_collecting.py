@@ -15,9 +15,9 @@ from pulse_registry.log import LogReader
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore, WrapperStore
-from pulse_server.collecting import Collecting
-from pulse_server.metrics import Metrics
+from pulse_server.runs.collecting import Collecting
 from pulse_server.settings import Settings
+from pulse_server.telemetry.metrics import Metrics
 from tests.support.waiting import HANG_S
 from tests.unit.log.builders import RUN, DictStore, keyframe
 from tests.unit.server.running import app_over, run_of, store_objects

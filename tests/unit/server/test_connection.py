@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from pulse_server import connection as module
-from pulse_server.addresses import network
-from pulse_server.connection import HEAD_S, MAX_WAITING, PACED_BYTES, Connection, Unsent
+from pulse_server.transport import connection as module
+from pulse_server.transport.addresses import network
+from pulse_server.transport.connection import HEAD_S, MAX_WAITING, PACED_BYTES, Connection, Unsent
 from tests.unit.server.peer import CHUNKED, IDLE_S, LIMIT, PACE_S, REQUEST, UNSENT, Peer, Wire
 
 

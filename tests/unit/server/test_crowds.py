@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
-from pulse_server.crowds import Crowds
+from pulse_server.telemetry.crowds import Crowds
 from tests.unit.log.builders import DictStore
 from tests.unit.server.running import LAYOUT, app_over
 
@@ -81,6 +81,6 @@ def test_while_the_bucket_is_down_requests_are_one_line_and_say_what_is_down(cap
     detail = answers[0].json()["detail"]
     assert "the service's store can't be reached" in detail
     assert "load" not in detail
-    lines = [record.getMessage() for record in caplog.records if record.name == "pulse_server.problems"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "pulse_server.transport.problems"]
     assert len(lines) == 1
     assert "connection refused" in lines[0]

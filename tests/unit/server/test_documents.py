@@ -8,7 +8,7 @@ from pulse_registry.errors import NotFound
 from pulse_registry.format import keys
 from pulse_registry.testing import CountingStore
 from pulse_schemas import Head
-from pulse_server.documents import DocumentStore
+from pulse_server.runs.documents import DocumentStore
 from tests.unit.log.builders import DictStore
 from tests.unit.server.running import LAYOUT, run_of
 

@@ -16,8 +16,8 @@ import pytest
 from pulse_registry.log import RunState
 from pulse_schemas import VersionEntry
 from pulse_schemas.api import VersionBody
-from pulse_server.bodies import version_body
 from pulse_server.routes import events
+from pulse_server.runs.bodies import version_body
 from pulse_server.tokens import TokenFile, new_token
 from tests.support.waiting import HANG_S
 from tests.unit.log.builders import RUN, DictStore, Script

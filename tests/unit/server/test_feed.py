@@ -15,11 +15,11 @@ from pulse_registry.log import Admission, LogKeeper, LogReader, RunState
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, PrefixStore, Store
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore
-from pulse_server import feed as feed_module
-from pulse_server.feed import Pace, RunFeed
-from pulse_server.feeds import Feeds
-from pulse_server.turns import Turns
-from pulse_server.waiters import Waiters
+from pulse_server.runs import feed as feed_module
+from pulse_server.runs.feed import Pace, RunFeed
+from pulse_server.runs.feeds import Feeds
+from pulse_server.scheduling.turns import Turns
+from pulse_server.scheduling.waiters import Waiters
 from tests.support.waiting import HANG_S, NEVER_S
 from tests.unit.log.builders import RUN, DictStore, Script
 from tests.unit.server.running import fill, run_of, store_objects, store_record

@@ -17,8 +17,8 @@ from pulse_registry.errors import AccessDenied, NotFound, StoreUnavailable
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, MemoryStore, WrapperStore
 from pulse_registry.testing import CountingStore
 from pulse_server import create_app
-from pulse_server.probe import PROBE_KEY, StoreProbe
 from pulse_server.settings import Settings
+from pulse_server.telemetry.probe import PROBE_KEY, StoreProbe
 from tests.support.waiting import HANG_S, until
 from tests.unit.server.calling import calling
 from tests.unit.server.edges import Clock

@@ -14,10 +14,10 @@ from blake3 import blake3
 from pulse_registry.store import open_store
 from pulse_schemas import Layout, Tensor
 from pulse_server.errors import MOST_SHOWN
-from pulse_server.layouts import SHORT
-from pulse_server.operations import Operation
 from pulse_server.routes import MODULES
 from pulse_server.routes.log import OPERATIONS as LOG
+from pulse_server.routes.operations import Operation
+from pulse_server.runs.layouts import SHORT
 from tests.security.attacks.edits import sealed_bytes
 from tests.support.waiting import HANG_S
 from tests.unit.log.builders import RUN

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pulse_server.logs import JsonLines, TextLines
-from pulse_server.metrics import Metrics, RunFigures
+from pulse_server.telemetry.logs import JsonLines, TextLines
+from pulse_server.telemetry.metrics import Metrics, RunFigures
 from tests.unit.log.builders import DictStore
 from tests.unit.server.calling import Called, call
 from tests.unit.server.running import app_over, fill, run_of
@@ -22,7 +22,7 @@ from tests.unit.server.test_objects import SigningStore
 HOSTILE = (
     "x\r\nX-Evil: 1",
     "x\r\n\r\n<script>alert(1)</script>",
-    "x\n2026-01-01T00:00:00.000Z INFO pulse_server.access: GET forged",
+    "x\n2026-01-01T00:00:00.000Z INFO pulse_server.auth.access: GET forged",
     "\x1b]0;owned\x07\x1b[2J",
     "\x9b2J",
     "\u202egpj\u2028\u2029",
@@ -95,7 +95,7 @@ def test_nothing_that_a_caller_writes_becomes_a_header_or_a_line_of_the_log(
                 assert "evil" not in name.lower()
             if answer.headers.get("content-type", "").endswith("json") and answer.body:
                 json.loads(answer.body)
-        assert len([line for line in lines if "pulse_server.access" in line]) >= len(found)
+        assert len([line for line in lines if "pulse_server.auth.access" in line]) >= len(found)
         for line in lines:
             assert (line.isascii(), line.isprintable()) == (True, True), ascii(line)
 

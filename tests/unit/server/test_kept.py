@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.format import keys
-from pulse_server.kept import Kept
+from pulse_server.transport.answer_cache import Kept
 from tests.unit.log.builders import RUN, DictStore
 from tests.unit.server.calling import calling
 from tests.unit.server.running import app_over, fill, run_of

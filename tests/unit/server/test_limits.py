@@ -22,10 +22,10 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import MemoryStore
 from pulse_registry.testing import CountingStore
 from pulse_server import create_app
-from pulse_server.limits import Limits
-from pulse_server.rate import RateLimit
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenSet, new_token
+from pulse_server.transport.limits import Limits
+from pulse_server.transport.rate import RateLimit
 from tests.unit.server.calling import calling
 from tests.unit.server.edges import NOW, Clock, bearer, client_of, one_token, small_app
 
@@ -124,7 +124,7 @@ def test_health_checks_have_no_limit() -> None:
 def test_the_page_s_files_are_no_requests_without_a_token_and_have_a_bound_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pulse_server.limits._PAGE_BURST", 110)
+    monkeypatch.setattr("pulse_server.transport.limits._PAGE_BURST", 110)
     service = Service(anonymous_per_s=1, anonymous_burst=1)
 
     @service.app.get("/")

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from pulse_server import log_queue
-from pulse_server.log_queue import LogQueue
+from pulse_server.telemetry import log_queue
+from pulse_server.telemetry.log_queue import LogQueue
 from tests.support.waiting import HANG_S
 
 FORM = logging.Formatter("%(message)s")
@@ -121,7 +121,7 @@ def test_what_was_logged_is_written_when_python_ends() -> None:
     script = (
         "import logging\n"
         "from pulse_server import log_queue\n"
-        "from pulse_server.logs import configure\n"
+        "from pulse_server.telemetry.logs import configure\n"
         "from pulse_server.settings import Settings\n"
         f"log_queue._CLOSE_S = {HANG_S}\n"
         "configure(Settings.read(root='memory://x'))\n"

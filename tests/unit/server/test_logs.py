@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_server.logs import ACCESS, QUIET, JsonLines, TextLines, configure, flush, redacted
 from pulse_server.settings import Settings
+from pulse_server.telemetry.logs import ACCESS, QUIET, JsonLines, TextLines, configure, flush, redacted
 from tests.unit.server.edges import bearer, client_of, one_token, small_app
 
 SIGNED = (
@@ -136,7 +136,7 @@ def test_text_lines_say_when_how_bad_and_who() -> None:
     assert line.endswith("Z WARNING pulse_server.x: 3 things")
 
 
-FORGED = "2026-01-01T00:00:00.000Z INFO pulse_server.access: GET /v1/runs math-7b 200 1.0 admin"
+FORGED = "2026-01-01T00:00:00.000Z INFO pulse_server.auth.access: GET /v1/runs math-7b 200 1.0 admin"
 
 
 @pytest.mark.parametrize("name", ["\n", "\r\n", "\x85", "\u2028", "\x1b[2K\x1b[1A", "\x9b1A", "\u202e"])

@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from pulse_registry.errors import NotFound
 from pulse_registry.store import MemoryStore
 from pulse_schemas.api import PhaseBody, WorkerReport
-from pulse_server.metrics import MAX_RUNS, Metrics, RunFigures
 from pulse_server.settings import Settings
-from pulse_server.store_metrics import MetricsStore
+from pulse_server.telemetry.metrics import MAX_RUNS, Metrics, RunFigures
+from pulse_server.telemetry.store_metrics import MetricsStore
 from tests.unit.server.edges import bearer, client_of, one_token, small_app
 
 

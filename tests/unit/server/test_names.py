@@ -10,8 +10,8 @@ import pytest
 from pulse_registry.store import MemoryStore
 from pulse_registry.testing import CountingStore
 from pulse_server import create_app
-from pulse_server.probe import PROBE_KEY
 from pulse_server.settings import Settings
+from pulse_server.telemetry.probe import PROBE_KEY
 from tests.unit.server.calling import calling
 
 TRICKS = {

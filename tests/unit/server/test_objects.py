@@ -16,8 +16,8 @@ from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.format import keys
 from pulse_registry.store.base import SignedPut, UploadedPart
 from pulse_registry.testing import CountingStore
-from pulse_server import spool
 from pulse_server.routes import objects
+from pulse_server.transport import spool
 from tests.unit.log.builders import DictStore, write_id
 from tests.unit.server.running import app_over
 

@@ -16,7 +16,7 @@ from pulse_registry.format import keys
 from pulse_registry.store import PrefixStore
 from pulse_schemas import DirectRequest, Lease
 from pulse_schemas.api import WorkerReport
-from pulse_server.reports import Reports
+from pulse_server.runs.reports import Reports
 from pulse_server.tokens import TokenSet, new_token
 from tests.unit.log.builders import RUN, DictStore
 from tests.unit.server.edges import NOW, Clock, bearer

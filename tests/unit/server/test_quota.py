@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pulse_registry.errors import InvalidArgument
+from pulse_server.auth.quota import Quota
 from pulse_server.errors import TooManyRequests
-from pulse_server.quota import Quota
 from tests.unit.server.edges import Clock
 
 

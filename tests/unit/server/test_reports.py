@@ -13,8 +13,8 @@ from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import Store
 from pulse_registry.testing import CountingStore
 from pulse_schemas.api import PhaseBody, WorkerList, WorkerReport
-from pulse_server import reports as reports_module
-from pulse_server.reports import MAX_BYTES, Reports
+from pulse_server.runs import reports as reports_module
+from pulse_server.runs.reports import MAX_BYTES, Reports
 from tests.support.waiting import until
 from tests.unit.log.builders import RUN, DictStore
 from tests.unit.server.running import app_over, fill, run_of

@@ -205,7 +205,7 @@ def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
     assert "trainer-1" in log
     assert token[-43:] not in log
     assert "X-Amz" not in log
-    assert "?" not in "".join(line for line in log.splitlines() if "pulse_server.access" in line)
+    assert "?" not in "".join(line for line in log.splitlines() if "pulse_server.auth.access" in line)
 
 
 def test_log_lines_can_be_json_and_a_misspelt_setting_is_one(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_log_lines_can_be_json_and_a_misspelt_setting_is_one(tmp_path: Path) -> 
         httpx.get(f"{served.url}/v1/token", timeout=HANG_S)
         assert served.stop(signal.SIGTERM) == 0
         lines = [json.loads(line) for line in served.log.read_text().splitlines()]
-    assert [line["route"] for line in lines if line["logger"] == "pulse_server.access"] == ["/v1/token"]
+    assert [line["route"] for line in lines if line["logger"] == "pulse_server.auth.access"] == ["/v1/token"]
     warnings = [line["message"] for line in lines if line["level"] == "WARNING"]
     assert warnings == ["PULSE_POLL_SECONS in the environment is no setting: is it PULSE_POLL_SECONDS?"]
 

@@ -16,11 +16,11 @@ import pytest
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.format import keys
-from pulse_server import spool as module
 from pulse_server.errors import InvalidRequest
 from pulse_server.settings import Settings
-from pulse_server.spool import Spool
 from pulse_server.tokens import TokenSet, new_token
+from pulse_server.transport import spool as module
+from pulse_server.transport.spool import Spool
 from tests.support.waiting import HANG_S, NEVER_S
 from tests.unit.log.builders import DictStore, write_id
 from tests.unit.server.edges import NOW, bearer

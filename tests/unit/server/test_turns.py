@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
+from pulse_server.scheduling.turns import Turns
 from pulse_server.tokens import TokenSet, new_token
-from pulse_server.turns import Turns
 from tests.support.waiting import HANG_S
 from tests.unit.log.builders import RUN, DictStore
 from tests.unit.server.edges import NOW, bearer, client_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from pulse_server.urls import UrlSigner, own_path
+from pulse_server.transport.urls import UrlSigner, own_path
 from tests.unit.server.test_objects import PATCH, RUN, SHARD, SigningStore
 
 

@@ -13,9 +13,9 @@ from pulse_registry.store import MemoryStore, RetryStore, Store, WrapperStore
 from pulse_registry.store.wrappers.measured import Link, TimedStore
 from pulse_registry.store.wrappers.retry import TOTAL_S
 from pulse_registry.testing import CountingStore, Fault, FaultStore, LatencyStore
-from pulse_server.documents import DocumentStore
-from pulse_server.metrics import Metrics
-from pulse_server.store_metrics import MetricsStore
+from pulse_server.runs.documents import DocumentStore
+from pulse_server.telemetry.metrics import Metrics
+from pulse_server.telemetry.store_metrics import MetricsStore
 from tests.unit.store.clock import Clock
 from tests.unit.store.conformance import StoreConformance, Subject
 

@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 
 from pulse_registry.client.problems import TYPE_PREFIX, problem_of
 from pulse_registry.errors import PulseError, StoreUnavailable
-from pulse_server.answers import content_digest
-from pulse_server.crowds import Crowds
 from pulse_server.errors import Refused, document
+from pulse_server.telemetry.crowds import Crowds
+from pulse_server.transport.answers import content_digest
 
 MEDIA_TYPE: Final = "application/problem+json"
 _GENERAL: Final = {

@@ -17,7 +17,7 @@ from typing import Final
 from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import StoreUnavailable
 from pulse_schemas import Fault, SchemaError
-from pulse_server import layout_process
+from pulse_server.runs import layout_process
 
 SHORT: Final = 8 << 10
 """Bytes of a layout that is read here: some 80 tensors. A process takes a fifth of a second to begin."""

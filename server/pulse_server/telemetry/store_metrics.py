@@ -10,7 +10,7 @@ from datetime import datetime
 from pulse_registry.errors import PulseError
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, Verb
 from pulse_registry.store.wrappers.wrapper import WrapperStore
-from pulse_server.metrics import Metrics
+from pulse_server.telemetry.metrics import Metrics
 
 
 class MetricsStore(WrapperStore):

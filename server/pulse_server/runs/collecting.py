@@ -14,8 +14,8 @@ from pulse_registry.retention import Collected, Collector, Policy
 from pulse_registry.retention.survey import Map
 from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import Signer
-from pulse_server.metrics import Metrics
 from pulse_server.settings import Settings
+from pulse_server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

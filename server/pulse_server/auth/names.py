@@ -12,7 +12,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from pulse_server.access import Principal
+from pulse_server.auth.access import Principal
 
 _WHOLE: Final = re.compile(r"([0-9a-f]{12}):(.+)", re.ASCII)
 

@@ -20,9 +20,9 @@ from starlette.types import Receive, Scope, Send
 
 from pulse_schemas.api import Answer
 from pulse_schemas.api import Request as RequestBody
-from pulse_server.access import Guard, requires
+from pulse_server.auth.access import Guard, requires
 from pulse_server.errors import InvalidRequest
-from pulse_server.params import AnyParameter
+from pulse_server.routes.params import AnyParameter
 
 if TYPE_CHECKING:
     from pulse_server.service import Service

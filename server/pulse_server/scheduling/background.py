@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from pulse_server.metrics import Metrics
+from pulse_server.telemetry.metrics import Metrics
 
 _TOLD_EVERY_S: Final = 60.0
 logger = logging.getLogger(__name__)

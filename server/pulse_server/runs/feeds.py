@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from pulse_registry.errors import NotFound, PulseError
-from pulse_server.feed import RunFeed
+from pulse_server.runs.feed import RunFeed
 
 _LISTED_AGE_S: Final = 5.0
 _MAX_MISSING: Final = 10_000

@@ -14,8 +14,8 @@ from typing import ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pulse_server.access import PRINCIPAL, Principal
-from pulse_server.addresses import network
+from pulse_server.auth.access import PRINCIPAL, Principal
+from pulse_server.transport.addresses import network
 
 HEADER_COST: Final = 32
 """Bytes that a header counts for besides its name and value: what it takes in memory (RFC 9113, 6.5.2)."""

@@ -23,9 +23,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_registry.errors import PulseError
-from pulse_server.access import Guard
-from pulse_server.addresses import network
-from pulse_server.buffer import Body, Buffer
+from pulse_server.auth.access import Guard
 from pulse_server.errors import (
     DamagedRequest,
     InvalidRequest,
@@ -34,9 +32,11 @@ from pulse_server.errors import (
     TooManyRequests,
     Unauthenticated,
 )
-from pulse_server.rate import RateLimit
+from pulse_server.scheduling.turns import CALLER
 from pulse_server.settings import Settings
-from pulse_server.turns import CALLER
+from pulse_server.transport.addresses import network
+from pulse_server.transport.buffer import Body, Buffer
+from pulse_server.transport.rate import RateLimit
 
 _FREE: Final = frozenset({"/healthz", "/readyz"})
 _PAGE_PER_S: Final = 500

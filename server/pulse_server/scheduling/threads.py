@@ -9,7 +9,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from pulse_registry.errors import AccessDenied, StoreUnavailable
-from pulse_server.turns import CALLER, Turns
+from pulse_server.scheduling.turns import CALLER, Turns
 
 P = ParamSpec("P")
 T = TypeVar("T")

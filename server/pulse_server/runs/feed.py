@@ -19,11 +19,11 @@ from starlette.types import Receive
 from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.log import Admission, LogReader, RunState
 from pulse_schemas import Record
-from pulse_server.answers import Rendered
-from pulse_server.bodies import version_body
-from pulse_server.threads import in_thread
-from pulse_server.turns import CALLER, Turns
-from pulse_server.waiters import Waiters
+from pulse_server.runs.bodies import version_body
+from pulse_server.scheduling.threads import in_thread
+from pulse_server.scheduling.turns import CALLER, Turns
+from pulse_server.scheduling.waiters import Waiters
+from pulse_server.transport.answers import Rendered
 
 LOOK_TIMEOUT_S: Final = 10.0
 _SLOWEST_POLL_S: Final = 2.0

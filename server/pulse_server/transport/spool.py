@@ -19,8 +19,8 @@ from pulse_registry.errors import StoreUnavailable
 from pulse_registry.process.temporary_folder import temporary_folder
 from pulse_registry.store import Store, Stream
 from pulse_server.errors import InvalidRequest
-from pulse_server.threads import in_thread
-from pulse_server.turns import Turns
+from pulse_server.scheduling.threads import in_thread
+from pulse_server.scheduling.turns import Turns
 
 CHUNK: Final = 1 << 20
 """Of each body, in memory: a sender may have dozens on their way."""

@@ -27,8 +27,8 @@ from pulse_registry.errors import CorruptObject, NotFound, PulseError
 from pulse_registry.log import Clock, RunState, timestamp
 from pulse_registry.store import Store
 from pulse_schemas.api import ReportFile, WorkerBody, WorkerList, WorkerNote, WorkerReport
-from pulse_server.metrics import RunFigures
-from pulse_server.names import join_name, split_name
+from pulse_server.auth.names import join_name, split_name
+from pulse_server.telemetry.metrics import RunFigures
 
 MAX_WORKERS: Final = 10_000
 """Workers of a run that are listed, and gone ones that are remembered."""
@@ -59,7 +59,7 @@ _NOTHING: Final = _Others()
 
 
 class Reports:
-    """The workers' reports of all runs, by whole names (`pulse_server.names`). Thread-safe.
+    """The workers' reports of all runs, by whole names (`pulse_server.auth.names`). Thread-safe.
 
     How many of one token it is told of is for the caller to bound; of those of all tokens, `share` forgets what it has
     no room for.

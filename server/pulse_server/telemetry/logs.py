@@ -17,12 +17,12 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulse_registry.quoting import Lines, cut, json_text, printable
-from pulse_server.access import PRINCIPAL, RUN_NAME, Principal
-from pulse_server.log_queue import LogQueue
-from pulse_server.metrics import route_of
+from pulse_server.auth.access import PRINCIPAL, RUN_NAME, Principal
 from pulse_server.settings import Settings
+from pulse_server.telemetry.log_queue import LogQueue
+from pulse_server.telemetry.metrics import route_of
 
-ACCESS: Final = "pulse_server.access"
+ACCESS: Final = "pulse_server.auth.access"
 QUIET: Final = ("httpx", "httpcore", "botocore", "aiobotocore", "boto3", "s3fs", "urllib3", "asyncio")
 _SECRETS: Final = re.compile(
     r"(?P<token>pulse_[0-9a-f]{12}_)[A-Za-z0-9_-]{43}"

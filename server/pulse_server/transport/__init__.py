@@ -1,0 +1,1 @@
+"""HTTP itself: connections, limits and bodies on the way in; answers, problem documents and URLs on the way out."""
