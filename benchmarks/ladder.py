@@ -22,8 +22,9 @@ from pulse_registry.compaction import CompactOptions, Done
 from pulse_registry.format.change import Change
 from pulse_registry.format.patch import CoderChoice, encode_patch
 from pulse_registry.log import RunState
-from pulse_registry.pull.route import DEFAULT_OBJECT_COST, plan
+from pulse_registry.pull.route import plan
 from pulse_registry.push.options import PublishOptions
+from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model

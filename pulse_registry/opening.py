@@ -16,8 +16,8 @@ from pulse_registry.pull.base_check import BaseCheck
 from pulse_registry.pull.download import spool_of
 from pulse_registry.push.options import PublishOptions, WhenFull
 from pulse_registry.registry import Registry
-from pulse_registry.runtime.placement import DeviceName, ShadowPlace
 from pulse_registry.signing import Trust, signer_of, trust_of
+from pulse_registry.weights.device import DeviceName, ShadowPlace
 from pulse_registry.weights.nonfinite import NonFinite
 from pulse_schemas import Signer
 

@@ -18,10 +18,12 @@ from pulse_registry.log import RunState
 from pulse_registry.log.tail import await_news
 from pulse_registry.pull.apply import Staged, stage_into
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
+from pulse_registry.pull.destination import HostTarget
 from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
 from pulse_registry.pull.replica import Held
 from pulse_registry.push.labels import checked_metadata, integer
 from pulse_registry.results import PullResult, PushResult, Version, VersionName, describe
+from pulse_registry.runtime.placement import destination, digest
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.backend import backend_of
@@ -189,13 +191,13 @@ class Registry(Catalogue):
         framework, timeline = framework_of(framework), Timeline()
 
         def loaded(state: RunState, entry: VersionEntry) -> dict[str, Any]:
-            staging = self._working()
-            weights = Weights.empty(staging.geometry(entry.layout))
+            context = self._working()
+            weights = Weights.empty(context.geometry(entry.layout))
             with stage_into(
-                staging,
+                context,
                 state,
                 entry,
-                staging.target(weights),
+                HostTarget(weights, context.backend, context.pool),
                 None,
                 fresh=True,
                 undo_limit=0,
@@ -261,22 +263,29 @@ class Registry(Catalogue):
         """
         state = self.state()
         entry = self._entry(state, version)
-        staging = self._working()
-        geometry = staging.geometry(entry.layout)
+        context = self._working()
+        geometry = context.geometry(entry.layout)
         if model is None:
-            staging = self._past_cache(staging)  # it is the stored objects that are to be checked, not copies of them
+            context = self._past_cache(context)  # it is the stored objects that are to be checked, not copies of them
             held, weights = None, Weights.empty(geometry)
             with stage_into(
-                staging, state, entry, staging.target(weights), None, fresh=True, undo_limit=0, timeline=Timeline()
+                context,
+                state,
+                entry,
+                HostTarget(weights, context.backend, context.pool),
+                None,
+                fresh=True,
+                undo_limit=0,
+                timeline=Timeline(),
             ) as staged:
                 staged.apply()
-            digest = weights.digest(staging.backend, staging.map_)
+            found = weights.digest(context.backend, context.map_)
         else:
             views = read_model(model)
-            held, digest = self._held.of(views), staging.digest(geometry, views, cast=cast)
-        if digest != Digest.parse(entry.digest):
+            held, found = self._held.of(views), digest(context, self._placement, geometry, views, cast=cast)
+        if found != Digest.parse(entry.digest):
             raise (CorruptObject if model is None else BaseMismatch)(
-                f"the cells are not those of version {entry.version}: their state digest is {digest.hex()}, "
+                f"the cells are not those of version {entry.version}: their state digest is {found.hex()}, "
                 f"{entry.digest} was committed"
             )
         if held is not None:
@@ -373,13 +382,13 @@ class Registry(Catalogue):
         every = self._check_every if check is None else pulls_a_check(check)
 
         def staged(state: RunState, entry: VersionEntry) -> Staged:
-            staging = self._working()
-            geometry = staging.geometry(entry.layout)
+            context = self._working()
+            geometry = context.geometry(entry.layout)
             return stage_into(
-                staging,
+                context,
                 state,
                 entry,
-                staging.into(geometry, views, cast=cast),
+                destination(context, self._placement, geometry, views, cast=cast),
                 held,
                 fresh=fresh,
                 undo_limit=int(self._undo_share * geometry.nbytes),

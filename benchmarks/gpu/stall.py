@@ -16,12 +16,12 @@ from benchmarks.gpu.policy import Policy
 from pulse_kernels import get_backend
 from pulse_kernels.gpu.apply import scatter, undo
 from pulse_kernels.gpu.changes import Changes
-from pulse_registry.pull.stage import Staging
-from pulse_registry.push.shadow import Advance
-from pulse_registry.runtime.placement import ShadowPlace
+from pulse_registry.context import Context
+from pulse_registry.push.shadow import Advance, first_shadow
 from pulse_registry.store import open_store
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.device import ShadowPlace
 from pulse_registry.weights.model import layout_of, read_model
 
 
@@ -41,8 +41,8 @@ def measure_stall(policy: Policy, changes: Changes, place: ShadowPlace, repeats:
     advances: list[Advance] = []
     with ThreadPoolExecutor(2) as pool:
         store = open_store("memory://benchmark")
-        staging = Staging(store, get_backend(), pool, pool, None, placement=lambda _: policy.device)
-        shadow = staging.first_shadow(Geometry(layout_of(views, "keep")), views, 0, place)
+        context = Context(store, get_backend(), pool, pool, None)
+        shadow = first_shadow(context, lambda _: policy.device, Geometry(layout_of(views, "keep")), views, 0, place)
 
         def change() -> None:
             for done in advances:

@@ -19,6 +19,7 @@ from pulse_registry.compaction.local_copy import Mirror
 from pulse_registry.compaction.merge import merge
 from pulse_registry.compaction.requests import Requests
 from pulse_registry.compaction.temp_patch import PatchAside
+from pulse_registry.context import Context
 from pulse_registry.errors import (
     AccessDenied,
     BaseMismatch,
@@ -37,7 +38,6 @@ from pulse_registry.log import LogReader, LogWriter, NewId, RunState
 from pulse_registry.pull.failover import MOST_AVOIDED
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.route import Leg, plan
-from pulse_registry.pull.stage import Staging
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
 
@@ -66,7 +66,7 @@ class Compactor:
 
     def __init__(
         self,
-        staging: Staging,
+        context: Context,
         reader: LogReader,
         writer: LogWriter,
         new_id: NewId,
@@ -76,7 +76,7 @@ class Compactor:
         """Prepare; no I/O yet.
 
         Args:
-            staging: store, threads and spool folder, where a copy of the weights and one patch at a time lie.
+            context: store, threads and download folder, where a copy of the weights and one patch at a time lie.
             reader: of the run.
             writer: of the run; it needs no term.
             new_id: gives new write ids.
@@ -85,14 +85,14 @@ class Compactor:
         """
         options.check()
         self._clock = clock
-        self._requests = Requests(staging.store)
+        self._requests = Requests(context.store)
         self._looked = -math.inf
-        self._staging = staging
+        self._context = context
         self._reader = reader
         self._writer = writer
         self._new_id = new_id
         self._options = options
-        self._mirror = Mirror(staging)
+        self._mirror = Mirror(context)
         self._after = -1  # all that ends at or before this version is done, or was left
         self._failed: dict[Work, tuple[int, int]] = {}  # tries, and versions at the last of them
         self._again: set[Work] = set()  # those of them that are to be tried again
@@ -182,7 +182,7 @@ class Compactor:
         (self._again.add if tries < TRIES else self._again.discard)(work)
         self._errors[work] = error
         then = "it is left" if tries == TRIES else "it is tried again after the next version"
-        self._staging.events.tell(
+        self._context.events.tell(
             Event(EventKind.COMPACTION_FAILED, state.run, f"{work} could not be made: {error}; {then}", error.key)
         )
 
@@ -224,15 +224,15 @@ class Compactor:
         self._mirror.move_to(state, work.target if backwards else work.base)
         if not backwards:
             self._mirror.check()  # ranks count cells that no patch on the way speaks of
-        staging, weights = self._staging, self._mirror.weights
-        begun = begin_patches(staging.store, weights.geometry, patches, staging.fetch_map)
-        coded = merge(staging.backend, staging.pool, staging.fetchers, weights, legs, begun, backwards=backwards)
-        with PatchAside(weights.geometry, work.base, work.target, coded, staging.spool) as aside:
+        context, weights = self._context, self._mirror.weights
+        begun = begin_patches(context.store, weights.geometry, patches, context.fetch_map)
+        coded = merge(context.backend, context.pool, context.fetchers, weights, legs, begun, backwards=backwards)
+        with PatchAside(weights.geometry, work.base, work.target, coded, context.downloads) as aside:
             self._verify(state, work, aside)
             if not self._still_due(work):
                 return None
             write_id = self._new_id()
-            ref = aside.store(staging.store, patch_key(work.base, work.target, write_id))
+            ref = aside.store(context.store, patch_key(work.base, work.target, write_id))
         if not self._still_due(work):
             return None
         self._writer.attach(patches=[ref], write_id=write_id)
@@ -260,15 +260,15 @@ class Compactor:
         self._mirror.check()
         if not self._still_due(work):
             return None
-        staging, weights, write_id = self._staging, self._mirror.weights, self._new_id()
+        context, weights, write_id = self._context, self._mirror.weights, self._new_id()
         sums: dict[int, Digest] = {}
 
         def cells_of(group: Group) -> Cells:
             cells = weights.copy_of(group)
-            sums[group.number] = Digest(*staging.backend.digest(cells, group.start))
+            sums[group.number] = Digest(*context.backend.digest(cells, group.start))
             return cells
 
-        ref = write_keyframe(staging.store, weights.geometry, work.target, write_id, cells_of, map_=staging.map_)
+        ref = write_keyframe(context.store, weights.geometry, work.target, write_id, cells_of, map_=context.map_)
         if sum(sums.values(), Digest()) != Digest.parse(state.version(work.target).digest):
             raise BaseMismatch(f"the compactor's copy of version {work.target} was changed while it was written")
         if not self._still_due(work):

@@ -14,6 +14,7 @@ import numpy as np
 
 from pulse_kernels import CELL_TYPES
 from pulse_registry.compaction.delta_step import link_of
+from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, NotFound, PulseError, StoreUnavailable
 from pulse_registry.events import Event, EventKind
 from pulse_registry.log import RunState
@@ -23,7 +24,6 @@ from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.pull.route import Leg, Route, plan
-from pulse_registry.pull.stage import Staging
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -38,10 +38,10 @@ class Mirror:
         version: None while they hold nothing known.
     """
 
-    def __init__(self, staging: Staging) -> None:
-        """Begin with nothing; the file is made in the staging's spool folder when it is needed."""
+    def __init__(self, context: Context) -> None:
+        """Begin with nothing; the file is made in the context's download folder when it is needed."""
         self.version: int | None = None
-        self._staging = staging
+        self._context = context
         self._digest = Digest()
         self._weights: Weights | None = None
         self._mapped: mmap.mmap | None = None
@@ -67,7 +67,7 @@ class Mirror:
             StoreUnavailable: the store, or the disk, did not do it.
         """
         entry = state.version(version)
-        geometry = self._staging.geometry(entry.layout)
+        geometry = self._context.geometry(entry.layout)
         if self._weights is None or self._weights.geometry.id != geometry.id:
             self.close()
             self._weights = self._allocate(geometry)
@@ -84,14 +84,14 @@ class Mirror:
             except (NotFound, CorruptObject) as error:
                 if error.key is None or error.key in avoided or all(ref.key != error.key for ref in route.refs):
                     raise
-                newer = state if self._staging.refresh is None else self._staging.refresh()
+                newer = state if self._context.refresh is None else self._context.refresh()
                 if not newer.is_live(error.key):
                     state = newer  # it was retired meanwhile, which is no damage
                     continue
                 avoided.add(error.key)
                 first = first or error
                 message = f"{error}; the compactor takes another route to version {version}"
-                self._staging.events.tell(Event(EventKind.OBJECT_AVOIDED, state.run, message, error.key))
+                self._context.events.tell(Event(EventKind.OBJECT_AVOIDED, state.run, message, error.key))
 
     def check(self) -> None:
         """Look at all cells.
@@ -100,7 +100,7 @@ class Mirror:
             BaseMismatch: some were changed since they were written; they hold nothing known now.
         """
         weights = self.weights
-        if weights.digest(self._staging.backend, self._staging.map_) != self._digest:
+        if weights.digest(self._context.backend, self._context.map_) != self._digest:
             version, self.version = self.version, None
             raise BaseMismatch(f"the compactor's copy of version {version} was changed by something else")
 
@@ -137,27 +137,27 @@ class Mirror:
         self.version = entry.version
 
     def _take_keyframe(self, geometry: Geometry, leg: Leg) -> None:
-        staging, weights = self._staging, self._weights
+        context, weights = self._context, self._weights
         if leg.keyframe is None or weights is None:
             raise BaseMismatch("there is no keyframe to take")
-        keyframe = KeyframeCells.fetch(staging.store, geometry, leg.keyframe, staging.fetch_map, staging.spool)
+        keyframe = KeyframeCells.fetch(context.store, geometry, leg.keyframe, context.fetch_map, context.downloads)
         try:
 
             def copy(group: Group) -> Digest:
                 weights.fill(group, keyframe.weights.copy_of(group))
                 keyframe.release(group)
-                return weights.digest_of(staging.backend, group)
+                return weights.digest_of(context.backend, group)
 
-            self._digest = sum(staging.map_(copy, geometry.groups), Digest())
+            self._digest = sum(context.map_(copy, geometry.groups), Digest())
         finally:
             keyframe.close()
 
     def _take_patch(self, geometry: Geometry, leg: Leg) -> None:
-        staging, weights = self._staging, self._weights
+        context, weights = self._context, self._weights
         if leg.patch is None or weights is None:
             raise BaseMismatch("there is no patch to take")
-        [patch] = begin_patches(staging.store, geometry, [leg.patch], staging.fetch_map)
-        backend, numbers = staging.backend, sorted(patch.entries)
+        [patch] = begin_patches(context.store, geometry, [leg.patch], context.fetch_map)
+        backend, numbers = context.backend, sorted(patch.entries)
 
         def step(number: int) -> Digest:
             group = geometry.groups[number]
@@ -169,11 +169,11 @@ class Mirror:
             weights.scatter(backend, group, delta.index, new)
             return after - before
 
-        moved = in_pool(staging.pool, step, arriving([patch], numbers, staging.fetchers, Timeline()))
+        moved = in_pool(context.pool, step, arriving([patch], numbers, context.fetchers, Timeline()))
         self._digest += sum(moved, Digest())
 
     def _allocate(self, geometry: Geometry) -> Weights:
-        self._mapped = _map_file(geometry.nbytes, self._staging.spool)
+        self._mapped = _map_file(geometry.nbytes, self._context.downloads)
         arrays, at = [], 0
         for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
             # A layout's wide dtypes come first, so that each tensor is aligned.

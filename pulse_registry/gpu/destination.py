@@ -28,8 +28,8 @@ from pulse_registry.gpu.group_batches import Arrival, Arrived
 from pulse_registry.gpu.stream import Lane
 from pulse_registry.gpu.stream_order import Memory
 from pulse_registry.gpu.tile_table import Part, cells_in_place, parts_of, spans_of, total
+from pulse_registry.process.parallel import Map
 from pulse_registry.pull.destination import Source, wrong_base
-from pulse_registry.pull.fetch import Map
 from pulse_registry.store.verified_read import about
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry, Group

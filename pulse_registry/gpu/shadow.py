@@ -26,10 +26,10 @@ from pulse_registry.gpu.stream import Lane
 from pulse_registry.gpu.stream_order import Memory
 from pulse_registry.gpu.tile_table import live_cells, total
 from pulse_registry.pull.destination import HostTarget, Target
-from pulse_registry.runtime.placement import ShadowPlace
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.device import ShadowPlace
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import View
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Executor, Future, wait
 from typing import Any, TypeVar
 
+Map = Callable[..., Iterator[Any]]
+"""``map``, or an executor's."""
 Result = TypeVar("Result")
 
 

@@ -6,23 +6,24 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError
 from pulse_registry.log import RunState
 from pulse_registry.pull.base_check import check_all
 from pulse_registry.pull.destination import Target
 from pulse_registry.pull.failover import Found, stage_version
 from pulse_registry.pull.replica import Held, Step
-from pulse_registry.pull.stage import StagedCells, Staging
+from pulse_registry.pull.stage import StagedCells
 from pulse_registry.results import PullResult
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.weights.nonfinite import NonFinite, judge
 from pulse_schemas import VersionEntry
 
-__all__ = ["Staged", "Staging", "stage_into"]
+__all__ = ["Staged", "stage_into"]
 
 
 def stage_into(
-    staging: Staging,
+    context: Context,
     state: RunState,
     entry: VersionEntry,
     target: Target,
@@ -57,15 +58,15 @@ def stage_into(
         full = check_every > 0 and (held.pulls + 1) % check_every == 0
     found: Found | None = None
     try:
-        found = stage_version(staging, state, entry, target, base=base, timeline=timeline, undo=undo, new=new)
+        found = stage_version(context, state, entry, target, base=base, timeline=timeline, undo=undo, new=new)
         if nonfinite != "allow":
-            flat = found.cells.not_finite(staging, target)
-            judge(nonfinite, target.geometry, flat, f"version {entry.version}", state.run, staging.events)
+            flat = found.cells.not_finite(context, target)
+            judge(nonfinite, target.geometry, flat, f"version {entry.version}", state.run, context.events)
         if full and base is not None and found.route.base is not None:
             with timeline.during("verify"):  # last, so that little time is left for others to change the weights in
                 check_all(target, base)
         _check_unchanged(held, writes, entry.version)
-        return Staged(staging, target, held, entry, found, undo_limit, timeline, applied, base=holds)
+        return Staged(context, target, held, entry, found, undo_limit, timeline, applied, base=holds)
     except BaseException as error:
         if found is not None:
             found.cells.close()
@@ -105,7 +106,7 @@ class Staged:
 
     def __init__(
         self,
-        staging: Staging,
+        context: Context,
         target: Target,
         held: Held,
         entry: VersionEntry,
@@ -125,7 +126,7 @@ class Staged:
         self.changed = target.geometry.cells if cells.whole else cells.changes.changed
         self._target = target
         self._timeline = timeline
-        self._staging = staging
+        self._context = context
         self._held = held
         self._entry = entry
         self._cells: StagedCells | None = cells
@@ -224,7 +225,7 @@ class Staged:
         held.torn = changes if sparse else None
         if not sparse:
             held.forget()  # until all cells are written, the weights hold nothing known
-        cells.store_into(self._staging, self._target)
+        cells.store_into(self._context, self._target)
         held.torn = None
         held.version = self.version
         if held.undone == self.version:

@@ -16,8 +16,7 @@ from pulse_registry.errors import BaseMismatch
 from pulse_registry.format.chain import Link, WrongBase, follow
 from pulse_registry.format.change import Change, Changes, Delta, HostChanges
 from pulse_registry.format.patch import Entry, Patch
-from pulse_registry.process.parallel import ParallelMap
-from pulse_registry.pull.fetch import Map
+from pulse_registry.process.parallel import Map, ParallelMap
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.route import Leg
 from pulse_registry.timeline import Timeline

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from pulse_registry.context import Context
 from pulse_registry.errors import CorruptObject, Gone, NotFound, StoreUnavailable
 from pulse_registry.events import Event, EventKind
 from pulse_registry.log import RunState
 from pulse_registry.pull.destination import Target
 from pulse_registry.pull.replica import Step
 from pulse_registry.pull.route import Route, plan
-from pulse_registry.pull.stage import StagedCells, Staging, stage_cells
+from pulse_registry.pull.stage import StagedCells, stage_cells
 from pulse_registry.store import Store, gateway_of
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.digest import Digest
@@ -44,7 +45,7 @@ class Found:
 
 
 def stage_version(
-    staging: Staging,
+    context: Context,
     state: RunState,
     entry: VersionEntry,
     target: Target,
@@ -57,7 +58,7 @@ def stage_version(
     """Stage a version by the cheapest route whose objects are whole; the target's weights are not changed.
 
     Args:
-        staging: store, threads, and who hears of objects that were avoided.
+        context: store, threads, and who hears of objects that were avoided.
         state: the run, as it was last seen.
         entry: the version.
         target: the live weights, of the version's layout.
@@ -72,15 +73,15 @@ def stage_version(
             of them are; the first of these.
         BaseMismatch, UnsupportedFormat, StoreUnavailable: as ``stage_cells``.
     """
-    detours = _Detours(staging, state, entry, base, undo)
+    detours = _Detours(context, state, entry, base, undo)
     began = timeline.began
     while True:
         route = detours.next()
-        _announce(staging.store, state.run, route)
+        _announce(context.store, state.run, route)
         timeline.note("route", began)
         try:
             cells = stage_cells(
-                staging,
+                context,
                 target,
                 route,
                 base_digest=Digest.parse(base.digest) if base is not None else None,
@@ -99,15 +100,15 @@ class _Detours:
     """The routes to one version, each without the objects that were found to be gone or damaged on those before it."""
 
     def __init__(
-        self, staging: Staging, state: RunState, entry: VersionEntry, base: VersionEntry | None, undo: Sequence[Step]
+        self, context: Context, state: RunState, entry: VersionEntry, base: VersionEntry | None, undo: Sequence[Step]
     ) -> None:
         self.avoided: dict[str, str] = {}  # why, by key
-        self._staging = staging
+        self._context = context
         self._state = state
         self._entry = entry
         self._have = base.version if base is not None else None
         self._undo = [step.base for step in undo]
-        self._object_cost = staging.object_cost()
+        self._object_cost = context.object_cost()
         self._first: NotFound | CorruptObject | None = None
         self._told = 0
         self._dropped: set[str] = set()
@@ -138,7 +139,7 @@ class _Detours:
             raise self._first from error
         for key, why in islice(self.avoided.items(), self._told, None):
             message = f"{why}; version {self._entry.version} is reached by another route"
-            self._staging.events.tell(Event(EventKind.OBJECT_AVOIDED, self._state.run, message, key))
+            self._context.events.tell(Event(EventKind.OBJECT_AVOIDED, self._state.run, message, key))
         self._told = len(self.avoided)
         return route
 
@@ -150,12 +151,12 @@ class _Detours:
         self._first = self._first or error
         if len(self.avoided) >= MOST_AVOIDED:
             raise self._first from error
-        copies = self._staging.copies
+        copies = self._context.copies
         if copies is not None and key not in self._dropped and copies.discard(key):
             self._dropped.add(key)  # the copy was damaged, and perhaps not the object
             return
-        if self._staging.refresh is not None:
-            self._state = self._staging.refresh()
+        if self._context.refresh is not None:
+            self._state = self._context.refresh()
         if self._state.is_live(key):
             self.avoided[key] = str(error)
 

@@ -5,7 +5,7 @@ Large objects come in parallel ranges; what is damaged on the way is fetched aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,19 @@ from blake3 import blake3
 
 from pulse_kernels.format.exponents import exponent_loops
 from pulse_registry.cache import expect
-from pulse_registry.errors import CorruptObject, UnsupportedFormat
+from pulse_registry.errors import CorruptObject
 from pulse_registry.format.coded_shard import CodedShard, coded_shards
-from pulse_registry.format.keys import layout_key
 from pulse_registry.format.patch import Patch, most_head_bytes
 from pulse_registry.format.pieces import MOST_INDEX_BYTES, PIECE_BYTES, Pieces, read_pieces
-from pulse_registry.log.documents import read_document
 from pulse_registry.process.hashing import large_hasher
+from pulse_registry.process.parallel import Map
 from pulse_registry.process.scratch import Scratch
 from pulse_registry.pull.download import Landing, MemoryShard, ShardBytes, SpoolFile, remove_stale
 from pulse_registry.store import Store
 from pulse_registry.store.base import read_into
 from pulse_registry.store.verified_read import Data, about, checked
 from pulse_registry.weights.cell_space import Geometry
-from pulse_schemas import Fault, KeyframeRef, Layout, ObjectRef, PatchRef, SchemaError
+from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
 
 RANGE_BYTES = 16 << 20
 """A longer patch is fetched by ranges of this size."""
@@ -38,29 +37,6 @@ WINDOW = 512
 """Ranges that are asked of an executor at a time: more would only lie in its queue."""
 _MOST_ENTRY, _MOST_HEADERS = 4096, 64 << 10
 """Bytes of a tensor in its shard's header (a name has at most 512 letters), and of all that headers have besides."""
-Map = Callable[..., Iterator[Any]]
-
-
-def fetch_layout_bytes(store: Store, layout_id: str) -> bytes:
-    """Fetch the bytes of a layout, which hash to its id."""
-    key = layout_key(layout_id)
-
-    def check(data: bytes) -> bytes:
-        if blake3(data).hexdigest() != layout_id:
-            raise CorruptObject(f"{key}: its bytes do not hash to its name")
-        return data
-
-    return checked(lambda: read_document(store, key), check)
-
-
-def fetch_layout(store: Store, layout_id: str) -> Layout:
-    """Fetch a layout."""
-    key = layout_key(layout_id)
-    try:
-        return Layout.parse(fetch_layout_bytes(store, layout_id))
-    except SchemaError as error:
-        kind = UnsupportedFormat if error.fault is Fault.UNSUPPORTED else CorruptObject
-        raise kind(f"{key}: {error}") from error
 
 
 def begin_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], map_: Map) -> list[Patch]:

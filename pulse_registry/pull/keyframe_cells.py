@@ -12,8 +12,9 @@ import numpy as np
 from pulse_kernels import CELL_TYPES
 from pulse_registry.format.keyframe import check_shards
 from pulse_registry.format.safetensors import ReadRange, head_of
+from pulse_registry.process.parallel import Map
 from pulse_registry.pull.download import MemoryShard, ShardBytes
-from pulse_registry.pull.fetch import Map, fetch_shards
+from pulse_registry.pull.fetch import fetch_shards
 from pulse_registry.store import Store
 from pulse_registry.store.verified_read import about
 from pulse_registry.weights.arrays import Weights

@@ -16,12 +16,10 @@ from pulse_kernels import BackendUnavailable
 from pulse_registry.errors import Gone, InvalidArgument, NotFound
 from pulse_registry.log.leg import Leg, LegKind
 from pulse_registry.log.state import RunState
+from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 from pulse_schemas import ObjectRef
 
-__all__ = ["DEFAULT_OBJECT_COST", "Leg", "LegKind", "Route", "plan"]
-
-DEFAULT_OBJECT_COST = 65536
-"""Bytes that one more object to fetch is worth: about what a link carries while a request is under way."""
+__all__ = ["Leg", "LegKind", "Route", "plan"]
 
 _NEAR = 256
 """Versions that are looked at one by one, before the compiled search is worth its calls."""

@@ -8,141 +8,27 @@ read: they may be serving. ``Staged.apply`` then changes them in one pass of ide
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from pulse_kernels import Backend, Cells
+from pulse_kernels import Cells
+from pulse_registry.context import Context
 from pulse_registry.errors import CorruptObject, InvalidArgument, LayoutMismatch
-from pulse_registry.events import Events
 from pulse_registry.format.change import Change, Changes, HostChanges
-from pulse_registry.log import RunState
-from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.destination import HostTarget, Source, Target
-from pulse_registry.pull.fetch import Map, begin_patches, fetch_layout
+from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.pull.replica import Step
-from pulse_registry.pull.route import DEFAULT_OBJECT_COST, Leg, Route
+from pulse_registry.pull.route import Leg, Route
 from pulse_registry.pull.ties import first_torn
-from pulse_registry.push.shadow import Shadow, first_shadow
-from pulse_registry.runtime.placement import Placement, ShadowPlace, on_host
-from pulse_registry.store import Store
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.fit import check_layout
-from pulse_registry.weights.model import View
 from pulse_registry.weights.nonfinite import first_in_groups
 
 _DENSE_SHARE = 0.25
 """Of a keyframe, a change of more cells than this share is applied as a copy: its list would take too much memory."""
-
-
-class Copies(Protocol):
-    """What keeps copies of stored objects."""
-
-    def discard(self, key: str) -> bool:
-        """Drop the copy of an object, by its key below the run; tell whether there was one."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """What staging works with: made once, shared by all pushes and pulls of a registry.
-
-    Attributes:
-        store: scoped to the run.
-        backend: computes.
-        pool: with a thread for each core.
-        fetchers: for what waits for the store.
-        spool: folder for keyframes on their way; None for the system's temporary folder.
-        placement: where a model is worked on.
-        events: hear of objects that were avoided.
-        refresh: reads what is new in the run's log; None: the state at hand is all there is.
-        copies: a cache of the store; None: there is none.
-        object_cost: returns what one more object is worth, in bytes, when a route is chosen.
-    """
-
-    store: Store
-    backend: Backend
-    pool: Executor
-    fetchers: Executor
-    spool: Path | None
-    placement: Placement = on_host
-    events: Events = field(default_factory=Events)
-    refresh: Callable[[], RunState] | None = None
-    copies: Copies | None = None
-    object_cost: Callable[[], int] = lambda: DEFAULT_OBJECT_COST
-    _geometries: dict[str, Geometry] = field(default_factory=dict)
-
-    @property
-    def map_(self) -> Map:
-        """The pool's map."""
-        return ParallelMap(self.pool)
-
-    @property
-    def fetch_map(self) -> Map:
-        """The fetchers' map."""
-        return ParallelMap(self.fetchers)
-
-    def target(self, weights: Weights) -> HostTarget:
-        """Return weights in host memory as what a pull changes."""
-        return HostTarget(weights, self.backend, self.pool)
-
-    def into(self, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Target:
-        """Return a worker's tensors as what a pull changes, where they are.
-
-        In host memory they may be tied otherwise than in the layout, and ``cast`` lets BF16 go into F32.
-
-        Raises:
-            LayoutMismatch: names, dtypes or shapes differ from the layout.
-            InvalidModel: a tensor can't be written in place.
-        """
-        device = self.placement(views)
-        if device is None:
-            return self.target(Weights.into(geometry, views, cast=cast))
-        from pulse_registry.gpu.destination import DeviceTarget
-
-        check_layout(geometry.layout, views)
-        return DeviceTarget.into(geometry, views, device)
-
-    def first_shadow(
-        self, geometry: Geometry, views: Mapping[str, View], version: int, place: ShadowPlace = "device"
-    ) -> Shadow:
-        """Copy live tensors into a shadow that stands for ``version``; ``place`` counts for tensors on a device.
-
-        Its ``target`` may be brought to another version before it is used.
-        """
-        device = self.placement(views)
-        if device is None:
-            return first_shadow(geometry, views, self.backend, self.pool, version)
-        from pulse_registry.gpu.shadow import empty_device_shadow, first_device_shadow
-
-        empty = empty_device_shadow(geometry, device, self.pool, self.target, place)
-        return first_device_shadow(empty, views, version)
-
-    def digest(self, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Digest:
-        """Return the state digest of tensors by a full pass where they are; ``cast`` as for ``into``.
-
-        Raises:
-            LayoutMismatch: they are not those of the layout.
-        """
-        device = self.placement(views)
-        if device is None:
-            return Weights.of(geometry, views, cast=cast).digest(self.backend, self.map_)
-        from pulse_registry.gpu.destination import DeviceTarget
-
-        check_layout(geometry.layout, views)
-        return DeviceTarget.into(geometry, views, device).digest()
-
-    def geometry(self, layout_id: str) -> Geometry:
-        """Return a stored layout's geometry; fetched once."""
-        if layout_id not in self._geometries:
-            self._geometries[layout_id] = Geometry(fetch_layout(self.store, layout_id))
-        return self._geometries[layout_id]
 
 
 @dataclass(slots=True)
@@ -161,7 +47,7 @@ class StagedCells:
     digest: Digest
     whole: bool = False
 
-    def store_into(self, staging: Staging, target: Target) -> None:
+    def store_into(self, context: Context, target: Target) -> None:
         """Write the version's cells; safe to do again after it was cut off."""
         if self.keyframe is None:
             target.apply(self.changes)
@@ -172,12 +58,12 @@ class StagedCells:
             cells = source.weights.copy_of(group)
             source.release(group)
             if group.number in on_top:
-                on_top[group.number].apply_to(staging.backend, cells)
+                on_top[group.number].apply_to(context.backend, cells)
             return cells
 
-        target.fill(cells_of, staging.map_)
+        target.fill(cells_of, context.map_)
 
-    def not_finite(self, staging: Staging, target: Target) -> int | None:
+    def not_finite(self, context: Context, target: Target) -> int | None:
         """Return the flat index of a cell to be stored that is NaN or infinite, None if there is none."""
         if not self.whole:
             return self.changes.not_finite()
@@ -188,10 +74,10 @@ class StagedCells:
             if keyframe is not None:
                 keyframe.release(group)
             if group.number in on_top:
-                on_top[group.number].apply_to(staging.backend, cells)
+                on_top[group.number].apply_to(context.backend, cells)
             return cells
 
-        return first_in_groups(target.geometry, cells_of, staging.map_)
+        return first_in_groups(target.geometry, cells_of, context.map_)
 
     def close(self) -> None:
         """Give back files and memory."""
@@ -201,7 +87,7 @@ class StagedCells:
 
 
 def stage_cells(
-    staging: Staging,
+    context: Context,
     target: Target,
     route: Route,
     *,
@@ -214,7 +100,7 @@ def stage_cells(
     """Prepare the way along ``route``; the target's weights are not changed, whatever happens.
 
     Args:
-        staging: store, backend, threads.
+        context: store, backend, threads.
         target: the live weights, holding version ``route.base`` if that is one.
         route: from ``plan``.
         base_digest: of the version that the weights hold; None where that is not known.
@@ -234,17 +120,22 @@ def stage_cells(
         if legs and legs[0].keyframe is not None:
             in_memory = new and isinstance(target, HostTarget)
             keyframe = KeyframeCells.fetch(
-                staging.store, geometry, legs[0].keyframe, staging.fetch_map, staging.spool, in_memory=in_memory
+                context.store,
+                geometry,
+                legs[0].keyframe,
+                context.fetch_map,
+                context.downloads,
+                in_memory=in_memory,
             )
             timeline.note("fetch", timeline.clock(), nbytes=legs[0].nbytes)
             legs = legs[1:]
     try:
-        sources = _sources(staging, geometry, legs, undo, timeline)
-        base = target if keyframe is None else staging.target(keyframe.weights)
+        sources = _sources(context, geometry, legs, undo, timeline)
+        base = target if keyframe is None else HostTarget(keyframe.weights, context.backend, context.pool)
         timeline.note("decode", timeline.clock())  # a phase of every pull, even of one that has nothing to decode
-        changes, delta = base.join(sources, staging.fetchers, timeline)
+        changes, delta = base.join(sources, context.fetchers, timeline)
         with timeline.during("verify"):
-            return _verify(staging, target, keyframe, changes, delta, base_digest, target_digest, route)
+            return _verify(context, target, keyframe, changes, delta, base_digest, target_digest, route)
     except BaseException:
         if keyframe is not None:
             keyframe.close()
@@ -252,12 +143,12 @@ def stage_cells(
 
 
 def _sources(
-    staging: Staging, geometry: Geometry, legs: Sequence[Leg], undo: Sequence[Step], timeline: Timeline
+    context: Context, geometry: Geometry, legs: Sequence[Leg], undo: Sequence[Step], timeline: Timeline
 ) -> list[Source]:
     """Return what the legs after a keyframe change, patches with no more than their beginnings."""
     refs = [leg.patch for leg in legs if leg.patch is not None]
     began = timeline.clock()
-    found = begin_patches(staging.store, geometry, refs, staging.fetch_map)
+    found = begin_patches(context.store, geometry, refs, context.fetch_map)
     timeline.note("fetch", began, nbytes=sum(patch.begun for patch in found))
     patches = iter(found)
     steps = iter(undo)
@@ -265,7 +156,7 @@ def _sources(
 
 
 def _verify(
-    staging: Staging,
+    context: Context,
     target: Target,
     keyframe: KeyframeCells | None,
     changes: Changes,
@@ -282,10 +173,10 @@ def _verify(
         digest += base_digest
         staged = StagedCells(changes, None, digest)
     elif keyframe.in_memory:
-        digest += keyframe.weights.digest(staging.backend, staging.map_)
+        digest += keyframe.weights.digest(context.backend, context.map_)
         staged = StagedCells(changes, None, digest, whole=True)
     else:
-        whole, sparse = _against_keyframe(staging, target, keyframe, changes, known=base_digest is not None)
+        whole, sparse = _against_keyframe(context, target, keyframe, changes, known=base_digest is not None)
         digest += whole
         staged = StagedCells(changes, keyframe, digest, whole=True)
         if sparse is not None:
@@ -322,13 +213,13 @@ def _check_tied(weights: Weights, staged: StagedCells, version: int) -> None:
 
 
 def _against_keyframe(
-    staging: Staging, target: Target, keyframe: KeyframeCells, changes: Changes, *, known: bool
+    context: Context, target: Target, keyframe: KeyframeCells, changes: Changes, *, known: bool
 ) -> tuple[Digest, HostChanges | None]:
     """Return the keyframe's digest and, where little differs, the change from the live weights to the version.
 
     Such a change makes a short pause and can be undone; it needs no belief in what the weights hold.
     """
-    geometry, backend, on_top = target.geometry, staging.backend, _by_group(changes)
+    geometry, backend, on_top = target.geometry, context.backend, _by_group(changes)
     listed = known and isinstance(target, HostTarget) and target.weights.plain
     left = _Budget(int(_DENSE_SHARE * geometry.cells) if listed else 0)
 
@@ -344,7 +235,7 @@ def _against_keyframe(
         keyframe.release(group)
         return digest, change
 
-    looked = list(staging.map_(look, geometry.groups))
+    looked = list(context.map_(look, geometry.groups))
     total = sum((digest for digest, _ in looked), Digest())
     sparse = tuple(change for _, change in looked if change is not None and len(change.index))
     return total, HostChanges(sparse) if left.any else None

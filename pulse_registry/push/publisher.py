@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from pulse_kernels import Cells
+from pulse_registry.context import Context
 from pulse_registry.errors import Conflict, Fenced, Gone, InvalidArgument, InvalidModel, LayoutMismatch, PulseError
 from pulse_registry.events import Event, EventKind
 from pulse_registry.format.keyframe import write_keyframe
@@ -23,17 +24,17 @@ from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId, RunStat
 from pulse_registry.log.documents import LAYOUT
 from pulse_registry.process.closing import Closing
 from pulse_registry.pull.failover import stage_version
-from pulse_registry.pull.stage import Staging
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.layout_change import first_difference
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.push.queue import Job, PushQueue
-from pulse_registry.push.shadow import Advance, Shadow
+from pulse_registry.push.shadow import Advance, Shadow, first_shadow
 from pulse_registry.push.upload import store_patch
 from pulse_registry.results import PushResult
 from pulse_registry.store import create
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.device import Placement, on_host
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import Model, View, layout_of, read_model
 from pulse_registry.weights.nonfinite import NonFinite, first_in_groups, judge
@@ -47,29 +48,32 @@ class Publisher:
 
     def __init__(
         self,
-        staging: Staging,
+        context: Context,
         reader: LogReader,
         writer: LogWriter,
         new_id: NewId,
         options: PublishOptions,
         thread: Executor,
+        placement: Placement = on_host,
         nonfinite: NonFinite = "allow",
         committed: Callable[[PushResult], None] = lambda result: None,
     ) -> None:
         """Prepare to publish; no I/O yet.
 
         Args:
-            staging: store, threads, and who hears of events.
+            context: store, threads, and who hears of events.
             reader: of the run's log.
             writer: of the same.
             new_id: gives write ids.
             options: how to publish.
             thread: one, for this publisher alone; ``close`` ends it.
+            placement: where models are worked on.
             nonfinite: what becomes of weights that are NaN or infinite.
             committed: is told of each version, in that thread; it neither waits nor raises.
         """
         self._nonfinite: NonFinite = nonfinite
-        self._staging = staging
+        self._placement = placement
+        self._context = context
         self._reader = reader
         self._writer = writer
         self._new_id = new_id
@@ -212,7 +216,7 @@ class Publisher:
         if shadow is None:
             geometry = Geometry(layout)
             with timeline.during("diff", geometry.nbytes):
-                shadow = self._staging.first_shadow(geometry, views, version, self._options.shadow)
+                shadow = self._new_shadow(geometry, views, version)
             self._judge(step, shadow, None)
         else:
             self._shadow = None  # cut off in the middle, it may hold no version
@@ -220,6 +224,9 @@ class Publisher:
             self._judge(step, shadow, advance)
         self._shadow, self._trusted = shadow, True
         return shadow, advance
+
+    def _new_shadow(self, geometry: Geometry, views: Mapping[str, View], version: int) -> Shadow:
+        return first_shadow(self._context, self._placement, geometry, views, version, self._options.shadow)
 
     def _judge(self, step: int, shadow: Shadow, advance: Advance | None) -> None:
         """Do what the policy says about NaN and infinities among the cells that a push changed, or all, if all are new.
@@ -229,13 +236,13 @@ class Publisher:
         """
         if self._nonfinite == "allow":
             return
-        geometry, staging = shadow.geometry, self._staging
+        geometry, context = shadow.geometry, self._context
         if advance is None:
-            flat = first_in_groups(geometry, self._cells_of(shadow, shadow.version), staging.map_)
+            flat = first_in_groups(geometry, self._cells_of(shadow, shadow.version), context.map_)
         else:
             flat = shadow.changes_of(advance.version).not_finite()
         try:
-            judge(self._nonfinite, geometry, flat, f"step {step}", self._reader.run, staging.events)
+            judge(self._nonfinite, geometry, flat, f"step {step}", self._reader.run, context.events)
         except InvalidModel:
             if advance is not None:
                 advance.stop()
@@ -273,7 +280,7 @@ class Publisher:
             return
         difference: str | None = None
         with suppress(PulseError):  # whatever became of the old layout, the new one can be stored
-            old = self._staging.geometry(before.layout) if isinstance(before, VersionEntry) else before.geometry
+            old = self._context.geometry(before.layout) if isinstance(before, VersionEntry) else before.geometry
             difference = first_difference(old.layout, layout)
         what = difference or "the layout of the version before can't be read"
         if not self._options.allow_new_layout:
@@ -282,7 +289,7 @@ class Publisher:
                 "Nothing was written; allow_new_layout=True would make it a keyframe"
             )
         message = f"the model has another layout than version {before.version}, and is stored whole: {what}"
-        self._staging.events.tell(Event(EventKind.LAYOUT_CHANGED, self._reader.run, message))
+        self._context.events.tell(Event(EventKind.LAYOUT_CHANGED, self._reader.run, message))
 
     def _caught_up(self, state: RunState, layout_id: str, views: Mapping[str, View]) -> Shadow | None:
         """Bring the shadow (or a new one) to the newest version, as a worker would.
@@ -299,15 +306,15 @@ class Publisher:
             known = None  # so old that it is forgotten, or another writer's version has its number
         shadow = known
         if shadow is None:
-            shadow = self._staging.first_shadow(self._staging.geometry(layout_id), views, -1, self._options.shadow)
+            shadow = self._new_shadow(self._context.geometry(layout_id), views, -1)
             base = version_of(state, layout_id, shadow.digest.hex())
         if base is not None and base.version == latest.version:
             shadow.resume(latest.version, shadow.digest)
             return shadow
         target = shadow.target()
-        staged = stage_version(self._staging, state, latest, target, base=base, timeline=Timeline()).cells
+        staged = stage_version(self._context, state, latest, target, base=base, timeline=Timeline()).cells
         self._shadow = None  # until all cells are written, there is nothing to go on from
-        staged.store_into(self._staging, target)
+        staged.store_into(self._context, target)
         digest = staged.digest
         staged.close()
         shadow.resume(latest.version, digest)
@@ -335,7 +342,7 @@ class Publisher:
         if not message.startswith(f"step {step} was not pushed"):
             carried = "" if isinstance(error, Fenced) else ". The next push carries its changes"
             message = f"step {step} was not pushed: {message}{carried}"
-        self._staging.events.tell(Event(EventKind.PUSH_FAILED, self._reader.run, message))
+        self._context.events.tell(Event(EventKind.PUSH_FAILED, self._reader.run, message))
 
     def _take_back(self, job: Job, error: BaseException) -> None:
         if job.advance is not None:
@@ -357,7 +364,7 @@ class Publisher:
         patch = keyframe = None
         if job.advance is not None:
             coded = job.advance.coded()
-            patch = store_patch(self._staging.store, geometry, job.version, write_id, coded, timeline)
+            patch = store_patch(self._context.store, geometry, job.version, write_id, coded, timeline)
         else:
             with timeline.during("upload", geometry.nbytes):
                 keyframe = self._store_keyframe(job, write_id)
@@ -393,7 +400,7 @@ class Publisher:
         )
 
     def _store_keyframe(self, job: Job, write_id: str) -> KeyframeRef:
-        geometry, store = job.shadow.geometry, self._staging.store
+        geometry, store = job.shadow.geometry, self._context.store
         if geometry.id not in self._stored_layouts:
             layout = geometry.layout.canonical()
             if len(layout) > LAYOUT:
@@ -408,14 +415,14 @@ class Publisher:
         self, geometry: Geometry, version: int, write_id: str, cells_of: Callable[[Group], Cells]
     ) -> KeyframeRef:
         return write_keyframe(
-            self._staging.store,
+            self._context.store,
             geometry,
             version,
             write_id,
             cells_of,
             coding=self._options.keyframe_coding,
-            backend=self._staging.backend.name,
-            map_=self._staging.map_,
+            backend=self._context.backend.name,
+            map_=self._context.map_,
         )
 
     @staticmethod
@@ -445,7 +452,7 @@ class Publisher:
 
         def cells_of(group: Group) -> Cells:
             cells = shadow.cells_at(version, group)
-            digest = Digest(*self._staging.backend.digest(cells, group.start))
+            digest = Digest(*self._context.backend.digest(cells, group.start))
             if sums.setdefault(group.number, digest) != digest:
                 raise Conflict(f"group {group.number} changed while it was read")
             return cells

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pulse_kernels import Backend, Cells
+from pulse_registry.context import Context
 from pulse_registry.errors import Conflict
 from pulse_registry.format.change import Change, Changes, HostChanges
 from pulse_registry.format.patch import Coded, CoderChoice, code_change
@@ -22,6 +23,7 @@ from pulse_registry.pull.destination import HostTarget, Target
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.device import Placement, ShadowPlace
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import View
 
@@ -269,9 +271,32 @@ class HostShadow:
 
 
 def first_shadow(
+    context: Context,
+    placement: Placement,
+    geometry: Geometry,
+    views: Mapping[str, View],
+    version: int,
+    place: ShadowPlace = "device",
+) -> Shadow:
+    """Copy live tensors into a shadow that stands for ``version``, where ``placement`` says that they are worked on.
+
+    Its ``target`` may be brought to another version before it is used. ``place`` counts for tensors on a device.
+    """
+    device = placement(views)
+    if device is None:
+        return first_host_shadow(geometry, views, context.backend, context.pool, version)
+    from pulse_registry.gpu.shadow import empty_device_shadow, first_device_shadow
+
+    def host(weights: Weights) -> HostTarget:
+        return HostTarget(weights, context.backend, context.pool)
+
+    return first_device_shadow(empty_device_shadow(geometry, device, context.pool, host, place), views, version)
+
+
+def first_host_shadow(
     geometry: Geometry, views: Mapping[str, View], backend: Backend, pool: Executor, version: int
 ) -> HostShadow:
-    """Copy live tensors, rounded where the layout says so, into a shadow that stands for ``version``."""
+    """Copy live tensors, rounded where the layout says so, into host memory."""
     weights = Weights.in_one_piece(geometry)
 
     def take(group: Group) -> Digest:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pulse_registry.log import RunState
-from pulse_registry.pull.route import DEFAULT_OBJECT_COST
+from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 from pulse_schemas import KeyframeRef
 
 

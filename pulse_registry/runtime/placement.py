@@ -9,17 +9,17 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
+from pulse_registry.context import Context
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.pull.destination import HostTarget, Target
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.device import DeviceName, Placement, on_host
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.fit import check_layout
 from pulse_registry.weights.model import View
-
-DeviceName = Literal["auto", "cpu", "gpu"]
-ShadowPlace = Literal["device", "host"]
-"""Where the shadow of a model on a GPU stays: in its memory, or in pinned host memory, to be streamed at each push."""
-Placement: TypeAlias = Callable[[Mapping[str, View]], Any]
-"""Returns the torch device that a model is worked on, None for host memory."""
-
 
 OLDEST_TRITON = (3, 4)
 """The oldest release that all kernels are compiled with; pyproject.toml names the same."""
@@ -43,8 +43,41 @@ def placement(name: DeviceName, tell: Callable[[str], None] | None = None) -> Pl
     return {"auto": _auto(tell), "cpu": on_host, "gpu": _on_gpu}[name]
 
 
-def on_host(views: Mapping[str, View]) -> None:
-    """Take host memory, whatever the model."""
+def destination(
+    context: Context, placement: Placement, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False
+) -> Target:
+    """Return a worker's tensors as what a pull changes, where they are.
+
+    In host memory they may be tied otherwise than in the layout, and ``cast`` lets BF16 go into F32.
+
+    Raises:
+        LayoutMismatch: names, dtypes or shapes differ from the layout.
+        InvalidModel: a tensor can't be written in place.
+    """
+    device = placement(views)
+    if device is None:
+        return HostTarget(Weights.into(geometry, views, cast=cast), context.backend, context.pool)
+    from pulse_registry.gpu.destination import DeviceTarget
+
+    check_layout(geometry.layout, views)
+    return DeviceTarget.into(geometry, views, device)
+
+
+def digest(
+    context: Context, placement: Placement, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False
+) -> Digest:
+    """Return the state digest of tensors by a full pass where they are; ``cast`` as for ``destination``.
+
+    Raises:
+        LayoutMismatch: they are not those of the layout.
+    """
+    device = placement(views)
+    if device is None:
+        return Weights.of(geometry, views, cast=cast).digest(context.backend, context.map_)
+    from pulse_registry.gpu.destination import DeviceTarget
+
+    check_layout(geometry.layout, views)
+    return DeviceTarget.into(geometry, views, device).digest()
 
 
 def _auto(tell: Callable[[str], None] | None) -> Placement:

@@ -22,13 +22,13 @@ from pulse_registry.client.connect import HasConnections
 from pulse_registry.client.reports import Reporter, TakesReports
 from pulse_registry.client.routes import RUN_NAME, checked_worker
 from pulse_registry.compaction import Background, CompactOptions, Compactor
+from pulse_registry.context import Context
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Event, EventKind, Events, Listener
 from pulse_registry.log import LogReader, LogWriter
 from pulse_registry.process.closing import Closing
 from pulse_registry.process.cores import checked_threads
 from pulse_registry.process.fork import Home, at_home
-from pulse_registry.pull.apply import Staging
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
@@ -38,11 +38,12 @@ from pulse_registry.push.options import PublishOptions, check_options
 from pulse_registry.push.publisher import Publisher
 from pulse_registry.results import PushResult
 from pulse_registry.runtime.dependencies import Surroundings
-from pulse_registry.runtime.placement import DeviceName, Placement, placement
+from pulse_registry.runtime.placement import placement
 from pulse_registry.signing import PinGuard, Trust, state_folder
 from pulse_registry.store import PrefixStore, Store, gateway_of
 from pulse_registry.store.wrappers.measured import Link, TimedStore
 from pulse_registry.weights.backend import backend_of, check_backend, what_compiles
+from pulse_registry.weights.device import DeviceName, Placement
 from pulse_registry.weights.nonfinite import NonFinite, check_policy
 from pulse_schemas import Signer
 
@@ -147,7 +148,7 @@ class Workings:
         self._lock = threading.Lock()
         self._pool: Executor | None = None
         self._fetchers: Executor | None = None
-        self._staging: Staging | None = None
+        self._context: Context | None = None
         self._publisher: Publisher | None = None
         self._background: Background | None = None
         self._reader_id = self._around.new_id()
@@ -275,12 +276,12 @@ class Workings:
     def _tell_placement(self, why: str) -> None:
         self._events.tell(Event(EventKind.GPU_NOT_USED, self.run, why))
 
-    def _working(self) -> Staging:
+    def _working(self) -> Context:
         self._check_process()
         with self._lock:
             if self._closed:
                 raise InvalidArgument("the registry was closed; open it again")
-            if self._staging is None:
+            if self._context is None:
                 backend = backend_of(self._backend_name)
                 if not self._ahead:
                     self._tell_what_compiles()
@@ -288,13 +289,13 @@ class Workings:
                     warm_up_ahead()
                 self._pool = self._around.threads(self._threads, "pulse")
                 self._fetchers = self._around.threads(FETCH_THREADS, "pulse-fetch")
-                places = (self._pool, self._fetchers, self._spool, self._placement)
+                places = (self._pool, self._fetchers, self._spool)
                 log = (self._events, self._reader.refresh)
-                self._staging = Staging(self._store, backend, *places, *log, self._cache, self._object_cost)
-            return self._staging
+                self._context = Context(self._store, backend, *places, *log, self._cache, self._object_cost)
+            return self._context
 
-    def _past_cache(self, staging: Staging) -> Staging:
-        return staging if self._cache is None else dataclasses.replace(staging, store=self._cache.below, copies=None)
+    def _past_cache(self, context: Context) -> Context:
+        return context if self._cache is None else dataclasses.replace(context, store=self._cache.below, copies=None)
 
     def _writer(self) -> LogWriter:
         self._check_process()
@@ -311,24 +312,25 @@ class Workings:
         )
 
     def _publishing(self) -> Publisher:
-        staging = self._working()
+        context = self._working()
         with self._lock:
             if self._closed:
                 raise InvalidArgument("the registry was closed; open it again")
             if self._publisher is None:
                 new_id, thread = self._around.new_id, self._around.threads(1, "pulse-push")
                 self._publisher = Publisher(
-                    staging,
+                    context,
                     self._reader,
                     self._writer(),
                     new_id,
                     self._options,
                     thread,
+                    self._placement,
                     self._nonfinite,
                     self._committed,
                 )
                 if self._options.compact == "inline":
-                    self._background = self._compacting(staging)
+                    self._background = self._compacting(context)
             return self._publisher
 
     def _committed(self, result: PushResult) -> None:
@@ -337,13 +339,13 @@ class Workings:
         if self._background is not None:
             self._background.committed()
 
-    def _compactor(self, staging: Staging, options: CompactOptions) -> Compactor:
+    def _compactor(self, context: Context, options: CompactOptions) -> Compactor:
         around = self._around
-        staging = self._past_cache(staging)  # it reads much, and nothing twice
-        return Compactor(staging, self._reader, self._writer(), around.new_id, options, around.monotonic)
+        context = self._past_cache(context)  # it reads much, and nothing twice
+        return Compactor(context, self._reader, self._writer(), around.new_id, options, around.monotonic)
 
-    def _compacting(self, staging: Staging) -> Background:
+    def _compacting(self, context: Context) -> Background:
         """Return a compactor with threads of its own, so that the pushes keep theirs."""
         thread, pool, fetchers = (self._around.threads(count, "pulse-compact") for count in (1, 1, 2))
-        own = dataclasses.replace(staging, pool=pool, fetchers=fetchers)
+        own = dataclasses.replace(context, pool=pool, fetchers=fetchers)
         return Background(self._compactor(own, CompactOptions()), thread, (pool, fetchers), self._events, self.run)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pulse_kernels import Cells
-    from pulse_registry.pull.fetch import Map
+    from pulse_registry.process.parallel import Map
 
 NonFinite = Literal["allow", "warn", "refuse"]
 """``allow`` does not look; ``warn`` tells of it as an event; ``refuse`` raises InvalidModel, and nothing is changed."""

@@ -15,9 +15,9 @@ from typing import Final, ParamSpec, TypeVar
 from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUnavailable
 from pulse_registry.log import Admission, LogKeeper, LogReader, utc_now
 from pulse_registry.log.documents import most_bytes
+from pulse_registry.log.layouts import fetch_layout_bytes
 from pulse_registry.log.runs import list_runs
 from pulse_registry.process.parallel import ParallelMap
-from pulse_registry.pull.fetch import fetch_layout_bytes
 from pulse_registry.signing import PinGuard, SigningKey, Trust
 from pulse_registry.signing.keys import parse_key
 from pulse_registry.signing.pinned_keys import SNAPSHOT

@@ -13,10 +13,10 @@ from pulse_registry.doctor.cleaning import PREFIX
 from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log import Guard, RunState
+from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.log.runs import list_runs
 from pulse_registry.process.hashing import large_hasher
 from pulse_registry.process.parallel import ParallelMap
-from pulse_registry.pull.fetch import fetch_layout
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import ObjectRef, VersionEntry
 

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.pull.route import DEFAULT_OBJECT_COST
 from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore, read_into
 
+DEFAULT_OBJECT_COST = 65536
+"""Bytes that one more object to fetch is worth: about what a link carries while a request is under way."""
 SMALL_BYTES, LARGE_BYTES = 16 << 10, 256 << 10
 """A read of no more bytes is nearly all latency; one of no fewer tells of the bandwidth."""
 _REMEMBERED, _ENOUGH = 64, 5

@@ -10,7 +10,8 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import NotFound
 from pulse_registry.log import RunState
-from pulse_registry.pull.route import DEFAULT_OBJECT_COST, Leg, Route, plan
+from pulse_registry.pull.route import Leg, Route, plan
+from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 from pulse_schemas import ObjectRef
 from pulse_schemas.api import LegBody, ObjectBody, RouteBody
 from pulse_server.routes import examples

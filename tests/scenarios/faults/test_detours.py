@@ -371,8 +371,8 @@ def test_a_damaged_copy_is_dropped_and_the_object_avoided_only_if_it_is_damaged_
     _, into, events = bucket.worker(4)
     with listening(cached, events) as registry:
         registry._held.of(read_model(into)).now_at(4)
-        staging = registry._working()
-        object.__setattr__(staging, "copies", cached)
+        context = registry._working()
+        object.__setattr__(context, "copies", cached)
         result = registry.pull(8, into=into)
     assert bits(into) == bits(model_at(8))
     assert result.avoided == ((merged,) if stored_too else ())

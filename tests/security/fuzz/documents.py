@@ -16,7 +16,7 @@ from pulse_registry.compaction.ladder import CompactOptions, keyframe_wanted
 from pulse_registry.errors import CorruptObject, PulseError, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log import RunState, sealed_hash
-from pulse_registry.pull.fetch import fetch_layout
+from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.pull.route import plan
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.push.publisher import keyframe_due

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pulse_kernels import Backend, get_backend
 from pulse_registry.errors import Conflict
 from pulse_registry.format.patch import Coded, CoderChoice, Patch, PatchFile
-from pulse_registry.push.shadow import HostAdvance, HostShadow, first_shadow
+from pulse_registry.push.shadow import HostAdvance, HostShadow, first_host_shadow
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
@@ -37,7 +37,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 def shadow_of(
     model: Model, version: int = 0, backend: Backend | None = None, pool: Executor | None = None
 ) -> HostShadow:
-    return first_shadow(geometry_of(model), read_model(model), backend or numba(), pool or Inline(), version)
+    return first_host_shadow(geometry_of(model), read_model(model), backend or numba(), pool or Inline(), version)
 
 
 def moved(shadow: HostShadow, model: Model, coder: CoderChoice = "gap") -> HostAdvance:
@@ -90,7 +90,7 @@ def change(model: Model, seed: int, count: int = 9) -> None:
 
 
 @pytest.mark.parametrize("form", [dict, strided], ids=["contiguous", "strided"])
-def test_the_first_shadow_is_a_copy_with_its_digest(backend: Backend, form: Any):
+def test_the_first_host_shadow_is_a_copy_with_its_digest(backend: Backend, form: Any):
     model = form(mixed_model())
     shadow = shadow_of(model, version=4, backend=backend)
     assert (shadow.version, shadow.digest) == (4, digest_of(shadow.geometry, model))
@@ -127,7 +127,7 @@ def test_advance_over_nothing_is_an_empty_version():
 def test_float32_is_compared_as_the_bf16_that_is_published():
     live = {"w": np.linspace(-3, 3, 100, dtype=np.float32), "n": np.arange(40, dtype=np.int16)}
     geometry = geometry_of(live, "bf16")
-    shadow = first_shadow(geometry, read_model(live), numba(), Inline(), 0)
+    shadow = first_host_shadow(geometry, read_model(live), numba(), Inline(), 0)
     assert [t.dtype for t in geometry.layout.tensors] == ["BF16", "I16"]
     rounded = live["w"].astype(ml_dtypes.bfloat16).view(np.uint16)
     assert shadow_cells(shadow) == rounded.tolist() + live["n"].tolist()

@@ -8,9 +8,8 @@ import pytest
 
 import pulse_registry
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.pull.route import DEFAULT_OBJECT_COST
 from pulse_registry.store import Store, read_into
-from pulse_registry.store.wrappers.measured import LARGE_BYTES, SMALL_BYTES, Link, TimedStore
+from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST, LARGE_BYTES, SMALL_BYTES, Link, TimedStore
 from pulse_registry.testing import LatencyStore
 from tests.unit.log.builders import DictStore
 

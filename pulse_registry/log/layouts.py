@@ -1,0 +1,34 @@
+"""Layout documents of a run: read, and checked against the id that names them."""
+
+from __future__ import annotations
+
+from blake3 import blake3
+
+from pulse_registry.errors import CorruptObject, UnsupportedFormat
+from pulse_registry.format.keys import layout_key
+from pulse_registry.log.documents import read_document
+from pulse_registry.store import Store
+from pulse_registry.store.verified_read import checked
+from pulse_schemas import Fault, Layout, SchemaError
+
+
+def fetch_layout_bytes(store: Store, layout_id: str) -> bytes:
+    """Fetch the bytes of a layout, which hash to its id."""
+    key = layout_key(layout_id)
+
+    def check(data: bytes) -> bytes:
+        if blake3(data).hexdigest() != layout_id:
+            raise CorruptObject(f"{key}: its bytes do not hash to its name")
+        return data
+
+    return checked(lambda: read_document(store, key), check)
+
+
+def fetch_layout(store: Store, layout_id: str) -> Layout:
+    """Fetch a layout."""
+    key = layout_key(layout_id)
+    try:
+        return Layout.parse(fetch_layout_bytes(store, layout_id))
+    except SchemaError as error:
+        kind = UnsupportedFormat if error.fault is Fault.UNSUPPORTED else CorruptObject
+        raise kind(f"{key}: {error}") from error
