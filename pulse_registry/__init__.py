@@ -5,7 +5,7 @@ for bit, and changes its live weights in place.
 
 >>> import numpy as np
 >>> import pulse_registry
->>> registry = pulse_registry.open("memory://docs", run="demo", publish_dtype="keep")
+>>> registry = pulse_registry.open("memory://docs", run="demo", dtype="keep")
 >>> weights = {"layer.weight": np.zeros((4, 4), np.float32)}
 >>> registry.push(1, weights).kind
 'keyframe'

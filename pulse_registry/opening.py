@@ -35,7 +35,7 @@ def open(
     lease_seconds: float | None = 3600.0,
     create: bool = True,
     coder: Literal["auto", "gap", "class"] = "auto",
-    publish_dtype: Literal["bf16", "keep"] = "bf16",
+    dtype: Literal["bf16", "keep"] = "bf16",
     keyframe_share: float = 0.5,
     keyframe_every: int | None = None,
     keyframe_coding: Literal["raw", "exponents"] = "raw",
@@ -73,7 +73,7 @@ def open(
             takes no lease. Without one, a worker that was away for longer than versions are kept takes a keyframe.
         create: whether the run may be new; False raises NotFound where it does not exist.
         coder: of the patches pushed: ``gap``, ``class`` (smaller, slower), or ``auto``.
-        publish_dtype: ``bf16`` publishes float32 tensors rounded to BF16; ``keep`` all tensors as they are.
+        dtype: ``bf16`` publishes float32 tensors rounded to BF16; ``keep`` all tensors as they are.
         keyframe_share: a keyframe follows when the patches since the last exceed this share of its bytes.
         keyframe_every: a keyframe at least every so many versions.
         keyframe_coding: ``raw`` stores keyframes as ordinary checkpoints, ``exponents`` about 30 % smaller, for this
@@ -124,7 +124,7 @@ def open(
     given = {name: value for name, value in locals().items() if value is not None and name not in _STAYS}
     options = PublishOptions(
         coder,
-        publish_dtype,
+        dtype,
         keyframe_share,
         keyframe_every,
         keyframe_coding,

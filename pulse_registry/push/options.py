@@ -56,7 +56,7 @@ def check_options(options: PublishOptions) -> None:
     if options.compact not in ("off", "inline"):
         raise InvalidArgument(f"compact is {options.compact!r}; it is one of off, inline")
     if options.dtype not in ("bf16", "keep"):
-        raise InvalidArgument(f"publish_dtype is {options.dtype!r}; it is one of bf16, keep")
+        raise InvalidArgument(f"dtype is {options.dtype!r}; it is one of bf16, keep")
     if not options.keyframe_share > 0:
         raise InvalidArgument(
             f"keyframe_share is {options.keyframe_share}; it is a share of a keyframe's bytes, over 0"

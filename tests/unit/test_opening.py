@@ -62,7 +62,7 @@ def test_without_numba_auto_works():
 import sys
 sys.modules["numba"] = None
 import numpy, pulse_registry
-with pulse_registry.open("memory://x", run="run", publish_dtype="keep") as registry:
+with pulse_registry.open("memory://x", run="run", dtype="keep") as registry:
     print(registry.push(0, {"w": numpy.zeros(4, numpy.float32)}).version)
     registry.warm_up()
 """
@@ -176,7 +176,7 @@ def test_a_registry_made_of_a_store_tells_at_its_first_push(
 
 
 def test_a_registry_says_what_it_is_without_asking_the_store(tmp_path: Path):
-    options = {"publish_dtype": "keep", "backend": "reference", "worker": "host-3"}
+    options = {"dtype": "keep", "backend": "reference", "worker": "host-3"}
     with pulse_registry.open(str(tmp_path), run="math", **options) as registry:
         assert repr(registry) == f"<Registry url={registry.url!r} run='math' worker='host-3' newest=None open>"
         registry.push(0, {"w": numpy.zeros(4, numpy.float32)})

@@ -48,7 +48,7 @@ NAMES = [
 SIGNATURES = {
     "open": "(url: 'str', *, run: 'str', token: 'str | None' = None, allow_http: 'bool | None' = None, worker: "
     "'str | None' = None, lease_seconds: 'float | None' = 3600.0, create: 'bool' = True, coder: \"Literal['auto', "
-    "'gap', 'class']\" = 'auto', publish_dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = "
+    "'gap', 'class']\" = 'auto', dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = "
     "0.5, keyframe_every: 'int | None' = None, keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', backend: "
     "'BackendName' = 'auto', threads: 'int | None' = None, device: 'DeviceName' = 'auto', shadow: 'ShadowPlace' = "
     "'device', compact: \"Literal['off', 'inline']\" = 'off', max_pending: 'int' = 2, when_full: 'WhenFull' = "

@@ -127,7 +127,7 @@ def test_a_model_of_another_shape(root: Path) -> None:
 def test_an_fp16_model_for_a_bf16_run(root: Path) -> None:
     half = model(0.5, dtype=np.float16)
     with pulse_registry.open(str(root), run="math") as registry:
-        with pytest.raises(InvalidModel, match=r"'layers.0.weight' is F16.*published as BF16.*publish_dtype='keep'"):
+        with pytest.raises(InvalidModel, match=r"'layers.0.weight' is F16.*published as BF16.*dtype='keep'"):
             registry.push(30, half)
         with pytest.raises(LayoutMismatch, match=r"'layers.0.weight' is F16 \[8, 4\] in the model and BF16"):
             registry.pull("latest", into=half)
@@ -156,7 +156,7 @@ def test_something_that_is_no_model(root: Path) -> None:
     ("options", "says"),
     [
         ({"coder": "zip"}, "'zip'.*auto, gap, class"),
-        ({"publish_dtype": "fp16"}, "'fp16'.*bf16, keep"),
+        ({"dtype": "fp16"}, "'fp16'.*bf16, keep"),
         ({"keyframe_share": 0.0}, "keyframe_share is 0.0"),
         ({"keyframe_every": 0}, "keyframe_every is 0"),
     ],
@@ -294,7 +294,7 @@ def test_a_disk_that_is_full_for_real(tmp_path: Path) -> None:
 import resource, signal, sys, numpy as np, pulse_registry
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 model = {"w": np.random.default_rng(0).random(300_000).astype(np.float32)}
-with pulse_registry.open(sys.argv[1], run="math", publish_dtype="keep", backend="reference") as registry:
+with pulse_registry.open(sys.argv[1], run="math", dtype="keep", backend="reference") as registry:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, resource.RLIM_INFINITY))
     try:
         registry.push(1, model)

@@ -26,7 +26,7 @@ def _own_state(monkeypatch, tmp_path):
 
 
 def opened(root, **options):
-    return pulse_registry.open(str(root), run="math", publish_dtype="keep", backend="reference", **options)
+    return pulse_registry.open(str(root), run="math", dtype="keep", backend="reference", **options)
 
 
 def weights(seed=0):

@@ -63,7 +63,7 @@ from safetensors.numpy import save_file
 folder = Path(sys.argv[1])
 path = folder / "m.safetensors"
 state = {"a": np.arange(50_000, dtype=np.float32), "b": np.arange(50_000, dtype=np.float32)}
-with pulse_registry.open(str(folder / "runs"), run="run", publish_dtype="keep", backend="reference") as registry:
+with pulse_registry.open(str(folder / "runs"), run="run", dtype="keep", backend="reference") as registry:
     for step in range(2):
         for cut in (0, 4096, 200_000, 399_000):
             save_file(state, path)

@@ -73,7 +73,7 @@ def test_open_takes_the_token_from_the_environment(
     file_service: Service, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSE_TOKEN", file_service.token)
-    with pulse_registry.open(file_service.url, run=run, publish_dtype="keep", backend="reference") as trainer:
+    with pulse_registry.open(file_service.url, run=run, dtype="keep", backend="reference") as trainer:
         trainer.push(0, policy(0))
     with pulse_registry.open(file_service.url, run=run, create=False, backend="reference") as worker:
         assert worker.versions()[0].kind == "keyframe"

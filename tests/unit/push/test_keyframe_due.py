@@ -80,7 +80,7 @@ def test_merged_patches_do_not_count():
     ("options", "named"),
     [
         ({"coder": "zip"}, "coder"),
-        ({"dtype": "fp8"}, "publish_dtype"),
+        ({"dtype": "fp8"}, "dtype"),
         ({"keyframe_share": 0.0}, "keyframe_share"),
         ({"keyframe_share": -1.0}, "keyframe_share"),
         ({"keyframe_share": float("nan")}, "keyframe_share"),

@@ -191,7 +191,7 @@ def test_under_bf16_float32_is_published_as_bf16_and_the_rest_as_it_is():
 def test_under_bf16_other_floats_are_refused_by_name_with_what_to_do(dtype: Dtype, framework: str):
     array = array_of(dtype, (3,))
     model = {"fine": np.zeros(3, np.float32), "layer.w": torch_tensor(array, dtype) if framework == "torch" else array}
-    with pytest.raises(InvalidModel, match=rf"'layer\.w' is {dtype}.*publish_dtype='keep'.*cast it yourself"):
+    with pytest.raises(InvalidModel, match=rf"'layer\.w' is {dtype}.*dtype='keep'.*cast it yourself"):
         layout(model, "bf16")
     assert {t.name: t.dtype for t in layout(model, "keep").tensors} == {"fine": "F32", "layer.w": dtype}
 
