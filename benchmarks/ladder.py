@@ -28,7 +28,7 @@ from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 TITLE = "Far behind"
 LARGE_CELLS = 7_600_000_000

@@ -38,8 +38,8 @@ from pulse_registry.store import PrefixStore, RetryStore, open_store
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import Layout, Tensor
 from tests.scenarios.faults.network import s3_store, travel
-from tests.scenarios.faults.proxy import FaultyProxy, Plan
 from tests.support import servers
+from tests.support.proxy import FaultyProxy, Plan
 from tests.support.servers import S3Bucket
 
 Model = dict[str, np.ndarray[Any, Any]]

@@ -32,9 +32,9 @@ from benchmarks.service.suite import Say, _pusher, document
 from pulse_registry.format import keys
 from pulse_registry.store import open_store
 from pulse_server.tokens import TokenFile, new_token
-from tests.unit.log.builders import Script
-from tests.unit.server.running import store_objects
-from tests.unit.server.serving import serving
+from tests.support.apps import store_objects
+from tests.support.pulse_serve import serving
+from tests.support.records import Script
 
 VICTIM, ATTACKED = "train", "a"
 _MEMORY = 8 << 30

@@ -19,8 +19,8 @@ from pulse_server.runs.feed import RunFeed
 from pulse_server.service import Service
 from pulse_server.settings import Settings
 from pulse_server.telemetry.metrics import Metrics
-from tests.unit.log.builders import DictStore, Script
-from tests.unit.server.running import LAYOUT, fill, run_of, store_objects, store_record
+from tests.support.apps import LAYOUT, fill, run_of, store_objects, store_record
+from tests.support.records import DictStore, Script
 
 
 @dataclass(frozen=True, slots=True)

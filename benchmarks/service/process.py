@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.unit.server.serving import serving
+from tests.support.pulse_serve import serving
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pulse_registry import PullResult, PushResult
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.timeline import Phase, extents
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 PUSH, PULL = ["diff", "code", "hash", "upload", "commit"], ["route", "fetch", "decode", "verify", "apply"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.scenarios.faults.harness import change, quick, small_model
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import change, quick, small_model
 
 
 def test_who_wants_the_newest_only_skips_what_came_while_it_was_busy() -> None:

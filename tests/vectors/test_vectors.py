@@ -21,7 +21,7 @@ from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import Countersignature, KeyframeRef, Layout, ObjectRef, PatchRef, canonical_json, unseal_record
 from tests.support.meeting import resolve
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 from tests.vectors import make, spec_reader
 
 

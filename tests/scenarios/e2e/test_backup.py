@@ -20,7 +20,7 @@ from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
 RUN = "math"

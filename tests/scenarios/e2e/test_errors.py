@@ -27,7 +27,7 @@ from pulse_registry import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from tests.scenarios.faults.harness import without_pauses
+from tests.support.registries import without_pauses
 
 ROOT = Path(__file__).parents[3]
 

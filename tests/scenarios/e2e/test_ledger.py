@@ -23,7 +23,7 @@ from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore
 from pulse_registry.testing import CountingStore
-from tests.scenarios.faults.harness import settle
+from tests.support.registries import settle
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "requests.md"
 PIECE, SHARD, KEYFRAME_EVERY = 4096, 20_000, 10

@@ -15,7 +15,7 @@ import pytest
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from tests.scenarios.e2e.trainers import SCENARIOS, model_of, registry_of
-from tests.scenarios.faults.harness import bits, check_store, commits, garbage, settle, small_groups, state_of
+from tests.support.registries import bits, check_store, commits, garbage, settle, small_groups, state_of
 
 ROOT = Path(__file__).parents[3]
 ROUNDS = 100

@@ -13,7 +13,7 @@ from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore, open_store
 from tests.scenarios.e2e.test_processes import check_crash, check_race, trainers
 from tests.scenarios.e2e.trainers import SCENARIOS, model_of, registry_of
-from tests.scenarios.faults.harness import bits, garbage
+from tests.support.registries import bits, garbage
 from tests.support.servers import S3Bucket
 
 

@@ -34,7 +34,7 @@ from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from pulse_schemas import KeyframeRef, ObjectRef
-from tests.scenarios.faults.harness import RUN, Bits, Model, bits, change, garbage, quick, small_groups
+from tests.support.registries import RUN, Bits, Model, bits, change, garbage, quick, small_groups
 
 Kind = Literal["raw", "exponents", "older"]
 Strike = Callable[[Path], object]

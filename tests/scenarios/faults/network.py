@@ -21,7 +21,7 @@ from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.s3.body import Pace
 from pulse_registry.store.s3.location import S3Place
 from pulse_registry.store.s3.store import S3Store
-from tests.scenarios.faults.harness import Model, bits, settle
+from tests.support.registries import Model, bits, settle
 from tests.support.servers import S3Bucket
 
 CELLS = 150_000

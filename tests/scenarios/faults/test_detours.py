@@ -23,7 +23,8 @@ from pulse_registry.testing import Fault, FaultStore
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.model import read_model
 from pulse_schemas import KeyframeRef, PatchRef
-from tests.scenarios.faults.harness import (
+from tests.support.records import DictStore
+from tests.support.registries import (
     RUN,
     Model,
     bits,
@@ -35,7 +36,6 @@ from tests.scenarios.faults.harness import (
     small_model,
     state_of,
 )
-from tests.unit.log.builders import DictStore
 
 VERSIONS = 9
 

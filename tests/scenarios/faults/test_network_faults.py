@@ -13,9 +13,9 @@ from pulse_registry.errors import CorruptObject, StoreUnavailable
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import RetryStore
-from tests.scenarios.faults.harness import bits
 from tests.scenarios.faults.network import model_at, s3_store, travel
-from tests.scenarios.faults.proxy import FAULTS, FaultName, FaultyProxy, Plan
+from tests.support.proxy import FAULTS, FaultName, FaultyProxy, Plan
+from tests.support.registries import bits
 from tests.support.servers import S3Bucket
 
 

@@ -10,8 +10,8 @@ import pytest
 from pulse_registry.errors import BaseMismatch, CorruptObject, NotFound, StoreUnavailable
 from pulse_registry.registry import Registry
 from pulse_registry.testing import Fault, FaultStore
-from tests.scenarios.faults.harness import Model, bits, calls_of, change, failing, garbage, quick, settle, small_model
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import Model, bits, calls_of, change, failing, garbage, quick, settle, small_model
 
 VERSIONS = 7
 

@@ -14,7 +14,8 @@ from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore
 from pulse_registry.testing import Fault, FaultStore
-from tests.scenarios.faults.harness import (
+from tests.support.records import DictStore
+from tests.support.registries import (
     Model,
     Outage,
     bits,
@@ -29,7 +30,6 @@ from tests.scenarios.faults.harness import (
     small_model,
     state_of,
 )
-from tests.unit.log.builders import DictStore
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore
 from pulse_registry.testing import CountingStore
 from tests.scenarios.faults import killed_pull
-from tests.scenarios.faults.harness import Model, bits, quick
+from tests.support.registries import Model, bits, quick
 
 ROOT = Path(__file__).resolve().parents[3]
 PIECE = 64 << 10

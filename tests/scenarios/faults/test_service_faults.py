@@ -13,7 +13,7 @@ from pulse_registry.client.store import ServiceStore
 from pulse_registry.client.transport import Patience
 from pulse_registry.store import Store
 from tests.scenarios.faults.network import travel
-from tests.scenarios.faults.proxy import FAULTS, FaultyProxy, Plan
+from tests.support.proxy import FAULTS, FaultyProxy, Plan
 from tests.support.servers import S3Bucket
 from tests.support.service import Service, serving
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_registry.errors import LayoutMismatch
-from tests.scenarios.faults.harness import quick, small_groups
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import quick, small_groups
 
 NAMES = "abcd"
 CELLS = 40

@@ -13,9 +13,9 @@ from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import NUMPY_NAMES, numpy_dtype, read_model
 from pulse_registry.weights.tensors import new_tensors
 from pulse_schemas import DTYPE_ORDER
-from tests.scenarios.faults.harness import bits, garbage, quick, restored, small_groups
-from tests.scenarios.property.strategies import Chain, chains, special_bits
-from tests.unit.log.builders import DictStore
+from tests.support.chains import Chain, chains, special_bits
+from tests.support.records import DictStore
+from tests.support.registries import bits, garbage, quick, restored, small_groups
 
 RUN_KEY = "run/objects/patch/"
 

@@ -12,7 +12,7 @@ from tests.scenarios.simulator.policy import Policy as Weights
 from tests.scenarios.simulator.process import Process
 from tests.scenarios.simulator.truth import RUN, Pushed, Truth
 from tests.scenarios.simulator.weather import Weather
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 _LONG_S = 2 * 3600.0
 """By then all that was on its way has arrived, every lease has run out, and every orphan is old."""

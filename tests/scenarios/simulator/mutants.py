@@ -28,7 +28,7 @@ from pulse_registry.store import PrefixStore
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import Head, SchemaError
 from tests.scenarios.simulator.weather import Weather
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 CALM, STALLS, LOST, DAMAGE = Weather(), Weather(stall=0.04, stalled="put"), Weather(lose=0.05), Weather(flip=0.1)

@@ -34,7 +34,7 @@ from tests.scenarios.simulator.weather import Weather
 from tests.scenarios.simulator.worker import Worker
 from tests.scenarios.simulator.world import Crash, Violation, World
 from tests.support.inline import Inline
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 _CHECKED_COMMITS = 8
 """The patch of every so manieth commit is decoded as it lands; workers decode nearly all of them anyway."""

@@ -23,7 +23,7 @@ from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
 from pulse_registry.store import FileStore
-from tests.unit.cli.killed_pull import SteppedFiles, SteppedStore, step
+from tests.scenarios.soak.killed_pull import SteppedFiles, SteppedStore, step
 
 RUN = "run"
 LIBRARY = str(Path(pulse_registry.__file__).parent)

@@ -16,10 +16,10 @@ import pytest
 
 from pulse_registry.interop.exporting import WORKSHOP
 from pulse_registry.store import FileStore
-from tests.scenarios.faults.harness import check_store, quick, restored, state_of
 from tests.scenarios.soak import killing
+from tests.support.checkpoints import bf16_model, save, step_of
+from tests.support.registries import check_store, quick, restored, state_of
 from tests.support.waiting import HANG_S
-from tests.unit.cli.helpers import bf16_model, save, step_of
 from tests.unit.interop import reference
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -25,7 +25,8 @@ from pulse_registry.store import FileStore, Store
 from pulse_registry.store.keys import TEMP_PREFIX
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import FaultAction
-from tests.scenarios.faults.harness import (
+from tests.support.records import DictStore
+from tests.support.registries import (
     Bits,
     Model,
     Outage,
@@ -41,7 +42,6 @@ from tests.scenarios.faults.harness import (
     small_model,
     state_of,
 )
-from tests.unit.log.builders import DictStore
 
 Trouble = tuple[int, FaultAction, bool, str | None]
 FAULTS: st.SearchStrategy[Trouble | None] = st.one_of(

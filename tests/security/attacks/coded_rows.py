@@ -14,7 +14,7 @@ from pulse_registry.format.exponent_coding import coded_header
 from tests.security.attacks.edits import index, shard_ref
 from tests.security.attacks.forge import CELLS, key_of
 from tests.security.attacks.row import Forge, Rows
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 _NAME = "model-00001-of-00001.safetensors"
 

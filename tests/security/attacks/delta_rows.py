@@ -11,7 +11,7 @@ from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, 
 from tests.security.attacks.forge import CELLS
 from tests.security.attacks.row import Forge, Rows
 from tests.security.attacks.runs import DELTA, delta_shard, zstd_frame
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 _INDEX = "weight_v000001/model.safetensors.index.json"
 _CHECKPOINT = "weight_v000000/model-00001-of-00001.safetensors"

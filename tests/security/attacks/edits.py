@@ -12,7 +12,7 @@ from blake3 import blake3
 from pulse_schemas import canonical_json
 from tests.security.attacks.forge import GroupParts, PatchParts, edit_record, key_of, last_commit
 from tests.security.attacks.row import Forge
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 
 def group(edit: Callable[[GroupParts, PatchParts], None]) -> Forge:

@@ -15,7 +15,7 @@ from pulse_registry.format import keys
 from pulse_registry.format.patch import _ENTRY
 from pulse_registry.log.state import sealed_hash
 from pulse_schemas import CommitRecord, canonical_json, unseal_record
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 CELLS = 1000
 Edit = Callable[[dict[str, Any]], Any]

@@ -18,7 +18,7 @@ from tests.security.attacks.edits import sealed_bytes
 from tests.security.attacks.forge import seal
 from tests.security.attacks.row import Forge, Ignored, Rows
 from tests.security.attacks.runs import SNAPSHOT
-from tests.unit.log.builders import DictStore, keyframe, patch, write_id
+from tests.support.records import DictStore, keyframe, patch, write_id
 
 _SEQ = 15
 _LAST = f"run/{keys.record_key(_SEQ)}"

@@ -15,12 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.scenarios.faults.harness import copied
 from tests.security.attacks.families import FAMILIES
 from tests.security.attacks.readers import read
 from tests.security.attacks.row import Errors, Family, Ignored
 from tests.security.attacks.runs import RUNS, Run
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import copied
 
 FOLDER = Path(__file__).parent / "hostile"
 _WIDTH = 90

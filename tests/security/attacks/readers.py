@@ -23,10 +23,10 @@ from pulse_registry.retention.leases import read_leases
 from pulse_registry.retention.policy import Policy
 from pulse_registry.signing import PinGuard, Trust
 from pulse_registry.store import PrefixStore
-from tests.scenarios.faults.harness import RUN, bits, copied, garbage, quick
 from tests.security.attacks.row import Ignored, Reader
 from tests.security.attacks.runs import ATTACHER, TRUSTED, Run
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import RUN, bits, copied, garbage, quick
 
 _NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 Forge = Callable[[DictStore], None]
 Errors = type[Exception] | tuple[type[Exception], ...]

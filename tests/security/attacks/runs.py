@@ -23,9 +23,9 @@ from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.signing import SigningKey
 from pulse_schemas import Head, Lease
-from tests.scenarios.faults.harness import RUN, Model, copy_of, settle
 from tests.security.attacks.forge import CELLS, edit_record
-from tests.unit.log.builders import DictStore, Script, clock, keyframe, patch, write_id
+from tests.support.records import DictStore, Script, clock, keyframe, patch, write_id
+from tests.support.registries import RUN, Model, copy_of, settle
 
 TRUSTED, OTHER, ATTACHER = (SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2, 3))
 SNAPSHOT = 10

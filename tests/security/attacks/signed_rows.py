@@ -17,7 +17,7 @@ from pulse_schemas.base import Sealed
 from tests.security.attacks.forge import seal
 from tests.security.attacks.row import Forge, Rows
 from tests.security.attacks.runs import ATTACHER, OTHER, TRUSTED
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 _SEQ = 14
 _KEY = f"run/{keys.record_key(_SEQ)}"

@@ -22,12 +22,12 @@ from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, St
 from pulse_registry.store.s3.listing import Listing
 from pulse_schemas import SchemaError, canonical_json, unseal_record
 from pulse_schemas.layout import MAX_CELLS
-from tests.scenarios.faults.harness import Model, copied, garbage, quick
 from tests.security.attacks.edits import layout, sealed_bytes
 from tests.security.attacks.make import honest_run
 from tests.security.attacks.peak import peak_of
 from tests.security.fuzz.targets import TARGETS
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import Model, copied, garbage, quick
 
 CELLS = 1 << 20
 LAYOUT_BYTES = 2 * CELLS

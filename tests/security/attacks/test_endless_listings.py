@@ -27,8 +27,8 @@ from pulse_server.routes import log as log_module
 from pulse_server.runs import reports as reports_module
 from pulse_server.runs.reports import MAX_BYTES, Reports
 from tests.security.attacks.peak import peak_of
-from tests.unit.log.builders import RUN, DictStore, chain, keyframe, write_id
-from tests.unit.server.running import app_over, fill
+from tests.support.apps import app_over, fill
+from tests.support.records import RUN, DictStore, chain, keyframe, write_id
 
 MOST = 4 << 20
 

@@ -18,8 +18,8 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore
-from tests.scenarios.faults.harness import RUN, Model, bits, copied, garbage, quick, settle
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import RUN, Model, bits, copied, garbage, quick, settle
 
 TINY = {"a": np.arange(6, dtype=np.uint16), "b": np.zeros((2, 2), np.float32)}
 

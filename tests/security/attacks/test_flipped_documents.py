@@ -15,10 +15,10 @@ from blake3 import blake3
 from pulse_registry.errors import Untrusted
 from pulse_registry.signing import PinGuard, Trust
 from pulse_schemas import Head, Lease, SchemaError, Snapshot, open_sealed, unseal_record
-from tests.scenarios.faults.harness import RUN
 from tests.security.attacks.make import honest_run
 from tests.security.attacks.runs import TRUSTED
 from tests.security.fuzz.pulls import FILES, pull_target
+from tests.support.registries import RUN
 
 DOCUMENTS = {
     f"{run}: {key.removeprefix('run/')}": (run, key)

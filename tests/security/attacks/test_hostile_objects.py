@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from pulse_kernels import get_backend
-from tests.scenarios.faults.harness import copied
 from tests.security.attacks.edits import commit, group, index, layout, patch, pieces, shard, shard_header, words
 from tests.security.attacks.families import FAMILIES
 from tests.security.attacks.forge import CELLS
 from tests.security.attacks.make import FOLDER, documents, honest_run, table
 from tests.security.attacks.readers import read
 from tests.security.attacks.row import Forge
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import copied
 
 MEMORY = 2 * 2 * CELLS + (3 << 20)
 """Bytes that a reader may take at its peak: twice the layout's, and what any pull takes beside it."""

@@ -29,8 +29,8 @@ from pulse_registry.registry import Registry
 from pulse_registry.signing.last_seen import Memory
 from pulse_registry.store import FileStore
 from pulse_schemas import ObjectRef
-from tests.scenarios.faults.harness import Model, bits, quick
 from tests.support.others import give_away
+from tests.support.registries import Model, bits, quick
 
 ROOT = Path(__file__).resolve().parents[3]
 MINE = b"this user's own, and nobody asked for it to be changed"

@@ -29,12 +29,12 @@ from pulse_registry.signing import SigningKey
 from pulse_registry.store import FileStore, PrefixStore
 from pulse_registry.testing import CountingStore
 from pulse_registry.weights.digest import Digest
-from tests.scenarios.faults.harness import RUN, bits, copied, garbage, quick
 from tests.security.attacks.edits import commit, first_commit, pieces
 from tests.security.attacks.forge import PatchParts, key_of
 from tests.security.attacks.make import honest_run
 from tests.security.attacks.peak import peak_of
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import RUN, bits, copied, garbage, quick
 
 LONG = 3 << 30
 MOST = 8 << 20

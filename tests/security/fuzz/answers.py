@@ -10,7 +10,7 @@ import random
 
 from pulse_registry.format import keys
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
-from tests.unit.log.builders import write_id
+from tests.support.records import write_id
 
 STATUS = (200, 200, 200, 206, 416, 404, 403, 412, 409, 400, 500, 503, 301, 204, 429, 401)
 KEY = keys.patch_key(0, 1, write_id(1))

@@ -37,7 +37,7 @@ from pulse_schemas import (
 from pulse_schemas.heads import PatchHead
 from tests.security.fuzz.mutation import mutate_document
 from tests.security.fuzz.target import Target, expect
-from tests.unit.log.builders import LAYOUT, RUN, DictStore, Script, chain, keyframe, patch, write_id
+from tests.support.records import LAYOUT, RUN, DictStore, Script, chain, keyframe, patch, write_id
 
 _GROUPS = 64
 _FAR = (0, 1, 10**9, 10**12 - 1)

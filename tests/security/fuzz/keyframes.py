@@ -30,8 +30,8 @@ from pulse_registry.weights.model import read_model
 from pulse_schemas import KeyframeRef
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.target import Target, expect
-from tests.support.models import geometry_of, mixed_model
-from tests.unit.log.builders import DictStore, write_id
+from tests.support.groups import geometry_of, mixed_model
+from tests.support.records import DictStore, write_id
 
 _PIECE = 4096
 _CELLS = struct.Struct("<H")

@@ -20,8 +20,8 @@ from pulse_registry.format.patch import CoderChoice, Patch, encode_patch, read_h
 from pulse_schemas import ObjectRef, PatchRef
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.target import Target, expect
+from tests.support.records import write_id
 from tests.unit.format.forge import States, two_states
-from tests.unit.log.builders import write_id
 
 _ENTRY = struct.Struct("<IIII32s4Q")
 _BASE, _TARGET = 4, 5

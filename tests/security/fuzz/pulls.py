@@ -20,11 +20,11 @@ from pulse_registry.format import keys
 from pulse_registry.format.exponent_coding import coded_header
 from pulse_registry.log import sealed_hash
 from pulse_schemas import canonical_json
-from tests.scenarios.faults.harness import bits, copied, copy_of, garbage, quick, settle
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.patches import fitted, mutate_patch
 from tests.security.fuzz.target import Target, expect
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import bits, copied, copy_of, garbage, quick, settle
 
 FILES = ("layouts/", "objects/patch/", "model-00001", "index.json", "log/000000000001", "log/000000000002")
 

@@ -14,7 +14,7 @@ from pulse_server.routes.params import body_of
 from pulse_server.transport.connection import MAX_WAITING
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.target import Target, expect
-from tests.unit.server.peer import CHUNKED, LIMIT, REQUEST, Peer
+from tests.support.peer import CHUNKED, LIMIT, REQUEST, Peer
 from tests.unit.server.test_bodies import LONGEST
 
 _WORDS: Final = (

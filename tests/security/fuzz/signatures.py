@@ -16,7 +16,7 @@ from pulse_schemas import SchemaError, open_sealed, unseal_record
 from tests.security.fuzz.documents import WORDS, script
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.target import Target, expect
-from tests.unit.log.builders import RUN
+from tests.support.records import RUN
 
 _OPENING = len(b'{"blake3":"') + 64 + len(b'","body":')
 

@@ -12,7 +12,7 @@ from pulse_registry.log import LogReader, LogWriter
 from pulse_registry.signing import PinGuard, SigningKey, Trust
 from pulse_registry.store import Store
 from pulse_schemas import Record, Sealed, Signature, Signer, open_sealed
-from tests.unit.log.builders import RUN, DictStore, clock, draft, ids
+from tests.support.records import RUN, DictStore, clock, draft, ids
 
 
 def key(number: int) -> SigningKey:

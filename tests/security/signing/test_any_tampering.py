@@ -15,7 +15,7 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
 from pulse_schemas import Countersignature, Head, SchemaError, Snapshot, open_sealed, unseal_record
 from tests.security.signing.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, forger, history, reader, unsigned
-from tests.unit.log.builders import RUN, DictStore, patch
+from tests.support.records import RUN, DictStore, patch
 
 VERSIONS, EVERY = 9, 3
 LAST = VERSIONS + 2

@@ -33,8 +33,8 @@ from tests.security.signing.actors import (
     writer,
 )
 from tests.security.signing.test_open import weights
-from tests.unit.log.builders import RUN, DictStore, draft, patch
-from tests.unit.server.serving import serving
+from tests.support.pulse_serve import serving
+from tests.support.records import RUN, DictStore, draft, patch
 
 BAD = 4
 """Number of the record that nobody signed; one that the trainer signed follows it."""

@@ -23,7 +23,7 @@ from tests.security.signing.actors import (
     record_at,
     writer,
 )
-from tests.unit.log.builders import RUN, DictStore, draft, patch
+from tests.support.records import RUN, DictStore, draft, patch
 
 WRITES = {
     "begin": lambda term: term.begin(),

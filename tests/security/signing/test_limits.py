@@ -16,7 +16,7 @@ from pulse_registry.store import PrefixStore
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from tests.security.signing.actors import COMPACTOR, LIMITED, TRAINER, reader
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 
 def twin(cells):

@@ -22,7 +22,7 @@ from tests.security.signing.actors import (
     unsigned,
     writer,
 )
-from tests.unit.log.builders import RUN, draft, patch, write_id
+from tests.support.records import RUN, draft, patch, write_id
 
 
 def refused(store, reason, *pins, state=None):

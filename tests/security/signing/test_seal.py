@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pulse_schemas import Head, SchemaError, Sealed, Signature, open_sealed, unseal_record
 from pulse_schemas.base import canonical_json
 from tests.security.signing.actors import STRANGER, TRAINER
-from tests.unit.log.builders import chain
+from tests.support.records import chain
 
 RECORD = chain(2).records[-1]
 

@@ -20,7 +20,7 @@ from pulse_registry.signing import PinGuard, Trust
 from pulse_registry.signing.last_seen import Memory
 from pulse_schemas import unseal_record
 from tests.security.signing.actors import TRAINER, history, put_record, reader, record_at, writer
-from tests.unit.log.builders import RUN, DictStore, draft, patch
+from tests.support.records import RUN, DictStore, draft, patch
 
 
 def refused(follower, reason):

@@ -23,8 +23,8 @@ from tests.security.signing.actors import (
     record_at,
     writer,
 )
-from tests.unit.log.builders import RUN, DictStore, chain
-from tests.unit.server.serving import serving
+from tests.support.pulse_serve import serving
+from tests.support.records import RUN, DictStore, chain
 
 
 def door(store, *pins, signer=None, every=64):

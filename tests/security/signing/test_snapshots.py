@@ -20,7 +20,7 @@ from tests.security.signing.actors import (
     unsigned,
     writer,
 )
-from tests.unit.log.builders import RUN, draft, patch
+from tests.support.records import RUN, draft, patch
 
 EVERY = 4
 

@@ -14,7 +14,7 @@ from pulse_registry.events import Event, Events
 from pulse_registry.store import ByteRange, Store
 from pulse_registry.testing import CountingStore
 from pulse_schemas import ObjectRef
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 RUN = "run"
 

@@ -15,11 +15,9 @@ from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from pulse_registry.testing import CountingStore
-from tests.scenarios.faults.harness import RUN, Bits, bits, change, garbage, quick, small_groups, small_model
-from tests.unit.cli.conftest import Pulse, Run, pulse, run
-from tests.unit.log.builders import DictStore
-
-__all__ = ["pulse", "run"]
+from tests.support.command_line import Pulse, Run
+from tests.support.records import DictStore
+from tests.support.registries import RUN, Bits, bits, change, garbage, quick, small_groups, small_model
 
 
 @pytest.fixture(params=["raw", "exponents"])

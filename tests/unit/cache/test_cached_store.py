@@ -17,10 +17,10 @@ from pulse_registry.events import EventKind
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, RetryStore
 from pulse_registry.store.wrappers.retry import TOTAL_S
 from pulse_registry.testing import Fault, FaultStore
+from tests.support.clock import Clock
+from tests.support.records import DictStore
 from tests.support.waiting import HANG_S
 from tests.unit.cache.building import Node, data_of, taken
-from tests.unit.log.builders import DictStore
-from tests.unit.store.clock import Clock
 
 RANGE = 64
 

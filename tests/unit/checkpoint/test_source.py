@@ -19,7 +19,7 @@ from pulse_registry.format.keyframe import check_shards, shards_of
 from pulse_registry.format.patch import read_head
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.security.fuzz.heads import file_of
-from tests.support.models import geometry_of
+from tests.support.groups import geometry_of
 
 INDEX = "model.safetensors.index.json"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.format import keys
-from tests.unit.cli.conftest import Pulse, Run
-from tests.unit.cli.helpers import save, step_of
+from tests.support.checkpoints import save, step_of
+from tests.support.command_line import Pulse, Run
 
 
 @pytest.fixture

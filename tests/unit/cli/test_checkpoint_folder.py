@@ -17,9 +17,9 @@ from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.format.keyframe import INDEX_NAME
 from pulse_registry.process.private_files import hold_lock, release_lock
+from tests.support.checkpoints import bf16_model, bits, held, save, surplus, version_of
+from tests.support.command_line import Pulse, Run
 from tests.support.waiting import HANG_S
-from tests.unit.cli.conftest import Pulse, Run
-from tests.unit.cli.helpers import bf16_model, bits, held, save, surplus, version_of
 
 
 def shards(folder: Path) -> list[Path]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import pulse_registry
+from tests.support.checkpoints import bf16_model, save, step_of
+from tests.support.command_line import Pulse, Run
 from tests.support.waiting import HANG_S
-from tests.unit.cli.conftest import Pulse, Run
-from tests.unit.cli.helpers import bf16_model, save, step_of
 
 DIGITS = set("0123456789abcdef")
 

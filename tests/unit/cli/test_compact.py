@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import Pulse, Run
 from tests.support.waiting import HANG_S
-from tests.unit.cli.conftest import Pulse, Run
 
 
 def test_it_attaches_what_is_missing_and_says_so(pulse: Pulse, run: Run) -> None:

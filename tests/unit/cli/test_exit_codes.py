@@ -19,9 +19,9 @@ from pulse_registry.cli import main
 from pulse_registry.cli.exits import EXIT_CODES, MEANINGS, UNSAFE, exit_code
 from pulse_registry.format.safetensors import header_bytes
 from pulse_registry.store import Body, FileStore, Store, WrapperStore
+from tests.support.checkpoints import bf16_model, bits, held, save, step_of
+from tests.support.command_line import Pulse, Run
 from tests.support.waiting import HANG_S
-from tests.unit.cli.conftest import Pulse, Run
-from tests.unit.cli.helpers import bf16_model, bits, held, save, step_of
 
 ROOT = Path(__file__).resolve().parents[3]
 

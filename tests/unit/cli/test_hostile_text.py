@@ -26,7 +26,7 @@ from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.quoting import Lines, cut, json_text, one_line, printable, quoted
 from pulse_registry.store import PrefixStore, open_store
 from tests.security.fuzz.heads import file_of
-from tests.unit.cli.conftest import Pulse
+from tests.support.command_line import Pulse
 
 HOSTILE = {
     "colours": "\x1b[31;1mred",

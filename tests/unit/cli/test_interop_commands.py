@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Pulse, Run
-from tests.unit.cli.helpers import bits, held
+from tests.support.checkpoints import bits, held
+from tests.support.command_line import Pulse, Run
 
 
 @pytest.mark.parametrize("options", [(), ("--encoding", "overwrite", "--checksum", "blake3")], ids=["xor", "overwrite"])

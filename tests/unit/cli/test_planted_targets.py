@@ -12,7 +12,7 @@ import pulse_registry
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.format.keyframe import INDEX_NAME
-from tests.unit.cli.conftest import Run
+from tests.support.command_line import Run
 
 MINE = b"of nobody here" * 1000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import pulse_registry
-from tests.unit.cli.conftest import Pulse, Run
-from tests.unit.cli.helpers import bits, held
+from tests.support.checkpoints import bits, held
+from tests.support.command_line import Pulse, Run
 
 LAST = ("--keep-last", "2", "--keep-for", "0s", "--grace", "0s", "--orphans", "0s")
 

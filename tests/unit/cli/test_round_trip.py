@@ -7,8 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.cli.conftest import Pulse, Run
-from tests.unit.cli.helpers import bf16_model, bits, held, odd_model, save, save_sharded, step_of, surplus, version_of
+from tests.support.checkpoints import (
+    bf16_model,
+    bits,
+    held,
+    odd_model,
+    save,
+    save_sharded,
+    step_of,
+    surplus,
+    version_of,
+)
+from tests.support.command_line import Pulse, Run
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numba
 import pytest
 
 from pulse_kernels.cpu import backend, compile
-from tests.unit.cli.conftest import Pulse
+from tests.support.command_line import Pulse
 
 
 @pytest.fixture

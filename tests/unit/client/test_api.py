@@ -20,8 +20,8 @@ from pulse_registry.errors import (
     UnsupportedFormat,
 )
 from pulse_schemas.api import SnapshotList
+from tests.support.scripted_http import PATIENT, Asked, Reply, digest, document, problem, serving
 from tests.support.waiting import HANG_S
-from tests.unit.client.scripted import PATIENT, Asked, Reply, digest, document, problem, serving
 
 TOKEN = "pulse_abc_secret-of-the-caller"
 

@@ -33,9 +33,9 @@ from pulse_registry.errors import (
 )
 from pulse_registry.store import Buffer, RetryStore, Stream, create, read_into
 from pulse_registry.store.wrappers.retry import TOTAL_S, Retries
+from tests.support.clock import Clock
+from tests.support.scripted_http import PATIENT, Asked, Reply, Script, Server, document, problem, serving
 from tests.support.waiting import HANG_S
-from tests.unit.client.scripted import PATIENT, Asked, Reply, Script, Server, document, problem, serving
-from tests.unit.store.clock import Clock
 
 KEY = "run/objects/patch/000000000000-000000000001-0123456789abcdef0123456789abcdef.safetensors"
 BELOW = KEY.removeprefix("run/")

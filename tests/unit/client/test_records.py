@@ -23,8 +23,8 @@ from pulse_registry.errors import (
 )
 from pulse_registry.format import keys
 from pulse_registry.store import MemoryStore, RetryStore, gateway_of, open_store
+from tests.support.scripted_http import PATIENT, Asked, Reply, Server, document, problem, serving
 from tests.support.waiting import HANG_S
-from tests.unit.client.scripted import PATIENT, Asked, Reply, Server, document, problem, serving
 
 
 class Log:

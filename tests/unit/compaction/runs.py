@@ -6,7 +6,7 @@ from pulse_registry.compaction import CompactOptions, Compactor, Done
 from pulse_registry.events import Event
 from pulse_registry.registry import Registry
 from pulse_registry.store import Store
-from tests.scenarios.faults.harness import RUN, Bits, Model, bits, change, quick, small_model, state_of, without_pauses
+from tests.support.registries import RUN, Bits, Model, bits, change, quick, small_model, state_of, without_pauses
 
 NEVER = 1e9
 

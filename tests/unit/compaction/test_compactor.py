@@ -26,7 +26,8 @@ from pulse_registry.registry import Registry
 from pulse_registry.signing import SigningKey, Trust
 from pulse_registry.store import FileStore, Store
 from pulse_registry.store.wrappers.wrapper import WrapperStore
-from tests.scenarios.faults.harness import (
+from tests.support.records import DictStore
+from tests.support.registries import (
     RUN,
     Model,
     bits,
@@ -44,7 +45,6 @@ from tests.scenarios.faults.harness import (
 )
 from tests.support.waiting import HANG_S
 from tests.unit.compaction.runs import NEVER, compact, finish, merged, pushed
-from tests.unit.log.builders import DictStore
 
 
 @pytest.fixture(autouse=True)

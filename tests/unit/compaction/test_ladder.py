@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pulse_registry.compaction.ladder import CompactOptions, Merge, Whole, due, part_of, spans_into, stride
 from pulse_registry.errors import InvalidArgument
 from pulse_schemas import PatchRef
-from tests.unit.log.builders import OTHER_LAYOUT, Script, chain, keyframe, patch
+from tests.support.records import OTHER_LAYOUT, Script, chain, keyframe, patch
 
 LADDER = CompactOptions()
 BIG = 10**9

@@ -20,9 +20,9 @@ from pulse_registry.pull.route import Leg
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
-from tests.scenarios.faults.harness import small_groups
-from tests.scenarios.property.strategies import Chain, chains, difference
-from tests.unit.log.builders import DictStore
+from tests.support.chains import Chain, chains, difference
+from tests.support.records import DictStore
+from tests.support.registries import small_groups
 
 LENGTH = 5
 BACKEND = get_backend("numba")

@@ -20,10 +20,10 @@ from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, PrefixStore, Store
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_schemas import DirectRequest
-from tests.scenarios.faults.harness import RUN, bits, garbage, quick, state_of
+from tests.support.apps import app_over, running
+from tests.support.records import DictStore
+from tests.support.registries import RUN, bits, garbage, quick, state_of
 from tests.unit.compaction.runs import compact, finish, merged, pushed
-from tests.unit.log.builders import DictStore
-from tests.unit.server.running import app_over, running
 
 
 def requests_of(store: Store) -> list[str]:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from pulse_registry.compaction import CompactOptions
 from pulse_registry.errors import PulseError
-from tests.scenarios.faults.harness import check_store, copied, failing, restored, small_groups
-from tests.scenarios.property.strategies import Chain, chains
+from tests.support.chains import Chain, chains
+from tests.support.records import DictStore
+from tests.support.registries import check_store, copied, failing, restored, small_groups
 from tests.unit.compaction import test_merge
 from tests.unit.compaction.runs import compact, merged, pushed
-from tests.unit.log.builders import DictStore
 
 pytestmark = pytest.mark.sweep
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.unit.cli.conftest import pulse
+from tests.support.command_line import pulse
 
 __all__ = ["pulse"]

@@ -12,7 +12,7 @@ import pulse_registry.cli.doctor
 from pulse_registry.cli.exits import UNSAFE
 from pulse_registry.doctor import CHECKS, Plan
 from pulse_registry.store import FileStore, Store
-from tests.unit.cli.conftest import Pulse
+from tests.support.command_line import Pulse
 from tests.unit.doctor.broken import IgnoringStore
 
 SMALL = Plan(rounds=2, racers=4, samples=4, listed=20, large_bytes=10_000)

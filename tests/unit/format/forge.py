@@ -18,7 +18,7 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
 from pulse_schemas import ObjectRef, PatchRef, canonical_json
-from tests.support.models import geometry_of, mixed_model
+from tests.support.groups import geometry_of, mixed_model
 
 KEY = "objects/patch/a.safetensors"
 ENTRY = struct.Struct("<IIII32s4Q")

@@ -18,7 +18,7 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Group, Span
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import DTYPE_ORDER, Dtype
-from tests.support.models import geometry_of
+from tests.support.groups import geometry_of
 
 SIZE = 40
 NUMBA = get_backend("numba")

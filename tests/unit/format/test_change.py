@@ -13,8 +13,8 @@ from pulse_kernels import CELL_TYPES, Cells, get_backend
 from pulse_registry.format.change import Change, Delta, join
 from pulse_registry.weights.cell_space import Group, Span
 from pulse_schemas import DTYPE_ORDER, Dtype
+from tests.support.groups import geometry_of, weights_of
 from tests.support.meeting import resolve
-from tests.support.models import geometry_of, weights_of
 
 BACKEND = get_backend("numba")
 SIZE = 40

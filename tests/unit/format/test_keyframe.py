@@ -27,8 +27,8 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.model import layout_of, read_model
 from pulse_schemas import KeyframeRef, ObjectRef
-from tests.support.models import geometry_of, mixed_model, numbered
-from tests.unit.log.builders import DictStore
+from tests.support.groups import geometry_of, mixed_model, numbered
+from tests.support.records import DictStore
 
 WRITE_ID = "0" * 31 + "7"
 NUMBA = get_backend("numba")

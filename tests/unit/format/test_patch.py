@@ -24,8 +24,8 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import PatchHead
+from tests.support.groups import geometry_of
 from tests.support.meeting import resolve
-from tests.support.models import geometry_of
 from tests.unit.format.forge import ENTRY, KEY, States, joined, two_states
 
 by_coder = pytest.mark.parametrize("coder", ["gap", "class", "auto"])

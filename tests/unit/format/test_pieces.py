@@ -29,9 +29,9 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
 from pulse_schemas import KeyframeRef, ObjectRef
-from tests.support.models import geometry_of
+from tests.support.groups import geometry_of
+from tests.support.records import DictStore
 from tests.support.waiting import HANG_S
-from tests.unit.log.builders import DictStore
 
 PIECE = 4096
 WRITE_ID = "0" * 31 + "7"

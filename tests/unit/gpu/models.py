@@ -10,7 +10,7 @@ import torch
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore, Store
-from tests.scenarios.faults.harness import RUN, without_pauses
+from tests.support.registries import RUN, without_pauses
 
 Tensors = dict[str, torch.Tensor]
 

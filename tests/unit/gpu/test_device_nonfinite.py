@@ -16,7 +16,7 @@ from pulse_kernels.gpu.tiling import CELL_DTYPES
 from pulse_registry import InvalidModel, PublishOptions, Registry
 from pulse_registry.gpu.finite import first_not_finite
 from pulse_registry.store import MemoryStore
-from tests.scenarios.faults.harness import RUN, small_groups
+from tests.support.registries import RUN, small_groups
 from tests.unit.gpu.models import Tensors, blank, holds, made, on_device
 from tests.unit.gpu.models import on_host as in_host_memory
 

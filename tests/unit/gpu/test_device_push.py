@@ -20,9 +20,9 @@ from pulse_registry.testing.fault import Fault
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
-from tests.scenarios.faults.harness import settle, small_groups
+from tests.support.gate import PATIENCE, GateStore
+from tests.support.registries import settle, small_groups
 from tests.unit.gpu.models import blank, changed, holds, made, objects, on_device, on_host
-from tests.unit.push.gate import PATIENCE, GateStore
 
 
 @pytest.fixture(autouse=True)

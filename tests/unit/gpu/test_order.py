@@ -21,7 +21,7 @@ from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import MemoryStore
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
-from tests.scenarios.faults.harness import RUN, small_groups
+from tests.support.registries import RUN, small_groups
 from tests.unit.gpu.models import Tensors, blank, changed, holds, made, on_host
 from tests.unit.gpu.order import Gpu, watched
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 
 from pulse_registry.registry import Registry
-from tests.scenarios.faults.harness import Model, change, copy_of, quick, small_model
+from tests.support.records import DictStore
+from tests.support.registries import Model, change, copy_of, quick, small_model
 from tests.unit.interop.reference import State, state_of
-from tests.unit.log.builders import DictStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.delta_shards import DeltaShards
 from pulse_registry.interop.frames import Encoding
 from pulse_registry.process.private_files import hold_lock, release_lock
-from tests.scenarios.faults.harness import quick
+from tests.support.records import DictStore
+from tests.support.registries import quick
 from tests.unit.interop import reference
 from tests.unit.interop.conftest import Run
-from tests.unit.log.builders import DictStore
 
 FORMS = [Form(encoding, checksum) for encoding in Encoding for checksum in Checksum]
 

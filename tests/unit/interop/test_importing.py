@@ -30,11 +30,11 @@ from pulse_registry.interop.delta_index import read_index
 from pulse_registry.interop.frames import Encoding
 from pulse_registry.interop.sources import Link, find_links, ordered
 from pulse_registry.registry import Registry
-from tests.scenarios.faults.harness import commits, quick, restored
-from tests.unit.cli.helpers import odd_model, save, step_of
+from tests.support.checkpoints import odd_model, save, step_of
+from tests.support.records import DictStore
+from tests.support.registries import commits, quick, restored
 from tests.unit.interop.conftest import Run
 from tests.unit.interop.reference import INDEX, State, state_of, write_delta
-from tests.unit.log.builders import DictStore
 
 STATES = list(itertools.accumulate(range(1, 4), step_of, initial=odd_model()))
 BITS = [state_of(state) for state in STATES]

@@ -14,7 +14,7 @@ from pulse_registry.log.append_guard import LONGEST_LEAP
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas import AttachRecord, CommitRecord, EpochRecord
-from tests.unit.log.builders import LAYOUT, OTHER_LAYOUT, RUN, Script, chain, keyframe, new_store, patch, write_id
+from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, Script, chain, keyframe, new_store, patch, write_id
 
 
 def admission(store, **options):

@@ -23,9 +23,9 @@ from pulse_registry.retention.collector import LONGEST
 from pulse_registry.testing import CountingStore
 from pulse_schemas import KeyframeRef, Layout, ObjectRef, RetireRecord, SchemaError, Tensor, unseal_record
 from pulse_schemas.layout import MAX_CELLS
-from tests.scenarios.faults.harness import quick
 from tests.security.attacks.edits import sealed_bytes
-from tests.unit.log.builders import RUN, DictStore, Script, chain, draft, keyframe, new_store, write_id, writer
+from tests.support.records import RUN, DictStore, Script, chain, draft, keyframe, new_store, write_id, writer
+from tests.support.registries import quick
 
 TRILLION = 10**12
 BF16_BYTES = 2

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pulse_registry.log import RunState
 from pulse_registry.log.graph import Edges
-from tests.unit.log.builders import Script, chain, keyframe, patch
+from tests.support.records import Script, chain, keyframe, patch
 
 
 def rows(edges: Edges) -> Counter:

@@ -12,7 +12,7 @@ from pulse_registry.store import MOST_WHOLE_BYTES
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore
 from pulse_schemas import Head
-from tests.unit.log.builders import RUN, chain, clock, draft, ids, keyframe, new_store, patch, writer
+from tests.support.records import RUN, chain, clock, draft, ids, keyframe, new_store, patch, writer
 
 
 def store_without(*seqs, records=13):

@@ -15,7 +15,7 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader, fold
 from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas import Head, canonical_json
-from tests.unit.log.builders import RUN, Script, chain, draft, new_store, writer
+from tests.support.records import RUN, Script, chain, draft, new_store, writer
 
 LONG = chain(150)
 

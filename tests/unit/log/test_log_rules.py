@@ -7,7 +7,7 @@ import pytest
 from pulse_registry.errors import CorruptObject
 from pulse_registry.log import rules
 from pulse_schemas import ObjectRef
-from tests.unit.log.builders import OTHER_LAYOUT, Script, chain, keyframe, patch
+from tests.support.records import OTHER_LAYOUT, Script, chain, keyframe, patch
 
 HASH = "0" * 64
 

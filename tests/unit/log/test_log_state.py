@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pulse_registry.errors import CorruptObject, Gone, NotFound
 from pulse_registry.log import Effect, RunState, fold, sealed_hash
 from pulse_schemas import RetiredVersion, Snapshot
-from tests.unit.log.builders import LAYOUT, OTHER_LAYOUT, RUN, Script, chain, keyframe, patch
+from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, Script, chain, keyframe, patch
 
 
 def facts(state: RunState) -> dict[str, object]:

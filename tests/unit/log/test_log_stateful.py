@@ -18,7 +18,7 @@ from pulse_registry.log import CommitDraft, LogReader, LogWriter, fold
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_schemas import CommitRecord, EpochRecord, unseal_record
-from tests.unit.log.builders import RUN, clock, draft, ids, new_store, patch
+from tests.support.records import RUN, clock, draft, ids, new_store, patch
 
 FATES = st.sampled_from(["ok", "ok", "lost", "lost twice", "refused", "never", "late"])
 

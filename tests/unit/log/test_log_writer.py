@@ -21,7 +21,7 @@ from pulse_registry.store import open_store
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas import AttachRecord, CommitRecord, EpochRecord, Head, unseal_record
-from tests.unit.log.builders import (
+from tests.support.records import (
     LAYOUT,
     RUN,
     Script,

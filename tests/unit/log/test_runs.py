@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pulse_registry.log.runs import RUN_NAME, list_runs
 from pulse_registry.store import open_store
 from pulse_registry.testing import CountingStore
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 NAMES = ["a", "a-b", "a.b", "a0", "a_b", "ab", "b", "b0", "UP", ".hidden", "z", "0", "a" * 128, "a" * 129, "é"]
 

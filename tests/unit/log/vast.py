@@ -18,7 +18,7 @@ from pulse_registry.push.publisher import keyframe_due
 from pulse_registry.retention.plan import Needs, plan_gc
 from pulse_registry.retention.policy import Policy
 from pulse_schemas import AttachRecord, DeleteRecord, RetireRecord, Snapshot, VersionEntry
-from tests.unit.log.builders import LAYOUT, RUN, WHEN, chain, keyframe, patch, write_id
+from tests.support.records import LAYOUT, RUN, WHEN, chain, keyframe, patch, write_id
 
 SECONDS = 18
 MANY = 8_000

@@ -13,7 +13,7 @@ import pulse_registry
 from pulse_registry import Registry
 from pulse_registry.errors import BaseMismatch, InvalidArgument
 from pulse_registry.events import Events
-from tests.scenarios.faults.harness import Model, bits, copy_of
+from tests.support.registries import Model, bits, copy_of
 
 Pull = Callable[[Registry, Model], object]
 

@@ -7,7 +7,7 @@ import pytest
 from pulse_registry.log import RunState
 from pulse_registry.pull.explain import alternatives, cost
 from pulse_registry.pull.route import Route, plan
-from tests.unit.log.builders import Script, chain, keyframe, patch
+from tests.support.records import Script, chain, keyframe, patch
 
 
 def ways(state: RunState, have: int | None, target: int, object_cost: int = 0) -> dict[str, Route | None]:

@@ -20,10 +20,10 @@ from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
+from tests.support.groups import geometry_of
 from tests.support.inline import Inline
-from tests.support.models import geometry_of
+from tests.support.records import DictStore
 from tests.support.waiting import HANG_S, until
-from tests.unit.log.builders import DictStore
 
 BACKEND = get_backend("reference")
 GROUPS = 30

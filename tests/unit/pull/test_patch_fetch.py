@@ -17,9 +17,9 @@ from pulse_registry.pull.group_stream import arriving
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
+from tests.support.groups import geometry_of
 from tests.support.inline import Inline
-from tests.support.models import geometry_of
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 KEY = "objects/patch/x.safetensors"
 REFERENCE = get_backend("reference")

@@ -23,8 +23,8 @@ from pulse_registry.registry import Registry
 from pulse_registry.results import VersionName
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.weights.model import read_model
-from tests.scenarios.faults.harness import RUN, Bits, Model, bits, change, garbage, quick, small_model
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import RUN, Bits, Model, bits, change, garbage, quick, small_model
 
 WAIT = 60.0
 

@@ -15,7 +15,7 @@ from pulse_registry.log import RunState
 from pulse_registry.log.graph import Edges
 from pulse_registry.pull.route import Route, _far, _near, _starts, plan
 from pulse_schemas import Snapshot, VersionEntry
-from tests.unit.log.builders import LAYOUT, OTHER_LAYOUT, RUN, WHEN, Script, chain, keyframe, patch
+from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, WHEN, Script, chain, keyframe, patch
 
 
 def kinds(route: Route) -> list[str]:

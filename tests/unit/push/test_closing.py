@@ -15,9 +15,9 @@ from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.process import closing
 from pulse_registry.registry import Registry
 from pulse_registry.results import PushResult
-from tests.scenarios.faults.harness import bits, change, commits, copy_of, garbage, quick, restored, small_model
-from tests.unit.log.builders import DictStore
-from tests.unit.push.gate import PATIENCE, GateStore
+from tests.support.gate import PATIENCE, GateStore
+from tests.support.records import DictStore
+from tests.support.registries import bits, change, commits, copy_of, garbage, quick, restored, small_model
 
 
 def threads() -> set[threading.Thread]:

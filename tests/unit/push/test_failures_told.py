@@ -14,7 +14,9 @@ from pulse_registry.events import Event, EventKind
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
-from tests.scenarios.faults.harness import (
+from tests.support.gate import PATIENCE, GateStore
+from tests.support.records import DictStore
+from tests.support.registries import (
     RUN,
     bits,
     change,
@@ -25,8 +27,6 @@ from tests.scenarios.faults.harness import (
     small_model,
     without_pauses,
 )
-from tests.unit.log.builders import DictStore
-from tests.unit.push.gate import PATIENCE, GateStore
 
 
 def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Registry:

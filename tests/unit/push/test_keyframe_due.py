@@ -8,7 +8,7 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import RunState
 from pulse_registry.push.options import PublishOptions, check_options
 from pulse_registry.push.publisher import keyframe_due
-from tests.unit.log.builders import Script, chain, keyframe, patch
+from tests.support.records import Script, chain, keyframe, patch
 
 
 def run_of(*sizes: int, attached: tuple[int, ...] = ()) -> RunState:

@@ -13,8 +13,8 @@ from pulse_registry.push.layout_change import first_difference
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_schemas import Layout, Tensor
-from tests.scenarios.faults.harness import RUN, bits, change, restored, small_model, without_pauses
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import RUN, bits, change, restored, small_model, without_pauses
 
 
 def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Registry:

@@ -18,7 +18,9 @@ from pulse_registry.push.queue import PushQueue
 from pulse_registry.push.shadow import HostShadow
 from pulse_registry.registry import Registry
 from pulse_registry.results import PushResult
-from tests.scenarios.faults.harness import (
+from tests.support.gate import PATIENCE, GateStore
+from tests.support.records import DictStore
+from tests.support.registries import (
     RUN,
     bits,
     change,
@@ -31,8 +33,6 @@ from tests.scenarios.faults.harness import (
     small_model,
     without_pauses,
 )
-from tests.unit.log.builders import DictStore
-from tests.unit.push.gate import PATIENCE, GateStore
 
 
 def opened(store: Any, told: list[Event] | None = None, *, nonfinite: Any = "allow", **options: Any) -> Registry:

@@ -12,7 +12,8 @@ from pulse_registry.errors import Fenced, InvalidArgument, LayoutMismatch
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES
 from pulse_registry.testing import CountingStore
-from tests.scenarios.faults.harness import (
+from tests.support.records import DictStore
+from tests.support.registries import (
     bits,
     change,
     commits,
@@ -23,7 +24,6 @@ from tests.scenarios.faults.harness import (
     small_groups,
     small_model,
 )
-from tests.unit.log.builders import DictStore
 
 
 def trained(store: Any, versions: int, **options: Any) -> list[Any]:

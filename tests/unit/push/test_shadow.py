@@ -22,8 +22,8 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import read_model
+from tests.support.groups import flat_cells, geometry_of, mixed_model, numba, strided, weights_of
 from tests.support.inline import Inline
-from tests.support.models import flat_cells, geometry_of, mixed_model, numba, strided, weights_of
 from tests.support.waiting import HANG_S
 
 Model = dict[str, np.ndarray[Any, Any]]

@@ -19,9 +19,9 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import Layout, Tensor
+from tests.support.misbehaving_s3 import Request
 from tests.support.servers import S3Bucket
 from tests.support.waiting import HANG_S
-from tests.unit.store.misbehaving import Request
 from tests.unit.store.test_s3_faults import MIB, Multipart, served
 
 GEOMETRY = Geometry(Layout(tensors=(Tensor(name="w", dtype="BF16", shape=(40 * MIB,)),)))

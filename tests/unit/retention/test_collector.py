@@ -22,7 +22,7 @@ from pulse_registry.retention import collector as collector_module
 from pulse_registry.store import MOST_WHOLE_BYTES, WrapperStore
 from pulse_registry.testing import CountingStore
 from pulse_schemas import DeleteRecord, RetireRecord, canonical_json, unseal_record
-from tests.unit.log.builders import RUN, DictStore, keyframe, patch, write_id
+from tests.support.records import RUN, DictStore, keyframe, patch, write_id
 from tests.unit.retention.world import DAY, HOUR, SOON, World
 
 TEN_MINUTES = 600.0

@@ -18,7 +18,7 @@ from pulse_registry.log import CommitDraft
 from pulse_registry.pull.route import plan
 from pulse_registry.retention import Policy
 from pulse_schemas import PatchRef
-from tests.unit.log.builders import keyframe, patch
+from tests.support.records import keyframe, patch
 from tests.unit.retention.world import HOUR, World
 
 GRACE, OLD = HOUR, 4 * HOUR

@@ -19,8 +19,8 @@ from pulse_registry.store import MOST_WHOLE_BYTES, PrefixStore, WrapperStore, bo
 from pulse_registry.testing import CountingStore
 from pulse_registry.weights.model import read_model
 from pulse_schemas import Lease
+from tests.support.records import RUN, DictStore
 from tests.support.waiting import HANG_S
-from tests.unit.log.builders import RUN, DictStore
 
 KEY = keys.lease_key("w1")
 

@@ -15,7 +15,7 @@ from pulse_registry.pull.route import plan as plan_route
 from pulse_registry.retention import Plan, Policy, plan_gc
 from pulse_registry.retention.plan import Needs, harm
 from pulse_schemas import RetireRecord
-from tests.unit.log.builders import OTHER_LAYOUT, Script, chain, keyframe, patch
+from tests.support.records import OTHER_LAYOUT, Script, chain, keyframe, patch
 from tests.unit.pull.test_route import histories
 
 LAST = Policy(keep_last=1, keep_seconds=0)

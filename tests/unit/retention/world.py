@@ -11,7 +11,7 @@ from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState
 from pulse_registry.retention import Collected, Collector, Policy
 from pulse_registry.store import Store
 from pulse_schemas import KeyframeRef, Lease, PatchRef
-from tests.unit.log.builders import LAYOUT, RUN, DictStore, ids, keyframe, patch, write_id
+from tests.support.records import LAYOUT, RUN, DictStore, ids, keyframe, patch, write_id
 
 HOUR, DAY = 3600.0, 86_400.0
 SOON = Policy(keep_last=2, keep_seconds=0, grace_seconds=HOUR, orphan_seconds=DAY)

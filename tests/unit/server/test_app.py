@@ -19,9 +19,9 @@ from pulse_registry.errors import InvalidArgument, PulseError
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_schemas import Layout, Tensor
 from pulse_server import Settings, create_app
+from tests.support.apps import LAYOUT, app_over, fill, run_of
+from tests.support.records import DictStore, Script, keyframe, patch
 from tests.support.waiting import HANG_S
-from tests.unit.log.builders import DictStore, Script, keyframe, patch
-from tests.unit.server.running import LAYOUT, app_over, fill, run_of
 
 KINDS = sorted(
     (kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PulseError)),
@@ -65,8 +65,8 @@ def test_the_service_loads_no_torch_and_compiles_no_kernel() -> None:
     code = """
 import sys
 from fastapi.testclient import TestClient
-from tests.unit.log.builders import DictStore
-from tests.unit.server.running import app_over, fill, run_of
+from tests.support.records import DictStore
+from tests.support.apps import app_over, fill, run_of
 store = DictStore()
 fill(store, run_of(3))
 with TestClient(app_over(store)) as client:

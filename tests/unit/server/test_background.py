@@ -18,10 +18,10 @@ from pulse_schemas.api import WorkerReport
 from pulse_server.scheduling.background import Background
 from pulse_server.telemetry.metrics import Metrics
 from pulse_server.telemetry.probe import StoreProbe
+from tests.support.apps import app_over, fill, run_of, running, store_record
+from tests.support.records import RUN, DictStore
 from tests.support.waiting import HANG_S, until
-from tests.unit.log.builders import RUN, DictStore
 from tests.unit.server.edges import Clock
-from tests.unit.server.running import app_over, fill, run_of, running, store_record
 from tests.unit.server.test_collecting import GC, filled, versions
 from tests.unit.server.test_metrics import value
 from tests.unit.server.test_reports import Time, replica

@@ -17,9 +17,9 @@ from pulse_schemas.api import CompleteRequest, PartDone, PhaseBody, UrlRequest, 
 from pulse_server.routes import MODULES
 from pulse_server.routes.operations import Operation
 from pulse_server.routes.params import SHORT_BODY, body_of
-from tests.unit.log.builders import RUN, DictStore, write_id
+from tests.support.apps import app_over, fill, run_of
+from tests.support.records import RUN, DictStore, write_id
 from tests.unit.server.calling import calling
-from tests.unit.server.running import app_over, fill, run_of
 
 OPERATIONS = {(operation.method, operation.path): operation for module in MODULES for operation, _ in module.all}
 LONGEST_KEY = keys.keyframe_key(10**12 - 1, write_id(1), "x" * 128)

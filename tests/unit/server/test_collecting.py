@@ -18,9 +18,9 @@ from pulse_registry.store import PrefixStore, WrapperStore
 from pulse_server.runs.collecting import Collecting
 from pulse_server.settings import Settings
 from pulse_server.telemetry.metrics import Metrics
+from tests.support.apps import app_over, run_of, store_objects
+from tests.support.records import RUN, DictStore, keyframe
 from tests.support.waiting import HANG_S
-from tests.unit.log.builders import RUN, DictStore, keyframe
-from tests.unit.server.running import app_over, run_of, store_objects
 from tests.unit.server.test_metrics import value
 
 START = datetime(2026, 1, 2, tzinfo=UTC)

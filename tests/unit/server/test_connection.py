@@ -11,7 +11,7 @@ import pytest
 from pulse_server.transport import connection as module
 from pulse_server.transport.addresses import network
 from pulse_server.transport.connection import HEAD_S, MAX_WAITING, PACED_BYTES, Connection, Unsent
-from tests.unit.server.peer import CHUNKED, IDLE_S, LIMIT, PACE_S, REQUEST, UNSENT, Peer, Wire
+from tests.support.peer import CHUNKED, IDLE_S, LIMIT, PACE_S, REQUEST, UNSENT, Peer, Wire
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_server.telemetry.crowds import Crowds
-from tests.unit.log.builders import DictStore
-from tests.unit.server.running import LAYOUT, app_over
+from tests.support.apps import LAYOUT, app_over
+from tests.support.records import DictStore
 
 
 class Clockwork:

@@ -9,8 +9,8 @@ from pulse_registry.format import keys
 from pulse_registry.testing import CountingStore
 from pulse_schemas import Head
 from pulse_server.runs.documents import DocumentStore
-from tests.unit.log.builders import DictStore
-from tests.unit.server.running import LAYOUT, run_of
+from tests.support.apps import LAYOUT, run_of
+from tests.support.records import DictStore
 
 RECORD = run_of(1).records[0].seal()
 KEY = f"math/{keys.record_key(0)}"

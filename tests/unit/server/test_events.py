@@ -19,10 +19,10 @@ from pulse_schemas.api import VersionBody
 from pulse_server.routes import events
 from pulse_server.runs.bodies import version_body
 from pulse_server.tokens import TokenFile, new_token
+from tests.support.apps import LAYOUT, Running, app_over, fill, run_of, running, store_record
+from tests.support.records import RUN, DictStore, Script
 from tests.support.waiting import HANG_S
-from tests.unit.log.builders import RUN, DictStore, Script
 from tests.unit.server.edges import NOW, Clock, bearer
-from tests.unit.server.running import LAYOUT, Running, app_over, fill, run_of, running, store_record
 
 URL = f"/v1/runs/{RUN}"
 

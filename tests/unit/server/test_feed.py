@@ -20,9 +20,9 @@ from pulse_server.runs.feed import Pace, RunFeed
 from pulse_server.runs.feeds import Feeds
 from pulse_server.scheduling.turns import Turns
 from pulse_server.scheduling.waiters import Waiters
+from tests.support.apps import fill, run_of, store_objects, store_record
+from tests.support.records import RUN, DictStore, Script
 from tests.support.waiting import HANG_S, NEVER_S
-from tests.unit.log.builders import RUN, DictStore, Script
-from tests.unit.server.running import fill, run_of, store_objects, store_record
 
 PACE = Pace(0.01, 60.0)
 

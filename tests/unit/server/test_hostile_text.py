@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pulse_server.telemetry.logs import JsonLines, TextLines
 from pulse_server.telemetry.metrics import Metrics, RunFigures
-from tests.unit.log.builders import DictStore
+from tests.support.apps import app_over, fill, run_of
+from tests.support.records import DictStore
 from tests.unit.server.calling import Called, call
-from tests.unit.server.running import app_over, fill, run_of
 from tests.unit.server.test_objects import SigningStore
 
 HOSTILE = (

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from pulse_registry.format import keys
 from pulse_server.transport.answer_cache import Kept
-from tests.unit.log.builders import RUN, DictStore
+from tests.support.apps import app_over, fill, run_of
+from tests.support.records import RUN, DictStore
 from tests.unit.server.calling import calling
-from tests.unit.server.running import app_over, fill, run_of
 
 
 @given(st.lists(st.tuples(st.sampled_from("keep get"), st.integers(0, 5), st.integers(1, 12)), max_size=60))

@@ -15,10 +15,10 @@ from pulse_registry.registry import Registry
 from pulse_registry.store import Body, PrefixStore, Store, WrapperStore
 from pulse_schemas import Lease
 from pulse_server.tokens import TokenSet, new_token
+from tests.support.apps import LAYOUT, app_over, fill, run_of, running, store_objects
+from tests.support.records import RUN, DictStore, Script, keyframe, patch
 from tests.support.waiting import HANG_S
-from tests.unit.log.builders import RUN, DictStore, Script, keyframe, patch
 from tests.unit.server.edges import NOW, bearer
-from tests.unit.server.running import LAYOUT, app_over, fill, run_of, running, store_objects
 
 URL = f"/v1/runs/{RUN}"
 READER = "rollout-17-5c8f3f1c"

@@ -15,9 +15,9 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader
 from pulse_registry.store import PrefixStore
 from pulse_schemas import Record
-from tests.unit.log.builders import LAYOUT as STRANGE_LAYOUT
-from tests.unit.log.builders import RUN, DictStore, Script, keyframe, write_id
-from tests.unit.server.running import LAYOUT, app_over, fill, run_of, store_objects, store_record
+from tests.support.apps import LAYOUT, app_over, fill, run_of, store_objects, store_record
+from tests.support.records import LAYOUT as STRANGE_LAYOUT
+from tests.support.records import RUN, DictStore, Script, keyframe, write_id
 
 URL = f"/v1/runs/{RUN}"
 JSON = {"content-type": "application/json"}

@@ -18,8 +18,8 @@ from pulse_registry.store.base import SignedPut, UploadedPart
 from pulse_registry.testing import CountingStore
 from pulse_server.routes import objects
 from pulse_server.transport import spool
-from tests.unit.log.builders import DictStore, write_id
-from tests.unit.server.running import app_over
+from tests.support.apps import app_over
+from tests.support.records import DictStore, write_id
 
 RUN = "math"
 URL = f"/v1/runs/{RUN}"

@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 
 from pulse_server import openapi
 from pulse_server.routes import MODULES
-from tests.unit.log.builders import RUN, DictStore
-from tests.unit.server.running import app_over, fill, run_of
+from tests.support.apps import app_over, fill, run_of
+from tests.support.records import RUN, DictStore
 
 DOCUMENT = openapi.document(MODULES)
 OPERATIONS = [(path, method) for path, item in sorted(DOCUMENT["paths"].items()) for method in sorted(item)]

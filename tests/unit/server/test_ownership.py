@@ -18,9 +18,9 @@ from pulse_schemas import DirectRequest, Lease
 from pulse_schemas.api import WorkerReport
 from pulse_server.runs.reports import Reports
 from pulse_server.tokens import TokenSet, new_token
-from tests.unit.log.builders import RUN, DictStore
+from tests.support.apps import app_over, fill, run_of
+from tests.support.records import RUN, DictStore
 from tests.unit.server.edges import NOW, Clock, bearer
-from tests.unit.server.running import app_over, fill, run_of
 
 URL = f"/v1/runs/{RUN}"
 READER = "rollout-17-5c8f3f1c"

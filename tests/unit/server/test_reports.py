@@ -15,9 +15,9 @@ from pulse_registry.testing import CountingStore
 from pulse_schemas.api import PhaseBody, WorkerList, WorkerReport
 from pulse_server.runs import reports as reports_module
 from pulse_server.runs.reports import MAX_BYTES, Reports
+from tests.support.apps import app_over, fill, run_of
+from tests.support.records import RUN, DictStore
 from tests.support.waiting import until
-from tests.unit.log.builders import RUN, DictStore
-from tests.unit.server.running import app_over, fill, run_of
 
 URL = f"/v1/runs/{RUN}"
 STATE = run_of(3).state

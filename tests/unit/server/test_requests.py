@@ -11,9 +11,9 @@ from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.format import keys
 from pulse_registry.registry import Registry
 from pulse_schemas import DirectRequest
-from tests.unit.log.builders import RUN, DictStore
+from tests.support.apps import app_over, fill, run_of, running
+from tests.support.records import RUN, DictStore
 from tests.unit.server.calling import Call, calling
-from tests.unit.server.running import app_over, fill, run_of, running
 
 READER = "5" * 32
 URL = f"/v1/runs/{RUN}/requests"

@@ -6,8 +6,8 @@ import pytest
 
 from pulse_server import create_app
 from pulse_server.settings import Settings
+from tests.support.misbehaving_s3 import Request, misbehaving
 from tests.unit.server.calling import calling
-from tests.unit.store.misbehaving import Request, misbehaving
 
 
 def test_a_request_that_the_bucket_leaves_without_an_answer_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

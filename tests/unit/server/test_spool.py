@@ -21,10 +21,10 @@ from pulse_server.settings import Settings
 from pulse_server.tokens import TokenSet, new_token
 from pulse_server.transport import spool as module
 from pulse_server.transport.spool import Spool
+from tests.support.apps import Running, app_over, running
+from tests.support.records import DictStore, write_id
 from tests.support.waiting import HANG_S, NEVER_S
-from tests.unit.log.builders import DictStore, write_id
 from tests.unit.server.edges import NOW, bearer
-from tests.unit.server.running import Running, app_over, running
 
 
 def patch(number: int) -> str:

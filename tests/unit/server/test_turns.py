@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_server.scheduling.turns import Turns
 from pulse_server.tokens import TokenSet, new_token
+from tests.support.apps import LAYOUT, app_over, fill, run_of, store_objects
+from tests.support.records import RUN, DictStore
 from tests.support.waiting import HANG_S
-from tests.unit.log.builders import RUN, DictStore
 from tests.unit.server.edges import NOW, bearer, client_of
-from tests.unit.server.running import LAYOUT, app_over, fill, run_of, store_objects
 
 
 async def settled() -> None:

@@ -15,8 +15,8 @@ from pulse_registry.pull.route import plan
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore
 from pulse_server.routes import versions
-from tests.unit.log.builders import RUN, DictStore, Script, keyframe, patch
-from tests.unit.server.running import LAYOUT, app_over, fill, run_of, store_record
+from tests.support.apps import LAYOUT, app_over, fill, run_of, store_record
+from tests.support.records import RUN, DictStore, Script, keyframe, patch
 
 URL = f"/v1/runs/{RUN}"
 

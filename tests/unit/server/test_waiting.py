@@ -14,10 +14,10 @@ import pytest
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_server.tokens import TokenFile, new_token
+from tests.support.apps import LAYOUT, Running, app_over, fill, run_of, running, store_objects, store_record
+from tests.support.records import RUN, DictStore, Script
 from tests.support.waiting import HANG_S, until
-from tests.unit.log.builders import RUN, DictStore, Script
 from tests.unit.server.edges import NOW, Clock, bearer
-from tests.unit.server.running import LAYOUT, Running, app_over, fill, run_of, running, store_objects, store_record
 
 URL = f"/v1/runs/{RUN}"
 

@@ -17,9 +17,9 @@ from pulse_registry.store import Growing, MemoryStore, PrefixStore, RetryStore, 
 from pulse_registry.store.base import Buffer
 from pulse_registry.store.s3.upload import growing_parts
 from pulse_registry.testing import CountingStore
+from tests.support.misbehaving_s3 import Request
 from tests.support.servers import S3Bucket
 from tests.support.waiting import HANG_S
-from tests.unit.store.misbehaving import Request
 from tests.unit.store.test_s3_faults import MIB, Multipart, error, lost, served
 
 pytestmark = pytest.mark.usefixtures("_credentials")

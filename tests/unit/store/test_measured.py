@@ -11,7 +11,7 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import Store, read_into
 from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST, LARGE_BYTES, SMALL_BYTES, Link, TimedStore
 from pulse_registry.testing import LatencyStore
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 
 class Clock:

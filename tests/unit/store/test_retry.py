@@ -23,7 +23,7 @@ from pulse_registry.store.http_dates import seconds_asked
 from pulse_registry.store.os_errors import translated
 from pulse_registry.store.wrappers.retry import TOTAL_S, Retries, retrying_at_most
 from pulse_registry.testing import CountingStore, Fault, FaultStore
-from tests.unit.store.clock import Clock
+from tests.support.clock import Clock
 
 SEEDS = range(5)
 _names = (f"test-retry-{number}" for number in itertools.count())

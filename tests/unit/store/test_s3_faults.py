@@ -29,9 +29,9 @@ from pulse_registry.store.s3 import client
 from pulse_registry.store.s3.body import Pace
 from pulse_registry.store.s3.client import MOST_ANSWER_BYTES
 from pulse_registry.store.wrappers.retry import TOTAL_S, Retries
+from tests.support.clock import Clock
+from tests.support.misbehaving_s3 import Misbehaving, Request, misbehaving
 from tests.support.waiting import HANG_S, NEVER_S
-from tests.unit.store.clock import Clock
-from tests.unit.store.misbehaving import Misbehaving, Request, misbehaving
 
 Step = Callable[[Request], None]
 PATIENT = Pace(window_s=HANG_S)

@@ -16,7 +16,7 @@ from pulse_registry.testing import CountingStore, Fault, FaultStore, LatencyStor
 from pulse_server.runs.documents import DocumentStore
 from pulse_server.telemetry.metrics import Metrics
 from pulse_server.telemetry.store_metrics import MetricsStore
-from tests.unit.store.clock import Clock
+from tests.support.clock import Clock
 from tests.unit.store.conformance import StoreConformance, Subject
 
 _names = (f"test-wrappers-{number}" for number in itertools.count())

@@ -17,7 +17,7 @@ from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.fit import check_layout
 from pulse_registry.weights.model import read_model
-from tests.support.models import flat_cells, geometry_of, group_cells, mixed_model, strided, weights_of
+from tests.support.groups import flat_cells, geometry_of, group_cells, mixed_model, strided, weights_of
 
 FORMS = {"contiguous": dict, "strided": strided}
 by_form = pytest.mark.parametrize("form", FORMS)

@@ -11,8 +11,8 @@ import pytest
 from pulse_registry import InvalidArgument, InvalidModel, PublishOptions, Registry
 from pulse_registry.events import EventKind
 from pulse_registry.weights.model import numpy_dtype
-from tests.scenarios.faults.harness import small_groups
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
+from tests.support.registries import small_groups
 
 NAN, INF = np.float32(np.nan), np.float32(np.inf)
 

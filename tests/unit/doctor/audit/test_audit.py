@@ -22,7 +22,7 @@ from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas import Head, unseal_record
 from tests.security.signing.actors import TRAINER
-from tests.unit.log.builders import DictStore, Script, writer
+from tests.support.records import DictStore, Script, writer
 
 RUN = "math"
 CONTENTS = pytest.mark.parametrize("contents", [False, True], ids=["listed", "read"])

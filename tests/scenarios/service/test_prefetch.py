@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pulse_registry
+from tests.scenarios.service.policies import blank, equal, opened, policy
 from tests.support.service import Service
 from tests.support.waiting import HANG_S
-from tests.unit.client.policies import blank, equal, opened, policy
 
 
 def test_a_version_announced_by_a_service_is_ready_without_the_caller(

@@ -20,10 +20,10 @@ from pulse_registry.cli import main
 from pulse_registry.format.keys import record_key
 from pulse_registry.store import MemoryStore
 from pulse_server.command import is_loopback
+from tests.support.pulse_serve import Served, serving
 from tests.support.servers import S3Server
 from tests.support.waiting import HANG_S, NEVER_S
 from tests.unit.server.edges import bearer
-from tests.unit.server.serving import Served, serving
 
 WAITERS = 200
 OPEN = ("--insecure-open",)

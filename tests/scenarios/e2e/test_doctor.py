@@ -9,9 +9,9 @@ import pytest
 
 from pulse_registry.doctor import Examination, Level, Plan, Report
 from pulse_registry.store import open_store
+from tests.support.command_line import Pulse
+from tests.support.pulse_serve import serving
 from tests.support.servers import S3Bucket
-from tests.unit.cli.conftest import Pulse
-from tests.unit.server.serving import serving
 
 SMALL = Plan(rounds=2, racers=6, samples=4, listed=20, large_bytes=17 << 20)
 FULL = Plan()

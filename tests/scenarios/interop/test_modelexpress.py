@@ -21,12 +21,12 @@ from safetensors import safe_open
 from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.interop import export_chain, export_delta, export_full, import_folder
 from pulse_registry.weights.model import numpy_dtype, read_model
-from tests.scenarios.faults.harness import quick, restored
+from tests.scenarios.interop import modelexpress_peer
+from tests.support.checkpoints import bits, held, odd_model, save, step_of
+from tests.support.records import DictStore
+from tests.support.registries import quick, restored
 from tests.support.waiting import HANG_S
-from tests.unit.cli.helpers import bits, held, odd_model, save, step_of
-from tests.unit.interop import modelexpress_peer
 from tests.unit.interop.reference import INDEX, state_of
-from tests.unit.log.builders import DictStore
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "modelexpress"
 PACKAGE = "modelexpress==0.7.0"

@@ -13,10 +13,10 @@ from pulse_registry.client.store import ServiceStore
 from pulse_registry.client.transport import Patience
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.store import RetryStore
+from tests.scenarios.service.policies import blank, equal, opened, policy
+from tests.support.scripted_http import Asked, Reply, Server, forward, serving
 from tests.support.service import Service
 from tests.support.waiting import HANG_S
-from tests.unit.client.policies import blank, equal, opened, policy
-from tests.unit.client.scripted import Asked, Reply, Server, forward, serving
 
 OPTIONS = PublishOptions(dtype="keep", keyframe_share=1e9, keyframe_every=4)
 PATIENCE = Patience(silence_s=HANG_S)

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 from pulse_registry.cli import main
 from pulse_registry.cli.exits import EXIT_CODES
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound
+from tests.scenarios.service.policies import equal, policy
 from tests.support.service import Service
-from tests.unit.client.policies import equal, policy
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import Body
-from tests.unit.log.builders import DictStore
+from tests.support.records import DictStore
 
 PATIENCE = 60.0
 """Seconds after which a test that hangs gives up."""

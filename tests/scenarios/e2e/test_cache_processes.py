@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from pulse_registry.cache.folder import LEDGER
 from pulse_registry.store import FileStore
-from tests.scenarios.faults.harness import Bits, bits, change, quick, small_groups, small_model
+from tests.support.registries import Bits, bits, change, quick, small_groups, small_model
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +33,7 @@ def newest(tmp_path: Path) -> Bits:
 def run(folder: Path, command: str, *arguments: int) -> tuple[list[Bits], list[tuple[str, tuple[int, int]]]]:
     """Return what the workers found, and the reads of objects that the store has seen."""
     places = [str(folder / name) for name in ("root", "cache", "ledger")]
-    called = [sys.executable, "-m", "tests.unit.cache.processes", command, *places, *map(str, arguments)]
+    called = [sys.executable, "-m", "tests.scenarios.e2e.cache_processes", command, *places, *map(str, arguments)]
     done = subprocess.run(called, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = [

@@ -19,8 +19,8 @@ from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import AttachRecord, CommitRecord, Layout, Record, Tensor
 from pulse_server import Settings, create_app
 from pulse_server.service import Service
+from tests.support.records import RUN, Script
 from tests.support.waiting import HANG_S, NEVER_S
-from tests.unit.log.builders import RUN, Script
 
 T = TypeVar("T")
 LAYOUT = Layout(tensors=(Tensor(name="w", dtype="BF16", shape=(10, 10)),))

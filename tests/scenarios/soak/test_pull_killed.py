@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.format.keyframe import INDEX_NAME
+from tests.scenarios.soak import killed_pull
+from tests.support.checkpoints import bits, held, surplus, version_of
+from tests.support.command_line import Pulse, Run
 from tests.support.waiting import HANG_S
-from tests.unit.cli import killed_pull
-from tests.unit.cli.conftest import Pulse, Run
-from tests.unit.cli.helpers import bits, held, surplus, version_of
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -13,9 +13,9 @@ import pytest
 
 from pulse_registry.format import keys
 from pulse_registry.store import open_store
+from tests.support.apps import fill, run_of
+from tests.support.pulse_serve import Served, serving
 from tests.support.waiting import HANG_S
-from tests.unit.server.running import fill, run_of
-from tests.unit.server.serving import Served, serving
 
 MIB = 1 << 20
 FLOOD = 8 * MIB

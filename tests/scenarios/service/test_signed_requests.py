@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 
 from pulse_registry.store import PrefixStore, open_store
 from pulse_server import Settings, create_app
+from tests.support.apps import fill, run_of
+from tests.support.records import DictStore
 from tests.support.waiting import HANG_S
-from tests.unit.log.builders import DictStore
-from tests.unit.server.running import fill, run_of
 from tests.unit.server.test_objects import PATCH, RUN, SHARD, URL
 
 MIB = 1 << 20

@@ -12,9 +12,9 @@ import pulse_registry
 from pulse_registry.events import Event
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.store import PrefixStore, open_store
+from tests.scenarios.service.policies import blank, equal, opened, policy
 from tests.support.service import Service
 from tests.support.waiting import HANG_S, until
-from tests.unit.client.policies import blank, equal, opened, policy
 
 STEPS = 3
 

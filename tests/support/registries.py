@@ -28,8 +28,8 @@ from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault, FaultAction
 from pulse_registry.weights import cell_space as geometry_module
 from pulse_schemas import CommitRecord, unseal_record
-from tests.unit.log.builders import DictStore
-from tests.unit.store.clock import Clock
+from tests.support.clock import Clock
+from tests.support.records import DictStore
 
 RUN = "run"
 Model = dict[str, np.ndarray[Any, Any]]

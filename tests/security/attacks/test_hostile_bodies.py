@@ -19,11 +19,11 @@ from pulse_server.routes.log import OPERATIONS as LOG
 from pulse_server.routes.operations import Operation
 from pulse_server.runs.layouts import SHORT
 from tests.security.attacks.edits import sealed_bytes
+from tests.security.attacks.test_hostile_connections import peak_of
+from tests.support.apps import fill, run_of
+from tests.support.pulse_serve import Served, serving
+from tests.support.records import RUN
 from tests.support.waiting import HANG_S
-from tests.unit.log.builders import RUN
-from tests.unit.server.running import fill, run_of
-from tests.unit.server.serving import Served, serving
-from tests.unit.server.test_hostile_connections import peak_of
 
 MIB = 1 << 20
 GROWTH = 96 * MIB

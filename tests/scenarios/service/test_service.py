@@ -22,9 +22,9 @@ from pulse_registry.format import keys
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.store import open_store
 from pulse_schemas.api import WorkerReport
+from tests.scenarios.service.policies import blank, equal, opened, policy
 from tests.support.service import Service
 from tests.support.waiting import HANG_S, until
-from tests.unit.client.policies import blank, equal, opened, policy
 
 
 def push_all(registry: Registry, count: int, first: int = 0) -> None:

@@ -1,0 +1,7 @@
+"""The command line's fixtures, for pulls through a cache."""
+
+from __future__ import annotations
+
+from tests.support.command_line import pulse, run
+
+__all__ = ["pulse", "run"]
