@@ -1,4 +1,4 @@
-"""What a fleet costs in a month on S3: ``python deploy/costs.py`` prints the table of docs/operations.md.
+"""What a fleet costs in a month on S3: ``python deploy/costs.py`` prints the table of docs/how-to/estimate-costs.md.
 
 Prices are list prices of S3 Standard in us-east-1 in US dollars, without discounts; of free tiers, only the 100 GB of
 traffic to the Internet. Sources: aws.amazon.com/s3/pricing and /ec2/pricing/on-demand, as quoted in June 2026.

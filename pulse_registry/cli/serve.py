@@ -38,7 +38,7 @@ def serve(
 ) -> None:
     """Serve a registry over HTTP, to workers and trainers that have tokens and no bucket keys.
 
-    All settings can be given as PULSE_* variables; see docs/operations.md.
+    All settings can be given as PULSE_* variables; see docs/how-to/deploy-the-service.md.
     """
     code = server_module("command").serve(
         root=root,

@@ -38,7 +38,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How deltas are written. ModelExpress reads ``xor`` with ``adler32`` alone, the others all (docs/interop.md)."""
+    """How deltas are written.
+
+    ModelExpress reads ``xor`` with ``adler32`` alone, the others all (docs/how-to/import-and-export.md).
+    """
 
     encoding: Encoding = Encoding.XOR
     checksum: Checksum = Checksum.ADLER32

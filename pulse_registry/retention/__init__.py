@@ -1,4 +1,7 @@
-"""Retention: which versions of a run are kept, and how the rest leaves the store. Docs: docs/operations.md."""
+"""Retention: which versions of a run are kept, and how the rest leaves the store.
+
+Docs: docs/how-to/collect-old-versions.md.
+"""
 
 from pulse_registry.retention.collector import Collected, Collector
 from pulse_registry.retention.plan import Plan, plan_gc

@@ -163,7 +163,7 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
 def _tell_strays() -> None:
     known = READ | {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     for name, near in strays(os.environ, known).items():
-        hint = f"is it {near}?" if near else "docs/operations.md lists the settings"
+        hint = f"is it {near}?" if near else "docs/how-to/deploy-the-service.md lists the settings"
         logger.warning("%s in the environment is no setting: %s", name, hint)
 
 

@@ -1,6 +1,6 @@
 """The documentation's examples run.
 
-Every ```python block of README.md and docs/*.md runs: a file's blocks in order, in one namespace, in an
+Every ```python block of README.md and docs/ runs: a file's blocks in order, in one namespace, in an
 empty folder. ```console and ```bash blocks run where `<!-- test -->` stands above them; in a console block,
 only the lines that begin with `$ ` are commands. `<!-- skip: reason -->` above a block leaves it out.
 """
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OPENING = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w-]*)[^`]*$")
 MARK = re.compile(r"^\s*<!--\s*(?P<word>test|skip:\s*\S.*?)\s*-->\s*$")
 

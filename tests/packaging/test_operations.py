@@ -1,4 +1,4 @@
-"""docs/operations.md and deploy/ say what is so: settings, metrics, alerts, costs and the bucket's lifecycle."""
+"""The how-to pages and deploy/ say what is so: settings, metrics, alerts, costs and the bucket's lifecycle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pulse_server.telemetry.metrics import Metrics, RunFigures
 from tests.support.servers import S3Bucket
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
+PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+DOCUMENT = "\n".join(page.read_text() for page in PAGES)
 # Names that an expression may hold beside metrics' own.
 PROMETHEUS = {"up"}
 
@@ -139,6 +140,10 @@ def test_the_lifecycle_is_one_that_a_store_takes_and_expires_no_current_object(m
 
 
 def test_files_that_the_document_names_are_there() -> None:
-    links = re.findall(r"\]\(((?:\.\./)?[a-zA-Z][^):]*)\)", DOCUMENT)
+    links = {
+        page.parent / link.partition("#")[0]
+        for page in PAGES
+        for link in re.findall(r"\]\(((?:\.\./)*[a-zA-Z][^):]*)\)", page.read_text())
+    }
     assert links
-    assert all((ROOT / "docs" / link.partition("#")[0]).resolve().exists() for link in links)
+    assert [link for link in links if not link.resolve().exists()] == []

@@ -1,4 +1,4 @@
-"""The backup of docs/operations.md, command by command, of a run that others go on with and collect meanwhile."""
+"""The backup of docs/how-to/back-up-and-restore.md, of a run that others go on with and collect meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore
 from tests.support.records import DictStore
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "back-up-and-restore.md"
 RUN = "math"
 Filters = Sequence[tuple[str, str]]
 OLD_ORDER: Sequence[Filters] = [
@@ -34,7 +34,7 @@ OLD_ORDER: Sequence[Filters] = [
 
 def commands(section: str) -> list[Filters]:
     """Return the filters of each `aws s3 sync` of a section of the page, in order."""
-    text = PAGE.read_text(encoding="utf-8").split(f"\n### {section}\n")[1].split("\n#")[0]
+    text = PAGE.read_text(encoding="utf-8").split(f"\n## {section}\n")[1].split("\n#")[0]
     found = []
     for line in re.findall(r"(?m)^\$ (aws s3 sync .*)$", text):
         words = shlex.split(line)
