@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.bandwidth import geometry_of, weights_of
 from benchmarks.states import Cells, Live, States
 from pulse_kernels import Backend, CoderName, decode_group, encode_group
-from pulse_registry.format.change import Change
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.arrays import Weights
 
 _CODERS: tuple[CoderName, ...] = ("gap", "class")
@@ -35,7 +35,7 @@ def measure_coders(states: States, backend: Backend, repeats: int, step: int = 0
     old.go(step)
     new.go(step + 1)
     base, live = weights_of(geometry, states, old.cells), weights_of(geometry, states, new.cells)
-    changes = [Change(g, *backend.diff(live.copy_of(g), base.copy_of(g))) for g in geometry.groups]
+    changes = [SparseUpdate(g, *backend.diff(live.copy_of(g), base.copy_of(g))) for g in geometry.groups]
     changes = [change for change in changes if len(change.index)]
     spent: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
@@ -55,7 +55,7 @@ def measure_coders(states: States, backend: Backend, repeats: int, step: int = 0
     return {**_weigh(per_cell, sizes, states.cells), "changed_share": round(states.changed(step) / states.cells, 6)}
 
 
-def _code(backend: Backend, coder: CoderName, base: Weights, change: Change) -> tuple[int, float, float]:
+def _code(backend: Backend, coder: CoderName, base: Weights, change: SparseUpdate) -> tuple[int, float, float]:
     """Return the bytes of a coded group, and the seconds that coding and decoding it took."""
     group = change.group
 

@@ -19,8 +19,8 @@ from benchmarks.states import Live, States
 from pulse_kernels import get_backend
 from pulse_registry import Registry
 from pulse_registry.compaction import CompactOptions, Done
-from pulse_registry.format.change import Change
 from pulse_registry.format.patch import CoderChoice, encode_patch
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.log import RunState
 from pulse_registry.pull.route import plan
 from pulse_registry.push.options import PublishOptions
@@ -141,7 +141,9 @@ def _direct_sizes(states: States, geometry: Geometry, pairs: Sequence[tuple[int,
     for base, target in pairs:
         live.go(base)
         other.go(target)
-        changes = [Change(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in geometry.groups]
+        changes = [
+            SparseUpdate(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in geometry.groups
+        ]
         found[base, target] = encode_patch(backend, geometry, base, target, changes).nbytes
     return found
 

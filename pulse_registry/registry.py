@@ -18,9 +18,9 @@ from pulse_registry.log import RunState
 from pulse_registry.log.tail import await_news
 from pulse_registry.pull.apply import Staged, stage_into
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
-from pulse_registry.pull.destination import HostTarget
+from pulse_registry.pull.destination import HostDestination
 from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
-from pulse_registry.pull.replica import Held
+from pulse_registry.pull.replica import ReplicaState
 from pulse_registry.push.labels import checked_metadata, integer
 from pulse_registry.results import PullResult, PushResult, Version, VersionName, describe
 from pulse_registry.runtime.placement import destination, digest
@@ -28,7 +28,7 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.backend import backend_of
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.model import Model, View, read_model, read_target
+from pulse_registry.weights.model import Model, View, read_destination, read_model
 from pulse_registry.weights.tensors import Framework, framework_of, new_tensors
 from pulse_schemas import VersionEntry
 
@@ -144,8 +144,8 @@ class Registry(Catalogue):
             InvalidArgument: ``check`` is none of these.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
-        timeline, views = Timeline(), read_target(into)
-        return self._stage(version, views, self._held.of(views), fresh, cast, check, timeline)
+        timeline, views = Timeline(), read_destination(into)
+        return self._stage(version, views, self._replicas.of(views), fresh, cast, check, timeline)
 
     def pull(
         self,
@@ -163,8 +163,8 @@ class Registry(Catalogue):
         Raises:
             As ``stage``; the weights are then as they were.
         """
-        timeline, views = Timeline(), read_target(into)
-        held = self._held.of(views)
+        timeline, views = Timeline(), read_destination(into)
+        held = self._replicas.of(views)
         with held.pulling, self._stage(version, views, held, fresh, cast, check, timeline) as staged:
             return staged.apply()
 
@@ -197,7 +197,7 @@ class Registry(Catalogue):
                 context,
                 state,
                 entry,
-                HostTarget(weights, context.backend, context.pool),
+                HostDestination(weights, context.backend, context.pool),
                 None,
                 fresh=True,
                 undo_limit=0,
@@ -207,7 +207,7 @@ class Registry(Catalogue):
             ) as staged:
                 staged.apply()
             tensors = new_tensors(weights, framework)
-            self._held.of(read_model(tensors)).now_at(entry.version)
+            self._replicas.of(read_model(tensors)).now_at(entry.version)
             return tensors
 
         return self._of(version, loaded)
@@ -227,7 +227,7 @@ class Registry(Catalogue):
             InvalidModel: ``into`` is no model, or can't be changed in place.
         """
         self._check_process()
-        held = self._held.of(read_target(into))
+        held = self._replicas.of(read_destination(into))
 
         def news(state: RunState | None, sleep: Callable[[float], object]) -> RunState:
             if state is None:
@@ -272,7 +272,7 @@ class Registry(Catalogue):
                 context,
                 state,
                 entry,
-                HostTarget(weights, context.backend, context.pool),
+                HostDestination(weights, context.backend, context.pool),
                 None,
                 fresh=True,
                 undo_limit=0,
@@ -282,7 +282,7 @@ class Registry(Catalogue):
             found = weights.digest(context.backend, context.map_)
         else:
             views = read_model(model)
-            held, found = self._held.of(views), digest(context, self._placement, geometry, views, cast=cast)
+            held, found = self._replicas.of(views), digest(context, self._placement, geometry, views, cast=cast)
         if found != Digest.parse(entry.digest):
             raise (CorruptObject if model is None else BaseMismatch)(
                 f"the cells are not those of version {entry.version}: their state digest is {found.hex()}, "
@@ -373,7 +373,7 @@ class Registry(Catalogue):
         self,
         version: VersionName,
         views: Mapping[str, View],
-        held: Held,
+        held: ReplicaState,
         fresh: bool,
         cast: bool,
         check: BaseCheck | None,

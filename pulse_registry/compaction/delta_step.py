@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pulse_kernels import Backend, Cells
-from pulse_registry.format.chain import Link
-from pulse_registry.format.change import Delta
+from pulse_registry.format.delta_step import DeltaStep
 from pulse_registry.format.patch import Patch
+from pulse_registry.format.sparse_update import Delta
 from pulse_registry.weights.cell_space import Group
 
 
-def link_of(backend: Backend, group: Group, patch: Patch, *, backwards: bool) -> Link:
+def link_of(backend: Backend, group: Group, patch: Patch, *, backwards: bool) -> DeltaStep:
     """Return what a patch changes of a group that it names; ``backwards`` needs coder ``gap``."""
     entry = patch.entries[group.number]
 
@@ -18,4 +18,4 @@ def link_of(backend: Backend, group: Group, patch: Patch, *, backwards: bool) ->
         return -delta if backwards else delta
 
     sums = (entry.new_sum, entry.old_sum) if backwards else (entry.old_sum, entry.new_sum)
-    return Link(decode, entry.coder == "class", *sums)
+    return DeltaStep(decode, entry.coder == "class", *sums)

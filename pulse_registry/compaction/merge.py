@@ -18,9 +18,9 @@ import numpy as np
 from pulse_kernels import Backend, Cells, CoderName, decode_group
 from pulse_registry.compaction.delta_step import link_of
 from pulse_registry.errors import BaseMismatch, CorruptObject
-from pulse_registry.format.chain import WrongBase, follow
-from pulse_registry.format.change import Change
+from pulse_registry.format.delta_step import WrongBase, join_steps
 from pulse_registry.format.patch import Coded, Patch, code_change
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.process.parallel import end
 from pulse_registry.pull.group_stream import arriving
 from pulse_registry.pull.route import Leg
@@ -71,7 +71,7 @@ def merge(
             if number in patch.entries
         ]
         try:
-            change = follow(backend, group, weights, links)
+            change = join_steps(backend, group, weights, links)
         except WrongBase:
             version = legs[-1].target if backwards else legs[0].base
             raise BaseMismatch(
@@ -79,7 +79,7 @@ def merge(
                 "what the patches say"
             ) from None
         if backwards:
-            change = Change(group, change.index, change.new, change.old)
+            change = SparseUpdate(group, change.index, change.new, change.old)
         if not len(change.index):
             return None
         by_class = any(link.needs_base for link in links)
@@ -108,7 +108,7 @@ def in_order(pool: Executor, work: Callable[[int], Result], numbers: Generator[i
         end(flying)
 
 
-def _coded(backend: Backend, change: Change, base: Weights | None) -> Coded:
+def _coded(backend: Backend, change: SparseUpdate, base: Weights | None) -> Coded:
     """Code a group, by ``class`` if its base is given, and decode it again: what is stored must be what was merged."""
 
     def spans() -> list[Cells]:

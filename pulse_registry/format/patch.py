@@ -17,8 +17,8 @@ from blake3 import blake3
 
 from pulse_kernels import Backend, Cells, CodecError, CoderName, RankError, decode_group, encode_group
 from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
-from pulse_registry.format.change import Change, Delta
 from pulse_registry.format.safetensors import header_bytes, parse_head, tensor_entry
+from pulse_registry.format.sparse_update import Delta, SparseUpdate
 from pulse_registry.store.verified_read import about, checked
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -118,7 +118,7 @@ def encode_patch(
     geometry: Geometry,
     base: int,
     target: int,
-    changes: Sequence[Change],
+    changes: Sequence[SparseUpdate],
     *,
     coder: CoderChoice = "gap",
     base_cells: Callable[[Group], list[Cells]] | None = None,
@@ -137,7 +137,7 @@ def encode_patch(
         map_: ``map``, or an executor's: groups are coded side by side.
     """
 
-    def code(change: Change) -> Coded:
+    def code(change: SparseUpdate) -> Coded:
         base_of = None if base_cells is None else lambda: nullcontext(base_cells(change.group))
         return code_change(backend, change, coder, base_of)
 
@@ -146,7 +146,7 @@ def encode_patch(
 
 def code_change(
     backend: Backend,
-    change: Change,
+    change: SparseUpdate,
     coder: CoderChoice,
     base_of: Callable[[], AbstractContextManager[list[Cells]]] | None,
     timeline: Timeline | None = None,

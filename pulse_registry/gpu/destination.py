@@ -22,9 +22,9 @@ from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.merge import merge
 from pulse_kernels.gpu.tiling import Sheet
 from pulse_registry.errors import BaseMismatch, CorruptObject
-from pulse_registry.format.change import Changes
-from pulse_registry.gpu.changes import Collected, DeviceChanges, cut, reversed_, sums_of
+from pulse_registry.format.sparse_update import ModelUpdate
 from pulse_registry.gpu.group_batches import Arrival, Arrived
+from pulse_registry.gpu.sparse_update import Collected, DeviceUpdate, cut, reversed_, sums_of
 from pulse_registry.gpu.stream import Lane
 from pulse_registry.gpu.stream_order import Memory
 from pulse_registry.gpu.tile_table import Part, cells_in_place, parts_of, spans_of, total
@@ -42,8 +42,8 @@ WALKED_BYTES = 256 << 20
 """Cells that a chain of several legs is walked in at a time; the copy takes as much memory."""
 
 
-class DeviceTarget:
-    """Weights on a device; see ``Target``."""
+class DeviceDestination:
+    """Weights on a device; see ``Destination``."""
 
     def __init__(self, geometry: Geometry, cells: Sequence[torch.Tensor], lane: Lane) -> None:
         """Take contiguous tensors in layout order, and the lane to read them on."""
@@ -56,7 +56,7 @@ class DeviceTarget:
             self._sheets = [self._over(part) for part in self._parts]
 
     @classmethod
-    def into(cls, geometry: Geometry, views: Mapping[str, View], device: torch.device) -> DeviceTarget:
+    def into(cls, geometry: Geometry, views: Mapping[str, View], device: torch.device) -> DeviceDestination:
         """Take a worker's tensors, which are those of the layout, as the place to write.
 
         Raises:
@@ -64,26 +64,26 @@ class DeviceTarget:
         """
         return cls(geometry, cells_in_place(geometry, views), Lane(device))
 
-    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[DeviceChanges, Digest]:
-        """Decode and join all legs on a lane beside the model; see ``Target.join``."""
+    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[DeviceUpdate, Digest]:
+        """Decode and join all legs on a lane beside the model; see ``Destination.join``."""
         if not sources:
-            return DeviceChanges((), self._lane), Digest()
+            return DeviceUpdate((), self._lane), Digest()
         arrival = Arrival(sources, fetchers, timeline)
         follow = self._stepped if len(sources) == 1 else self._walked
         with closing(arrival), self._lane.work(after_caller=True), self._memory.read():
             for source in sources:
-                if isinstance(source.step, DeviceChanges):
+                if isinstance(source.step, DeviceUpdate):
                     self._take_in(source.step)
             found = [follow(part, sources, arrival, timeline) for part in self._parts]
         timeline.note("verify", timeline.clock())
-        changes = DeviceChanges(tuple(changes for changes, _ in found), self._lane)
+        changes = DeviceUpdate(tuple(changes for changes, _ in found), self._lane)
         return changes, sum((delta for _, delta in found), Digest())
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: ModelUpdate) -> None:
         """Store the new cells: one launch a cell width, on the caller's stream."""
         self._store(changes, apply.scatter)
 
-    def undo(self, changes: Changes) -> None:
+    def undo(self, changes: ModelUpdate) -> None:
         """Store the old cells: one launch a cell width, on the caller's stream."""
         self._store(changes, apply.undo)
 
@@ -116,13 +116,13 @@ class DeviceTarget:
         self._lane.keep(part.tiles.tables)
         return part.tiles.over(self._cells)
 
-    def _take_in(self, changes: DeviceChanges) -> None:
+    def _take_in(self, changes: DeviceUpdate) -> None:
         """Let the lane read changes that another one made."""
         self._lane.follow(changes.lane)
         self._lane.keep(tensor for part in changes.parts for tensor in part.tensors)
 
-    def _store(self, changes: Changes, store: Callable[[Sheet, Changed], None]) -> None:
-        if not isinstance(changes, DeviceChanges):
+    def _store(self, changes: ModelUpdate, store: Callable[[Sheet, Changed], None]) -> None:
+        if not isinstance(changes, DeviceUpdate):
             raise TypeError(f"{type(changes).__name__} are changes of other weights than those on a device")
         with self._lane.callers(), changes.lane.callers(), self._memory.written():
             for sheet, part in zip(self._sheets, changes.parts, strict=False):  # no parts where nothing changes
@@ -171,7 +171,7 @@ class DeviceTarget:
         """Return what one leg changes of a part's cells, checked at each of them, and what that adds to the digest."""
         if source.patch is not None:
             step = self._decoded(part, base, source, coded)
-        elif isinstance(source.step, DeviceChanges):
+        elif isinstance(source.step, DeviceUpdate):
             step = self._taken_back(part, base, cut(_of_part(source.step, whole), whole, part))
         else:
             raise TypeError(f"{type(source.step).__name__} are changes of other weights than those on a device")
@@ -240,14 +240,14 @@ def _most(part: Part, source: Source) -> int:
     if source.patch is not None:
         entries = source.patch.entries
         return sum(entries[group.number].changed for group in part.groups if group.number in entries)
-    return len(_of_part(source.step, part)) if isinstance(source.step, DeviceChanges) else 0
+    return len(_of_part(source.step, part)) if isinstance(source.step, DeviceUpdate) else 0
 
 
 def _size(coded: Arrived) -> int:
     return sum(len(data) for groups in coded.values() for data in groups.values())
 
 
-def _of_part(changes: DeviceChanges, part: Part) -> Changed:
+def _of_part(changes: DeviceUpdate, part: Part) -> Changed:
     for found in changes.parts:
         if found.tiles.width == part.tiles.width:
             return found

@@ -19,13 +19,13 @@ from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.tiling import Sheet
 from pulse_registry.format.patch import Coded, CoderChoice
-from pulse_registry.gpu.changes import DeviceChanges, sums_of
 from pulse_registry.gpu.coding import code_part
 from pulse_registry.gpu.shadow_storage import Home, Resident, Streamed
+from pulse_registry.gpu.sparse_update import DeviceUpdate, sums_of
 from pulse_registry.gpu.stream import Lane
 from pulse_registry.gpu.stream_order import Memory
 from pulse_registry.gpu.tile_table import live_cells, total
-from pulse_registry.pull.destination import HostTarget, Target
+from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -56,7 +56,7 @@ class DeviceShadow:
     """A shadow whose cells are diffed and coded on a device; see ``Shadow``."""
 
     def __init__(self, geometry: Geometry, home: Home, lane: Lane, pool: Executor) -> None:
-        """Take a home whose cells are to be filled through ``target`` or ``take``, before ``resume``."""
+        """Take a home whose cells are to be filled through ``destination`` or ``take``, before ``resume``."""
         self.geometry = geometry
         self.version = -1
         self.digest = Digest()
@@ -64,7 +64,7 @@ class DeviceShadow:
         self._lane = lane
         self._pool = pool
         self._lock = threading.RLock()
-        self._pending: list[tuple[int, Digest, DeviceChanges]] = []  # versions on their way, each with what it changes
+        self._pending: list[tuple[int, Digest, DeviceUpdate]] = []  # versions on their way, each with what it changes
         self._coding: Future[list[Coded]] | None = None
         self._live: tuple[tuple[object, ...], list[Sheet]] = ((), [])
 
@@ -78,14 +78,14 @@ class DeviceShadow:
                     digest += total([sheet])
             self.digest = digest
 
-    def target(self) -> Target:
-        """Return the cells as what a pull changes; see ``Shadow.target``."""
+    def destination(self) -> Destination:
+        """Return the cells as what a pull changes; see ``Shadow.destination``."""
         with self._lock:
             self._settled()
-            return self._home.target()
+            return self._home.destination()
 
     def resume(self, version: int, digest: Digest) -> None:
-        """Stand for a version that ``target`` was brought to."""
+        """Stand for a version that ``destination`` was brought to."""
         self.version, self.digest = version, digest
 
     def advance(self, views: Mapping[str, View], coder: CoderChoice, timeline: Timeline) -> DeviceAdvance:
@@ -101,7 +101,7 @@ class DeviceShadow:
             timeline.note("diff", began, nbytes=self.geometry.nbytes)
             digest = self.digest + sum((new - old for window in sums for old, new in window), Digest())
             self._coding = self._pool.submit(self._code, changes, sums, coder, timeline)
-            self._pending.append((version, self.digest, DeviceChanges(tuple(changes), self._lane)))
+            self._pending.append((version, self.digest, DeviceUpdate(tuple(changes), self._lane)))
             self.version, self.digest = version, digest
             return DeviceAdvance(version, digest, self._coding)
 
@@ -119,7 +119,7 @@ class DeviceShadow:
                 self.version = number - 1
                 self._store(changes.parts, apply.undo)
 
-    def changes_of(self, version: int) -> DeviceChanges:
+    def changes_of(self, version: int) -> DeviceUpdate:
         """Return what ``version``, which is on its way, changed of the one before."""
         with self._lock:
             return next(changes for number, _, changes in self._pending if number == version)
@@ -197,7 +197,11 @@ class DeviceShadow:
 
 
 def empty_device_shadow(
-    geometry: Geometry, device: torch.device, pool: Executor, host: Callable[[Weights], HostTarget], place: ShadowPlace
+    geometry: Geometry,
+    device: torch.device,
+    pool: Executor,
+    host: Callable[[Weights], HostDestination],
+    place: ShadowPlace,
 ) -> DeviceShadow:
     """Make a shadow that holds nothing yet, in device memory or streamed from pinned host memory.
 

@@ -14,11 +14,11 @@ import torch
 
 from pulse_kernels import CELL_TYPES
 from pulse_kernels.gpu.tiling import CELL_DTYPES, Sheet
-from pulse_registry.gpu.destination import DeviceTarget
+from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.gpu.pinned import pinned_bytes
 from pulse_registry.gpu.stream import Lane
 from pulse_registry.gpu.tile_table import Part, empty_cells, parts_of, spans_of
-from pulse_registry.pull.destination import HostTarget, Target
+from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 
@@ -43,7 +43,7 @@ class Home(Protocol):
         """Return a copy of a group's cells, on the device or in host memory."""
         ...
 
-    def target(self) -> Target:
+    def destination(self) -> Destination:
         """Return the cells as what a pull changes."""
         ...
 
@@ -70,15 +70,15 @@ class Resident:
         """Return a copy of a group's cells, on the device."""
         return torch.cat(spans_of(group, self._cells))
 
-    def target(self) -> DeviceTarget:
+    def destination(self) -> DeviceDestination:
         """Return the cells as what a pull changes: on this lane, which so knows of all that is done to them."""
-        return DeviceTarget(self._geometry, self._cells, self._lane)
+        return DeviceDestination(self._geometry, self._cells, self._lane)
 
 
 class Streamed:
     """Cells in pinned host memory: a device with no room for them needs two windows."""
 
-    def __init__(self, geometry: Geometry, lane: Lane, host: Callable[[Weights], HostTarget]) -> None:
+    def __init__(self, geometry: Geometry, lane: Lane, host: Callable[[Weights], HostDestination]) -> None:
         """Allocate them; ``host`` makes the target of weights in host memory."""
         self.windows = tuple(w for part in parts_of(geometry, lane.device) for w in part.batches(WINDOW_BYTES))
         self._lane = lane
@@ -122,7 +122,7 @@ class Streamed:
         begin, dtype = self._starts[group.number], CELL_DTYPES[group.cell_type.width]
         return self._memory[begin : begin + group.cells * group.cell_type.width].clone().view(dtype)
 
-    def target(self) -> HostTarget:
+    def destination(self) -> HostDestination:
         """Return the cells as what a pull changes, in host memory."""
         self._ahead = None
         return self._host(self._weights)

@@ -10,9 +10,9 @@ from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError
 from pulse_registry.log import RunState
 from pulse_registry.pull.base_check import check_all
-from pulse_registry.pull.destination import Target
+from pulse_registry.pull.destination import Destination
 from pulse_registry.pull.failover import Found, stage_version
-from pulse_registry.pull.replica import Held, Step
+from pulse_registry.pull.replica import ReplicaState, UndoStep
 from pulse_registry.pull.stage import StagedCells
 from pulse_registry.results import PullResult
 from pulse_registry.timeline import Timeline, extents
@@ -26,8 +26,8 @@ def stage_into(
     context: Context,
     state: RunState,
     entry: VersionEntry,
-    target: Target,
-    held: Held | None,
+    target: Destination,
+    held: ReplicaState | None,
     *,
     fresh: bool,
     undo_limit: int,
@@ -47,7 +47,7 @@ def stage_into(
     There is nothing to compare where nothing is known of them, or a keyframe leads to the version.
     """
     new = held is None
-    held = held if held is not None else Held()
+    held = held if held is not None else ReplicaState()
     with held.lock:
         mend(target, held)
         holds, writes = held.version, held.writes
@@ -75,7 +75,7 @@ def stage_into(
         raise
 
 
-def _check_unchanged(held: Held, writes: int, version: int) -> None:
+def _check_unchanged(held: ReplicaState, writes: int, version: int) -> None:
     with held.lock:
         if held.writes != writes:
             raise BaseMismatch(
@@ -84,7 +84,7 @@ def _check_unchanged(held: Held, writes: int, version: int) -> None:
             )
 
 
-def mend(target: Target, held: Held) -> None:
+def mend(target: Destination, held: ReplicaState) -> None:
     """Undo an application that was cut off: the weights are again the version that is remembered."""
     if held.torn is not None:
         held.writes += 1
@@ -107,8 +107,8 @@ class Staged:
     def __init__(
         self,
         context: Context,
-        target: Target,
-        held: Held,
+        target: Destination,
+        held: ReplicaState,
         entry: VersionEntry,
         found: Found,
         undo_limit: int,
@@ -233,7 +233,7 @@ class Staged:
         self._applied = True
         held.pulls += 1
         if sparse and self._base is not None and self._base != self.version:
-            held.remember(Step(self._base, self.version, changes), self._undo_limit)
+            held.remember(UndoStep(self._base, self.version, changes), self._undo_limit)
 
 
 def _name(version: int | None) -> str:

@@ -12,7 +12,7 @@ from pulse_registry.errors import BaseMismatch, InvalidArgument
 from pulse_registry.weights.digest import Digest
 
 if TYPE_CHECKING:
-    from pulse_registry.pull.destination import Target
+    from pulse_registry.pull.destination import Destination
     from pulse_schemas import VersionEntry
 
 BaseCheck = Literal["touched", "all"] | int
@@ -36,7 +36,7 @@ def pulls_a_check(check: BaseCheck) -> int:
     return every
 
 
-def check_all(target: Target, base: VersionEntry) -> None:
+def check_all(target: Destination, base: VersionEntry) -> None:
     """Compare all cells with the version that they are taken for, by their state digest; they are only read.
 
     Raises:

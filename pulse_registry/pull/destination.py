@@ -1,6 +1,6 @@
 """The target of a pull: weights that are read while a change of them is staged, and changed in one burst.
 
-``Target`` is what staging needs of them, wherever they live; ``HostTarget`` are weights in host memory.
+``Destination`` is what staging needs of them, wherever they live; ``HostDestination`` are weights in host memory.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Protocol
 
 from pulse_kernels import Backend, Cells
 from pulse_registry.errors import BaseMismatch
-from pulse_registry.format.chain import Link, WrongBase, follow
-from pulse_registry.format.change import Change, Changes, Delta, HostChanges
+from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps
 from pulse_registry.format.patch import Entry, Patch
+from pulse_registry.format.sparse_update import Delta, HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.process.parallel import Map, ParallelMap
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.route import Leg
@@ -31,10 +31,10 @@ class Source:
 
     leg: Leg
     patch: Patch | None = None
-    step: Changes | None = None
+    step: ModelUpdate | None = None
 
 
-class Target(Protocol):
+class Destination(Protocol):
     """Weights of one layout.
 
     ``join`` and ``read`` change nothing. ``apply``, ``undo`` and ``fill`` store final cells, in place: to do one again
@@ -43,7 +43,7 @@ class Target(Protocol):
 
     geometry: Geometry
 
-    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[Changes, Digest]:
+    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[ModelUpdate, Digest]:
         """Decode all sources, in this order, and join them to one change of these weights, checked at each cell.
 
         Args:
@@ -60,11 +60,11 @@ class Target(Protocol):
         """
         ...
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: ModelUpdate) -> None:
         """Store the new cells."""
         ...
 
-    def undo(self, changes: Changes) -> None:
+    def undo(self, changes: ModelUpdate) -> None:
         """Store the old cells."""
         ...
 
@@ -81,7 +81,7 @@ class Target(Protocol):
         ...
 
 
-class HostTarget:
+class HostDestination:
     """Weights in host memory, worked on group by group by a pool's threads."""
 
     def __init__(self, weights: Weights, backend: Backend, pool: Executor) -> None:
@@ -90,12 +90,12 @@ class HostTarget:
         self._backend = backend
         self._pool = pool
 
-    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[HostChanges, Digest]:
+    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[HostUpdate, Digest]:
         """Decode and join group by group, each as soon as its bytes are there; takes O(changed) memory."""
         found = [(source, _by_group(source)) for source in sources]
         touched = sorted({number for _, by_group in found for number in by_group})
 
-        def join_group(number: int) -> tuple[Change, Digest]:
+        def join_group(number: int) -> tuple[SparseUpdate, Digest]:
             began, group, decoding = timeline.clock(), self.geometry.groups[number], _Decoding(timeline)
             links = [
                 self._link(group, source, by_group[number], decoding)
@@ -111,13 +111,13 @@ class HostTarget:
         # One group is not worth the way to another thread.
         joined = [join_group(n) for n in arrived] if len(touched) == 1 else in_pool(self._pool, join_group, arrived)
         digest = sum((delta for _, delta in joined), Digest())
-        return HostChanges(tuple(change for change, _ in joined if len(change.index))), digest
+        return HostUpdate(tuple(change for change, _ in joined if len(change.index))), digest
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: ModelUpdate) -> None:
         """Store the new cells."""
         list(ParallelMap(self._pool)(lambda change: change.apply(self._backend, self.weights), _groups(changes)))
 
-    def undo(self, changes: Changes) -> None:
+    def undo(self, changes: ModelUpdate) -> None:
         """Store the old cells."""
         list(ParallelMap(self._pool)(lambda change: change.undo(self._backend, self.weights), _groups(changes)))
 
@@ -133,12 +133,12 @@ class HostTarget:
         """Return the state digest by a full pass."""
         return self.weights.digest(self._backend, ParallelMap(self._pool))
 
-    def _link(self, group: Group, source: Source, what: Entry | Change, decoding: _Decoding) -> Link:
+    def _link(self, group: Group, source: Source, what: Entry | SparseUpdate, decoding: _Decoding) -> DeltaStep:
         """Return what a source changes of a group, not decoded yet."""
         backend = self._backend
-        if isinstance(what, Change):
+        if isinstance(what, SparseUpdate):
             old, new = what.sums(backend)
-            return Link(lambda _: -what.delta(backend), False, new, old)
+            return DeltaStep(lambda _: -what.delta(backend), False, new, old)
 
         def decode(base: list[Cells] | None) -> Delta:
             with decoding.of(what.size):
@@ -146,11 +146,11 @@ class HostTarget:
                 return -delta if source.leg.kind == "inverse" else delta
 
         before, after = (what.old_sum, what.new_sum)[:: -1 if source.leg.kind == "inverse" else 1]
-        return Link(decode, what.coder == "class", before, after)
+        return DeltaStep(decode, what.coder == "class", before, after)
 
-    def _follow(self, group: Group, base: int | None, links: Sequence[Link]) -> Change:
+    def _follow(self, group: Group, base: int | None, links: Sequence[DeltaStep]) -> SparseUpdate:
         try:
-            change = follow(self._backend, group, self.weights, links)
+            change = join_steps(self._backend, group, self.weights, links)
         except WrongBase:
             raise wrong_base(self.geometry, group, base) from None
         if not self.weights.exact_at(group, change.index):
@@ -184,13 +184,13 @@ class _Decoding:
         self.timeline.note("decode", began, ended, nbytes=nbytes)
 
 
-def _groups(changes: Changes) -> tuple[Change, ...]:
-    if not isinstance(changes, HostChanges):
+def _groups(changes: ModelUpdate) -> tuple[SparseUpdate, ...]:
+    if not isinstance(changes, HostUpdate):
         raise TypeError(f"{type(changes).__name__} are changes of other weights than those in host memory")
     return changes.groups
 
 
-def _by_group(source: Source) -> Mapping[int, Entry | Change]:
+def _by_group(source: Source) -> Mapping[int, Entry | SparseUpdate]:
     if source.patch is not None:
         return source.patch.entries
     return {} if source.step is None else {change.group.number: change for change in _groups(source.step)}

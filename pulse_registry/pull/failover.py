@@ -1,4 +1,4 @@
-"""Detours: an object that is gone or damaged costs a pull another route, and not the pull.
+"""Failover: an object that is gone or damaged costs a pull another route, and not the pull.
 
 The next best route is taken without it, and so on until none is left. What was retired meanwhile is no damage: then
 the newer log says which way to go.
@@ -16,8 +16,8 @@ from pulse_registry.context import Context
 from pulse_registry.errors import CorruptObject, Gone, NotFound, StoreUnavailable
 from pulse_registry.events import Event, EventKind
 from pulse_registry.log import RunState
-from pulse_registry.pull.destination import Target
-from pulse_registry.pull.replica import Step
+from pulse_registry.pull.destination import Destination
+from pulse_registry.pull.replica import UndoStep
 from pulse_registry.pull.route import Route, plan
 from pulse_registry.pull.stage import StagedCells, stage_cells
 from pulse_registry.store import Store, gateway_of
@@ -48,11 +48,11 @@ def stage_version(
     context: Context,
     state: RunState,
     entry: VersionEntry,
-    target: Target,
+    target: Destination,
     *,
     base: VersionEntry | None,
     timeline: Timeline,
-    undo: Sequence[Step] = (),
+    undo: Sequence[UndoStep] = (),
     new: bool = False,
 ) -> Found:
     """Stage a version by the cheapest route whose objects are whole; the target's weights are not changed.
@@ -73,10 +73,10 @@ def stage_version(
             of them are; the first of these.
         BaseMismatch, UnsupportedFormat, StoreUnavailable: as ``stage_cells``.
     """
-    detours = _Detours(context, state, entry, base, undo)
+    routes = _Routes(context, state, entry, base, undo)
     began = timeline.began
     while True:
-        route = detours.next()
+        route = routes.next()
         _announce(context.store, state.run, route)
         timeline.note("route", began)
         try:
@@ -90,17 +90,22 @@ def stage_version(
                 undo=undo,
                 new=new,
             )
-            return Found(route, cells, tuple(detours.avoided))
+            return Found(route, cells, tuple(routes.avoided))
         except (NotFound, CorruptObject) as error:
             began = timeline.clock()
-            detours.learn(route, error)
+            routes.learn(route, error)
 
 
-class _Detours:
+class _Routes:
     """The routes to one version, each without the objects that were found to be gone or damaged on those before it."""
 
     def __init__(
-        self, context: Context, state: RunState, entry: VersionEntry, base: VersionEntry | None, undo: Sequence[Step]
+        self,
+        context: Context,
+        state: RunState,
+        entry: VersionEntry,
+        base: VersionEntry | None,
+        undo: Sequence[UndoStep],
     ) -> None:
         self.avoided: dict[str, str] = {}  # why, by key
         self._context = context

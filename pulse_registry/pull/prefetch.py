@@ -20,7 +20,7 @@ from pulse_registry.log import RunState
 from pulse_registry.process.closing import UnderWay
 from pulse_registry.process.fork import Home
 from pulse_registry.pull.apply import Staged
-from pulse_registry.pull.replica import Held
+from pulse_registry.pull.replica import ReplicaState
 from pulse_registry.results import VersionName
 
 WAIT_SECONDS = 5.0
@@ -55,7 +55,7 @@ class Prefetch:
         stage: Callable[[VersionName], Staged],
         number: Callable[[VersionName], int],
         news: News,
-        held: Held,
+        held: ReplicaState,
         events: Events,
         run: str,
     ) -> None:

@@ -1,4 +1,4 @@
-"""What workers hold: which version is in which weights, remembered with the weights themselves."""
+"""Replica state: which version is in a worker's weights, and the way back; remembered with the weights themselves."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pulse_registry.format.change import Changes
+from pulse_registry.format.sparse_update import ModelUpdate
 from pulse_registry.weights.model import View
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UndoStep:
     """The way back from one version to the one before it in this worker: store the old cells."""
 
     base: int
     target: int
-    changes: Changes
+    changes: ModelUpdate
 
     @property
     def nbytes(self) -> int:
@@ -27,7 +27,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Held:
+class ReplicaState:
     """What is known of a worker's weights; it holds on to none of their memory.
 
     Attributes:
@@ -42,8 +42,8 @@ class Held:
     """
 
     version: int | None = None
-    undo: list[Step] = field(default_factory=list)
-    torn: Changes | None = None
+    undo: list[UndoStep] = field(default_factory=list)
+    torn: ModelUpdate | None = None
     writes: int = 0
     pulls: int = 0
     undone: int | None = None
@@ -63,31 +63,31 @@ class Held:
                 self.forget()
                 self.version = version
 
-    def remember(self, step: Step, limit: int) -> None:
+    def remember(self, step: UndoStep, limit: int) -> None:
         """Keep a step's way back; the oldest ones go while all take more than ``limit`` bytes."""
         self.undo.append(step)
         while self.undo and sum(kept.nbytes for kept in self.undo) > limit:
             del self.undo[0]
 
 
-class HeldVersions:
-    """Finds the ``Held`` of weights by their memory, for as long as that memory lives."""
+class Replicas:
+    """Finds the ``ReplicaState`` of weights by their memory, for as long as that memory lives."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[Any, tuple[list[weakref.ref[Any]], Held]] = {}
+        self._known: dict[Any, tuple[list[weakref.ref[Any]], ReplicaState]] = {}
 
-    def of(self, views: Mapping[str, View]) -> Held:
+    def of(self, views: Mapping[str, View]) -> ReplicaState:
         """Return what these weights are known to hold; new ones hold nothing known."""
         # Tensors without cells have no memory, and no address that stays the same.
         stored = [views[name] for name in sorted(views) if views[name].size]
         key = tuple(view.identity for view in stored)
         with self._lock:
-            known = self._held.get(key)
+            known = self._known.get(key)
             if known is not None and all(ref() is not None for ref in known[0]):
                 # The same memory, perhaps seen through new tensor objects.
                 return known[1]
-            held = Held()
-            self._held = {k: v for k, v in self._held.items() if all(ref() is not None for ref in v[0])}
-            self._held[key] = ([weakref.ref(view.owner) for view in stored], held)
-            return held
+            state = ReplicaState()
+            self._known = {k: v for k, v in self._known.items() if all(ref() is not None for ref in v[0])}
+            self._known[key] = ([weakref.ref(view.owner) for view in stored], state)
+            return state

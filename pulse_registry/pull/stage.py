@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pulse_kernels import Cells
 from pulse_registry.context import Context
 from pulse_registry.errors import CorruptObject, InvalidArgument, LayoutMismatch
-from pulse_registry.format.change import Change, Changes, HostChanges
-from pulse_registry.pull.destination import HostTarget, Source, Target
+from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
+from pulse_registry.pull.destination import Destination, HostDestination, Source
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.keyframe_cells import KeyframeCells
-from pulse_registry.pull.replica import Step
+from pulse_registry.pull.replica import UndoStep
 from pulse_registry.pull.route import Leg, Route
 from pulse_registry.pull.ties import first_torn
 from pulse_registry.timeline import Timeline
@@ -42,12 +42,12 @@ class StagedCells:
         whole: whether all cells are replaced.
     """
 
-    changes: Changes
+    changes: ModelUpdate
     keyframe: KeyframeCells | None
     digest: Digest
     whole: bool = False
 
-    def store_into(self, context: Context, target: Target) -> None:
+    def store_into(self, context: Context, target: Destination) -> None:
         """Write the version's cells; safe to do again after it was cut off."""
         if self.keyframe is None:
             target.apply(self.changes)
@@ -63,7 +63,7 @@ class StagedCells:
 
         target.fill(cells_of, context.map_)
 
-    def not_finite(self, context: Context, target: Target) -> int | None:
+    def not_finite(self, context: Context, target: Destination) -> int | None:
         """Return the flat index of a cell to be stored that is NaN or infinite, None if there is none."""
         if not self.whole:
             return self.changes.not_finite()
@@ -83,18 +83,18 @@ class StagedCells:
         """Give back files and memory."""
         if self.keyframe is not None:
             self.keyframe.close()
-        self.changes = HostChanges()
+        self.changes = HostUpdate()
 
 
 def stage_cells(
     context: Context,
-    target: Target,
+    target: Destination,
     route: Route,
     *,
     base_digest: Digest | None,
     target_digest: Digest,
     timeline: Timeline,
-    undo: Sequence[Step] = (),
+    undo: Sequence[UndoStep] = (),
     new: bool = False,
 ) -> StagedCells:
     """Prepare the way along ``route``; the target's weights are not changed, whatever happens.
@@ -118,7 +118,7 @@ def stage_cells(
     keyframe: KeyframeCells | None = None
     with timeline.during("fetch"):
         if legs and legs[0].keyframe is not None:
-            in_memory = new and isinstance(target, HostTarget)
+            in_memory = new and isinstance(target, HostDestination)
             keyframe = KeyframeCells.fetch(
                 context.store,
                 geometry,
@@ -131,7 +131,7 @@ def stage_cells(
             legs = legs[1:]
     try:
         sources = _sources(context, geometry, legs, undo, timeline)
-        base = target if keyframe is None else HostTarget(keyframe.weights, context.backend, context.pool)
+        base = target if keyframe is None else HostDestination(keyframe.weights, context.backend, context.pool)
         timeline.note("decode", timeline.clock())  # a phase of every pull, even of one that has nothing to decode
         changes, delta = base.join(sources, context.fetchers, timeline)
         with timeline.during("verify"):
@@ -143,7 +143,7 @@ def stage_cells(
 
 
 def _sources(
-    context: Context, geometry: Geometry, legs: Sequence[Leg], undo: Sequence[Step], timeline: Timeline
+    context: Context, geometry: Geometry, legs: Sequence[Leg], undo: Sequence[UndoStep], timeline: Timeline
 ) -> list[Source]:
     """Return what the legs after a keyframe change, patches with no more than their beginnings."""
     refs = [leg.patch for leg in legs if leg.patch is not None]
@@ -157,9 +157,9 @@ def _sources(
 
 def _verify(
     context: Context,
-    target: Target,
+    target: Destination,
     keyframe: KeyframeCells | None,
-    changes: Changes,
+    changes: ModelUpdate,
     delta: Digest,
     base_digest: Digest | None,
     target_digest: Digest,
@@ -186,9 +186,9 @@ def _verify(
             f"version {route.target}: the route leads to state digest {digest.hex()}, "
             f"{target_digest.hex()} was committed; nothing was changed"
         )
-    if isinstance(target, HostTarget) and target.weights.tied:
+    if isinstance(target, HostDestination) and target.weights.tied:
         _check_tied(target.weights, staged, route.target)
-    if keyframe is not None and keyframe.in_memory and isinstance(target, HostTarget):
+    if keyframe is not None and keyframe.in_memory and isinstance(target, HostDestination):
         target.weights.adopt(keyframe.weights)
     if keyframe is not None and staged.keyframe is None:
         keyframe.close()
@@ -197,7 +197,7 @@ def _verify(
 
 def _check_tied(weights: Weights, staged: StagedCells, version: int) -> None:
     """Raise LayoutMismatch if tensors that are one in the model would have to become two."""
-    if not isinstance(staged.changes, HostChanges):
+    if not isinstance(staged.changes, HostUpdate):
         return
     keyframe = staged.keyframe
     torn = first_torn(weights.tied, staged.changes, None if keyframe is None else keyframe.weights)
@@ -213,17 +213,17 @@ def _check_tied(weights: Weights, staged: StagedCells, version: int) -> None:
 
 
 def _against_keyframe(
-    context: Context, target: Target, keyframe: KeyframeCells, changes: Changes, *, known: bool
-) -> tuple[Digest, HostChanges | None]:
+    context: Context, target: Destination, keyframe: KeyframeCells, changes: ModelUpdate, *, known: bool
+) -> tuple[Digest, HostUpdate | None]:
     """Return the keyframe's digest and, where little differs, the change from the live weights to the version.
 
     Such a change makes a short pause and can be undone; it needs no belief in what the weights hold.
     """
     geometry, backend, on_top = target.geometry, context.backend, _by_group(changes)
-    listed = known and isinstance(target, HostTarget) and target.weights.plain
+    listed = known and isinstance(target, HostDestination) and target.weights.plain
     left = _Budget(int(_DENSE_SHARE * geometry.cells) if listed else 0)
 
-    def look(group: Group) -> tuple[Digest, Change | None]:
+    def look(group: Group) -> tuple[Digest, SparseUpdate | None]:
         digest = keyframe.weights.digest_of(backend, group)
         change = None
         if left.any:
@@ -231,19 +231,19 @@ def _against_keyframe(
             if group.number in on_top:
                 on_top[group.number].apply_to(backend, cells)
             index, old, new = backend.diff(cells, target.read(group))
-            change = Change(group, index, old, new) if left.take(len(index)) else None
+            change = SparseUpdate(group, index, old, new) if left.take(len(index)) else None
         keyframe.release(group)
         return digest, change
 
     looked = list(context.map_(look, geometry.groups))
     total = sum((digest for digest, _ in looked), Digest())
     sparse = tuple(change for _, change in looked if change is not None and len(change.index))
-    return total, HostChanges(sparse) if left.any else None
+    return total, HostUpdate(sparse) if left.any else None
 
 
-def _by_group(changes: Changes) -> dict[int, Change]:
+def _by_group(changes: ModelUpdate) -> dict[int, SparseUpdate]:
     """Return the changes on top of a keyframe, which is in host memory, and so are they."""
-    return {change.group.number: change for change in changes.groups} if isinstance(changes, HostChanges) else {}
+    return {change.group.number: change for change in changes.groups} if isinstance(changes, HostUpdate) else {}
 
 
 class _Budget:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels import Cells
-from pulse_registry.format.change import HostChanges
+from pulse_registry.format.sparse_update import HostUpdate
 from pulse_registry.weights.arrays import Weights, parts
 
 Written = tuple[npt.NDArray[np.int64], Cells]
@@ -16,7 +16,7 @@ Written = tuple[npt.NDArray[np.int64], Cells]
 
 
 def first_torn(
-    tied: Iterable[tuple[int, int]], changes: HostChanges, keyframe: Weights | None
+    tied: Iterable[tuple[int, int]], changes: HostUpdate, keyframe: Weights | None
 ) -> tuple[int, int] | None:
     """Return the first pair of tensors whose cells would differ, by number; None if there is none.
 
@@ -48,7 +48,7 @@ def _agree(one: Written, other: Written, under: tuple[Weights, int, int] | None)
     return np.array_equal(cells, others)
 
 
-def _by_tensor(numbers: set[int], changes: HostChanges) -> dict[int, Written]:
+def _by_tensor(numbers: set[int], changes: HostUpdate) -> dict[int, Written]:
     """Return what is written into some tensors; groups are in flat order, so that the indices increase."""
     found: dict[int, list[Written]] = {number: [] for number in numbers}
     for change in changes.groups:

@@ -311,7 +311,7 @@ class Publisher:
         if base is not None and base.version == latest.version:
             shadow.resume(latest.version, shadow.digest)
             return shadow
-        target = shadow.target()
+        target = shadow.destination()
         staged = stage_version(self._context, state, latest, target, base=base, timeline=Timeline()).cells
         self._shadow = None  # until all cells are written, there is nothing to go on from
         staged.store_into(self._context, target)

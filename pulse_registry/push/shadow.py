@@ -16,10 +16,10 @@ from typing import Protocol
 from pulse_kernels import Backend, Cells
 from pulse_registry.context import Context
 from pulse_registry.errors import Conflict
-from pulse_registry.format.change import Change, Changes, HostChanges
 from pulse_registry.format.patch import Coded, CoderChoice, code_change
+from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.process.parallel import ParallelMap, results
-from pulse_registry.pull.destination import HostTarget, Target
+from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -71,16 +71,16 @@ class Shadow(Protocol):
         """Take back ``version`` and all after it."""
         ...
 
-    def changes_of(self, version: int) -> Changes:
+    def changes_of(self, version: int) -> ModelUpdate:
         """Return what ``version``, which is on its way, changed of the one before."""
         ...
 
-    def target(self) -> Target:
+    def destination(self) -> Destination:
         """Return the cells as what a pull changes; nothing may be on its way, nor the shadow used until ``resume``."""
         ...
 
     def resume(self, version: int, digest: Digest) -> None:
-        """Stand for the version that ``target`` was brought to."""
+        """Stand for the version that ``destination`` was brought to."""
         ...
 
     def cells_at(self, version: int, group: Group) -> Cells:
@@ -117,7 +117,7 @@ class _Front:
     """How far one group has come: the changes of the pushes on their way, oldest first."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    changes: list[tuple[int, Change]] = field(default_factory=list)
+    changes: list[tuple[int, SparseUpdate]] = field(default_factory=list)
     torn: bool = False
 
 
@@ -143,12 +143,12 @@ class HostShadow:
         self._lock = threading.Lock()
         self._pending: list[tuple[int, Digest]] = []  # versions on their way, each with the digest before it
 
-    def target(self) -> HostTarget:
-        """Return the cells as what a pull changes; see ``Shadow.target``."""
-        return HostTarget(self._weights, self._backend, self._pool)
+    def destination(self) -> HostDestination:
+        """Return the cells as what a pull changes; see ``Shadow.destination``."""
+        return HostDestination(self._weights, self._backend, self._pool)
 
     def resume(self, version: int, digest: Digest) -> None:
-        """Stand for the version that ``target`` was brought to."""
+        """Stand for the version that ``destination`` was brought to."""
         self.version, self.digest = version, digest
 
     def advance(self, views: Mapping[str, View], coder: CoderChoice, timeline: Timeline) -> HostAdvance:
@@ -200,9 +200,9 @@ class HostShadow:
                 number, self.digest = self._pending.pop()
                 self.version = number - 1
 
-    def changes_of(self, version: int) -> HostChanges:
+    def changes_of(self, version: int) -> HostUpdate:
         """Return what ``version``, which is on its way, changed of the one before."""
-        return HostChanges(
+        return HostUpdate(
             tuple(change for front in self._fronts for number, change in front.changes if number == version)
         )
 
@@ -238,7 +238,7 @@ class HostShadow:
         with self._lock:
             return next((before for number, before in self._pending if number > version), self.digest)
 
-    def _later(self, front: _Front, version: int, group: Group) -> list[Change]:
+    def _later(self, front: _Front, version: int, group: Group) -> list[SparseUpdate]:
         if front.torn:
             raise Conflict(f"the diff of group {group.number} was cut off; its cells in version {version} are lost")
         return [change for number, change in front.changes if number > version]
@@ -249,10 +249,10 @@ class HostShadow:
                 while front.changes and front.changes[-1][0] >= version:
                     front.changes.pop()[1].undo(self._backend, self._weights)
 
-    def _code(self, version: int, change: Change, coder: CoderChoice, timeline: Timeline) -> Coded:
+    def _code(self, version: int, change: SparseUpdate, coder: CoderChoice, timeline: Timeline) -> Coded:
         return code_change(self._backend, change, coder, lambda: self.lent(version - 1, change.group), timeline)
 
-    def _take(self, views: Mapping[str, View], version: int, group: Group) -> Change | None:
+    def _take(self, views: Mapping[str, View], version: int, group: Group) -> SparseUpdate | None:
         front, tensors = self._fronts[group.number], self.geometry.layout.tensors
         live = [views[tensors[span.tensor].name].span(span.start, span.stop) for span in group.spans]
         with front.lock:
@@ -263,11 +263,11 @@ class HostShadow:
             front.torn = False
         return change
 
-    def _diff(self, live: list[Cells], group: Group) -> Change | None:
+    def _diff(self, live: list[Cells], group: Group) -> SparseUpdate | None:
         index, old, new, *sums = self._backend.advance_spans(live, self._weights.spans(group), group.start)
         if not len(index):
             return None
-        return Change(group, index, old, new, [(Digest(*sums[0]), Digest(*sums[1]))])
+        return SparseUpdate(group, index, old, new, [(Digest(*sums[0]), Digest(*sums[1]))])
 
 
 def first_shadow(
@@ -280,15 +280,15 @@ def first_shadow(
 ) -> Shadow:
     """Copy live tensors into a shadow that stands for ``version``, where ``placement`` says that they are worked on.
 
-    Its ``target`` may be brought to another version before it is used. ``place`` counts for tensors on a device.
+    Its ``destination`` may be brought to another version before it is used. ``place`` counts for tensors on a device.
     """
     device = placement(views)
     if device is None:
         return first_host_shadow(geometry, views, context.backend, context.pool, version)
     from pulse_registry.gpu.shadow import empty_device_shadow, first_device_shadow
 
-    def host(weights: Weights) -> HostTarget:
-        return HostTarget(weights, context.backend, context.pool)
+    def host(weights: Weights) -> HostDestination:
+        return HostDestination(weights, context.backend, context.pool)
 
     return first_device_shadow(empty_device_shadow(geometry, device, context.pool, host, place), views, version)
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from pulse_registry.context import Context
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.pull.destination import HostTarget, Target
+from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.device import DeviceName, Placement, on_host
@@ -45,7 +45,7 @@ def placement(name: DeviceName, tell: Callable[[str], None] | None = None) -> Pl
 
 def destination(
     context: Context, placement: Placement, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False
-) -> Target:
+) -> Destination:
     """Return a worker's tensors as what a pull changes, where they are.
 
     In host memory they may be tied otherwise than in the layout, and ``cast`` lets BF16 go into F32.
@@ -56,11 +56,11 @@ def destination(
     """
     device = placement(views)
     if device is None:
-        return HostTarget(Weights.into(geometry, views, cast=cast), context.backend, context.pool)
-    from pulse_registry.gpu.destination import DeviceTarget
+        return HostDestination(Weights.into(geometry, views, cast=cast), context.backend, context.pool)
+    from pulse_registry.gpu.destination import DeviceDestination
 
     check_layout(geometry.layout, views)
-    return DeviceTarget.into(geometry, views, device)
+    return DeviceDestination.into(geometry, views, device)
 
 
 def digest(
@@ -74,10 +74,10 @@ def digest(
     device = placement(views)
     if device is None:
         return Weights.of(geometry, views, cast=cast).digest(context.backend, context.map_)
-    from pulse_registry.gpu.destination import DeviceTarget
+    from pulse_registry.gpu.destination import DeviceDestination
 
     check_layout(geometry.layout, views)
-    return DeviceTarget.into(geometry, views, device).digest()
+    return DeviceDestination.into(geometry, views, device).digest()
 
 
 def _auto(tell: Callable[[str], None] | None) -> Placement:

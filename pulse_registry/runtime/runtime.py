@@ -33,7 +33,7 @@ from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
 from pulse_registry.pull.prefetch import Prefetch
-from pulse_registry.pull.replica import HeldVersions
+from pulse_registry.pull.replica import Replicas
 from pulse_registry.push.options import PublishOptions, check_options
 from pulse_registry.push.publisher import Publisher
 from pulse_registry.results import PushResult
@@ -144,7 +144,7 @@ class Workings:
             guard = PinGuard(trust, store.url, run, seen, events=self._events, clock=self._around.clock)
         parallel = None if self._gateway is not None else self._around.threads  # a service gives records by the page
         self._reader = LogReader(self._store, run, guard, parallel, events=self._events)
-        self._held = HeldVersions()
+        self._replicas = Replicas()
         self._lock = threading.Lock()
         self._pool: Executor | None = None
         self._fetchers: Executor | None = None

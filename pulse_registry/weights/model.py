@@ -138,7 +138,7 @@ def read_model(model: Model) -> dict[str, View]:
     return views
 
 
-def read_target(model: Model) -> dict[str, View]:
+def read_destination(model: Model) -> dict[str, View]:
     """Return the views of a model that is to be written into: ``read_model``, and a look at whose memory they are.
 
     Of a module, that is the memory of its parameters and buffers; of whatever else has a ``state_dict``, one that two

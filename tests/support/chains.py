@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Backend, CellType
 from pulse_kernels.reference.backend import order, unorder
-from pulse_registry.format.change import Change
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import DTYPE_ORDER, Layout, Tensor
@@ -86,6 +86,6 @@ def _changed(
     return cells.reshape(before.shape)
 
 
-def difference(backend: Backend, old: Weights, new: Weights) -> list[Change]:
+def difference(backend: Backend, old: Weights, new: Weights) -> list[SparseUpdate]:
     """Return what differs, group by group; groups that are equal too."""
-    return [Change(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in old.geometry.groups]
+    return [SparseUpdate(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in old.geometry.groups]

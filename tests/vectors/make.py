@@ -19,10 +19,10 @@ from pulse_kernels import CELL_TYPES, Cells, CoderName, Index, encode_group, get
 from pulse_kernels.format.exponents import encode_cells, exponent_loops
 from pulse_kernels.format.frequencies import frequencies, levels_of, store_table
 from pulse_kernels.format.gap_tables import geometric_table, geometric_tables
-from pulse_registry.format.change import Change
 from pulse_registry.format.keyframe import index_document, pulse_metadata, shards_of
 from pulse_registry.format.patch import encode_patch
 from pulse_registry.format.pieces import Pieces
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.signing import SigningKey
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
@@ -302,7 +302,9 @@ def patches() -> Document:
     new["steps"][1] = 2**62
     geometry = Geometry(layout_of(read_model(old), "keep"))
     before, after = (_weights(geometry, model) for model in (old, new))
-    changes = [Change(group, *REFERENCE.diff(after.copy_of(group), before.copy_of(group))) for group in geometry.groups]
+    changes = [
+        SparseUpdate(group, *REFERENCE.diff(after.copy_of(group), before.copy_of(group))) for group in geometry.groups
+    ]
     made = []
     for coder in ("gap", "class"):
         file = encode_patch(

@@ -12,7 +12,7 @@ from typing import Any
 
 from pulse_kernels import get_backend
 from pulse_registry.errors import PulseError
-from pulse_registry.pull.destination import HostTarget, Source
+from pulse_registry.pull.destination import HostDestination, Source
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.pull.route import Leg
@@ -168,7 +168,7 @@ class Simulation:
         geometry = self._geometry(policy)
         named = PatchRef(**ref)
         [patch] = begin_patches(self._raw, geometry, [named], map)
-        target = HostTarget(Weights.into(geometry, read_model(policy.tensors)), get_backend("numba"), Inline())
+        target = HostDestination(Weights.into(geometry, read_model(policy.tensors)), get_backend("numba"), Inline())
         source = Source(Leg("patch", named.base, named.target, named), patch)
         changes, _ = target.join([source], Inline(), Timeline())
         target.apply(changes)

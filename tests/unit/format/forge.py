@@ -12,8 +12,8 @@ import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import Backend, get_backend
-from pulse_registry.format.change import Change
 from pulse_registry.format.patch import CoderChoice, PatchFile, encode_patch
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
@@ -37,9 +37,11 @@ class States:
         model = {name: array.copy() for name, array in getattr(self, which).items()}
         return Weights.into(self.geometry, read_model(model))
 
-    def changes(self, backend: Backend | None = None) -> list[Change]:
+    def changes(self, backend: Backend | None = None) -> list[SparseUpdate]:
         backend, old, new = backend or get_backend("numba"), self.weights("old"), self.weights("new")
-        return [Change(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in self.geometry.groups]
+        return [
+            SparseUpdate(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in self.geometry.groups
+        ]
 
     def encode(self, coder: CoderChoice = "gap", backend: Backend | None = None, **options: Any) -> PatchFile:
         backend, old = backend or get_backend("numba"), self.weights("old")

@@ -18,8 +18,8 @@ from safetensors import safe_open
 from pulse_kernels import get_backend
 from pulse_registry.errors import BaseMismatch, CorruptObject
 from pulse_registry.format import patch as patch_module
-from pulse_registry.format.change import Change
 from pulse_registry.format.patch import CoderChoice, Patch, PatchFile, encode_patch
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
@@ -168,14 +168,14 @@ def test_the_coder_of_a_patch_is_class_where_any_group_is(states: States, monkey
     assert joined(states.encode("auto")) == joined(states.encode("gap"))
 
 
-def exponents_apart() -> tuple[Geometry, Change, np.ndarray]:
+def exponents_apart() -> tuple[Geometry, SparseUpdate, np.ndarray]:
     """Return a group in which half of the cells of one exponent of sixteen change, and one cell of each other."""
     cells = (np.arange(1 << 16) % 16 * 0x80 + 0x3000).astype(np.uint16)
     geometry = geometry_of({"w": cells.view(ml_dtypes.bfloat16)}, group_bytes=2 << 16)
     chosen = (cells == 0x3000) & (np.random.default_rng(0).random(len(cells)) < 0.5)
     chosen[:16] = True
     index = np.flatnonzero(chosen).astype(np.uint32)
-    return geometry, Change(geometry.groups[0], index, cells[index], cells[index] + np.uint16(1)), cells
+    return geometry, SparseUpdate(geometry.groups[0], index, cells[index], cells[index] + np.uint16(1)), cells
 
 
 def test_auto_takes_the_smaller_of_both_where_class_may_pay(monkeypatch: pytest.MonkeyPatch):
@@ -198,7 +198,7 @@ def test_auto_takes_the_smaller_of_both_where_class_may_pay(monkeypatch: pytest.
     signs = np.random.default_rng(1).integers(0, 2, len(cells)).astype(np.uint16) << np.uint16(15)
     mixed, index = cells ^ signs, np.arange(1000, dtype=np.uint32)
     up = NUMBA.move(mixed[:1000], np.ones(1000, np.uint16), change.group.cell_type)
-    same = Change(change.group, index, mixed[:1000], up)
+    same = SparseUpdate(change.group, index, mixed[:1000], up)
     sizes = {
         coder: len(encode_patch(NUMBA, geometry, 0, 1, [same], coder=coder, base_cells=lambda g: [mixed]).groups[0])
         for coder in ("gap", "class", "auto")

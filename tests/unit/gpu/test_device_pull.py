@@ -104,7 +104,7 @@ def test_a_worker_on_the_device_goes_back_in_memory(device: str, store: MemorySt
     states = history(store, device, ["gap", "class"])
     with on_device(store, device) as registry:
         worker = at_version(registry, 0, states[0], device)
-        held = registry._held.of(read_model(worker))
+        held = registry._replicas.of(read_model(worker))
         registry._undo_share = 100.0
         registry.pull(1, into=worker)
         registry.pull(2, into=worker)

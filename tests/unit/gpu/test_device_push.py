@@ -13,7 +13,7 @@ from pulse_kernels import get_backend
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.gpu import shadow_storage
 from pulse_registry.gpu.shadow import DeviceShadow, empty_device_shadow, first_device_shadow
-from pulse_registry.pull.destination import HostTarget
+from pulse_registry.pull.destination import HostDestination
 from pulse_registry.store import MOST_WHOLE_BYTES, MemoryStore
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault
@@ -95,7 +95,11 @@ def test_the_shadow_gives_the_cells_of_a_version_while_a_later_one_is_on_its_way
 
         def shadow_of(version: int) -> DeviceShadow:
             empty = empty_device_shadow(
-                geometry, torch.device(device), pool, lambda weights: HostTarget(weights, get_backend(), pool), place
+                geometry,
+                torch.device(device),
+                pool,
+                lambda weights: HostDestination(weights, get_backend(), pool),
+                place,
             )
             return first_device_shadow(empty, read_model(model), version)
 

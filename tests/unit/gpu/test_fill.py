@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pulse_registry.gpu import stream
-from pulse_registry.gpu.destination import DeviceTarget
+from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 from tests.support.registries import small_groups
@@ -24,7 +24,7 @@ def test_groups_that_are_filled_are_waited_for_together(
     views = read_model(tensors)
     with small_groups(32):  # four groups of 16 cells, and one of 11
         geometry = Geometry(layout_of(views, "keep"))
-        target = DeviceTarget.into(geometry, views, torch.device(device))
+        target = DeviceDestination.into(geometry, views, torch.device(device))
         target.fill(lambda group: np.arange(group.start, group.start + group.cells, dtype=np.uint16), map)
     assert len(waited) == waits
     assert torch.cat([*tensors.values()]).view(torch.int16).tolist() == list(range(75))

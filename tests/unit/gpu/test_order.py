@@ -12,8 +12,8 @@ import torch
 
 from pulse_kernels.gpu.diff import diff
 from pulse_registry.gpu import destination as target_module
-from pulse_registry.gpu.changes import DeviceChanges
-from pulse_registry.gpu.destination import DeviceTarget
+from pulse_registry.gpu.destination import DeviceDestination
+from pulse_registry.gpu.sparse_update import DeviceUpdate
 from pulse_registry.gpu.stream import Lane
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
@@ -120,10 +120,10 @@ def test_tables_that_are_let_go_of_stay_until_the_side_stream_that_writes_by_the
     worker, new = ({"w": torch.zeros(40, dtype=torch.bfloat16) + value} for value in (0, 1))
     views, lane = read_model(worker), Lane(torch.device("cpu"))
     geometry = Geometry(layout_of(views, "keep"))
-    target = DeviceTarget.into(geometry, views, lane.device)
+    target = DeviceDestination.into(geometry, views, lane.device)
     with lane.work(after_caller=True):
         pairs = [(part.tiles.over([*new.values()]), part.tiles.over([*worker.values()])) for part in target._parts]
-        changes = DeviceChanges(tuple(diff(*pair) for pair in pairs), lane)
+        changes = DeviceUpdate(tuple(diff(*pair) for pair in pairs), lane)
     with gpu.on(gpu.stream("side")):
         target.apply(changes)
     del views, geometry, target, changes, pairs

@@ -12,8 +12,8 @@ import pytest
 
 from pulse_kernels import get_backend
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.format.change import Change
 from pulse_registry.format.patch import Patch, encode_patch
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.pull.fetch import FETCH_THREADS, begin_patches
 from pulse_registry.pull.group_stream import arriving, in_pool
@@ -39,7 +39,7 @@ class Stored:
         one = np.ones(1, np.uint16)
         for number in range(patches):
             changes = [
-                Change(group, np.array([number], np.uint32), one - one, one)
+                SparseUpdate(group, np.array([number], np.uint32), one - one, one)
                 for group in self.geometry.groups
                 if (group.number + number) % skipped
             ]

@@ -9,8 +9,8 @@ import pytest
 
 from pulse_kernels import get_backend
 from pulse_registry.errors import CorruptObject
-from pulse_registry.format.change import Change
 from pulse_registry.format.patch import Patch, PatchFile, encode_patch
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.group_stream import arriving
@@ -57,7 +57,7 @@ class Stored:
         for group in self.geometry.groups:
             cells = old["w"][group.start : group.start + group.cells]
             changes.append(
-                Change(group, index, cells[index], cells[index] + rng.integers(1, 9, len(index)).astype("u2"))
+                SparseUpdate(group, index, cells[index], cells[index] + rng.integers(1, 9, len(index)).astype("u2"))
             )
         self.file: PatchFile = encode_patch(REFERENCE, self.geometry, 3, 4, changes)
         self.changes = changes

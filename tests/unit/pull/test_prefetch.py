@@ -17,7 +17,7 @@ from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import RunState
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import News, Prefetch
-from pulse_registry.pull.replica import Held
+from pulse_registry.pull.replica import ReplicaState
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
 from pulse_registry.results import VersionName
@@ -369,7 +369,7 @@ class Turnstile:
 def test_of_two_threads_that_pull_into_one_model_one_waits_for_the_other(site: Site) -> None:
     site.worker.pull(into=site.into)
     turnstile = Turnstile()
-    site.worker._held.of(read_model(site.into)).pulling = cast(threading.RLock, turnstile)  # type: ignore[valid-type]
+    site.worker._replicas.of(read_model(site.into)).pulling = cast(threading.RLock, turnstile)  # type: ignore[valid-type]
     site.push()
     site.store.arrived.clear()
     site.store.gate.clear()
@@ -443,7 +443,7 @@ def test_a_try_that_failed_holds_no_memory_while_the_next_one_works() -> None:
         raise MemoryError
 
     newest = cast(RunState, SimpleNamespace(latest=SimpleNamespace(version=1)))
-    with Prefetch(stage, int, lambda state, sleep: newest, Held(), Events(), RUN):
+    with Prefetch(stage, int, lambda state, sleep: newest, ReplicaState(), Events(), RUN):
         assert tried_again.wait(WAIT)
     assert left[:2] == [0, 0]
 

@@ -13,8 +13,8 @@ import torch
 
 import pulse_registry
 from pulse_kernels import CELL_TYPES
-from pulse_registry.format.change import Change, HostChanges
-from pulse_registry.pull.replica import Held, HeldVersions, Step
+from pulse_registry.format.sparse_update import HostUpdate, SparseUpdate
+from pulse_registry.pull.replica import Replicas, ReplicaState, UndoStep
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.model import read_model
 
@@ -26,25 +26,25 @@ OVER: dict[str, Callable[[bytearray], Any]] = {
 by_framework = pytest.mark.parametrize("make", [np.zeros, torch.zeros], ids=["numpy", "torch"])
 
 
-def of(held: HeldVersions, model: Any) -> Held:
+def of(held: Replicas, model: Any) -> ReplicaState:
     return held.of(read_model(model))
 
 
-def step(base: int, target: int, cells: int) -> Step:
+def step(base: int, target: int, cells: int) -> UndoStep:
     group = Group(0, 0, 1000, CELL_TYPES["BF16"], ())
-    change = Change(group, np.zeros(cells, np.uint32), np.zeros(cells, np.uint16), np.zeros(cells, np.uint16))
-    return Step(base, target, HostChanges((change,)))
+    change = SparseUpdate(group, np.zeros(cells, np.uint32), np.zeros(cells, np.uint16), np.zeros(cells, np.uint16))
+    return UndoStep(base, target, HostUpdate((change,)))
 
 
 @by_framework
 def test_new_weights_hold_nothing_known(make: Callable[..., Any]):
-    held = of(HeldVersions(), {"w": make(4)})
+    held = of(Replicas(), {"w": make(4)})
     assert (held.version, held.undo, held.torn) == (None, [], None)
 
 
 @by_framework
 def test_the_same_memory_is_found_through_new_tensor_objects(make: Callable[..., Any]):
-    known, memory = HeldVersions(), make(12)
+    known, memory = Replicas(), make(12)
     of(known, {"v": memory[:6], "w": memory[6:]}).version = 3
     gc.collect()
     assert of(known, {"v": memory[:6], "w": memory[6:]}).version == 3
@@ -52,7 +52,7 @@ def test_the_same_memory_is_found_through_new_tensor_objects(make: Callable[...,
 
 
 def test_a_module_is_found_through_each_new_state_dict():
-    known, net = HeldVersions(), torch.nn.Linear(3, 4)
+    known, net = Replicas(), torch.nn.Linear(3, 4)
     of(known, net).version = 2
     assert of(known, net.state_dict()).version == 2
     assert of(known, {name: p.data.view(p.shape) for name, p in net.named_parameters()}).version == 2
@@ -60,7 +60,7 @@ def test_a_module_is_found_through_each_new_state_dict():
 
 @by_framework
 def test_other_memory_other_shapes_and_other_names_are_other_weights(make: Callable[..., Any]):
-    known, memory = HeldVersions(), make((4, 4))
+    known, memory = Replicas(), make((4, 4))
     of(known, {"w": memory}).version = 1
     for other in (make((4, 4)), memory.T, memory.reshape(16), memory[:2]):
         assert of(known, {"w": other}).version is None
@@ -70,14 +70,14 @@ def test_other_memory_other_shapes_and_other_names_are_other_weights(make: Calla
 
 @by_framework
 def test_names_that_swap_their_memory_are_other_weights(make: Callable[..., Any]):
-    known, a, b = HeldVersions(), make(4), make(4)
+    known, a, b = Replicas(), make(4), make(4)
     of(known, {"a": a, "b": b}).version = 1
     assert of(known, {"a": b, "b": a}).version is None
 
 
 @pytest.mark.parametrize("over", OVER.values(), ids=OVER)
 def test_memory_that_was_freed_and_handed_out_again_is_not_taken_for_the_old(over: Callable[[bytearray], Any]):
-    known, memory = HeldVersions(), bytearray(4000)
+    known, memory = Replicas(), bytearray(4000)
     tensor = over(memory)
     before = read_model({"w": tensor})["w"].identity
     of(known, {"w": tensor}).version = 7
@@ -92,7 +92,7 @@ def test_memory_that_was_freed_and_handed_out_again_is_not_taken_for_the_old(ove
 def test_one_tensor_of_several_that_is_new_at_its_old_address_makes_new_weights(
     over: Callable[[bytearray], Any], replaced: str
 ):
-    known, memory = HeldVersions(), {name: bytearray(4000) for name in "abc"}
+    known, memory = Replicas(), {name: bytearray(4000) for name in "abc"}
     model = {name: over(memory[name]) for name in "abc"}
     of(known, model).version = 7
     assert of(known, dict(model)).version == 7
@@ -103,10 +103,10 @@ def test_one_tensor_of_several_that_is_new_at_its_old_address_makes_new_weights(
 
 @by_framework
 def test_entries_of_dead_weights_are_let_go(make: Callable[..., Any]):
-    known = HeldVersions()
+    known = Replicas()
     for size in range(1, 40):
         of(known, {"w": make(size)})
-        assert len(known._held) <= 2
+        assert len(known._known) <= 2
 
 
 @by_framework
@@ -145,7 +145,7 @@ def test_nothing_keeps_a_pushed_model_alive():
 
 
 def test_the_oldest_steps_go_when_all_take_more_than_the_limit():
-    held, nbytes = Held(), step(0, 1, 10).nbytes
+    held, nbytes = ReplicaState(), step(0, 1, 10).nbytes
     assert nbytes == 10 * (4 + 2 + 2)
     for number in range(4):
         held.remember(step(number, number + 1, 10), limit=2 * nbytes)
@@ -155,13 +155,13 @@ def test_the_oldest_steps_go_when_all_take_more_than_the_limit():
 
 
 def test_to_forget_is_to_know_nothing():
-    held = Held(3, [step(2, 3, 1)], [])
+    held = ReplicaState(3, [step(2, 3, 1)], [])
     held.forget()
     assert (held.version, held.undo, held.torn) == (None, [], None)
 
 
 def test_a_full_pass_that_confirms_the_version_keeps_the_way_back():
-    held = Held(3, [step(2, 3, 1)])
+    held = ReplicaState(3, [step(2, 3, 1)])
     held.now_at(3)
     assert (held.version, len(held.undo)) == (3, 1)
     held.now_at(5)
@@ -169,6 +169,6 @@ def test_a_full_pass_that_confirms_the_version_keeps_the_way_back():
 
 
 def test_a_full_pass_over_torn_weights_forgets_what_was_torn():
-    held = Held(3, [step(2, 3, 1)], torn=step(3, 4, 1).changes)
+    held = ReplicaState(3, [step(2, 3, 1)], torn=step(3, 4, 1).changes)
     held.now_at(3)
     assert (held.version, held.undo, held.torn) == (3, [], None)

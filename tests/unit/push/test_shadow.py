@@ -75,7 +75,7 @@ def shadow_cells(shadow: HostShadow, version: int | None = None) -> list[int]:
     """Return all cells of the shadow, or those of a version."""
     groups = shadow.geometry.groups
     if version is None:
-        return [c for group in groups for c in shadow.target().weights.copy_of(group).tolist()]
+        return [c for group in groups for c in shadow.destination().weights.copy_of(group).tolist()]
     return [c for group in groups for c in shadow.cells_at(version, group).tolist()]
 
 
@@ -221,7 +221,7 @@ def test_any_order_of_advance_settle_and_revert_keeps_cells_and_digest_right(ste
             shadow.revert(back)
             del states[back:]
         assert (shadow.version, shadow_cells(shadow)) == (len(states) - 1, states[-1])
-        assert shadow.digest == shadow.target().weights.digest(numba(), map)
+        assert shadow.digest == shadow.destination().weights.digest(numba(), map)
         for version in range(settled, len(states)):
             assert shadow_cells(shadow, version) == states[version]
 

@@ -375,7 +375,7 @@ def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyfra
     with Registry(store, RUN, backend="reference") as worker:
         worker.verify(0, None)
         store.done = False
-        worker._held.of(read_model(holder)).now_at(1)
+        worker._replicas.of(read_model(holder)).now_at(1)
         result = worker.pull("latest", into=holder)
         assert store.done
         assert result.version == (6 if deletes else 5)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pulse_registry.errors import InvalidModel
-from pulse_registry.weights.model import NUMPY_NAMES, layout_of, numpy_dtype, read_model, read_target
+from pulse_registry.weights.model import NUMPY_NAMES, layout_of, numpy_dtype, read_destination, read_model
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout
 
 
@@ -273,7 +273,7 @@ def test_parameters_of_ones_own_kind_are_read_as_what_they_are():
         pass
 
     model = {"own": Own(torch.ones(3)), "buffer": torch.nn.Buffer(torch.ones(3)), "as": torch.ones(3).as_subclass(Own)}
-    assert {view.cells.view(np.float32).tolist() == [1, 1, 1] for view in read_target(model).values()} == {True}
+    assert {view.cells.view(np.float32).tolist() == [1, 1, 1] for view in read_destination(model).values()} == {True}
 
 
 @pytest.mark.parametrize("model", [None, 5, [np.zeros(3)], np.zeros(3), torch.zeros(3), "model"], ids=repr)
@@ -388,13 +388,13 @@ def test_copies_are_read_but_refused_where_they_would_be_written_into(case: str)
     model = COPIES[case]()
     assert read_model(model)
     with pytest.raises(InvalidModel, match=r"tensor '[\w.]+' is a copy .*Pass a mapping"):
-        read_target(model)
+        read_destination(model)
 
 
 @pytest.mark.parametrize("case", OWN)
 def test_what_is_written_into_a_models_own_memory_changes_the_model(case: str):
     model = OWN[case]()
-    for view in read_target(model).values():
+    for view in read_destination(model).values():
         view.cells[...] = 1
     for view in read_model(model).values():
         assert np.all(view.cells == 1), view.name

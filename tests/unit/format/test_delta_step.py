@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Backend, Cells, get_backend
-from pulse_registry.format.chain import Link, WrongBase, follow
-from pulse_registry.format.change import Change, Delta
+from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps
+from pulse_registry.format.sparse_update import Delta, SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Group, Span
 from pulse_registry.weights.digest import Digest
@@ -46,16 +46,16 @@ def weights_over(cells: Cells) -> Weights:
     return Weights(geometry_of({"w": cells}, group_bytes=cells.nbytes), [cells])
 
 
-def link(group: Group, old: Cells, new: Cells, needs_base: bool = False, seen: list[Any] | None = None) -> Link:
+def link(group: Group, old: Cells, new: Cells, needs_base: bool = False, seen: list[Any] | None = None) -> DeltaStep:
     """Return the link between two states; ``seen`` collects the base cells that its decoding is given."""
-    change = Change(group, *NUMBA.diff(new, old))
+    change = SparseUpdate(group, *NUMBA.diff(new, old))
 
     def decode(base: list[Cells] | None) -> Delta:
         if seen is not None:
             seen.append(None if base is None else np.concatenate(base).tolist())
         return change.delta(NUMBA)
 
-    return Link(decode, needs_base, *change.sums(NUMBA))
+    return DeltaStep(decode, needs_base, *change.sums(NUMBA))
 
 
 @pytest.mark.parametrize("dtype", DTYPE_ORDER)
@@ -68,7 +68,7 @@ def test_a_chain_is_the_change_from_its_first_state_to_its_last(
     steps = list(itertools.pairwise(cells))
     links = [link(group, old, new, need, seen) for (old, new), need in zip(steps, needs, strict=False)]
     base = cells[0].copy()
-    change = follow(NUMBA, group, weights_over(base), links)
+    change = join_steps(NUMBA, group, weights_over(base), links)
     index, old, new = NUMBA.diff(cells[-1], cells[0])
     assert (change.index.tolist(), change.old.tolist(), change.new.tolist()) == (
         index.tolist(),
@@ -93,9 +93,9 @@ def test_a_base_that_differs_at_a_cell_of_any_link_is_refused(
     touched = any(old[place] != new[place] for old, new in steps)
     if touched:
         with pytest.raises(WrongBase):
-            follow(backend, group, weights_over(other), links)
+            join_steps(backend, group, weights_over(other), links)
     else:
-        change = follow(backend, group, weights_over(other), links)
+        change = join_steps(backend, group, weights_over(other), links)
         assert place not in change.index.tolist()
 
 
@@ -105,10 +105,10 @@ def test_a_link_in_the_middle_from_another_state_is_refused(backend: Backend, ne
     group = group_of("BF16")
     a, b, c, d = cells_of("BF16", [[0] * SIZE, [1] * SIZE, [3] * SIZE, [1] * SIZE])
     right = [link(group, a, b), link(group, b, c, needs_base), link(group, c, d)]
-    assert len(follow(backend, group, weights_over(a.copy()), right).index) == SIZE
+    assert len(join_steps(backend, group, weights_over(a.copy()), right).index) == SIZE
     for wrong in ([right[0], right[2]], [right[1]], [right[0], right[1], right[1]], [right[2], right[0]]):
         with pytest.raises(WrongBase):
-            follow(backend, group, weights_over(a.copy()), wrong)
+            join_steps(backend, group, weights_over(a.copy()), wrong)
 
 
 @pytest.mark.parametrize("claim", ["before", "after"])
@@ -120,11 +120,11 @@ def test_a_sum_that_does_not_fit_is_refused_at_every_link(backend: Backend, clai
     links = [link(group, old, new, needs_base) for old, new in itertools.pairwise(states)]
     sums = {"before": links[number].before, "after": links[number].after}
     sums[claim] += Digest(0, 1)
-    links[number] = Link(links[number].decode, needs_base, sums["before"], sums["after"])
+    links[number] = DeltaStep(links[number].decode, needs_base, sums["before"], sums["after"])
     with pytest.raises(WrongBase):
-        follow(backend, group, weights_over(states[0].copy()), links)
+        join_steps(backend, group, weights_over(states[0].copy()), links)
     links[number] = link(group, states[number], states[number + 1], needs_base)
-    follow(backend, group, weights_over(states[0].copy()), links)
+    join_steps(backend, group, weights_over(states[0].copy()), links)
 
 
 def test_a_chain_that_comes_back_is_no_change(backend: Backend):
@@ -132,4 +132,4 @@ def test_a_chain_that_comes_back_is_no_change(backend: Backend):
     a, b = cells_of("BF16", [[0] * SIZE, [2, 1] * (SIZE // 2)])
     for needs_base in (False, True):
         links = [link(group, a, b, needs_base), link(group, b, a, needs_base)]
-        assert len(follow(backend, group, weights_over(a.copy()), links).index) == 0
+        assert len(join_steps(backend, group, weights_over(a.copy()), links).index) == 0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Cells, get_backend
-from pulse_registry.format.change import Change, Delta, join
+from pulse_registry.format.sparse_update import Delta, SparseUpdate, join
 from pulse_registry.weights.cell_space import Group, Span
 from pulse_schemas import DTYPE_ORDER, Dtype
 from tests.support.groups import geometry_of, weights_of
@@ -25,8 +25,8 @@ def group_of(dtype: Dtype) -> Group:
     return Group(3, 10**12, SIZE, CELL_TYPES[dtype], (Span(0, 0, SIZE),))
 
 
-def between(group: Group, old: Cells, new: Cells) -> Change:
-    return Change(group, *BACKEND.diff(new, old))
+def between(group: Group, old: Cells, new: Cells) -> SparseUpdate:
+    return SparseUpdate(group, *BACKEND.diff(new, old))
 
 
 @pytest.mark.parametrize("dtype", DTYPE_ORDER)

@@ -1,7 +1,7 @@
-"""Changes of cells: what a diff finds, what a patch says, and how the two become one another.
+"""Sparse updates of cells: what a diff finds, what a patch says, and how the two become one another.
 
-A *delta* is (index, distance): it needs no base, adds up along a chain, and negates. A *change* is (index, old, new):
-a delta met with the cells it starts from; storing ``new`` applies it, storing ``old`` undoes it, both idempotent.
+A *delta* is (index, distance): it needs no base, adds up along a chain, and negates. A *sparse update* is (index, old,
+new): a delta met with the cells it starts from; storing ``new`` applies it, storing ``old`` undoes it, both idempotent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SparseUpdate:
     """Old and new cells of one group at strictly increasing group-local indices; old and new differ everywhere."""
 
     group: Group
@@ -74,7 +74,7 @@ class Change:
         weights.scatter(backend, self.group, self.index, self.old)
 
 
-class Changes(Protocol):
+class ModelUpdate(Protocol):
     """What a pull changes of some weights, or took back of them: in the memory of their device, and without them."""
 
     @property
@@ -93,10 +93,10 @@ class Changes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HostChanges:
-    """Changes in host memory: one a changed group, in group order."""
+class HostUpdate:
+    """A model's update in host memory: one sparse update a changed group, in group order."""
 
-    groups: tuple[Change, ...] = ()
+    groups: tuple[SparseUpdate, ...] = ()
 
     @property
     def changed(self) -> int:

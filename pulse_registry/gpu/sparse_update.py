@@ -18,7 +18,7 @@ from pulse_registry.weights.digest import Digest
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceChanges:
+class DeviceUpdate:
     """What changes of each part of a layout; the weights themselves are not held.
 
     Attributes:

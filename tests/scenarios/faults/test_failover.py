@@ -11,10 +11,10 @@ from pulse_kernels import get_backend
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.errors import CorruptObject, Gone, NotFound
 from pulse_registry.events import Event, EventKind
-from pulse_registry.format.change import Change
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.format.keys import patch_key
 from pulse_registry.format.patch import encode_patch
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.pull import failover
 from pulse_registry.registry import Registry
@@ -71,7 +71,7 @@ class Bucket:
     def attach_patch(self, base: int, target: int) -> str:
         backend, old, new = get_backend("reference"), self.weights(base), self.weights(target)
         changes = [
-            Change(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in self.geometry.groups
+            SparseUpdate(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in self.geometry.groups
         ]
         file = encode_patch(backend, self.geometry, base, target, changes)
         key = patch_key(base, target, random_id())
@@ -103,7 +103,7 @@ class Bucket:
         registry = listening(self.store, events)
         into = garbage(model_at(0)) if have is None else model_at(have)
         if have is not None:
-            registry._held.of(read_model(into)).now_at(have)
+            registry._replicas.of(read_model(into)).now_at(have)
         return registry, into, events
 
 
@@ -283,7 +283,7 @@ def test_what_was_retired_meanwhile_is_no_event(bucket: Bucket) -> None:
 
     _, into, events = bucket.worker(4)
     with listening(Sweeping(bucket, merged, sweep), events) as registry:
-        registry._held.of(read_model(into)).now_at(4)
+        registry._replicas.of(read_model(into)).now_at(4)
         result = registry.pull(8, into=into)
     assert bits(into) == bits(model_at(8))
     assert (result.avoided, result.objects, events) == ((), 4, [])
@@ -302,7 +302,7 @@ def test_who_holds_a_version_that_is_swept_meanwhile_goes_by_a_keyframe(bucket: 
 
     _, into, events = bucket.worker(3)
     with listening(Sweeping(bucket, steps[-1], sweep), events) as registry:
-        registry._held.of(read_model(into)).now_at(3)
+        registry._replicas.of(read_model(into)).now_at(3)
         assert [leg.kind for leg in registry.route(3, 5).legs] == ["patch"] * 2
         with registry.stage(5, into=into) as staged:
             assert [leg.kind for leg in staged.route.legs] == ["keyframe", "patch"]
@@ -324,7 +324,7 @@ def test_a_version_that_is_swept_meanwhile_is_gone_but_its_name_goes_on_to_the_n
     def pull(version: int | str, store: Store) -> Model:
         _, into, events = bucket.worker(7)
         with listening(store, events) as registry:
-            registry._held.of(read_model(into)).now_at(7)
+            registry._replicas.of(read_model(into)).now_at(7)
             try:
                 registry.pull(version, into=into)
             finally:
@@ -370,7 +370,7 @@ def test_a_damaged_copy_is_dropped_and_the_object_avoided_only_if_it_is_damaged_
     cached = Cached(bucket.store, {f"{RUN}/{merged}": good[:-1] + bytes([good[-1] ^ 2])})
     _, into, events = bucket.worker(4)
     with listening(cached, events) as registry:
-        registry._held.of(read_model(into)).now_at(4)
+        registry._replicas.of(read_model(into)).now_at(4)
         context = registry._working()
         object.__setattr__(context, "copies", cached)
         result = registry.pull(8, into=into)

@@ -1,0 +1,91 @@
+"""Delta steps of one group, joined into one update: every step is checked at the cells as it finds them.
+
+A step moves cells by distances, so that a wrong base would go on unseen to a wrong end: the sums over the cells before
+and after each step are what tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pulse_kernels import Backend, Cells, Index
+from pulse_registry.format.sparse_update import Delta, SparseUpdate
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Group
+from pulse_registry.weights.digest import Digest
+
+
+class WrongBase(Exception):
+    """The cells are not those that a step starts from."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaStep:
+    """One delta of a chain, not decoded yet.
+
+    Attributes:
+        decode: returns its delta; gets the group's cells as they are before it, if ``needs_base``, else None.
+        needs_base: whether decoding does.
+        before, after: the sums of h over its cells, as committed.
+    """
+
+    decode: Callable[[list[Cells] | None], Delta]
+    needs_base: bool
+    before: Digest
+    after: Digest
+
+
+def join_steps(backend: Backend, group: Group, base: Weights, steps: Sequence[DeltaStep]) -> SparseUpdate:
+    """Return what all steps together change in ``base``, which is only read.
+
+    Takes O(changed) memory; a step after the first that needs its base takes a copy of the group's cells.
+
+    Raises:
+        WrongBase: a step does not fit the cells that it finds.
+    """
+    if any(step.needs_base for step in steps[1:]):
+        return _through_all_cells(backend, group, base, steps)
+    deltas = [step.decode(base.spans(group) if step.needs_base else None) for step in steps]
+    if len(steps) == 1:
+        index = deltas[0].index
+        old, new, *sums = base.step(backend, group, index, deltas[0].distance)
+        _check(steps[0], *sums)
+        return SparseUpdate(group, index, old, new, [(steps[0].before, steps[0].after)])
+    index = _union(backend, [delta.index for delta in deltas])
+    old = base.gather(backend, group, index)
+    cells = old.copy()
+    for step, delta in zip(steps, deltas, strict=True):
+        _advance(backend, group, step, delta, cells, backend.locate(index, delta.index))
+    kept = old != cells
+    return SparseUpdate(group, index[kept], old[kept], cells[kept])
+
+
+def _through_all_cells(backend: Backend, group: Group, base: Weights, steps: Sequence[DeltaStep]) -> SparseUpdate:
+    cells = base.copy_of(group)
+    for step in steps:
+        delta = step.decode([cells] if step.needs_base else None)
+        _, moved, *sums = backend.step(cells, delta.index, delta.distance, group.cell_type, group.start)
+        _check(step, *(Digest(*lanes) for lanes in sums))
+        backend.scatter(cells, delta.index, moved)
+    return SparseUpdate(group, *backend.diff(cells, base.copy_of(group)))
+
+
+def _advance(backend: Backend, group: Group, step: DeltaStep, delta: Delta, cells: Cells, places: Index) -> None:
+    found = backend.gather(cells, places)
+    moved = backend.move(found, delta.distance, group.cell_type)
+    _check(step, *(Digest(*backend.digest_sparse(delta.index, values, group.start)) for values in (found, moved)))
+    backend.scatter(cells, places, moved)
+
+
+def _check(step: DeltaStep, before: Digest, after: Digest) -> None:
+    if (before, after) != (step.before, step.after):
+        raise WrongBase
+
+
+def _union(backend: Backend, lists: list[Index]) -> Index:
+    # Pairwise, so that k lists cost O(total log k).
+    while len(lists) > 1:
+        pairs = [backend.union(*pair) for pair in zip(lists[::2], lists[1::2], strict=False)]
+        lists = pairs + lists[len(lists) // 2 * 2 :]
+    return lists[0]
