@@ -132,7 +132,7 @@ def measure_pull(bucket: S3Bucket, model: Model, repeats: int) -> list[Row]:
         into = {name: np.empty_like(tensor) for name, tensor in model.items()}
         ways = [
             Way("the library, new tensors", True, registry.load),
-            Way("the library, into live tensors", True, lambda: registry.pull(into=into, fresh=True)),
+            Way("the library, into live tensors", True, lambda: registry.pull(into=into, replace=True)),
             *(Way(name, False, lambda get=get: [get(key) for key in keys]) for name, get in getters(bucket).items()),
         ]
         found = in_turn(ways, repeats)

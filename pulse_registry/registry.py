@@ -119,7 +119,7 @@ class Registry(Catalogue):
         version: VersionName = "latest",
         *,
         into: Model,
-        fresh: bool = False,
+        replace: bool = False,
         cast: bool = False,
         check: BaseCheck | None = None,
     ) -> Staged:
@@ -130,7 +130,7 @@ class Registry(Catalogue):
             into: the worker's weights, a module or a mapping of writable tensors, in host memory or on a GPU; they are
                 only read here, and may be serving. What a module's ``state_dict`` gives must be its own memory, and no
                 copy.
-            fresh: take ``into`` as holding nothing known.
+            replace: take ``into`` as holding nothing known.
             cast: where the version is BF16 or F16, and ``into`` F32 in host memory, write each number as the same one
                 in F32. ``into`` then holds the version for as long as it holds these numbers.
             check: which cells must be those of the version that ``into`` is known to hold: ``"touched"``, those that
@@ -145,14 +145,14 @@ class Registry(Catalogue):
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
         timeline, views = Timeline(), read_destination(into)
-        return self._stage(version, views, self._replicas.of(views), fresh, cast, check, timeline)
+        return self._stage(version, views, self._replicas.of(views), replace, cast, check, timeline)
 
     def pull(
         self,
         version: VersionName = "latest",
         *,
         into: Model,
-        fresh: bool = False,
+        replace: bool = False,
         cast: bool = False,
         check: BaseCheck | None = None,
     ) -> PullResult:
@@ -165,7 +165,7 @@ class Registry(Catalogue):
         """
         timeline, views = Timeline(), read_destination(into)
         held = self._replicas.of(views)
-        with held.pulling, self._stage(version, views, held, fresh, cast, check, timeline) as staged:
+        with held.pulling, self._stage(version, views, held, replace, cast, check, timeline) as staged:
             return staged.apply()
 
     @overload
@@ -199,7 +199,7 @@ class Registry(Catalogue):
                 entry,
                 HostDestination(weights, context.backend, context.pool),
                 None,
-                fresh=True,
+                replace=True,
                 undo_limit=0,
                 timeline=timeline,
                 applied=self._applied,
@@ -274,7 +274,7 @@ class Registry(Catalogue):
                 entry,
                 HostDestination(weights, context.backend, context.pool),
                 None,
-                fresh=True,
+                replace=True,
                 undo_limit=0,
                 timeline=Timeline(),
             ) as staged:
@@ -374,7 +374,7 @@ class Registry(Catalogue):
         version: VersionName,
         views: Mapping[str, View],
         held: ReplicaState,
-        fresh: bool,
+        replace: bool,
         cast: bool,
         check: BaseCheck | None,
         timeline: Timeline,
@@ -390,7 +390,7 @@ class Registry(Catalogue):
                 entry,
                 destination(context, self._placement, geometry, views, cast=cast),
                 held,
-                fresh=fresh,
+                replace=replace,
                 undo_limit=int(self._undo_share * geometry.nbytes),
                 timeline=timeline,
                 applied=self._applied,

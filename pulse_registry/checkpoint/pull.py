@@ -51,7 +51,7 @@ def pull_checkpoint(
     folder: Path,
     version: int | str = "latest",
     *,
-    fresh: bool = False,
+    replace: bool = False,
     lock_seconds: float = 5.0,
     files: FileOperations | None = None,
 ) -> CheckpointPull:
@@ -62,7 +62,7 @@ def pull_checkpoint(
         folder: made if it is not there. It holds no model yet, or what an earlier pull left there; other files, as
             configurations and tokenizers, are left alone.
         version: a number, ``"latest"`` or a tag.
-        fresh: take the folder's shards as holding nothing known, and write all anew.
+        replace: take the folder's shards as holding nothing known, and write all anew.
         lock_seconds: how long to wait for another pull into the same folder.
         files: what writes; None: the file system.
 
@@ -77,7 +77,7 @@ def pull_checkpoint(
     """
     target = registry.version(version)
     with _typed(folder), CheckpointFolder(folder, files or FileOperations(), lock_seconds) as out:
-        held = _held(registry, out, fresh=fresh)
+        held = _held(registry, out, replace=replace)
         if held is not None and held.version == target.version:
             _check_held(registry, out, target)
             _tidy(out, spool=True)  # a pull that died between its last two steps has left it
@@ -98,7 +98,7 @@ def pull_checkpoint(
         return CheckpointPull(target.version, target.digest, *figures)
 
 
-def _held(registry: Registry, out: CheckpointFolder, *, fresh: bool) -> Version | None:
+def _held(registry: Registry, out: CheckpointFolder, *, replace: bool) -> Version | None:
     """Return the version that the folder says it holds, if that is to be built upon."""
     mark = out.mark
     if mark is None:
@@ -108,7 +108,7 @@ def _held(registry: Registry, out: CheckpointFolder, *, fresh: bool) -> Version 
             f"{out.path} holds version {mark.version} of run {mark.run!r}, not of {registry.run!r}; "
             "choose another folder"
         )
-    if fresh:
+    if replace:
         return None
     try:
         held = registry.version(mark.version)
@@ -119,7 +119,7 @@ def _held(registry: Registry, out: CheckpointFolder, *, fresh: bool) -> Version 
     if held is None or (held.digest, held.layout) != (mark.digest, mark.layout):
         raise InvalidArgument(
             f"{out.path} holds version {mark.version} of another run that is called {mark.run!r} too, not of the one "
-            f"in {registry.url}; choose another folder, or pull with fresh=True (--fresh) to replace it"
+            f"in {registry.url}; choose another folder, or pull with replace=True (--replace) to replace it"
         )
     return held
 
@@ -186,7 +186,7 @@ def _old_shards(out: CheckpointFolder, geometry: Geometry) -> list[Shard]:
 def _not_as_claimed(out: CheckpointFolder, version: int, why: str) -> BaseMismatch:
     return BaseMismatch(
         f"{out.path} does not hold version {version} as it says: {why}. "
-        "Pull with fresh=True (--fresh) to replace its files whole"
+        "Pull with replace=True (--replace) to replace its files whole"
     )
 
 

@@ -34,8 +34,8 @@ def pull(
     root: Root,
     run: Run,
     version: VersionOption = "latest",
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Replace the shards in DIR whole, whatever they hold.")
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the shards in DIR whole, whatever they hold.")
     ] = False,
     nonfinite: NonFiniteOption = NonFiniteAs.allow,
     token: Token = None,
@@ -65,7 +65,7 @@ def pull(
         nonfinite=nonfinite.value,
     ) as session:
         files = MeteredFiles(session.meter)
-        result = pull_checkpoint(session.registry, out, wanted, fresh=fresh, files=files)
+        result = pull_checkpoint(session.registry, out, wanted, replace=replace, files=files)
     if json_output:
         print_json(
             {

@@ -29,7 +29,7 @@ def stage_into(
     target: Destination,
     held: ReplicaState | None,
     *,
-    fresh: bool,
+    replace: bool,
     undo_limit: int,
     timeline: Timeline,
     applied: Callable[[PullResult], None] | None = None,
@@ -51,7 +51,7 @@ def stage_into(
     with held.lock:
         mend(target, held)
         holds, writes = held.version, held.writes
-        base = state.find(holds) if holds is not None and not fresh else None
+        base = state.find(holds) if holds is not None and not replace else None
         if base is not None and base.layout != entry.layout:
             base = None
         undo = list(reversed(held.undo)) if base is not None else []

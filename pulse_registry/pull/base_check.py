@@ -47,5 +47,5 @@ def check_all(target: Destination, base: VersionEntry) -> None:
         raise BaseMismatch(
             f"the weights are not version {base.version}: their state digest is {found.hex()}, {base.digest} was "
             "committed, so something else has changed them since they were pulled. Nothing was changed; pull into them "
-            "with fresh=True to replace them whole"
+            "with replace=True to replace them whole"
         )

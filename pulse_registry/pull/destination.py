@@ -164,7 +164,7 @@ def wrong_base(geometry: Geometry, group: Group, base: int | None) -> BaseMismat
     return BaseMismatch(
         f"the weights are not version {base}: cells of group {group.number} ({names}"
         f"{', ...' if len(group.spans) > 3 else ''}) differ from what the patches start from. Nothing was "
-        "changed; pull into them with fresh=True to replace them whole"
+        "changed; pull into them with replace=True to replace them whole"
     )
 
 

@@ -60,9 +60,9 @@ SIGNATURES = {
     "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.take_over": "(self, model: 'Model') -> 'Version | None'",
-    "Registry.pull": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False, "
+    "Registry.pull": "(self, version: 'VersionName' = 'latest', *, into: 'Model', replace: 'bool' = False, "
     "cast: 'bool' = False, check: 'BaseCheck | None' = None) -> 'PullResult'",
-    "Registry.stage": "(self, version: 'VersionName' = 'latest', *, into: 'Model', fresh: 'bool' = False, "
+    "Registry.stage": "(self, version: 'VersionName' = 'latest', *, into: 'Model', replace: 'bool' = False, "
     "cast: 'bool' = False, check: 'BaseCheck | None' = None) -> 'Staged'",
     "Registry.versions": "(self) -> 'list[Version]'",
     "Registry.version": "(self, version: 'VersionName | None' = None, *, step: 'int | None' = None) -> 'Version'",

@@ -251,11 +251,11 @@ def test_weights_that_were_changed_after_they_were_pulled(root: Path) -> None:
         into = model(9.0)
         registry.pull(0, into=into)
         into["layers.0.weight"][3, 2] = 7.0
-        with pytest.raises(BaseMismatch, match=r"not version 0.*'layers.0.weight'.*fresh=True"):
+        with pytest.raises(BaseMismatch, match=r"not version 0.*'layers.0.weight'.*replace=True"):
             registry.pull(1, into=into)
         with pytest.raises(BaseMismatch, match="not those of version 0"):
             registry.verify(0, into)
-        registry.pull(1, into=into, fresh=True)
+        registry.pull(1, into=into, replace=True)
         assert registry.verify(1, into).step == 20
 
 

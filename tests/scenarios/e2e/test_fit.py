@@ -106,10 +106,10 @@ def test_what_an_optimizer_changed_below_bf16_is_noticed_and_replaced_by_a_fresh
     assert into["w"].bfloat16().tolist() == [1.0] * 8, "in BF16 nothing is to be seen"
     with pytest.raises(BaseMismatch, match="not those of version 0"):
         registry.verify(0, into, cast=True)
-    with pytest.raises(BaseMismatch, match=r"'w'.*fresh=True"):
+    with pytest.raises(BaseMismatch, match=r"'w'.*replace=True"):
         registry.pull(1, into=into, cast=True)
     assert into["w"][3] == 1 + np.float32(1e-5)
-    registry.pull(1, into=into, cast=True, fresh=True)
+    registry.pull(1, into=into, cast=True, replace=True)
     assert registry.verify(1, into, cast=True).version == 1
 
 
@@ -155,7 +155,7 @@ def test_replicas_of_a_tied_tensor_are_all_written_and_all_checked(registry: Reg
         registry.verify(0, into)
     with pytest.raises(BaseMismatch, match="'embedding'"):
         registry.pull(1, into=into)
-    registry.pull(1, into=into, fresh=True)
+    registry.pull(1, into=into, replace=True)
     assert into["head"].tolist() == into["embedding"].tolist() == tied.tolist()
     assert registry.verify(1, into).version == 1
 

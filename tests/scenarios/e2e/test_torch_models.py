@@ -230,7 +230,7 @@ def test_several_runs_are_pushed_and_pulled_at_once(tmp_path: Path) -> None:
                     model.train_on(10 * number + step)
                     mine.push(step, model)
                     with pulse_registry.open(str(tmp_path), run=f"run-{number}") as reader:
-                        reader.pull("latest", into=into, fresh=True)
+                        reader.pull("latest", into=into, replace=True)
                     assert cells(into) == cells(model)
         except BaseException as error:  # noqa: BLE001 - told to the test, which raises it
             failures.append(error)

@@ -197,7 +197,7 @@ def test_weights_that_are_not_what_they_were_pulled_as_are_refused(wrong: str, t
         assert bits(worker) == was
         with pytest.raises(BaseMismatch, match="not those of version 1"):
             registry.verify(1, worker)
-        registry.pull(target, into=worker, fresh=True)
+        registry.pull(target, into=worker, replace=True)
         assert bits(worker) == bits(model_at(target))
 
 

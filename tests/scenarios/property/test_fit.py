@@ -74,7 +74,7 @@ def test_a_model_holds_what_its_memory_can_and_stays_as_it_was_where_it_can_not(
             registry.push(step, {name: memories[number] for name, number in zip(NAMES, trainer, strict=True)})
         own = {number: memory(forms[number]) for number in worker}
         into = {name: own[number] for name, number in zip(NAMES, worker, strict=True)}
-        for visit, fresh in visits:
+        for visit, replace in visits:
             version = visit % len(versions)
             wanted = {
                 name: (content(versions[version][number]).astype(np.uint32) << 16).tolist()
@@ -83,10 +83,10 @@ def test_a_model_holds_what_its_memory_can_and_stays_as_it_was_where_it_can_not(
             fits = all(wanted[one] == wanted[other] for one in NAMES for other in NAMES if into[one] is into[other])
             before = {name: cells_of(array) for name, array in into.items()}
             if fits:
-                registry.pull(version, into=into, cast=True, fresh=fresh)
+                registry.pull(version, into=into, cast=True, replace=replace)
                 assert {name: cells_of(array) for name, array in into.items()} == wanted
                 assert registry.verify(version, into, cast=True).version == version
             else:
                 with pytest.raises(LayoutMismatch, match=f"are one in the model, and differ in version {version}"):
-                    registry.pull(version, into=into, cast=True, fresh=fresh)
+                    registry.pull(version, into=into, cast=True, replace=replace)
                 assert {name: cells_of(array) for name, array in into.items()} == before

@@ -47,7 +47,7 @@ class Aftermath:
         for number in sorted(found):
             pushed = self._truth.state(number)
             weights = Weights(pushed.kind)
-            registry.pull(number, into=weights.tensors, fresh=True)
+            registry.pull(number, into=weights.tensors, replace=True)
             if weights.bits != pushed.bits:
                 self._world.fail(f"version {number} can't be restored")
 

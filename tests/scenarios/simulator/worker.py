@@ -82,7 +82,7 @@ class Worker:
             self._policy, self._held = Policy(kind), None
         name = "latest" if version is None else version
         try:
-            staged = registry.stage(name, into=self._policy.tensors, fresh=self._rng.random() < 0.02)
+            staged = registry.stage(name, into=self._policy.tensors, replace=self._rng.random() < 0.02)
         except Gone:
             if version is None or self._truth.versions[version].retired_at is None:
                 raise

@@ -190,7 +190,7 @@ def _look(plan: Plan, uploaded: list[str]) -> tuple[dict[str, int], list[str]]:
         model = empty_model()
         for version in registry.versions():
             try:
-                result = registry.pull(version.version, into=model, fresh=True)
+                result = registry.pull(version.version, into=model, replace=True)
             except PulseError as error:
                 wrong.append(f"version {version.version} can't be had: {error!r}")
                 continue

@@ -138,9 +138,9 @@ class Process:
                 if registry.state().latest is not None:
                     turn(self, registry, model, chance)
 
-    def _pull(self, registry: Registry, model: Model, version: int | str, *, fresh: bool = False) -> None:
+    def _pull(self, registry: Registry, model: Model, version: int | str, *, replace: bool = False) -> None:
         try:
-            result = registry.pull(version, into=model, fresh=fresh)  # type: ignore[call-overload]
+            result = registry.pull(version, into=model, replace=replace)  # type: ignore[call-overload]
         except Gone as error:
             if isinstance(version, int) and not self._inside(registry, version):
                 self.report.count("left retention during the pull")

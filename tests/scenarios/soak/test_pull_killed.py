@@ -55,7 +55,7 @@ PULLS = {
     "into a new folder": (None, 4, ()),
     "by patches": (1, 4, ()),
     "backwards": (4, 2, ()),
-    "anew over the same version": (3, 3, ("--fresh",)),
+    "anew over the same version": (3, 3, ("--replace",)),
 }
 
 
@@ -91,7 +91,7 @@ def test_a_pull_that_is_killed_at_any_step_leaves_the_old_or_the_new_version(
         if found is not None:
             assert held(out) == bits(run.states[found]), step
         seen.add(found)
-        # Without --fresh: what the folder says must also be what its files hold.
+        # Without --replace: what the folder says must also be what its files hold.
         answer = pulse("pull", "--out", out, "--version", end, "--json")
         assert answer.code == 0, (step, answer)
         assert held(out) == bits(run.states[end]), step

@@ -206,7 +206,7 @@ class Registries(RuleBasedStateMachine):
     @rule(
         who=st.integers(0, 1),
         where=st.integers(0, 1000),
-        how=st.sampled_from(["pull", "pull", "fresh", "stage"]),
+        how=st.sampled_from(["pull", "pull", "replace", "stage"]),
         fault=FAULTS,
     )
     def pull(self, who: int, where: int, how: str, fault: Trouble | None) -> None:
@@ -219,7 +219,7 @@ class Registries(RuleBasedStateMachine):
         if fault is not None:
             worker.outage.arm(fault[0], fault[1], lasting=fault[2])
         try:
-            staged = worker.registry.stage(version, into=worker.weights, fresh=how == "fresh")
+            staged = worker.registry.stage(version, into=worker.weights, replace=how == "replace")
         except StoreUnavailable:
             assert worker.outage.heal()
             assert bits(worker.weights) == was

@@ -41,7 +41,7 @@ def test_a_folder_with_a_model_of_others_is_refused(pulse: Pulse, run: Run, tmp_
 def test_an_index_of_others_is_refused(pulse: Pulse, run: Run, tmp_path: Path, index: bytes) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / INDEX_NAME).write_bytes(index)
-    assert pulse("pull", "--out", tmp_path / "out", "--fresh").code == 2
+    assert pulse("pull", "--out", tmp_path / "out", "--replace").code == 2
     assert (tmp_path / "out" / INDEX_NAME).read_bytes() == index
 
 
@@ -67,7 +67,7 @@ def test_a_folder_of_another_run_is_refused(pulse: Pulse, run: Run, tmp_path: Pa
         assert answer.code == 2
         assert "another" in answer.err
     assert held(out) == bits(run.states[4])
-    assert pulse("pull", "--out", out, *at, "--fresh").code == 0
+    assert pulse("pull", "--out", out, *at, "--replace").code == 0
     assert held(out) == bits(bf16_model(5))
 
 
@@ -101,7 +101,7 @@ def test_shards_that_are_not_what_the_folder_says_are_refused_unless_fresh(
         assert (answer.code, answer.json["error"]) == (5, "BaseMismatch")
         assert str(out) in answer.json["message"]
         assert version_of(out) == 2
-    assert pulse("pull", "--out", out, "--fresh").code == 0
+    assert pulse("pull", "--out", out, "--replace").code == 0
     assert held(out) == bits(run.states[4])
     assert surplus(out) == set()
 
@@ -169,7 +169,7 @@ def test_a_full_disk_leaves_the_folder_as_it_was(
     out = tmp_path / "out"
     assert pulse("pull", "--out", out, "--version", 1).code == 0
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    options = ("--fresh",) if operation == "create" else ()
+    options = ("--replace",) if operation == "create" else ()
     with monkeypatch.context() as patched:
         patched.setattr(pulse_registry.cli.pull, "MeteredFiles", lambda _: FullDisk(operation))
         answer = pulse("pull", "--out", out, *options, "--json")

@@ -77,7 +77,7 @@ def test_no_pull_writes_a_file_elsewhere(
         pull_checkpoint(registry, out, 1)
         files = Meddler(operation, when, lambda place: plant(mine, place))
         try:
-            pull_checkpoint(registry, out, 4, fresh=operation == "create", files=files)
+            pull_checkpoint(registry, out, 4, replace=operation == "create", files=files)
         except pulse_registry.PulseError:
             assert files.planted
         assert files.planted

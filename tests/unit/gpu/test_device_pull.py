@@ -75,7 +75,7 @@ def test_a_change_that_no_patch_touches_is_seen_on_the_device_if_all_cells_are_c
         untouched = worker["a.weight"].view(-1).view(torch.int16)[5:6]
         untouched ^= 1
         before = {key: tensor.clone() for key, tensor in worker.items()}
-        with pytest.raises(BaseMismatch, match=r"not version 0: .*fresh=True"):
+        with pytest.raises(BaseMismatch, match=r"not version 0: .*replace=True"):
             registry.pull(1, into=worker, check="all")
         assert holds(worker, before)
         untouched ^= 1
@@ -138,7 +138,7 @@ def test_weights_that_are_not_the_base_are_refused_before_any_change(
         with pytest.raises(BaseMismatch):
             registry.pull(1, into=worker)
         assert holds(worker, found)
-        registry.pull(1, into=worker, fresh=True)
+        registry.pull(1, into=worker, replace=True)
         assert holds(worker, states[1])
 
 

@@ -108,9 +108,9 @@ def test_a_chain_a_step_back_and_a_keyframe_follow_what_a_side_stream_wrote(
     registry, worker = opened(), blank(states[0], "cpu")
     registry._undo_share = 100.0
     registry.pull(0, into=worker)
-    for version, fresh in ((2, False), (3, False), (2, False), (3, True)):
-        staged = gpu.elsewhere(functools.partial(registry.stage, version, into=worker, fresh=fresh))
-        with gpu.on(gpu.stream(f"side {version} {fresh}")):
+    for version, replace in ((2, False), (3, False), (2, False), (3, True)):
+        staged = gpu.elsewhere(functools.partial(registry.stage, version, into=worker, replace=replace))
+        with gpu.on(gpu.stream(f"side {version} {replace}")):
             staged.apply()
         with gpu.unseen():
             assert holds(worker, states[version])

@@ -86,10 +86,10 @@ def test_if_all_cells_are_checked_it_is_seen_before_a_cell_changes(site: Callabl
     at.push()
     at.into["w"][500] ^= 1
     before = bits(at.into)
-    with pytest.raises(BaseMismatch, match=r"not version 0: .*fresh=True"):
+    with pytest.raises(BaseMismatch, match=r"not version 0: .*replace=True"):
         pull(at.worker, at.into)
     assert bits(at.into) == before
-    at.worker.pull(into=at.into, fresh=True, check="all")
+    at.worker.pull(into=at.into, replace=True, check="all")
     assert bits(at.into) == bits(at.model)
 
 
@@ -113,7 +113,7 @@ def test_every_third_pull_checks_all_cells(site: Callable[..., Site]) -> None:
     for _ in range(2):
         with pytest.raises(BaseMismatch):
             at.worker.pull(into=at.into)
-    at.worker.pull(into=at.into, fresh=True)
+    at.worker.pull(into=at.into, replace=True)
     assert bits(at.into) == bits(at.model)
     at.into["w"][500] ^= 1
     at.push()

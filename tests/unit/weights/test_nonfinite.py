@@ -191,7 +191,7 @@ def test_a_pull_of_a_keyframe_with_a_nan_is_refused_and_changes_nothing(held):
     weights["z"][0] = np.nan
     store, mine = pushed(weights), blank(weights)
     with opened(store, "refuse") as worker, pytest.raises(InvalidModel, match="version 0 is not finite: tensor 'z'"):
-        worker.load(0) if held == "nothing" else worker.pull(0, into=mine, fresh=held == "unknown weights")
+        worker.load(0) if held == "nothing" else worker.pull(0, into=mine, replace=held == "unknown weights")
     assert same(mine, blank(weights))
 
 
