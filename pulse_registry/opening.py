@@ -31,7 +31,7 @@ def open(
     run: str,
     token: str | None = None,
     allow_http: bool | None = None,
-    worker: str | None = None,
+    name: str | None = None,
     lease_seconds: float | None = 3600.0,
     create: bool = True,
     coder: Literal["auto", "gap", "class"] = "auto",
@@ -67,8 +67,9 @@ def open(
         token: for a service; None takes it from PULSE_TOKEN.
         allow_http: whether the token may go over ``http://`` to another machine, where others may read it; None takes
             it from PULSE_ALLOW_HTTP, or refuses.
-        worker: this worker's name: with it, a lease keeps the version that it holds, and what leads from there to the
-            newest, from being deleted; a service is also told, in the background, of each version that it applies.
+        name: of this worker or trainer. With it, a lease keeps the version that a worker holds, and what leads from
+            there to the newest, from being deleted; a service is also told, in the background, of each version that it
+            applies or pushes.
         lease_seconds: how long a lease is good after it was written, which is done when a third of that is over; None
             takes no lease. Without one, a worker that was away for longer than versions are kept takes a keyframe.
         create: whether the run may be new; False raises NotFound where it does not exist.
@@ -147,7 +148,7 @@ def open(
             backend=backend,
             threads=threads,
             ahead=True,
-            worker=worker,
+            name=name,
             lease_seconds=lease_seconds,
             owns_store=True,
             device=device,

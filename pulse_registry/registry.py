@@ -321,9 +321,9 @@ class Registry(Catalogue):
         """
         return self._compactor(self._working(), options or CompactOptions())
 
-    def report(self, worker: str, result: PullResult) -> None:
-        """Tell the service which version a worker serves, and how its last pull went; ``open(worker=...)`` does it
-        after each.
+    def report(self, name: str, result: PullResult) -> None:
+        """Tell the service which version a worker serves, and how its last pull went; ``open(name=...)`` does it after
+        each.
 
         Raises:
             InvalidArgument: the worker's name is not valid; or there is no service: a bucket takes no reports.
@@ -332,7 +332,7 @@ class Registry(Catalogue):
         self._check_process()
         if not isinstance(self._gateway, TakesReports):
             raise InvalidArgument(f"{self.url} is no service, and a bucket takes no reports; open https://...")
-        self._gateway.report(self.run, worker, report_of(result))
+        self._gateway.report(self.run, name, report_of(result))
 
     def warm_up(self, model: Model | None = None) -> None:
         """Compile the kernels, or load them from their cache on disk, so that no push or pull waits for it.

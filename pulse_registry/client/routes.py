@@ -96,6 +96,7 @@ def checked_worker(name: str) -> str:
     """
     if not _WORKER.fullmatch(name):
         raise InvalidArgument(
-            f"{name!r} is no worker's name: 1 to 128 letters, digits, '.', '_', ':', '-', the first a letter or digit"
+            f"{name!r} is no name of a worker or a trainer: 1 to 128 letters, digits, '.', '_', ':', '-', "
+            "the first a letter or digit"
         )
     return name

@@ -86,7 +86,7 @@ def _answer_one(wires: Wires, name: str, version: int, model: Any) -> None:
 
 def _open(wires: Wires, name: str) -> Registry:
     """Open the run; a service is told which version this worker holds, and its page shows it."""
-    return pulse_registry.open(wires.settings.root, run=wires.settings.run, worker=name)
+    return pulse_registry.open(wires.settings.root, run=wires.settings.run, name=name)
 
 
 def _model_of(wires: Wires, registry: Registry) -> Any:

@@ -64,7 +64,7 @@ class Workings:
         ahead: bool = False,
         spool: Path | None = None,
         undo_share: float = 0.05,
-        worker: str | None = None,
+        name: str | None = None,
         lease_seconds: float | None = 3600.0,
         owns_store: bool = False,
         device: DeviceName | Placement = "auto",
@@ -90,7 +90,7 @@ class Workings:
             spool: folder for keyframes on their way, where a pull after one that died finds what it had fetched; None
                 for memory, or a temporary folder.
             undo_share: what a worker keeps to go back in memory, at most, as a share of the weights' bytes.
-            worker: its name, in reports to a service: of a worker's pulls, or of a trainer's pushes; and in its lease.
+            name: of the worker or trainer: in reports to a service of its pulls or pushes, and in its lease.
             lease_seconds: how long a worker's lease is good after it was written; None: it takes none.
             owns_store: close the store's connections with the registry.
             device: where models are worked on, by name or by a rule.
@@ -113,7 +113,7 @@ class Workings:
         self._nonfinite: NonFinite = nonfinite
         self._check_every = pulls_a_check(check)
         self.run = run
-        self._worker = worker
+        self._name = name
         self.url = store.url
         self._around = surroundings or Surroundings()
         link = Link(object_cost)
@@ -122,8 +122,8 @@ class Workings:
         self._store: Store = PrefixStore(self._around.retrying(timed), run)
         self._gateway = gateway_of(store)
         self._reporter: Reporter | None = None
-        if worker is not None and isinstance(self._gateway, TakesReports):
-            self._reporter = Reporter(self._gateway, run, checked_worker(worker))
+        if name is not None and isinstance(self._gateway, TakesReports):
+            self._reporter = Reporter(self._gateway, run, checked_worker(name))
             weakref.finalize(self, at_home(self._reporter.stop))
         self._lease: LeaseKeeper | None = None
         self._owned = store if owns_store and isinstance(store, HasConnections) else None
@@ -152,8 +152,8 @@ class Workings:
         self._publisher: Publisher | None = None
         self._background: Background | None = None
         self._reader_id = self._around.new_id()
-        if worker is not None and lease_seconds is not None:
-            reader = f"{checked_worker(worker)}-{self._reader_id[:8]}"
+        if name is not None and lease_seconds is not None:
+            reader = f"{checked_worker(name)}-{self._reader_id[:8]}"
             self._lease = LeaseKeeper(
                 ReaderLease(
                     self._store,
@@ -227,7 +227,7 @@ class Workings:
         seen = self._reader.seen
         version = None if seen is None or seen.latest is None else seen.latest.version
         said = [f"url={self.url.partition('?')[0]!r}", f"run={self.run!r}"]
-        said += [] if self._worker is None else [f"worker={self._worker!r}"]
+        said += [] if self._name is None else [f"name={self._name!r}"]
         said += [f"newest={version}", "closed" if self._closed else "open"]
         return f"<{type(self).__name__} {' '.join(said)}>"
 

@@ -171,11 +171,11 @@ def recorded() -> dict[Role, set[Request]]:
     stores = {role: RecordingStore(inner) for role in ROLES}
     with Registry(stores["trainer"], "math") as trainer:
         push(trainer, 70)
-    with Registry(stores["reader"], "math", worker="w") as reader:
+    with Registry(stores["reader"], "math", name="w") as reader:
         reader.pull("latest", into=weights())
         reader.pull(3, into=weights())
         reader.request_direct(3, 69)
-    with serving(stores["service"]) as url, pulse_registry.open(url, run="chat", worker="w") as registry:
+    with serving(stores["service"]) as url, pulse_registry.open(url, run="chat", name="w") as registry:
         push(registry, 70)
         registry.pull("latest", into=weights())
         registry.request_direct(3, 69)

@@ -36,7 +36,7 @@ def test_a_script_that_opens_and_ends_loads_no_kernel_and_starts_no_thread(tmp_p
 import atexit, sys, threading
 import pulse_registry
 atexit.register(lambda: print("numba" in sys.modules))
-registry = pulse_registry.open(sys.argv[1], run="run", worker="host-1")
+registry = pulse_registry.open(sys.argv[1], run="run", name="host-1")
 registry.versions()
 print(threading.active_count())
 """
@@ -176,9 +176,9 @@ def test_a_registry_made_of_a_store_tells_at_its_first_push(
 
 
 def test_a_registry_says_what_it_is_without_asking_the_store(tmp_path: Path):
-    options = {"dtype": "keep", "backend": "reference", "worker": "host-3"}
+    options = {"dtype": "keep", "backend": "reference", "name": "host-3"}
     with pulse_registry.open(str(tmp_path), run="math", **options) as registry:
-        assert repr(registry) == f"<Registry url={registry.url!r} run='math' worker='host-3' newest=None open>"
+        assert repr(registry) == f"<Registry url={registry.url!r} run='math' name='host-3' newest=None open>"
         registry.push(0, {"w": numpy.zeros(4, numpy.float32)})
         shutil.rmtree(tmp_path / "math")
         assert "newest=0 open" in repr(registry)

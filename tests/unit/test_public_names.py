@@ -46,7 +46,7 @@ NAMES = [
     "open",
 ]
 SIGNATURES = {
-    "open": "(url: 'str', *, run: 'str', token: 'str | None' = None, allow_http: 'bool | None' = None, worker: "
+    "open": "(url: 'str', *, run: 'str', token: 'str | None' = None, allow_http: 'bool | None' = None, name: "
     "'str | None' = None, lease_seconds: 'float | None' = 3600.0, create: 'bool' = True, coder: \"Literal['auto', "
     "'gap', 'class']\" = 'auto', dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = "
     "0.5, keyframe_every: 'int | None' = None, keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', backend: "

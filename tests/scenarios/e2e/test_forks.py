@@ -54,11 +54,11 @@ def script(code: str, root: Path) -> list[str]:
 
 def test_a_child_of_a_parent_that_pushed_and_pulled_opens_its_own_pulls_and_exits(tmp_path: Path):
     code = """
-parent = opened(worker="parent")
+parent = opened(name="parent")
 parent.push(0, weights())
 parent.pull(into=weights(1))
 def child():
-    with opened(worker="child") as own:
+    with opened(name="child") as own:
         into = weights(1)
         say("child", own.pull(into=into).version, np.array_equal(into["w"], weights()["w"]))
         say("child", own.push(1, stepped()).version)
@@ -115,7 +115,7 @@ begun.set()
 
 def test_a_parents_registry_says_in_the_child_whose_it_is(tmp_path: Path):
     code = """
-parent = opened(worker="parent")
+parent = opened(name="parent")
 parent.push(0, weights())
 def child():
     calls = [
@@ -151,7 +151,7 @@ def test_to_close_a_parents_registry_in_the_child_does_nothing(tmp_path: Path):
     code = """
 import pathlib
 root = pathlib.Path(sys.argv[1])
-parent = opened(worker="parent")
+parent = opened(name="parent")
 parent.push(0, weights())
 parent.pull(into=weights(1))
 leases = lambda: sorted(path.name for path in root.glob("run/leases/*") if not path.name.startswith("."))
@@ -201,7 +201,7 @@ if __name__ == "__main__":
     import multiprocessing
     sys.path.insert(0, sys.argv[1])
     from traveller import work
-    with opened(worker="host-1") as registry:
+    with opened(name="host-1") as registry:
         registry.push(0, {"w": np.full((4, 4), 0.5, np.float32)})
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             say(*pool.apply(work, (registry,)))

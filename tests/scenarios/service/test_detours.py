@@ -43,7 +43,7 @@ def test_a_worker_goes_around_a_bad_object_and_the_service_hears_of_it(
         file_service.url,
         run=run,
         token=file_service.token,
-        worker="w",
+        name="w",
         backend="reference",
         object_cost=0,
         on_event=events.append,

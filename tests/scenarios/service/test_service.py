@@ -295,7 +295,7 @@ def test_a_worker_with_a_name_reports_what_it_applied(file_service: Service, run
         push_all(trainer, 3)
     weights = blank(policy(0))
     with pulse_registry.open(
-        file_service.url, run=run, token=file_service.token, worker="host-3:0", backend="reference"
+        file_service.url, run=run, token=file_service.token, name="host-3:0", backend="reference"
     ) as worker:
         worker.pull(0, into=weights)
         result = worker.pull(1, into=weights)
@@ -314,7 +314,7 @@ def test_a_trainer_that_resumes_is_no_worker_once_it_pushes(file_service: Servic
         push_all(trainer, 2)
     weights = blank(policy(0))
     with pulse_registry.open(
-        file_service.url, run=run, token=file_service.token, worker="trainer", backend="reference"
+        file_service.url, run=run, token=file_service.token, name="trainer", backend="reference"
     ) as trainer:
         trainer.pull(into=weights)
         await_worker(file_service, run, "trainer", 1)
@@ -329,7 +329,7 @@ def test_a_trainer_with_a_name_reports_its_pushes_and_is_no_worker(
     told: list[WorkerReport] = []
     monkeypatch.setattr(ServiceStore, "report", lambda _, run, worker, report: told.append(report))
     with pulse_registry.open(
-        file_service.url, run=run, token=file_service.token, worker="trainer", backend="reference"
+        file_service.url, run=run, token=file_service.token, name="trainer", backend="reference"
     ) as trainer:
         result = trainer.push(0, policy(0))
     (report,) = told
@@ -337,7 +337,7 @@ def test_a_trainer_with_a_name_reports_its_pushes_and_is_no_worker(
     assert [(phase.phase, phase.busy) for phase in report.timeline] == [(p.phase, p.busy) for p in result.timeline]
     monkeypatch.undo()
     with pulse_registry.open(
-        file_service.url, run=run, token=file_service.token, worker="trainer", backend="reference"
+        file_service.url, run=run, token=file_service.token, name="trainer", backend="reference"
     ) as trainer:
         trainer.push(1, policy(1))
     assert workers_of(file_service, run) == {}
@@ -353,12 +353,12 @@ def test_a_report_by_hand_says_what_is_wrong_with_it(file_service: Service, run:
         with pytest.raises(InvalidArgument, match="worker"):
             registry.report("../host", result)
     with (
-        Registry(open_store(file_service.root), run, backend="reference", worker="host-5") as bucket,
+        Registry(open_store(file_service.root), run, backend="reference", name="host-5") as bucket,
         pytest.raises(InvalidArgument, match="service"),
     ):
         bucket.report("host-5", result)
     with pytest.raises(InvalidArgument, match="worker"):
-        pulse_registry.open(file_service.url, run=run, worker="a b")
+        pulse_registry.open(file_service.url, run=run, name="a b")
 
 
 def test_a_report_that_does_not_go_through_fails_no_pull(
@@ -368,7 +368,7 @@ def test_a_report_that_does_not_go_through_fails_no_pull(
         push_all(trainer, 1)
     weights = blank(policy(0))
     store = ServiceStore(own_service.url, own_service.token)
-    with Registry(store, run, backend="reference", worker="host-6", owns_store=True) as worker:
+    with Registry(store, run, backend="reference", name="host-6", owns_store=True) as worker:
         staged = worker.stage("latest", into=weights)
         own_service.stop()
         assert staged.apply().version == 0

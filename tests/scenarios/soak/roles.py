@@ -66,7 +66,7 @@ class Process:
         self.ledger = Ledger(plan)
         self._around = plan.surroundings(role)
 
-    def open(self, *, worker: str | None = None, cache: bool = False) -> Registry:
+    def open(self, *, name: str | None = None, cache: bool = False) -> Registry:
         store = connect(self.plan.url)
         options = PublishOptions(dtype="keep", keyframe_every=25)
         folder = CacheFolder(self.plan.path("cache")) if cache else None
@@ -74,7 +74,7 @@ class Process:
             Stalling(store, self.plan) if self.role == "trainer" else store,
             RUN,
             options=options,
-            worker=worker,
+            name=name,
             lease_seconds=self.plan.lease_seconds,
             surroundings=self._around,
             on_event=self._told,
@@ -133,7 +133,7 @@ class Process:
         number = int(self.role.removeprefix("worker-"))
         turn, pause, cache = WAYS[number % len(WAYS)]
         chance, model = random.Random(number), empty_model()
-        with self.open(worker=self.role, cache=cache) as registry:
+        with self.open(name=self.role, cache=cache) as registry:
             for _ in until_stopped(self.plan, pause * chance.uniform(0.5, 1.5)):
                 if registry.state().latest is not None:
                     turn(self, registry, model, chance)

@@ -235,7 +235,7 @@ class Waiting(WrapperStore):
 def test_a_worker_with_a_name_has_a_lease_from_its_first_pull_until_it_is_closed():
     store = Waiting(DictStore())
     pushed(store, 3)
-    with Registry(store, RUN, backend="reference", worker="w", lease_seconds=100) as worker:
+    with Registry(store, RUN, backend="reference", name="w", lease_seconds=100) as worker:
         assert leases(store) == []
         worker.pull(1, into=weights())
         assert store.leased.wait(HANG_S)
@@ -244,7 +244,7 @@ def test_a_worker_with_a_name_has_a_lease_from_its_first_pull_until_it_is_closed
     assert leases(store) == []
 
 
-@pytest.mark.parametrize("options", [{}, {"worker": "w", "lease_seconds": None}])
+@pytest.mark.parametrize("options", [{}, {"name": "w", "lease_seconds": None}])
 def test_a_worker_without_a_name_or_that_wants_none_takes_no_lease(options):
     store = CountingStore(DictStore())
     pushed(store, 2)
@@ -262,7 +262,7 @@ def test_a_pull_does_not_fail_where_no_lease_can_be_written():
         told.append(event.kind)
         heard.set()
 
-    with Registry(store, RUN, backend="reference", worker="w", on_event=listen) as worker:
+    with Registry(store, RUN, backend="reference", name="w", on_event=listen) as worker:
         assert worker.pull("latest", into=weights()).version == 1
         assert heard.wait(HANG_S)
     assert told == [EventKind.LEASE_FAILED]
@@ -271,7 +271,7 @@ def test_a_pull_does_not_fail_where_no_lease_can_be_written():
 def test_a_registry_that_is_forgotten_renews_its_lease_no_more():
     store = Waiting(DictStore())
     pushed(store, 1)
-    worker = Registry(store, RUN, backend="reference", worker="w")
+    worker = Registry(store, RUN, backend="reference", name="w")
     worker.pull("latest", into=weights())
     assert store.leased.wait(HANG_S)
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "pulse-lease"]
@@ -289,7 +289,7 @@ def test_what_a_worker_holds_stays_and_it_goes_on_by_patches():
     policy = Policy(keep_last=1, keep_seconds=0, grace_seconds=0)
     with (
         Registry(store, RUN, backend="reference") as operator,
-        Registry(store, RUN, backend="reference", worker="w") as worker,
+        Registry(store, RUN, backend="reference", name="w") as worker,
     ):
         model = weights()
         worker.pull(2, into=model)
