@@ -33,7 +33,7 @@ from benchmarks.synthetic import synthetic_states
 from pulse_registry.cache import CacheFolder
 from pulse_registry.push.options import PublishOptions
 from pulse_registry.registry import Registry
-from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore, open_store, read_into
+from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore, open_store
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.tensors import new_tensors
@@ -82,7 +82,7 @@ class Counted(WrapperStore):
         return data
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
-        read_into(self._store, key, byte_range, buffer)
+        self._store.get_into(key, byte_range, buffer)
         self._count(key, byte_range[1] - byte_range[0])
 
     def _count(self, key: str, nbytes: int) -> None:

@@ -61,7 +61,7 @@ def _ours(bucket: S3Bucket, pool: ThreadPoolExecutor) -> Contender:
     store = stores.open_store(bucket.url())
 
     def get(key: str, into: memoryview) -> None:
-        list(pool.map(lambda part: stores.read_into(store, key, part, into[slice(*part)]), _pieces(into.nbytes)))
+        list(pool.map(lambda part: store.get_into(key, part, into[slice(*part)]), _pieces(into.nbytes)))
 
     def create(key: str, data: bytes) -> bool:
         try:

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from pulse_registry.cache.part import Part
 from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.process.scratch import Scratch
-from pulse_registry.store import Store, read_into
+from pulse_registry.store import Store
 
 
 class Download:
@@ -94,7 +94,7 @@ class Download:
         start, stop = self.part.span(number)
         if not (self.part.resumed and self.part.has(start, stop)):
             data = self._scratch.of(stop - start)
-            read_into(self._store, self.key, (start, stop), data)
+            self._store.get_into(self.key, (start, stop), data)
             self.part.write(number, data)
 
     def _end(self) -> None:

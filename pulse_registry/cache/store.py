@@ -10,8 +10,8 @@ from concurrent.futures import Executor
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.node import NodeCache
 from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.store import Buffer, ByteRange, Store, WrapperStore, read_into
-from pulse_registry.store.base import MOST_WHOLE_BYTES, check_buffer
+from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore
+from pulse_registry.store.checks import check_buffer
 from pulse_schemas import ObjectRef
 
 _EXPECTED = 1 << 17
@@ -76,10 +76,10 @@ class CachedStore(WrapperStore):
                 if len(data) == byte_range[1] - byte_range[0]:
                     return data
                 self._unreadable(key)
-        return super().get(key, byte_range, max_bytes=max_bytes)
+        return self._store.get(key, byte_range, max_bytes=max_bytes)
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
-        """Read a range into a buffer of its size: see ReadsInto.get_into."""
+        """Read a range into a buffer of its size: see Store.get_into."""
         view, at = check_buffer(key, byte_range, buffer), byte_range[0]
         descriptor = self._open(key, byte_range)
         if descriptor is not None:
@@ -96,12 +96,12 @@ class CachedStore(WrapperStore):
             if at == byte_range[1]:
                 return
             self._unreadable(key)
-        read_into(self._store, key, byte_range, buffer)
+        self._store.get_into(key, byte_range, buffer)
 
     def size(self, key: str) -> int:
         """Return the object's size in bytes: that of a copy which is there, else as the store says."""
         ref = self._expected.get(key)
-        return ref.size if ref is not None and self._folder.holds(ref) else super().size(key)
+        return ref.size if ref is not None and self._folder.holds(ref) else self._store.size(key)
 
     def close(self) -> None:
         """End the downloads under way; what has landed stays. Idempotent."""

@@ -11,17 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.quoting import printable
-from pulse_registry.store import (
-    MOST_WHOLE_BYTES,
-    Body,
-    Buffer,
-    ByteRange,
-    Store,
-    Stream,
-    WrapperStore,
-    body_size,
-    read_into,
-)
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, Store, Stream, WrapperStore, body_size
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -102,8 +92,8 @@ class MeteredStore(WrapperStore):
         return data
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
-        """Read a range into a buffer, and count its bytes: see ReadsInto.get_into."""
-        read_into(self._store, key, byte_range, buffer)
+        """Read a range into a buffer, and count its bytes: see Store.get_into."""
+        self._store.get_into(key, byte_range, buffer)
         self._meter.add(byte_range[1] - byte_range[0])
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:

@@ -14,7 +14,7 @@ from pulse_registry.cli.session import open_session, opened_store
 from pulse_registry.doctor.audit import audited_runs
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.signing import PinGuard, Trust, trust_of
-from pulse_registry.store import RetryStore, gateway_of
+from pulse_registry.store import RetryStore
 
 
 def verify(
@@ -59,7 +59,7 @@ def _verify_all(root: str, token: str | None, allow_http: bool, trust: Trust | N
         Meter("verify", quiet=json_output) as meter,
         opened_store(root, token, allow_http=allow_http) as store,
     ):
-        if gateway_of(store) is not None:
+        if store.gateway() is not None:
             raise InvalidArgument(f"{root} is a service, which lists no objects: go to the bucket")
         for run in audited_runs(RetryStore(store)):
 

@@ -15,7 +15,7 @@ import httpx
 
 from pulse_registry.client.transport import MOST_PROBLEM_BYTES, Pace, declared_length
 from pulse_registry.errors import CorruptObject, StoreUnavailable
-from pulse_registry.store.base import ByteRange
+from pulse_registry.store.checks import ByteRange
 
 _VALUE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]', re.DOTALL)
 _SHA256: Final = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]+):")

@@ -27,7 +27,7 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
 )
-from pulse_registry.store.base import ByteRange
+from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.s3.errors import THROTTLED
 from pulse_schemas.api import SignedRequest
 

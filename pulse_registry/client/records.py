@@ -13,7 +13,7 @@ from pulse_registry.client.api import ServiceApi
 from pulse_registry.client.routes import run_path
 from pulse_registry.errors import NotFound, UnsupportedFormat
 from pulse_registry.format.keys import record_key
-from pulse_registry.store.base import check_whole
+from pulse_registry.store.checks import check_whole
 from pulse_registry.store.wrappers.retry import Retries
 from pulse_schemas.api import LogPage
 

@@ -24,7 +24,10 @@ from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
 from pulse_registry.format import keys
 from pulse_registry.log.documents import most_bytes
 from pulse_registry.process.fork import at_home
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, body_views, check_buffer, check_range
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
+from pulse_registry.store.body import Body, Buffer, body_views
+from pulse_registry.store.checks import ByteRange, check_buffer, check_range
+from pulse_registry.store.gateway import Gateway
 from pulse_registry.store.wrappers.retry import Retries
 from pulse_schemas.api import SnapshotList, WorkerReport
 
@@ -32,7 +35,7 @@ _LISTED_BYTES: Final = 4 << 20
 """Of a list of snapshots' numbers: one in 64 of millions of records."""
 
 
-class ServiceStore:
+class ServiceStore(Store):
     """A Store and a Gateway: the runs of a service. Thread-safe.
 
     It holds logs, layouts, objects and leases of runs and nothing else, and deletes leases alone. An object, once
@@ -62,6 +65,7 @@ class ServiceStore:
         """
         patience = patience or Patience()
         self._api = ServiceApi(url, token, patience, allow_http=allow_http)
+        self.url = self._api.url
         self._bucket = Bucket(patience)
         self._links = Links(self._api)
         self._records = Records(self._api)
@@ -69,14 +73,6 @@ class ServiceStore:
         self._closed = threading.Event()
         # Whoever forgets to close it leaves no open connections behind.
         self._finalizer = weakref.finalize(self, at_home(partial(_close, self._api, self._bucket)))
-
-    @property
-    def url(self) -> str:
-        """The service's URL."""
-        return self._api.url
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
 
     def close(self) -> None:
         """Close the connections; the store can't be used any more. Idempotent."""
@@ -98,7 +94,7 @@ class ServiceStore:
         return data if byte_range is None else _cut(data, key, byte_range, len(data))
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
-        """Read a range of an object into a buffer of its size: see ReadsInto.get_into."""
+        """Read a range of an object into a buffer of its size: see Store.get_into."""
         place, view = self._place(key), check_buffer(key, byte_range, buffer)
         link = self._links.of(place.run, place.key) if place.kind == "object" and view.nbytes else None
         if link is None or link.own:
@@ -134,14 +130,6 @@ class ServiceStore:
             case _:
                 raise InvalidArgument(f"{key!r}: the service at {self.url} keeps this itself")
 
-    def exists(self, key: str) -> bool:
-        """Tell whether the object is there: see Store.exists."""
-        try:
-            self.size(key)
-        except NotFound:
-            return False
-        return True
-
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
         place = self._place(key)
@@ -175,6 +163,10 @@ class ServiceStore:
             self._api.ask("DELETE", place.path)
             return
         raise InvalidArgument(f"{key!r}: a service deletes nothing but leases for its clients; delete it in the bucket")
+
+    def gateway(self) -> Gateway:
+        """Return this service."""
+        return self
 
     # -- Gateway ---------------------------------------------------------------------------------------------------
 

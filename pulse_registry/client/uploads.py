@@ -17,7 +17,7 @@ from pulse_registry.client.presigned_urls import own_path
 from pulse_registry.client.routes import run_path
 from pulse_registry.client.transport import MOST_PROBLEM_BYTES, Pace
 from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, UnsupportedFormat
-from pulse_registry.store.base import Body, Stream, body_size, body_views
+from pulse_registry.store.body import Body, Stream, body_size, body_views
 from pulse_registry.store.wrappers.retry import Retries
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
 

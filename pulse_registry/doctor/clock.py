@@ -7,7 +7,7 @@ import httpx
 from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Evidence, Finding, ok, skipped, warn
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.store import Store, modified, presigner_of
+from pulse_registry.store import Store
 from pulse_registry.store.http_dates import http_date
 
 _KEY = "clock/object"
@@ -38,10 +38,10 @@ def clocks_agree(store: Store, context: Context) -> Finding:
 
 def _time_of(store: Store) -> float | None:
     """Return the time by what checks signatures, where there are any; else by what dates objects."""
-    signer = presigner_of(store)
+    signer = store.presigner()
     try:
         if signer is None:
-            return modified(store, _KEY).timestamp()
+            return store.modified(_KEY).timestamp()
         date = httpx.get(signer.presign(_KEY, 60), timeout=30.0).headers.get("Date", "")
     except (httpx.HTTPError, InvalidArgument):
         return None

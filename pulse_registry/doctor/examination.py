@@ -15,7 +15,7 @@ from pulse_registry.doctor.context import MOST_BYTES, Context, Plan
 from pulse_registry.doctor.finding import Finding, ok, unsafe, warn
 from pulse_registry.doctor.report import WRITABLE, Report
 from pulse_registry.errors import AccessDenied, PulseError
-from pulse_registry.store import PrefixStore, RetryStore, Store, gateway_of
+from pulse_registry.store import PrefixStore, RetryStore, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Examination:
         self._folder = f"{PREFIX}{name or secrets.token_hex(8)}"
         bare = PrefixStore(self._ledger, self._folder)
         self._store = RetryStore(bare, total_s=PATIENCE_S, sleep=pause)
-        self._writes = gateway_of(store) is None
+        self._writes = store.gateway() is None
         self._checks = checks if checks is not None else CHECKS if self._writes else SERVICE_CHECKS
         self._cleared = False
         self._context = Context(

@@ -13,7 +13,7 @@ from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Evidence, Finding, ok, skipped, warn
 from pulse_registry.doctor.race import content_of
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.store import SignedPut, Store, presigner_of
+from pulse_registry.store import SignedPut, Store
 
 _LIFE_S: Final = 60
 _SHORT_LIFE_S: Final = 2
@@ -24,7 +24,7 @@ _CANNOT: Final = "the store can't sign URLs: the service carries its objects its
 
 def signed_gets_are_bounded(store: Store, context: Context) -> Finding:
     """Read an object by a signed URL, whole and in part; then with a changed signature, and after its time."""
-    signer = presigner_of(store)
+    signer = store.presigner()
     if signer is None:
         return skipped(_CANNOT)
     store.put("signing/get", _BODY)
@@ -53,7 +53,7 @@ def signed_gets_are_bounded(store: Store, context: Context) -> Finding:
 
 def signed_puts_are_conditional(store: Store, context: Context) -> Finding:
     """Create an object by a signed PUT, then try it again, with other bytes, another length, and no condition."""
-    signer = presigner_of(store)
+    signer = store.presigner()
     if signer is None:
         return skipped(_CANNOT)
     digest = hashlib.sha256(_BODY).hexdigest()

@@ -25,7 +25,6 @@ from pulse_registry.log.gap import MOST_LISTED, beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.state import RunState, sealed_hash
 from pulse_registry.process.parallel import ParallelMap
-from pulse_registry.store.base import gateway_of
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import Countersignature, Fault, Head, Record, SchemaError, Snapshot, open_sealed, unseal_record
 
@@ -145,7 +144,7 @@ class LogReader:
         """
         with self._lock:
             seen = self._begin()
-            while gateway_of(self._store) is None:
+            while self._store.gateway() is None:
                 found = beyond(self._store, self._seq)
                 later, witness = found.record, f"record {found.record} is there"
                 if later is None:

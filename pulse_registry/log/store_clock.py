@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from pulse_registry.format import keys
-from pulse_registry.store import modified
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
@@ -40,4 +39,4 @@ class StoreClock:
             NotFound: there is no such object.
             InvalidArgument, AccessDenied, StoreUnavailable: as `now`.
         """
-        return modified(self._store, key)
+        return self._store.modified(key)

@@ -20,7 +20,7 @@ from pulse_registry.pull.destination import Destination
 from pulse_registry.pull.replica import UndoStep
 from pulse_registry.pull.route import Route, plan
 from pulse_registry.pull.stage import StagedCells, stage_cells
-from pulse_registry.store import Store, gateway_of
+from pulse_registry.store import Store
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import VersionEntry
@@ -177,7 +177,7 @@ def _culprit(route: Route, error: NotFound | CorruptObject) -> str | None:
 
 def _announce(store: Store, run: str, route: Route) -> None:
     """Let a service know at once what will be read."""
-    gateway = gateway_of(store)
+    gateway = store.gateway()
     if gateway is not None and route.objects:
         with suppress(NotFound, StoreUnavailable):  # then each read asks by itself, and says what is wrong with it
             gateway.expect(run, [ref.key for ref in route.refs])

@@ -22,7 +22,6 @@ from pulse_registry.process.parallel import Map
 from pulse_registry.process.scratch import Scratch
 from pulse_registry.pull.download import Landing, MemoryShard, ShardBytes, SpoolFile, remove_stale
 from pulse_registry.store import Store
-from pulse_registry.store.base import read_into
 from pulse_registry.store.verified_read import Data, about, checked
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
@@ -164,7 +163,7 @@ def _land_coded(store: Store, shard: CodedShard, landing: Landing, map_: Map, sc
 
         def read() -> memoryview:
             data = scratch.of(place[1] - place[0])
-            read_into(store, key, place, data)
+            store.get_into(key, place, data)
             return data
 
         data = checked(read, lambda data: shard.check(number, data))
@@ -180,7 +179,7 @@ def _read(store: Store, shard: ObjectRef, start: int, stop: int, landing: Landin
     room = landing.room(start, stop)
     if room is None:
         room = scratch.of(stop - start)
-    read_into(store, shard.key, (start, stop), room)
+    store.get_into(shard.key, (start, stop), room)
     return room
 
 

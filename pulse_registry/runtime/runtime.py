@@ -40,7 +40,7 @@ from pulse_registry.results import PushResult
 from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.runtime.placement import placement
 from pulse_registry.signing import PinGuard, Trust, state_folder
-from pulse_registry.store import PrefixStore, Store, gateway_of
+from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.wrappers.measured import Link, TimedStore
 from pulse_registry.weights.backend import backend_of, check_backend, what_compiles
 from pulse_registry.weights.device import DeviceName, Placement
@@ -120,7 +120,7 @@ class Workings:
         self._object_cost = link.object_cost
         timed = TimedStore(store, link, self._around.monotonic)
         self._store: Store = PrefixStore(self._around.retrying(timed), run)
-        self._gateway = gateway_of(store)
+        self._gateway = store.gateway()
         self._reporter: Reporter | None = None
         if name is not None and isinstance(self._gateway, TakesReports):
             self._reporter = Reporter(self._gateway, run, checked_worker(name))

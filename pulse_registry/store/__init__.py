@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from pulse_registry.store.base import (
-    MOST_WHOLE_BYTES,
-    Body,
-    Buffer,
-    ByteRange,
-    Dated,
-    Gateway,
-    Presigner,
-    ReadsInto,
-    SignedPut,
-    Store,
-    Stream,
-    UploadedPart,
-    Verb,
-    body_size,
-    body_views,
-    gateway_of,
-    modified,
-    presigner_of,
-    read_into,
-)
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store, Verb
+from pulse_registry.store.body import Body, Buffer, Stream, body_size, body_views
+from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.create import create
 from pulse_registry.store.file import FileStore
+from pulse_registry.store.gateway import Gateway
 from pulse_registry.store.keys import check_key, check_prefix
 from pulse_registry.store.memory import MemoryStore
 from pulse_registry.store.open import open_store
+from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
 from pulse_registry.store.s3.location import S3Place
 from pulse_registry.store.s3.store import S3Store
 from pulse_registry.store.streaming_body import Growing
@@ -40,14 +24,12 @@ __all__ = [
     "Body",
     "Buffer",
     "ByteRange",
-    "Dated",
     "FileStore",
     "Gateway",
     "Growing",
     "MemoryStore",
     "PrefixStore",
     "Presigner",
-    "ReadsInto",
     "RetryStore",
     "S3Place",
     "S3Store",
@@ -62,9 +44,5 @@ __all__ = [
     "check_key",
     "check_prefix",
     "create",
-    "gateway_of",
-    "modified",
     "open_store",
-    "presigner_of",
-    "read_into",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pulse_registry.errors import AlreadyExists
-from pulse_registry.store.base import Body, Store, body_size
+from pulse_registry.store.base import Store
+from pulse_registry.store.body import Body, body_size
 
 
 def create(store: Store, key: str, data: Body) -> None:

@@ -19,19 +19,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from pulse_registry.errors import AlreadyExists, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.store.base import (
-    MOST_WHOLE_BYTES,
-    Body,
-    Buffer,
+from pulse_registry.errors import InvalidArgument, StoreUnavailable
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
+from pulse_registry.store.body import Body, Buffer, body_views
+from pulse_registry.store.checks import (
     ByteRange,
-    body_views,
+    already_exists,
     check_buffer,
     check_range,
     check_whole,
+    too_short,
 )
 from pulse_registry.store.keys import MAX_KEY_BYTES, TEMP_PREFIX, check_key, check_prefix, key_problem
-from pulse_registry.store.os_errors import too_short, translated
+from pulse_registry.store.os_errors import translated
 from pulse_registry.store.root import Root, sync
 
 # What the system reads, or writes, of one buffer at a time: a little less than 2^31 bytes.
@@ -46,8 +46,8 @@ _LAST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
-class FileStore:
-    """A Store, and ReadsInto, in a folder. Any number of threads and processes may share it; over NFS too.
+class FileStore(Store):
+    """A Store in a folder. Any number of threads and processes may share it; over NFS too.
 
     The file system must have hard links: without them a create-if-absent raises StoreUnavailable, for there
     is no safe substitute. Once `put` has returned, the object survives a power loss; a deleted object may
@@ -71,53 +71,44 @@ class FileStore:
         path = os.path.abspath(given)
         if os.path.exists(path) and not os.path.isdir(path):
             raise InvalidArgument(f"{path} is not a folder: a file store needs one, or a path where it can make one")
-        self._url = Path(path).as_uri()
+        self.url = Path(path).as_uri()
         self._root = Root(path)
-
-    @property
-    def url(self) -> str:
-        """Where this store is, for messages."""
-        return self._url
-
-    def __repr__(self) -> str:
-        """Show the class and the URL."""
-        return f"{type(self).__name__}({self._url!r})"
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
         check_key(key)
         if byte_range is not None:
             check_range(key, byte_range)
-        with translated("get", key, self._url):
+        with translated("get", key, self.url):
             file, size = self._root.open_file(key)
             try:
                 if byte_range is None:
-                    check_whole(key, self._url, size, max_bytes)
+                    check_whole(key, self.url, size, max_bytes)
                 start, stop = byte_range or (0, size)
                 if stop > size:
-                    raise too_short(key, self._url, (start, stop), size)
+                    raise too_short(key, self.url, (start, stop), size)
                 data = _read(file, start, stop - start)
             finally:
                 os.close(file)
         if len(data) != stop - start:
-            raise too_short(key, self._url, (start, stop), start + len(data))
+            raise too_short(key, self.url, (start, stop), start + len(data))
         return data
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
-        """Read a range into a buffer: see ReadsInto.get_into."""
+        """Read a range into a buffer: see Store.get_into."""
         check_key(key)
         left, at = check_buffer(key, byte_range, buffer), byte_range[0]
-        with translated("get", key, self._url):
+        with translated("get", key, self.url):
             file, size = self._root.open_file(key)
             try:
                 if byte_range[1] > size:
-                    raise too_short(key, self._url, byte_range, size)
+                    raise too_short(key, self.url, byte_range, size)
                 while left.nbytes and (got := os.preadv(file, [left], at)):
                     left, at = left[got:], at + got
             finally:
                 os.close(file)
         if left.nbytes:
-            raise too_short(key, self._url, byte_range, at)
+            raise too_short(key, self.url, byte_range, at)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing; see Store.put."""
@@ -125,7 +116,7 @@ class FileStore:
         folder, _, name = key.rpartition("/")
         views = body_views(data)
         temp = f"{TEMP_PREFIX}{uuid.uuid4().hex}"
-        with translated("put", key, self._url):
+        with translated("put", key, self.url):
             inside, file = self._root.open_new(folder, temp)
             try:
                 _write_aside(inside, temp, file, views)
@@ -141,27 +132,19 @@ class FileStore:
             finally:
                 os.close(inside)
 
-    def exists(self, key: str) -> bool:
-        """Tell whether the object is there: see Store.exists."""
-        try:
-            self.size(key)
-        except NotFound:
-            return False
-        return True
-
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
         check_key(key)
-        with translated("size", key, self._url):
+        with translated("size", key, self.url):
             return self._root.stat(key).st_size
 
     def modified(self, key: str) -> datetime:
-        """Return when the object was last written, by the file system's clock: see Dated.modified.
+        """Return when the object was last written, by the file system's clock: see Store.modified.
 
         A file's time is whatever its owner says: one that no calendar has is told as the last that it has.
         """
         check_key(key)
-        with translated("size", key, self._url):
+        with translated("size", key, self.url):
             written = self._root.stat(key).st_mtime
         return datetime.fromtimestamp(min(max(written, _FIRST), _LAST), UTC)
 
@@ -179,7 +162,7 @@ class FileStore:
         """Remove an object if it is there: see Store.delete."""
         check_key(key)
         folder, _, name = key.rpartition("/")
-        with translated("delete", key, self._url), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        with translated("delete", key, self.url), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             inside = self._root.open_folder(folder)
             try:
                 os.unlink(name, dir_fd=inside)
@@ -214,7 +197,7 @@ class FileStore:
             StoreUnavailable: a folder can't be read or changed.
         """
         removed = 0
-        with translated("delete", TEMP_PREFIX, self._url):
+        with translated("delete", TEMP_PREFIX, self.url):
             for folder in self._folders(""):
                 for name, is_folder in self._root.scan(folder.removesuffix("/")):
                     if not is_folder and name.startswith(TEMP_PREFIX):
@@ -268,7 +251,7 @@ class FileStore:
             return  # all of it comes before
         last, more = "", True
         while more:
-            with translated("list", folder, self._url):
+            with translated("list", folder, self.url):
                 names, more = self._least(folder, prefix[len(folder) :], behind, last)
             for name in names:
                 yield folder + name
@@ -314,12 +297,12 @@ class FileStore:
                     raise IsADirectoryError(errno.EISDIR, "is a folder", key) from None
             # Its writer may not have synced yet; the caller goes on from an object that will stay.
             sync(inside)
-            raise AlreadyExists(f"object {key!r} is already in {self._url}") from None
+            raise already_exists(key, self.url) from None
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
             failure = StoreUnavailable(
-                f"could not put {key!r} in {self._url}: {error.strerror}; create-if-absent needs a "
+                f"could not put {key!r} in {self.url}: {error.strerror}; create-if-absent needs a "
                 "file system with hard links: keep the registry on another one"
             )
             failure.lasting = True

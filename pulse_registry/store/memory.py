@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
-from pulse_registry.errors import AlreadyExists
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, body_views, check_range, check_whole
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
+from pulse_registry.store.body import Body, body_views
+from pulse_registry.store.checks import ByteRange, already_exists, check_range, check_whole, not_found, too_short
 from pulse_registry.store.keys import check_key, check_prefix, key_problem
-from pulse_registry.store.os_errors import not_found, too_short, translated
+from pulse_registry.store.os_errors import translated
 
 # One for all instances, as their data is one; fsspec's own class takes no lock.
 _LOCK: Final = threading.RLock()
@@ -24,7 +25,7 @@ _LOCK: Final = threading.RLock()
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """A Store in memory, shared by all instances of this process with the same name."""
 
     def __init__(self, name: str) -> None:
@@ -39,16 +40,7 @@ class MemoryStore:
         check_key(name)
         self._files = MemoryFileSystem()
         self._folder = f"/{name}/"
-        self._url = f"memory://{name}"
-
-    @property
-    def url(self) -> str:
-        """Where this store is, for messages."""
-        return self._url
-
-    def __repr__(self) -> str:
-        """Show the class and the URL."""
-        return f"{type(self).__name__}({self._url!r})"
+        self.url = f"memory://{name}"
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
@@ -58,19 +50,19 @@ class MemoryStore:
         with _LOCK:
             file = self._file(key)
             if byte_range is None:
-                check_whole(key, self._url, file.size, max_bytes)
+                check_whole(key, self.url, file.size, max_bytes)
             start, stop = byte_range or (0, file.size)
             if stop > file.size:
-                raise too_short(key, self._url, (start, stop), file.size)
+                raise too_short(key, self.url, (start, stop), file.size)
             return bytes(file.getbuffer()[start:stop])
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing: see Store.put."""
         check_key(key)
         content = b"".join(body_views(data))
-        with _LOCK, translated("put", key, self._url):
+        with _LOCK, translated("put", key, self.url):
             if if_absent and self.exists(key):
-                raise AlreadyExists(f"object {key!r} is already in {self._url}")
+                raise already_exists(key, self.url)
             self._refuse_object_as_folder(key)
             self._files.pipe_file(self._folder + key, content)
 
@@ -86,7 +78,7 @@ class MemoryStore:
             return int(self._file(key).size)
 
     def modified(self, key: str) -> datetime:
-        """Return when the object was last written, by this process's clock: see Dated.modified."""
+        """Return when the object was last written, by this process's clock: see Store.modified."""
         check_key(key)
         with _LOCK:
             written: datetime = self._file(key).modified
@@ -110,7 +102,7 @@ class MemoryStore:
         try:
             return self._files.store[self._folder + key]
         except KeyError:
-            raise not_found(key, self._url) from None
+            raise not_found(key, self.url) from None
 
     def _refuse_object_as_folder(self, key: str) -> None:
         """Raise NotADirectoryError if a folder of the key is an object."""

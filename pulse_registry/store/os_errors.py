@@ -6,8 +6,9 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, PulseError, StoreUnavailable
-from pulse_registry.store.base import ByteRange, Verb
+from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, StoreUnavailable
+from pulse_registry.store.base import Verb
+from pulse_registry.store.checks import not_found
 from pulse_registry.store.root import Misplaced
 
 _ADVICE = {
@@ -55,17 +56,3 @@ def _as_pulse_error(error: OSError, verb: Verb, key: str, url: str) -> PulseErro
     failure = StoreUnavailable(f"could not {verb} {key!r} in {url}: {reason}; {advice}")
     failure.lasting = error.errno in _LASTING
     return failure
-
-
-def not_found(key: str, url: str) -> NotFound:
-    """Return the error of an object that is not there."""
-    return NotFound(f"there is no object {key!r} in {url}")
-
-
-def too_short(key: str, url: str, byte_range: ByteRange, size: int) -> CorruptObject:
-    """Return the error of a range that reaches past the end of its object."""
-    start, stop = byte_range
-    return CorruptObject(
-        f"object {key!r} in {url} has {size} bytes, but bytes {start} to {stop} of it were asked for: "
-        "it is cut short, or what names the range is damaged; restore it or use another route"
-    )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import overload
 
-from pulse_registry.store.base import Buffer
+from pulse_registry.store.body import Buffer
 
 
 class Growing(Sequence[Buffer]):

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, Verb, body_size
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store, Verb
+from pulse_registry.store.body import Body, body_size
+from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 
 
@@ -72,7 +74,7 @@ class CountingStore(WrapperStore):
         super().delete(key)
 
     def modified(self, key: str) -> datetime:
-        """Return when the object was last written: see Dated.modified. Counted as `size`, which is the same request."""
+        """Return when the object was last written: see Store.modified. Counted as `size`, which is the same request."""
         self._note("size", key)
         return super().modified(key)
 

@@ -11,7 +11,9 @@ from itertools import islice
 from typing import Literal
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, Verb
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store, Verb
+from pulse_registry.store.body import Body
+from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 
 FaultAction = Literal["fail_before", "fail_after", "flip_bit", "truncate"]

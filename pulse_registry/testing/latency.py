@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_size
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
+from pulse_registry.store.body import Body, body_size
+from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 
 
@@ -83,7 +85,7 @@ class LatencyStore(WrapperStore):
         super().delete(key)
 
     def modified(self, key: str) -> datetime:
-        """Return when the object was last written, after the delay: see Dated.modified."""
+        """Return when the object was last written, after the delay: see Store.modified."""
         self._sleep(self._latency_s)
         return super().modified(key)
 

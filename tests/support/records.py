@@ -13,7 +13,7 @@ from pulse_registry.errors import AlreadyExists, NotFound
 from pulse_registry.format import keys
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, fold, sealed_hash
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views
-from pulse_registry.store.base import check_whole
+from pulse_registry.store.checks import check_whole
 from pulse_schemas import (
     AttachRecord,
     Coder,
@@ -33,7 +33,7 @@ LAYOUT, OTHER_LAYOUT = "a" * 64, "b" * 64
 WHEN = "2026-01-02T03:04:05.678Z"
 
 
-class DictStore:
+class DictStore(Store):
     """A store in one dict: the smallest thing that keeps the contract.
 
     Stateful tests make thousands of stores, where MemoryStore, whose instances share one name space that is

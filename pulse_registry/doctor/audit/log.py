@@ -19,7 +19,6 @@ from pulse_registry.log import Guard, LogReader, RunState, sealed_hash
 from pulse_registry.log.documents import read_document
 from pulse_registry.log.gap import beyond
 from pulse_registry.process.parallel import ParallelMap
-from pulse_registry.store import gateway_of
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import Fault, Head, Record, SchemaError
 
@@ -53,7 +52,7 @@ class LogAudit:
         Raises:
             InvalidArgument: the store is a service, which lists nothing.
         """
-        if gateway_of(store) is not None:
+        if store.gateway() is not None:
             raise InvalidArgument(f"{store.url} is a service, which lists no objects: go to the bucket")
         self._store, self._run, self._threads, self._guard = store, run, threads, guard
         self._reader = LogReader(store, run, guard(), threads, whole=True)

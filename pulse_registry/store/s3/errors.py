@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from pulse_registry.errors import (
     AccessDenied,
-    AlreadyExists,
     CorruptObject,
     InvalidArgument,
-    NotFound,
     PulseError,
     StoreUnavailable,
 )
+from pulse_registry.store.checks import already_exists, not_found
 from pulse_registry.store.http_dates import seconds_asked
 
 _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
@@ -92,11 +91,11 @@ def answered(response: dict[str, Any], what: str, key: str, url: str) -> PulseEr
     if status in (401, 403) or code in _DENIED:
         return AccessDenied(f"{could_not}; check the credentials and what they allow")
     if status == 412:
-        return AlreadyExists(f"object {key!r} is already in {url}")
+        return already_exists(key, url)
     if status == 416:
         return CorruptObject(f"{could_not}: the object is shorter than it should be")
     if status == 404:
-        return NotFound(f"there is no object {key!r} in {url}")
+        return not_found(key, url)
     if status == 501:
         return InvalidArgument(f"{could_not}; it does not know this request (pulse doctor tells what it lacks)")
     if status >= 500 or status < 300:

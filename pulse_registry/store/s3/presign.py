@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pulse_registry.errors import InvalidArgument, NotFound
-from pulse_registry.store.base import SignedPut, UploadedPart
 from pulse_registry.store.keys import check_key
+from pulse_registry.store.presigner import SignedPut, UploadedPart
 from pulse_registry.store.s3.errors import translated
 from pulse_registry.store.s3.upload import MAX_PARTS
 

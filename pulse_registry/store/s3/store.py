@@ -11,22 +11,19 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.store.base import (
-    MOST_WHOLE_BYTES,
-    Body,
-    Buffer,
+from pulse_registry.errors import InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
+from pulse_registry.store.body import Body, Buffer, Stream, body_size, body_views
+from pulse_registry.store.checks import (
     ByteRange,
-    SignedPut,
-    Stream,
-    UploadedPart,
-    body_size,
-    body_views,
+    already_exists,
     check_buffer,
     check_range,
     check_whole,
+    too_short,
 )
 from pulse_registry.store.keys import check_key, check_prefix
+from pulse_registry.store.presigner import Presigner
 from pulse_registry.store.s3.body import Pace, Parcel, crc32, receive
 from pulse_registry.store.s3.client import STREAM, make_client
 from pulse_registry.store.s3.errors import translated
@@ -45,8 +42,8 @@ _JOINED_VIEW_BYTES: Final = 16 << 10
 _MAX_POSITION: Final = 1 << 62
 
 
-class S3Store:
-    """A Store, ReadsInto and Presigner over a bucket.
+class S3Store(Store):
+    """A Store over a bucket, which can presign.
 
     Uploads carry a CRC32 that the store checks; downloads are as long as the store and the caller say, and whoever
     reads them checks their BLAKE3. A put above ``part_bytes`` goes up in parts and holds at most ``threads + 1`` of
@@ -83,7 +80,7 @@ class S3Store:
             raise InvalidArgument(
                 f"part_bytes is at least {LEAST_PART_BYTES}, threads and answer_s are positive, page_keys is 1 to 1000"
             )
-        self._place = place
+        self._place, self.url = place, place.url
         self._part_bytes = part_bytes
         self._pace = pace or Pace()
         self._client = make_client(place, answer_s)
@@ -99,11 +96,6 @@ class S3Store:
         )
         self._wants_even_parts = False
         self._signer = S3Signer(self._client, place.bucket, place.url)
-
-    @property
-    def url(self) -> str:
-        """Where this store is, for messages."""
-        return self._place.url
 
     def __repr__(self) -> str:
         """Show the class and the place."""
@@ -131,7 +123,7 @@ class S3Store:
         return kept.getvalue()
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
-        """Read a range into a buffer: see ReadsInto.get_into."""
+        """Read a range into a buffer: see Store.get_into."""
         check_key(key)
         view = check_buffer(key, byte_range, buffer)
         if not self._asks_for_bytes(key, byte_range):
@@ -140,14 +132,6 @@ class S3Store:
             body, stream, _ = self._open(key, byte_range, 0)
             receive(body, stream, view, self._pace, self._transfer("get", key))
 
-    def exists(self, key: str) -> bool:
-        """Tell whether the object is there: see Store.exists."""
-        try:
-            self.size(key)
-        except NotFound:
-            return False
-        return True
-
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
         check_key(key)
@@ -155,7 +139,7 @@ class S3Store:
             return int(self._client.head_object(Bucket=self._place.bucket, Key=key)["ContentLength"])
 
     def modified(self, key: str) -> datetime:
-        """Return when the object was last written, by the store's clock, to the second: see Dated.modified."""
+        """Return when the object was last written, by the store's clock, to the second: see Store.modified."""
         check_key(key)
         with translated("size", key, self.url):
             written: datetime = self._client.head_object(Bucket=self._place.bucket, Key=key)["LastModified"]
@@ -186,31 +170,9 @@ class S3Store:
         except NotFound:
             return
 
-    # signing
-
-    def presign(self, key: str, expires_s: int) -> str:
-        """Return a URL that reads the object for a while: see Presigner.presign."""
-        return self._signer.presign(key, expires_s)
-
-    def presign_put(self, key: str, size: int, sha256: str, expires_s: int) -> SignedPut:
-        """Return a PUT that creates the object: see Presigner.presign_put."""
-        return self._signer.presign_put(key, size, sha256, expires_s)
-
-    def begin_parts(self, key: str) -> str:
-        """Begin an upload in parts: see Presigner.begin_parts."""
-        return self._signer.begin_parts(key)
-
-    def presign_part(self, key: str, upload_id: str, number: int, size: int, sha256: str, expires_s: int) -> SignedPut:
-        """Return a PUT that uploads a part: see Presigner.presign_part."""
-        return self._signer.presign_part(key, upload_id, number, size, sha256, expires_s)
-
-    def finish_parts(self, key: str, upload_id: str, parts: Sequence[UploadedPart]) -> None:
-        """Make the object of its parts: see Presigner.finish_parts."""
-        self._signer.finish_parts(key, upload_id, parts)
-
-    def abort_parts(self, key: str, upload_id: str) -> None:
-        """Give up an upload: see Presigner.abort_parts."""
-        self._signer.abort_parts(key, upload_id)
+    def presigner(self) -> Presigner:
+        """Return what signs requests for this bucket's objects."""
+        return self._signer
 
     # how
 
@@ -221,7 +183,7 @@ class S3Store:
             return True
         size = self.size(key)
         if stop > size:
-            raise self._too_short(key, byte_range, size)
+            raise too_short(key, self.url, byte_range, size)
         return False
 
     def _open(self, key: str, byte_range: ByteRange | None, max_bytes: int) -> tuple[Any, Any, int]:
@@ -248,7 +210,7 @@ class S3Store:
                     f"{length} bytes, range {part!r}; try again"
                 )
             if total < stop:
-                raise self._too_short(key, byte_range, total)
+                raise too_short(key, self.url, byte_range, total)
         except BaseException:
             body.close()
             raise
@@ -274,7 +236,7 @@ class S3Store:
     def _check_free(self, key: str, if_absent: bool) -> None:
         """Raise AlreadyExists for a create of what is there, so that nothing large goes up in vain."""
         if if_absent and self.exists(key):
-            raise AlreadyExists(f"object {key!r} is already in {self.url}")
+            raise already_exists(key, self.url)
 
     def _put_whole(self, key: str, data: Body, size: int, *, if_absent: bool) -> None:
         views: Sequence[memoryview]
@@ -298,13 +260,6 @@ class S3Store:
 
     def _transfer(self, verb: str, key: str) -> str:
         return f"{verb} of {key!r} in {self.url}"
-
-    def _too_short(self, key: str, byte_range: ByteRange, size: int) -> CorruptObject:
-        start, stop = byte_range
-        return CorruptObject(
-            f"object {key!r} in {self.url} has {size} bytes, but bytes {start} to {stop} of it were asked for: "
-            "it is cut short, or what names the range is damaged; restore it or use another route"
-        )
 
 
 def _total(content_range: str | None, start: int, stop: int, length: int | None) -> int | None:

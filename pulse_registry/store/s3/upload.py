@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pulse_registry.errors import NotFound, PulseError, StoreUnavailable
-from pulse_registry.store.base import Body, Stream, body_size, body_views
+from pulse_registry.store.body import Body, Stream, body_size, body_views
 from pulse_registry.store.s3.body import Pace, Parcel, crc32
 from pulse_registry.store.s3.errors import translated
 from pulse_registry.store.streaming_body import Growing

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore, read_into
+from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore
 
 DEFAULT_OBJECT_COST = 65536
 """Bytes that one more object to fetch is worth: about what a link carries while a request is under way."""
@@ -75,12 +75,12 @@ class TimedStore(WrapperStore):
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range, and note the time."""
         began = self._clock()
-        data = super().get(key, byte_range, max_bytes=max_bytes)
+        data = self._store.get(key, byte_range, max_bytes=max_bytes)
         self._link.note(len(data), self._clock() - began)
         return data
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
-        """Read a range into a buffer, and note the time: see ReadsInto.get_into."""
+        """Read a range into a buffer, and note the time: see Store.get_into."""
         began = self._clock()
-        read_into(self._store, key, byte_range, buffer)
+        self._store.get_into(key, byte_range, buffer)
         self._link.note(byte_range[1] - byte_range[0], self._clock() - began)

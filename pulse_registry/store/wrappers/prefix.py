@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from pulse_registry.store.base import (
-    MOST_WHOLE_BYTES,
-    Body,
-    Buffer,
-    ByteRange,
-    Presigner,
-    SignedPut,
-    Store,
-    UploadedPart,
-    presigner_of,
-    read_into,
-)
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
+from pulse_registry.store.body import Body, Buffer
+from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.keys import check_key, check_prefix
+from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 
 
@@ -41,11 +33,7 @@ class PrefixStore(WrapperStore):
         check_key(prefix)
         super().__init__(store)
         self._prefix = prefix
-
-    @property
-    def url(self) -> str:
-        """Where this view is, for messages."""
-        return f"{self._store.url.rstrip('/')}/{self._prefix}"
+        self.url = f"{store.url.rstrip('/')}/{prefix}"
 
     def __repr__(self) -> str:
         """Show the wrapped store and the prefix."""
@@ -53,42 +41,42 @@ class PrefixStore(WrapperStore):
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
-        return super().get(self._whole(key), byte_range, max_bytes=max_bytes)
+        return self._store.get(self._whole(key), byte_range, max_bytes=max_bytes)
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
-        """Read a range into a buffer: see ReadsInto.get_into."""
-        read_into(self._store, self._whole(key), byte_range, buffer)
+        """Read a range into a buffer: see Store.get_into."""
+        self._store.get_into(self._whole(key), byte_range, buffer)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing: see Store.put."""
-        super().put(self._whole(key), data, if_absent=if_absent)
+        self._store.put(self._whole(key), data, if_absent=if_absent)
 
     def exists(self, key: str) -> bool:
         """Tell whether the object is there: see Store.exists."""
-        return super().exists(self._whole(key))
+        return self._store.exists(self._whole(key))
 
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
-        return super().size(self._whole(key))
+        return self._store.size(self._whole(key))
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string, without this view's prefix: see Store.list."""
         check_prefix(prefix)
         below = f"{self._prefix}/"
-        keys = super().list(below + prefix, None if after is None else below + after)
+        keys = self._store.list(below + prefix, None if after is None else below + after)
         return (key[len(below) :] for key in keys)
 
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""
-        super().delete(self._whole(key))
+        self._store.delete(self._whole(key))
 
     def modified(self, key: str) -> datetime:
-        """Return when the object was last written, by the store's clock: see Dated.modified."""
-        return super().modified(self._whole(key))
+        """Return when the object was last written, by the store's clock: see Store.modified."""
+        return self._store.modified(self._whole(key))
 
     def presigner(self) -> Presigner | None:
         """Return what signs URLs for this view's keys, or None if the wrapped store can't."""
-        signer = presigner_of(self._store)
+        signer = self._store.presigner()
         return None if signer is None else _PrefixPresigner(signer, self._prefix)
 
     def _whole(self, key: str) -> str:

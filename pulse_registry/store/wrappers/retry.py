@@ -19,7 +19,9 @@ from typing import Final, NoReturn, TypeVar, cast
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, Store, modified, read_into
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
+from pulse_registry.store.body import Body, Buffer
+from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 
 T = TypeVar("T")
@@ -189,8 +191,8 @@ class RetryStore(WrapperStore):
         return self._retry(lambda: self._store.get(key, byte_range, max_bytes=max_bytes))
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
-        """Read a range into a buffer, with retries: see ReadsInto.get_into."""
-        self._retry(lambda: read_into(self._store, key, byte_range, buffer))
+        """Read a range into a buffer, with retries: see Store.get_into."""
+        self._retry(lambda: self._store.get_into(key, byte_range, buffer))
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, with retries; AlreadyExists may be for this call's own object (see the class)."""
@@ -217,8 +219,8 @@ class RetryStore(WrapperStore):
         self._retry(lambda: self._store.delete(key))
 
     def modified(self, key: str) -> datetime:
-        """Return when the object was last written, by the store's clock, with retries: see Dated.modified."""
-        return self._retry(lambda: modified(self._store, key))
+        """Return when the object was last written, by the store's clock, with retries: see Store.modified."""
+        return self._retry(lambda: self._store.modified(key))
 
     def _resumed(self, keys: Iterator[str], prefix: str, after: str | None) -> Iterator[str]:
         """Yield the keys; a listing that breaks off is asked for anew, from the last key on."""

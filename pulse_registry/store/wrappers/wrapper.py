@@ -5,30 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from pulse_registry.store.base import (
-    MOST_WHOLE_BYTES,
-    Body,
-    ByteRange,
-    Gateway,
-    Presigner,
-    Store,
-    gateway_of,
-    modified,
-    presigner_of,
-)
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
+from pulse_registry.store.body import Body
+from pulse_registry.store.checks import ByteRange
+from pulse_registry.store.gateway import Gateway
+from pulse_registry.store.presigner import Presigner
 
 
-class WrapperStore:
-    """A Store that hands every verb on to another one. Subclasses override what they are about."""
+class WrapperStore(Store):
+    """A Store that hands every verb on to another one. Subclasses override what they are about.
+
+    `get_into` is not handed on: it reads by `get`, so that a wrapper which watches or changes that one misses no read.
+    """
 
     def __init__(self, store: Store) -> None:
         """Wrap a store."""
         self._store = store
-
-    @property
-    def url(self) -> str:
-        """Where the wrapped store is, for messages."""
-        return self._store.url
+        self.url = store.url
 
     def __repr__(self) -> str:
         """Show the class and what it wraps."""
@@ -59,13 +52,13 @@ class WrapperStore:
         self._store.delete(key)
 
     def modified(self, key: str) -> datetime:
-        """Return when the object was last written, by the store's clock, if it tells: see Dated.modified."""
-        return modified(self._store, key)
+        """Return when the object was last written, by the store's clock, if it tells: see Store.modified."""
+        return self._store.modified(key)
 
     def presigner(self) -> Presigner | None:
-        """Return what signs URLs for this store's keys, or None if the wrapped store can't."""
-        return presigner_of(self._store)
+        """Return what signs requests for this store's objects, or None if the wrapped store can't."""
+        return self._store.presigner()
 
     def gateway(self) -> Gateway | None:
         """Return the service that the wrapped store goes through, or None."""
-        return gateway_of(self._store)
+        return self._store.gateway()

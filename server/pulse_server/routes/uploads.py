@@ -12,7 +12,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument
-from pulse_registry.store.base import Presigner, SignedPut, UploadedPart, presigner_of
+from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
 from pulse_server.routes import examples
 from pulse_server.routes.common import RUN
@@ -52,7 +52,7 @@ async def begin_upload(request: Request, service: Service) -> Response:
     """Begin to store an object."""
     run, wanted = RUN(request), await body_of(request, UploadRequest)
     key, settings = checked_key(wanted.key), service.settings
-    signer = presigner_of(service.store_of(run))
+    signer = service.store_of(run).presigner()
     if signer is None:
         body = UploadBody(kind="direct", request=SignedRequest(url=own_path(run, key), headers={}))
     elif wanted.sha256 is not None and wanted.size <= settings.single_put_bytes:
@@ -135,7 +135,7 @@ async def abort_upload(request: Request, service: Service) -> Response:
 
 
 def _signer(service: Service, run: str) -> Presigner:
-    signer = presigner_of(service.store_of(run))
+    signer = service.store_of(run).presigner()
     if signer is None:
         raise InvalidArgument(f"objects of {run!r} go through the service, in one piece: there are no parts")
     return signer

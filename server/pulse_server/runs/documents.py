@@ -9,7 +9,9 @@ from typing import Final
 
 from blake3 import blake3
 
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views, check_whole
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
+from pulse_registry.store.body import Body, body_views
+from pulse_registry.store.checks import ByteRange, check_whole
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_schemas import SchemaError
 from pulse_schemas.base import sealed_body

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from pulse_registry.errors import PulseError
-from pulse_registry.store.base import MOST_WHOLE_BYTES, Body, ByteRange, Store, Verb
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store, Verb
+from pulse_registry.store.body import Body
+from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_server.telemetry.metrics import Metrics
 

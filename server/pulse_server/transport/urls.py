@@ -14,7 +14,6 @@ from urllib.parse import quote
 from pulse_registry.format import keys
 from pulse_registry.log import timestamp
 from pulse_registry.store import Store
-from pulse_registry.store.base import presigner_of
 
 _MAX_URLS: Final = 50_000
 
@@ -57,7 +56,7 @@ class UrlSigner:
             clock: seconds since 1970.
             signed: told how many URLs were signed anew.
         """
-        self._signer = presigner_of(store)
+        self._signer = store.presigner()
         self._ttl_s, self._clock, self._signed = ttl_s, clock, signed
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound, PulseError, StoreUnavailable
 from pulse_registry.store import Body, body_views
-from pulse_registry.store.base import MOST_WHOLE_BYTES, ByteRange, Verb, check_whole
+from pulse_registry.store.base import MOST_WHOLE_BYTES, Store, Verb
+from pulse_registry.store.checks import ByteRange, check_whole
 from tests.scenarios.simulator.weather import Weather
 from tests.scenarios.simulator.world import Crash, World
 
@@ -85,7 +86,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Link:
+class Link(Store):
     """A store as one process sees it. Every call is a turn; what goes wrong with it is drawn.
 
     Attributes:

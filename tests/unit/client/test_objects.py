@@ -31,7 +31,7 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from pulse_registry.store import Buffer, RetryStore, Stream, create, read_into
+from pulse_registry.store import Buffer, RetryStore, Stream, create
 from pulse_registry.store.wrappers.retry import TOTAL_S, Retries
 from tests.support.clock import Clock
 from tests.support.scripted_http import PATIENT, Asked, Reply, Script, Server, document, problem, serving
@@ -110,7 +110,7 @@ def test_objects_and_ranges_come_from_the_bucket(pair: Pair, byte_range: tuple[i
     assert pair.store.get(KEY, byte_range) == (DATA if byte_range is None else DATA[slice(*byte_range)])
     if byte_range is not None:
         buffer = bytearray(byte_range[1] - byte_range[0])
-        read_into(pair.store, KEY, byte_range, buffer)
+        pair.store.get_into(KEY, byte_range, buffer)
         assert buffer == DATA[slice(*byte_range)]
     assert pair.store.size(KEY) == len(DATA)
     assert pair.store.exists(KEY)
@@ -127,7 +127,7 @@ def test_the_bucket_never_sees_the_token(pair: Pair) -> None:
 def test_a_server_that_takes_no_notice_of_ranges_is_no_obstacle(pair: Pair) -> None:
     pair.bucket_script = lambda _: Reply(body=DATA)
     assert pair.store.get(KEY, (100, 300)) == DATA[100:300]
-    read_into(pair.store, KEY, (100, 300), buffer := bytearray(200))
+    pair.store.get_into(KEY, (100, 300), buffer := bytearray(200))
     assert buffer == DATA[100:300]
     assert pair.store.size(KEY) == len(DATA)
     with pytest.raises(CorruptObject):
@@ -139,7 +139,7 @@ def test_a_range_past_the_end_is_a_corrupt_object(pair: Pair, byte_range: tuple[
     with pytest.raises(CorruptObject, match="1024"):
         pair.store.get(KEY, byte_range)
     with pytest.raises(CorruptObject, match="1024"):
-        read_into(pair.store, KEY, byte_range, bytearray(byte_range[1] - byte_range[0]))
+        pair.store.get_into(KEY, byte_range, bytearray(byte_range[1] - byte_range[0]))
 
 
 ENDLESS = [bytes(1 << 20)] * 3072
@@ -190,7 +190,7 @@ def test_an_answer_that_is_not_what_was_asked_for_can_be_asked_for_again(pair: P
     with pytest.raises(StoreUnavailable):
         pair.store.get(KEY, (0, 10))
     with pytest.raises(StoreUnavailable):
-        read_into(pair.store, KEY, (0, 10), bytearray(10))
+        pair.store.get_into(KEY, (0, 10), bytearray(10))
 
 
 def test_a_bucket_that_is_silent_is_given_up(pair: Pair) -> None:
@@ -249,7 +249,7 @@ def test_a_service_whose_date_is_none_is_taken_to_have_this_machines(pair: Pair,
 def test_an_expired_url_is_asked_for_anew_once(pair: Pair) -> None:
     pair.store.expect("run", [BELOW])
     pair.bucket_script = lambda asked: Reply(403) if asked.query["X-Amz-Signature"] == ["s1"] else ranged(asked)
-    read_into(pair.store, KEY, (0, 1024), buffer := bytearray(1024))
+    pair.store.get_into(KEY, (0, 1024), buffer := bytearray(1024))
     assert pair.store.get(KEY) == DATA == buffer
     assert len(pair.service.asked) == 2
 

@@ -22,7 +22,7 @@ from pulse_registry.errors import (
     UnsupportedFormat,
 )
 from pulse_registry.format import keys
-from pulse_registry.store import MemoryStore, RetryStore, gateway_of, open_store
+from pulse_registry.store import MemoryStore, RetryStore, open_store
 from tests.support.scripted_http import PATIENT, Asked, Reply, Server, document, problem, serving
 from tests.support.waiting import HANG_S
 
@@ -112,7 +112,7 @@ def test_a_record_that_was_waited_for_is_there_without_another_request() -> None
         client = store(server)
         timer = threading.Timer(0.1, log.grow, [3])
         timer.start()
-        gateway = gateway_of(RetryStore(client))
+        gateway = RetryStore(client).gateway()
         assert gateway is not None
         assert gateway.wait_for_record("run", 1, HANG_S)
         timer.join()

@@ -14,7 +14,7 @@ from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pulse_registry.errors import AlreadyExists, NotFound
-from pulse_registry.store import SignedPut, Store, UploadedPart, WrapperStore
+from pulse_registry.store import Presigner, SignedPut, Store, UploadedPart, WrapperStore
 
 Leak = Literal["none", "unreadable", "range", "signature", "key", "expiry", "taken", "bytes", "checksum", "condition"]
 _SECRET = b"a test's secret"
@@ -39,6 +39,9 @@ class SigningStore(WrapperStore):
         self._base = base
         self._leak: Leak = leak
         self._now = now
+
+    def presigner(self) -> Presigner:
+        return self
 
     def presign(self, key: str, expires_s: int) -> str:
         return self._url("GET", key, expires_s, {})

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.format import keys
-from pulse_registry.store.base import SignedPut, UploadedPart
+from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
 from pulse_registry.testing import CountingStore
 from pulse_server.routes import objects
 from pulse_server.transport import spool
@@ -36,6 +36,9 @@ class SigningStore(DictStore):
         super().__init__()
         self.asked: list[tuple[object, ...]] = []
         self.parts: dict[str, str] = {}
+
+    def presigner(self) -> Presigner:
+        return self
 
     def presign(self, key: str, expires_s: int) -> str:
         self.asked.append(("get", key, expires_s))

@@ -16,7 +16,7 @@ from datetime import UTC
 import pytest
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound
-from pulse_registry.store import Growing, Store, modified, read_into
+from pulse_registry.store import Growing, Store
 
 RACERS = 16
 INVALID_KEYS = [
@@ -93,22 +93,22 @@ class StoreConformance:
         times = []
         for key in ("a/b", "c", "a/b"):
             store.put(key, b"data")
-            times.append(modified(store, key))
+            times.append(store.modified(key))
         assert times == sorted(times)
         assert all(time.tzinfo is UTC for time in times)
-        assert modified(store, "c") == times[1]
-        assert modified(store, "a/b") == times[2]
+        assert store.modified("c") == times[1]
+        assert store.modified("a/b") == times[2]
 
     def test_what_is_not_there_has_no_age(self, store: Store) -> None:
         store.put("a/b", b"data")
         for key in ("a/c", "a"):
             with pytest.raises(NotFound):
-                modified(store, key)
+                store.modified(key)
         store.delete("a/b")
         with pytest.raises(NotFound):
-            modified(store, "a/b")
+            store.modified("a/b")
         with pytest.raises(InvalidArgument):
-            modified(store, "../a")
+            store.modified("../a")
 
     # put and get
 
@@ -304,7 +304,7 @@ class StoreConformance:
         store.put("key", b"0123456789")
         assert store.get("key", span) == b"0123456789"[span[0] : span[1]]
         buffer = bytearray(span[1] - span[0])
-        read_into(store, "key", span, buffer)
+        store.get_into("key", span, buffer)
         assert buffer == b"0123456789"[span[0] : span[1]]
 
     @pytest.mark.parametrize("span", [(0, 11), (9, 11), (10, 11), (11, 11), (20, 30), (0, 2**40), (0, 2**70)])
@@ -314,7 +314,7 @@ class StoreConformance:
             store.get("some/key", span)
         if span[1] < 100:
             with pytest.raises(CorruptObject, match="some/key"):
-                read_into(store, "some/key", span, bytearray(span[1] - span[0]))
+                store.get_into("some/key", span, bytearray(span[1] - span[0]))
 
     @pytest.mark.parametrize("span", [(-1, 5), (-5, -1), (7, 3), (0, -1)])
     def test_a_range_that_is_none_is_refused(self, store: Store, span: tuple[int, int]) -> None:
@@ -343,10 +343,10 @@ class StoreConformance:
         store.put("some/key", b"0123456789")
         for missing in ("key", "some", "some/key/below"):
             with pytest.raises(NotFound, match=missing):
-                read_into(store, missing, (0, 1), bytearray(1))
+                store.get_into(missing, (0, 1), bytearray(1))
         for span, buffer in (((0, 4), bytearray(5)), ((0, 4), b"0123"), ((3, 1), bytearray(2))):
             with pytest.raises(InvalidArgument):
-                read_into(store, "some/key", span, buffer)
+                store.get_into("some/key", span, buffer)
 
     # what is not there
 

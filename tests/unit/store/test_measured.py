@@ -8,7 +8,7 @@ import pytest
 
 import pulse_registry
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.store import Store, read_into
+from pulse_registry.store import Store
 from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST, LARGE_BYTES, SMALL_BYTES, Link, TimedStore
 from pulse_registry.testing import LatencyStore
 from tests.support.records import DictStore
@@ -34,7 +34,7 @@ def measured(latency_s: float, bytes_per_s: float | None, reads: int = 8) -> int
     store: Store = TimedStore(slow, link, clock)
     for _ in range(reads):
         store.get("small")
-        read_into(store, "large", (0, 1 << 20), memoryview(bytearray(1 << 20)))
+        store.get_into("large", (0, 1 << 20), memoryview(bytearray(1 << 20)))
     return link.object_cost()
 
 

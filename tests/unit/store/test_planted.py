@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.store import FileStore, file, modified
+from pulse_registry.store import FileStore, file
 from tests.support.waiting import HANG_S
 from tests.unit.store.test_file import files_in
 
@@ -84,7 +84,7 @@ def reading(store: FileStore, key: str) -> list[Callable[[], object]]:
         partial(store.get_into, key, (0, 1), bytearray(1)),
         partial(store.size, key),
         partial(store.exists, key),
-        partial(modified, store, key),
+        partial(store.modified, key),
     ]
 
 

@@ -11,14 +11,12 @@ from pulse_registry.errors import CorruptObject, InvalidArgument
 from pulse_registry.store import (
     MemoryStore,
     PrefixStore,
-    ReadsInto,
+    Presigner,
     RetryStore,
     SignedPut,
     Store,
     UploadedPart,
     WrapperStore,
-    presigner_of,
-    read_into,
 )
 from pulse_registry.testing import Fault, FaultStore
 from tests.unit.store.conformance import VALID_KEYS, StoreConformance, Subject
@@ -72,6 +70,9 @@ def test_a_prefix_that_is_no_key_is_refused(prefix: str) -> None:
 
 
 class _SigningStore(MemoryStore):
+    def presigner(self) -> Presigner:
+        return self
+
     def presign(self, key: str, expires_s: int) -> str:
         return f"https://host/{key}?expires={expires_s}"
 
@@ -92,7 +93,7 @@ class _SigningStore(MemoryStore):
 
 
 def test_urls_are_signed_for_the_whole_key_through_any_wrappers() -> None:
-    signer = presigner_of(WrapperStore(PrefixStore(WrapperStore(_SigningStore(next(_names))), "runs/a")))
+    signer = WrapperStore(PrefixStore(WrapperStore(_SigningStore(next(_names))), "runs/a")).presigner()
     assert signer is not None
     assert signer.presign("head", 60) == "https://host/runs/a/head?expires=60"
     put = signer.presign_put("head", 5, "ab", 60)
@@ -105,7 +106,7 @@ def test_urls_are_signed_for_the_whole_key_through_any_wrappers() -> None:
 
 def test_an_upload_in_parts_is_of_the_whole_key() -> None:
     below = _SigningStore(next(_names))
-    signer = presigner_of(PrefixStore(below, "runs/a"))
+    signer = PrefixStore(below, "runs/a").presigner()
     assert signer is not None
     upload = signer.begin_parts("b")
     assert upload == "upload of runs/a/b"
@@ -121,15 +122,14 @@ def test_a_range_is_read_into_a_buffer_through_any_wrappers() -> None:
     below.put("runs/a/b", b"0123456789")
     faults = FaultStore(below, [Fault("fail_before", verb="get", times=2)])
     store = PrefixStore(RetryStore(PrefixStore(faults, "runs"), first_pause_s=0.001), "a")
-    assert isinstance(store, ReadsInto)
     buffer = bytearray(b"------")
-    read_into(store, "b", (2, 6), memoryview(buffer)[1:5])
+    store.get_into("b", (2, 6), memoryview(buffer)[1:5])
     assert buffer == b"-2345-"
     with pytest.raises(InvalidArgument, match="buffer"):
-        read_into(store, "b", (2, 6), buffer)
+        store.get_into("b", (2, 6), buffer)
     with pytest.raises(CorruptObject):
-        read_into(store, "b", (8, 14), buffer)
+        store.get_into("b", (8, 14), buffer)
 
 
 def test_a_store_that_can_not_sign_has_no_presigner() -> None:
-    assert presigner_of(PrefixStore(MemoryStore(next(_names)), "a")) is None
+    assert PrefixStore(MemoryStore(next(_names)), "a").presigner() is None

@@ -105,7 +105,7 @@ def test_a_profile_gives_keys_region_and_endpoint(monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     store = open_store("s3://bucket?profile=lab&addressing_style=path")
-    url = store.presign("key", 60)  # type: ignore[attr-defined]
+    url = store.presigner().presign("key", 60)  # type: ignore[attr-defined]
     assert url.startswith("http://lab:9000/bucket/key?")
     assert "labkey%2F" in url
     assert "%2Flab-1%2Fs3%2F" in url

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from pulse_registry.errors import AccessDenied, AlreadyExists, InvalidArgument
-from pulse_registry.store import PrefixStore, Presigner, S3Place, S3Store, SignedPut, UploadedPart, presigner_of
+from pulse_registry.store import PrefixStore, Presigner, S3Place, S3Store, SignedPut, UploadedPart
 from tests.support.servers import S3Bucket
 from tests.support.waiting import HANG_S
 
@@ -45,7 +45,7 @@ def sha256(data: bytes) -> str:
 
 
 def test_a_signed_url_reads_an_object_or_a_range_of_it_and_nothing_else(store: S3Store, key: str) -> None:
-    url = store.presign(key, 60)
+    url = store.presigner().presign(key, 60)
     assert httpx.get(url, timeout=HANG_S).status_code == 404
     store.put(key, DATA)
     assert httpx.get(url, timeout=HANG_S).content == DATA
@@ -57,7 +57,7 @@ def test_a_signed_url_reads_an_object_or_a_range_of_it_and_nothing_else(store: S
 
 
 def test_a_signed_put_creates_an_object_once(store: S3Store, key: str) -> None:
-    request = store.presign_put(key, len(DATA), SHA256, 60)
+    request = store.presigner().presign_put(key, len(DATA), SHA256, 60)
     assert send(request, DATA).status_code == 200
     assert store.get(key) == DATA
     assert send(request, DATA).status_code == 412
@@ -65,7 +65,7 @@ def test_a_signed_put_creates_an_object_once(store: S3Store, key: str) -> None:
 
 
 def test_the_condition_the_length_and_the_checksum_of_a_put_are_signed(store: S3Store, key: str) -> None:
-    request = store.presign_put(key, len(DATA), SHA256, 60)
+    request = store.presigner().presign_put(key, len(DATA), SHA256, 60)
     query = parse_qs(urlsplit(request.url).query)
     assert query["X-Amz-Algorithm"] == ["AWS4-HMAC-SHA256"]
     signed = query["X-Amz-SignedHeaders"][0].split(";")
@@ -79,12 +79,12 @@ def test_the_condition_the_length_and_the_checksum_of_a_put_are_signed(store: S3
     ids=["no condition", "no checksum", "another condition"],
 )
 def test_a_put_with_a_header_changed_is_refused(store: S3Store, key: str, changes: dict[str, str | None]) -> None:
-    assert send(store.presign_put(key, len(DATA), SHA256, 60), DATA, **changes).status_code == 403
+    assert send(store.presigner().presign_put(key, len(DATA), SHA256, 60), DATA, **changes).status_code == 403
     assert not store.exists(key)
 
 
 def test_a_put_of_other_bytes_is_refused(store: S3Store, key: str) -> None:
-    request = store.presign_put(key, len(DATA), SHA256, 60)
+    request = store.presigner().presign_put(key, len(DATA), SHA256, 60)
     other = DATA[:-1] + b"?"
     longer = DATA + b"?"
     own = base64.b64encode(hashlib.sha256(other).digest()).decode()
@@ -96,10 +96,10 @@ def test_a_put_of_other_bytes_is_refused(store: S3Store, key: str) -> None:
 
 def test_an_upload_in_parts_makes_an_object_once(store: S3Store, key: str) -> None:
     def upload() -> tuple[str, list[UploadedPart]]:
-        upload_id = store.begin_parts(key)
+        upload_id = store.presigner().begin_parts(key)
         parts = []
         for number, data in enumerate((PART, DATA), 1):
-            request = store.presign_part(key, upload_id, number, len(data), sha256(data), 60)
+            request = store.presigner().presign_part(key, upload_id, number, len(data), sha256(data), 60)
             answer = send(request, data)
             assert answer.status_code == 200
             parts.append(UploadedPart(number, answer.headers["ETag"], sha256(data)))
@@ -107,44 +107,44 @@ def test_an_upload_in_parts_makes_an_object_once(store: S3Store, key: str) -> No
 
     first, second = upload(), upload()
     assert not store.exists(key)
-    store.finish_parts(key, *first)
+    store.presigner().finish_parts(key, *first)
     assert store.get(key) == PART + DATA
     with pytest.raises(AlreadyExists):
-        store.finish_parts(key, *second)
-    store.abort_parts(key, second[0])
+        store.presigner().finish_parts(key, *second)
+    store.presigner().abort_parts(key, second[0])
     assert store.get(key) == PART + DATA
 
 
 def test_a_part_of_other_bytes_is_refused(store: S3Store, key: str) -> None:
-    upload_id = store.begin_parts(key)
-    request = store.presign_part(key, upload_id, 1, len(PART), sha256(PART), 60)
+    upload_id = store.presigner().begin_parts(key)
+    request = store.presigner().presign_part(key, upload_id, 1, len(PART), sha256(PART), 60)
     assert send(request, b"?" + PART[1:]).status_code == 400
     assert send(request, PART, x_amz_checksum_sha256=None).status_code == 403
     assert send(request, PART + b"?", Content_Length=str(len(PART) + 1)).status_code == 403
-    store.abort_parts(key, upload_id)
+    store.presigner().abort_parts(key, upload_id)
 
 
 def test_an_upload_that_was_given_up_can_not_be_finished(store: S3Store, key: str) -> None:
-    upload_id = store.begin_parts(key)
-    answer = send(store.presign_part(key, upload_id, 1, len(DATA), SHA256, 60), DATA)
-    store.abort_parts(key, upload_id)
-    store.abort_parts(key, upload_id)
+    upload_id = store.presigner().begin_parts(key)
+    answer = send(store.presigner().presign_part(key, upload_id, 1, len(DATA), SHA256, 60), DATA)
+    store.presigner().abort_parts(key, upload_id)
+    store.presigner().abort_parts(key, upload_id)
     with pytest.raises(InvalidArgument, match="no upload"):
-        store.finish_parts(key, upload_id, [UploadedPart(1, answer.headers["ETag"], SHA256)])
+        store.presigner().finish_parts(key, upload_id, [UploadedPart(1, answer.headers["ETag"], SHA256)])
     assert not store.exists(key)
 
 
 def test_an_upload_that_lacks_a_part_can_not_be_finished(store: S3Store, key: str) -> None:
-    upload_id = store.begin_parts(key)
+    upload_id = store.presigner().begin_parts(key)
     with pytest.raises(InvalidArgument):
-        store.finish_parts(key, upload_id, [UploadedPart(1, '"0123456789abcdef0123456789abcdef"', SHA256)])
+        store.presigner().finish_parts(key, upload_id, [UploadedPart(1, '"0123456789abcdef0123456789abcdef"', SHA256)])
     with pytest.raises(InvalidArgument, match="no parts"):
-        store.finish_parts(key, upload_id, [])
-    store.abort_parts(key, upload_id)
+        store.presigner().finish_parts(key, upload_id, [])
+    store.presigner().abort_parts(key, upload_id)
 
 
 def test_what_makes_no_sense_is_not_signed(store: S3Store) -> None:
-    signer: Presigner = store
+    signer: Presigner = store.presigner()
     for call in (
         lambda: signer.presign("../a", 60),
         lambda: signer.presign("a", 0),
@@ -164,7 +164,7 @@ def test_signing_asks_nothing_of_the_store(monkeypatch: pytest.MonkeyPatch) -> N
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(name, value)
     store = S3Store(S3Place("bucket", "https://store.invalid:9", "eu-central-1", "virtual"))
-    signer = presigner_of(PrefixStore(store, "runs"))
+    signer = PrefixStore(store, "runs").presigner()
     assert signer is not None
     assert signer.presign("a/b", 60).startswith("https://bucket.store.invalid:9/runs/a/b?")
     put = signer.presign_put("a/b", 3, SHA256, 60)
@@ -182,6 +182,6 @@ def test_without_credentials_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     store = S3Store(S3Place("bucket", "http://127.0.0.1:9"))
     with pytest.raises(AccessDenied, match="AWS_ACCESS_KEY_ID"):
-        store.presign("key", 60)
+        store.presigner().presign("key", 60)
     with pytest.raises(AccessDenied, match="AWS_ACCESS_KEY_ID"):
         store.get("key")
