@@ -67,7 +67,6 @@ def measure_ladder(
     *,
     starts: int = 16,
     targets: int = 64,
-    directs: int = 8,
     coder: CoderChoice = "auto",
     seed: int = 0,
     say: Callable[[str], None] = print,
@@ -78,7 +77,6 @@ def measure_ladder(
         states: of the run.
         starts: random versions to be behind from, beside ``EDGES``.
         targets: random versions to get to from each, and as many whose distances are spread over all octaves.
-        directs: how many of the pairs get a direct patch.
         coder: of the patches.
         seed: of the choice of pairs.
         say: told what is being done.
@@ -99,9 +97,7 @@ def measure_ladder(
         state, cost = registry.state(), object_cost(states)
         behind = [_behind(state, base, target, nbytes, cost) for (base, target), nbytes in direct.items()]
         joins = [_join(state, target, direct, cost) for base, target in pairs if base == 0]
-        say("making direct patches")
-        shared = _shared(registry, direct, directs, seed, cost)
-    return _document(states, state, behind, joins, shared, done, seed, coder)
+    return _document(states, state, behind, joins, done, seed, coder)
 
 
 def object_cost(states: States) -> int:
@@ -165,22 +161,11 @@ def _join(state: RunState, target: int, direct: PairSizes, cost: int) -> Behind:
     return Behind(0, target, route.nbytes - first.nbytes, route.objects - first.objects, direct[0, target], 0)
 
 
-def _shared(registry: Registry, direct: PairSizes, count: int, seed: int, cost: int) -> list[Behind]:
-    """Ask for direct patches of some pairs, have them made, and return what the pairs' routes cost now."""
-    pairs = random.Random(seed).sample(sorted(direct), min(count, len(direct)))
-    for base, target in pairs:
-        registry.request_direct(base, target)
-    _compact(registry, CompactOptions(direct_after=1))
-    state = registry.state()
-    return [_behind(state, base, target, direct[base, target], cost) for base, target in pairs]
-
-
 def _document(
     states: States,
     state: RunState,
     behind: list[Behind],
     joins: list[Behind],
-    shared: list[Behind],
     done: list[Done],
     seed: int,
     coder: str,
@@ -199,7 +184,7 @@ def _document(
             "cells": states.cells,
             "object_cost": object_cost(states),
         },
-        "rows": [row.document() for row in ladder_rows(behind, joins, shared, written / chain)],
+        "rows": [row.document() for row in ladder_rows(behind, joins, written / chain)],
         "blocks": _blocks(done),
         "states": states.kind,
         "full_bytes": next(iter(state.keyframes)).size,
@@ -210,14 +195,12 @@ def _document(
     }
 
 
-def ladder_rows(
-    behind: Sequence[Behind], joins: Sequence[Behind], shared: Sequence[Behind], writes: float
-) -> list[Row]:
+def ladder_rows(behind: Sequence[Behind], joins: Sequence[Behind], writes: float) -> list[Row]:
     """Return the figures and the limits that they are held against."""
     over = max(b.objects - (2 * math.log2(b.distance) + 2) for b in behind)
     worst = max(behind, key=lambda b: b.ratio)
     mean = sum(b.ratio for b in behind) / len(behind)
-    joined, asked = (max((b.ratio for b in found), default=0.0) for found in (joins, shared))
+    joined = max((b.ratio for b in joins), default=0.0)
     return [
         Row("objects", "objects of a route beyond 2 log2(distance) + 2, most", over, "", "at most", 0.0),
         Row("mean", "bytes of a route, of the direct diff's, mean", mean, "x", "at most", 2.6),
@@ -225,7 +208,6 @@ def ladder_rows(
         Row(
             "join", "joining late: beyond the keyframe, of the direct diff's since, worst", joined, "x", "at most", 3.5
         ),
-        Row("direct", "where a direct patch was asked for: the same, worst", asked, "x", "at most", 1.05),
         Row("writes", "bytes that the compactor wrote, of the chain's", writes, "x", "at most", 2.5),
     ]
 

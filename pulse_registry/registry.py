@@ -12,7 +12,6 @@ import numpy.typing as npt
 from pulse_registry.catalogue import Catalogue
 from pulse_registry.client.reports import TakesReports, report_of
 from pulse_registry.compaction import CompactOptions, Compactor
-from pulse_registry.compaction.requests import ask, check_request
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument
 from pulse_registry.log import RunState
 from pulse_registry.log.tail import await_news
@@ -291,25 +290,6 @@ class Registry(Catalogue):
         if held is not None:
             held.now_at(entry.version)
         return describe(state, entry)
-
-    def request_direct(self, base: int, target: int) -> bool:
-        """Ask the run's compactor for the direct patch of two versions: what a worker far behind would fetch least of.
-
-        It is made once enough readers ask, each of which counts once; through a service, each token. Costs one small
-        object.
-
-        Returns:
-            False if the patch is there already.
-
-        Raises:
-            InvalidArgument: no patch can lead from one to the other.
-            Gone, NotFound: a version was retired, or does not exist.
-            AccessDenied, StoreUnavailable: the request could not be stored.
-        """
-        if not check_request(self.state(), base, target):
-            return False
-        ask(self._store, self.run, base, target, self._reader_id)
-        return True
 
     def compactor(self, options: CompactOptions | None = None) -> Compactor:
         """Return what makes the run's merged patches and keyframes, a piece of work at each call of ``step``.

@@ -32,9 +32,6 @@ def compact(
         float | None,
         typer.Option(metavar="S", help="A keyframe when the patches since exceed this share of its bytes."),
     ] = None,
-    direct_after: Annotated[
-        int, typer.Option(metavar="N", help="The direct patch of two versions when N readers asked for it.")
-    ] = 2,
     spool: Annotated[
         Path | None,
         typer.Option(
@@ -55,7 +52,7 @@ def compact(
     Without --follow it ends when there is nothing left to do, and fails if something could not be done. It may be
     stopped at any moment.
     """
-    options = CompactOptions(keyframe_every, keyframe_share, direct_after)
+    options = CompactOptions(keyframe_every, keyframe_share)
     options.check()
     if spool is not None and not spool.is_dir():
         raise InvalidArgument(f"{spool} is no folder")

@@ -69,8 +69,6 @@ def place_of(key: str) -> Place:
             return Place(run, "layout", rest, f"{base}/layouts/{found[1]}")
         if found := _LEASE.fullmatch(rest):
             return Place(run, "lease", rest, f"{base}/leases/{found[1]}")
-        if asked := keys.requested(rest):
-            return Place(run, "request", rest, f"{base}/requests/{asked[0]}/{asked[1]}/{asked[2]}")
         if keys.is_object_key(rest):
             return Place(run, "object", rest, f"{base}/{quote(rest)}")
     raise InvalidArgument(f"{key!r} is no key of a run's log, layouts, objects or leases: a service has nothing else")

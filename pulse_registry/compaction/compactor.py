@@ -7,9 +7,7 @@ and before it attaches it looks at the log again, so that another's work is seld
 from __future__ import annotations
 
 import logging
-import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +15,6 @@ from pulse_kernels import Cells
 from pulse_registry.compaction.ladder import CompactOptions, Merge, Whole, Work, due, patch_of
 from pulse_registry.compaction.local_copy import Mirror
 from pulse_registry.compaction.merge import merge
-from pulse_registry.compaction.requests import Requests
 from pulse_registry.compaction.temp_patch import PatchAside
 from pulse_registry.context import Context
 from pulse_registry.errors import (
@@ -47,10 +44,6 @@ TRIES = 3
 """How often a piece of work that fails is tried, each time after a new version, before this compactor leaves it."""
 
 
-LOOK_SECONDS = 10.0
-"""How often to look for requests of readers while there is nothing else to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class Done:
     """A piece of work that was done: what was attached, and the bytes that were stored for it."""
@@ -71,7 +64,6 @@ class Compactor:
         writer: LogWriter,
         new_id: NewId,
         options: CompactOptions,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; no I/O yet.
 
@@ -81,12 +73,8 @@ class Compactor:
             writer: of the run; it needs no term.
             new_id: gives new write ids.
             options: what to make beside the ladder.
-            clock: time in seconds, for how often to look for requests.
         """
         options.check()
-        self._clock = clock
-        self._requests = Requests(context.store)
-        self._looked = -math.inf
         self._context = context
         self._reader = reader
         self._writer = writer
@@ -140,18 +128,6 @@ class Compactor:
                 self._done_before(work.target)
                 yield work
         self._done_before(newest)
-        yield from self._wanted(state)
-
-    def _wanted(self, state: RunState) -> Iterator[Work]:
-        """Yield the direct patches that readers ask for; a LIST, so not too often."""
-        if self._clock() - self._looked < LOOK_SECONDS:
-            return
-        newest = len(state.versions)
-        for work in self._requests.wanted(state, self._options.direct_after):
-            tries, at = self._failed.get(work, (0, -1))
-            if tries < TRIES and at < newest:
-                yield work
-        self._looked = self._clock()
 
     def _done_before(self, version: int) -> None:
         self._after = min([version, *(work.target for work in self._again)]) - 1

@@ -72,12 +72,10 @@ class CompactOptions:
     Attributes:
         keyframe_every: a keyframe of the newest version once the last one is so many versions old; None: never by that.
         keyframe_share: or once the patches since exceed this share of its bytes; None: never by that.
-        direct_after: the direct patch of two versions is made once so many readers asked for it.
     """
 
     keyframe_every: int | None = None
     keyframe_share: float | None = None
-    direct_after: int = 2
 
     def check(self) -> None:
         """Raise InvalidArgument where an option is out of range."""
@@ -85,8 +83,6 @@ class CompactOptions:
             raise InvalidArgument(f"keyframe_every is {self.keyframe_every}; it counts versions, from 1 on")
         if self.keyframe_share is not None and not self.keyframe_share > 0:
             raise InvalidArgument(f"keyframe_share is {self.keyframe_share}; it is a share of a keyframe, over 0")
-        if self.direct_after < 1:
-            raise InvalidArgument(f"direct_after is {self.direct_after}; it counts readers, from 1 on")
 
 
 def due(state: RunState, options: CompactOptions, after: int = -1) -> Iterator[Work]:

@@ -16,9 +16,7 @@ COUNTERSIGNED = "log/countersigned/"
 LAYOUTS = "layouts/"
 OBJECTS = "objects/"
 LEASES = "leases/"
-REQUESTS = "requests/"
 CLOCK = "clock"
-_REQUEST = re.compile(r"requests/([0-9]{12})-([0-9]{12})-([0-9a-f]{32})\.json")
 _VERSIONS = re.compile(r"objects/(?:patch/([0-9]{12})-([0-9]{12})|keyframe/([0-9]{12}))-")
 
 
@@ -55,17 +53,6 @@ def layout_key(layout_id: str) -> str:
 def patch_key(base: int, target: int, write_id: str) -> str:
     """Return the key of the patch ``base -> target`` that one write made."""
     return f"{OBJECTS}patch/{_number(base)}-{_number(target)}-{write_id}.safetensors"
-
-
-def request_key(base: int, target: int, reader: str) -> str:
-    """Return the key of a reader's wish for the patch ``base -> target``."""
-    return f"{REQUESTS}{_number(base)}-{_number(target)}-{reader}.json"
-
-
-def requested(key: str) -> tuple[int, int, str] | None:
-    """Return base, target and reader of a request's key, or None where ``key`` is none."""
-    found = _REQUEST.fullmatch(key)
-    return None if found is None else (int(found[1]), int(found[2]), found[3])
 
 
 def keyframe_prefix(version: int, write_id: str) -> str:

@@ -340,9 +340,8 @@ class Workings:
             self._background.committed()
 
     def _compactor(self, context: Context, options: CompactOptions) -> Compactor:
-        around = self._around
         context = self._past_cache(context)  # it reads much, and nothing twice
-        return Compactor(context, self._reader, self._writer(), around.new_id, options, around.monotonic)
+        return Compactor(context, self._reader, self._writer(), self._around.new_id, options)
 
     def _compacting(self, context: Context) -> Background:
         """Return a compactor with threads of its own, so that the pushes keep theirs."""

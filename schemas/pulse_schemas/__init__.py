@@ -34,7 +34,6 @@ from pulse_schemas.records import (
     TagRecord,
     unseal_record,
 )
-from pulse_schemas.request import DirectRequest
 from pulse_schemas.snapshot import Head, RetiredKey, RetiredVersion, Snapshot, VersionEntry
 
 __all__ = [
@@ -44,7 +43,6 @@ __all__ = [
     "CommitRecord",
     "Countersignature",
     "DeleteRecord",
-    "DirectRequest",
     "Dtype",
     "EpochRecord",
     "Fault",

@@ -16,12 +16,10 @@ from pulse_schemas.countersignature import Countersignature
 from pulse_schemas.layout import Layout
 from pulse_schemas.lease import Lease
 from pulse_schemas.records import AttachRecord, CommitRecord, DeleteRecord, EpochRecord, RetireRecord, TagRecord
-from pulse_schemas.request import DirectRequest
 from pulse_schemas.snapshot import Head, Snapshot
 
 DOCUMENTS: Mapping[str, type[Schema]] = {
     "countersignature": Countersignature,
-    "direct-request": DirectRequest,
     "head": Head,
     "layout": Layout,
     "lease": Lease,

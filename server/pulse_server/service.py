@@ -80,7 +80,7 @@ class Service:
         feeds: of the runs that are asked for.
         urls: signs URLs of objects.
         reports: of workers.
-        leases, requests: how many of them each token has, by run and whole name.
+        leases: how many of them each token has, by run and whole name.
         checkers: threads for many small calls at once; what runs in them waits for no other.
         each: makes many such calls, some at a time, so that those of others come between.
         pages, routes: of all runs, as they are answered, by state and question.
@@ -126,7 +126,6 @@ class Service:
             clock=clock,
         )
         self.leases = self._quota("leases")
-        self.requests = self._quota("requests for direct patches")
         self._reporting = self._quota("reports")
         self._spoolers = ThreadPoolExecutor(THREADS, "spool")
         self.spool = Spool(self._spoolers, objects=settings.max_uploads, nbytes=settings.max_spooled_bytes)

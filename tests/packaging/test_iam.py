@@ -174,13 +174,11 @@ def recorded() -> dict[Role, set[Request]]:
     with Registry(stores["reader"], "math", name="w") as reader:
         reader.pull("latest", into=weights())
         reader.pull(3, into=weights())
-        reader.request_direct(3, 69)
     with serving(stores["service"]) as url, pulse_registry.open(url, run="chat", name="w") as registry:
         push(registry, 70)
         registry.pull("latest", into=weights())
-        registry.request_direct(3, 69)
     with Registry(stores["compactor"], "math") as registry:
-        compactor = registry.compactor(CompactOptions(keyframe_every=60, direct_after=1))
+        compactor = registry.compactor(CompactOptions(keyframe_every=60))
         while compactor.step() is not None:
             pass
         compactor.close()
@@ -241,15 +239,14 @@ def test_no_role_reaches_another_prefix_or_the_bucket_s_own_settings(role: Role)
         assert all(resource == BUCKET or resource.startswith(f"{BUCKET}/policies/") for resource in resources)
 
 
-def test_a_compactor_makes_objects_and_records_and_clears_requests() -> None:
+def test_a_compactor_makes_objects_and_records_and_deletes_nothing() -> None:
     assert allowed("compactor", Request("s3:PutObject", "math/objects/patch/x", conditional=True))
-    assert allowed("compactor", Request("s3:DeleteObject", "math/requests/x.json"))
     for key in ("math/layouts/x.json", "math/reports/x", "math/leases/x.json"):
         assert not allowed("compactor", Request("s3:PutObject", key, conditional=True))
         assert not allowed("compactor", Request("s3:DeleteObject", key))
 
 
-def test_a_reader_writes_nothing_but_leases_and_requests() -> None:
+def test_a_reader_writes_nothing_but_leases() -> None:
     actions = ("s3:PutObject", "s3:AbortMultipartUpload", "s3:DeleteObject")
     keys = ("math/head", "math/log/000000000001.json", "math/objects/patch/x", "math/reports/x")
     assert not any(
@@ -260,8 +257,6 @@ def test_a_reader_writes_nothing_but_leases_and_requests() -> None:
     )
     assert allowed("reader", Request("s3:PutObject", "math/leases/w-1.json"))
     assert allowed("reader", Request("s3:DeleteObject", "math/leases/w-1.json"))
-    assert allowed("reader", Request("s3:PutObject", "math/requests/x.json", conditional=True))
-    assert not allowed("reader", Request("s3:DeleteObject", "math/requests/x.json"))
 
 
 def test_a_collector_makes_records_and_no_objects() -> None:

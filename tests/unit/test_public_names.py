@@ -74,7 +74,6 @@ SIGNATURES = {
     "Registry.watch": "(self, after: 'int | None' = None, *, latest_only: 'bool' = False, poll_seconds: 'float' = 0.5, "
     "timeout: 'float | None' = None) -> 'Iterator[Version]'",
     "Registry.compactor": "(self, options: 'CompactOptions | None' = None) -> 'Compactor'",
-    "Registry.request_direct": "(self, base: 'int', target: 'int') -> 'bool'",
     "Registry.prefetch": "(self, into: 'Model', *, poll_seconds: 'float' = 0.5, cast: 'bool' = False, "
     "check: 'BaseCheck | None' = None) -> 'Prefetch'",
     "Prefetch.take": "(self, timeout: 'float | None' = 0.0) -> 'Staged | None'",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulse_server.routes import events, health, leases, log, objects, requests, route, runs, uploads, versions, workers
+from pulse_server.routes import events, health, leases, log, objects, route, runs, uploads, versions, workers
 from pulse_server.routes.operations import Operations
 
 MODULES: Final[tuple[Operations, ...]] = (
@@ -15,7 +15,6 @@ MODULES: Final[tuple[Operations, ...]] = (
     objects.OPERATIONS,
     workers.OPERATIONS,
     leases.OPERATIONS,
-    requests.OPERATIONS,
     events.OPERATIONS,
     uploads.OPERATIONS,
     runs.OPERATIONS,

@@ -130,7 +130,6 @@ def child():
         lambda: parent.tag("best", 0),
         lambda: parent.gc(),
         lambda: parent.compactor(),
-        lambda: parent.request_direct(0, 0),
         lambda: parent.report("parent", None),
     ]
     for number, call in enumerate(calls):

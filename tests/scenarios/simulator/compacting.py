@@ -17,7 +17,7 @@ class Compacting:
     def live(self) -> None:
         """Work, until a crash."""
         registry = self._process.registry()
-        options = CompactOptions(keyframe_every=self._rng.choice((None, 8, 30)), direct_after=self._rng.choice((1, 2)))
+        options = CompactOptions(keyframe_every=self._rng.choice((None, 8, 30)))
         compactor = registry.compactor(options)
         while True:
             self._world.pause(self._rng.uniform(5.0, 60.0))

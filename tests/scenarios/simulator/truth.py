@@ -18,13 +18,13 @@ from tests.scenarios.simulator.world import World
 RUN = "run"
 _KNOWN = re.compile(
     r"run/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|layouts/[0-9a-f]{64}\.json|leases/[^/]+\.json"
-    r"|requests/[^/]+\.json|clock"
+    r"|clock"
     r"|objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}\.safetensors"
     r"|objects/keyframe/[0-9]{12}-[0-9a-f]{32}/model(?:-[0-9]{5}-of-[0-9]{5}\.safetensors|\.safetensors\.index\.json))"
 )
 _RECORD = re.compile(r"run/log/([0-9]{12})\.json")
 _FOREVER = re.compile(r"run/(?:head|log/[0-9]{12}\.json|layouts/.*)")
-_MUTABLE = re.compile(r"run/(?:head|leases/.*|requests/.*|clock)")
+_MUTABLE = re.compile(r"run/(?:head|leases/.*|clock)")
 _ROUNDED_S = 1.0
 """The store's clock tells whole seconds."""
 Json = dict[str, Any]

@@ -50,8 +50,6 @@ class Worker:
         drawn = self._rng.random()
         if newest < 0 or drawn > 0.15 or (newest == self._held and drawn > 0.01):
             return
-        if self._rng.random() < 0.03:
-            self._ask(registry, newest)
         if drawn > 0.02:
             self._pull(registry, None)
         elif drawn > 0.006:
@@ -60,20 +58,6 @@ class Worker:
             self._policy = self._held = None
         else:
             registry.verify("latest")
-
-    def _ask(self, registry: Registry, newest: int) -> None:
-        """Ask for the direct patch to the newest version."""
-        held, policy = self._held, self._policy
-        if held is None or policy is None or newest <= held + 1 or self._truth.state(newest).kind != policy.kind:
-            return
-        versions = self._truth.versions
-        if versions[held].retired_at is not None:
-            return
-        try:
-            registry.request_direct(held, newest)
-        except Gone:
-            if versions[held].retired_at is None and versions[newest].retired_at is None:
-                raise
 
     def _pull(self, registry: Registry, version: int | None) -> None:
         """Bring the weights to a version, None for the newest one."""

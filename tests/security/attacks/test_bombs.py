@@ -95,7 +95,7 @@ JSON = {
     "many keys": b"{" + b",".join(b'"%d":1' % n for n in range(SIZE // 10)) + b"}",
     "one key, many times": b"{" + b",".join([b'"a":1'] * (SIZE // 6)) + b"}",
 }
-READERS = ("record", "snapshot", "head", "layout", "lease", "request", "patch-head", "index", "shard", "delta-index")
+READERS = ("record", "snapshot", "head", "layout", "lease", "patch-head", "index", "shard", "delta-index")
 
 
 @pytest.mark.parametrize("name", READERS)

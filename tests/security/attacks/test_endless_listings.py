@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 import pytest
 from fastapi.testclient import TestClient
 
-from pulse_registry.compaction import requests as requests_module
-from pulse_registry.compaction.requests import Requests
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
@@ -28,7 +26,7 @@ from pulse_server.runs import reports as reports_module
 from pulse_server.runs.reports import MAX_BYTES, Reports
 from tests.security.attacks.peak import peak_of
 from tests.support.apps import app_over, fill
-from tests.support.records import RUN, DictStore, chain, keyframe, write_id
+from tests.support.records import RUN, DictStore, chain, keyframe
 
 MOST = 4 << 20
 
@@ -53,7 +51,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
     most = 20_000
     monkeypatch.setattr(reader_module, "MOST_LISTED", most)
     monkeypatch.setattr(gap_module, "MOST_LISTED", most)
-    monkeypatch.setattr(requests_module, "MOST", most)
     return most
 
 
@@ -112,13 +109,6 @@ def test_a_log_that_is_collected_may_be_as_long_as_it_likes(monkeypatch: pytest.
     state = LogReader(store, RUN).refresh()
     assert state.seq == 2999
     assert sum(map(len, store.objects.values())) > 10 * 100_000
-
-
-def test_requests_without_end_are_looked_at_in_part(few: int) -> None:
-    script = chain(3)
-    store = Endless(lambda number: keys.request_key(0, 1 + number % 2, write_id(number)))
-    assert [*Requests(store).wanted(script.state, 10**9)] == []
-    assert store.listed <= few
 
 
 def test_of_more_living_leases_than_readers_can_be_none_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ from pulse_registry.push.publisher import keyframe_due
 from pulse_registry.retention.reach import cheapest_tree
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import (
-    DirectRequest,
     Head,
     Layout,
     Lease,
@@ -246,8 +245,3 @@ def patch_head_target() -> Target:
     return document_target(
         "patch-head", PatchHead, (PatchHead(layout=LAYOUT, base=4, target=5, changed=3, groups=1),), sealed=False
     )
-
-
-def request_target() -> Target:
-    """Return the target of requests for direct patches."""
-    return document_target("request", DirectRequest, (DirectRequest(run=RUN, base=1, target=5, reader=write_id(4)),))

@@ -48,7 +48,6 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "body": requests.body_target,
     "signed": signatures.signed_target,
     "lease": documents.lease_target,
-    "request": documents.request_target,
     "delta-index": deltas.delta_index_target,
     "delta-frame": deltas.frame_target,
     "delta-folder": deltas.delta_folder_target,

@@ -59,7 +59,6 @@ def test_a_spool_that_is_full_ends_with_the_exit_code_of_its_error(pulse: Pulse,
     ("arguments", "message"),
     [
         (["--keyframe-every", 0], "keyframe_every"),
-        (["--direct-after", 0], "direct_after"),
         (["--spool", "no"], "no folder"),
     ],
 )

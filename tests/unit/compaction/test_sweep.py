@@ -36,7 +36,7 @@ def test_many_more_chains_of_any_coders_merge_from_the_base(chain: Chain, coders
 @pytest.mark.parametrize("coder", ["gap", "class"])
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
 def test_a_death_at_any_call_of_a_longer_run_costs_nothing_but_orphans(action, coder: str) -> None:
-    options = CompactOptions(keyframe_every=9, direct_after=1)
+    options = CompactOptions(keyframe_every=9)
     with small_groups():
         first = DictStore()
         model, states = pushed(first, 18, coder=coder)

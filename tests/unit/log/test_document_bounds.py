@@ -94,7 +94,6 @@ def test_the_longest_records_that_are_written_fit() -> None:
         (keys.countersignature_key(0), documents.SMALL),
         (keys.layout_key("a" * 64), documents.LAYOUT),
         (keys.lease_key("worker"), documents.SMALL),
-        (keys.request_key(0, 1, "a" * 32), documents.SMALL),
         ("log/snapshots/x.json", documents.SMALL),
         ("objects/x", documents.SMALL),
     ],

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel, field_validator
 
 from pulse_registry.format import keys
-from pulse_schemas import DirectRequest, Lease
+from pulse_schemas import Lease
 from pulse_schemas.api import CompleteRequest, PartDone, PhaseBody, UrlRequest, WorkerReport
 from pulse_server.routes import MODULES
 from pulse_server.routes.operations import Operation
@@ -39,9 +39,6 @@ LONGEST = {
         avoided=(LONGEST_KEY,) * 64,
     ),
     ("PUT", "/v1/runs/{run}/leases/{reader}"): Lease(run="r" * 128, reader="r" * 160, version=10**11, seconds=86_400),
-    ("PUT", "/v1/runs/{run}/requests/{base}/{target}/{reader}"): DirectRequest(
-        run="r" * 128, base=1, target=10**11, reader="f" * 32
-    ),
 }
 
 
@@ -49,7 +46,7 @@ LONGEST = {
 def test_the_longest_body_that_a_client_of_ours_sends_is_taken(where: tuple[str, str]) -> None:
     limit, longest = OPERATIONS[where].max_body, LONGEST[where]
     assert limit is not None
-    body = longest.seal() if isinstance(longest, Lease | DirectRequest) else longest.model_dump_json().encode()
+    body = longest.seal() if isinstance(longest, Lease) else longest.model_dump_json().encode()
     assert len(body) <= limit
 
 

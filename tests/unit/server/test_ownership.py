@@ -10,11 +10,9 @@ from http import HTTPStatus
 import pytest
 from fastapi.testclient import TestClient
 
-from pulse_registry.compaction.ladder import Merge
-from pulse_registry.compaction.requests import Requests
 from pulse_registry.format import keys
 from pulse_registry.store import PrefixStore
-from pulse_schemas import DirectRequest, Lease
+from pulse_schemas import Lease
 from pulse_schemas.api import WorkerReport
 from pulse_server.runs.reports import Reports
 from pulse_server.tokens import TokenSet, new_token
@@ -51,10 +49,6 @@ class Caller:
 
     def give_up(self, reader: str = READER) -> int:
         return self.ask("DELETE", f"leases/{reader}")
-
-    def want(self, base: int, target: int, reader: str) -> int:
-        request = DirectRequest(run=RUN, base=base, target=target, reader=reader)
-        return self.ask("PUT", f"requests/{base}/{target}/{reader}", content=request.seal())
 
     def report(self, worker: str, version: int) -> int:
         return self.ask("PUT", f"workers/{worker}", json={"version": version, "digest": "f" * 32})
@@ -143,18 +137,6 @@ def test_a_name_that_is_too_long_with_its_token_is_refused(client: TestClient, s
     assert len(leases(store)) == 2
 
 
-def test_a_token_counts_once_among_those_who_want_a_patch_whatever_ids_it_makes_up(
-    client: TestClient, store: DictStore
-) -> None:
-    wanted = Requests(PrefixStore(store, RUN))
-    for number in range(5):
-        assert Caller(client, "ours").want(1, 4, f"{number:032x}") == HTTPStatus.NO_CONTENT
-    assert [*wanted.wanted(run_of(6).state, 2)] == []
-    assert Caller(client, "theirs").want(1, 4, LEFT) == HTTPStatus.NO_CONTENT
-    assert [*wanted.wanted(run_of(6).state, 2)] == [Merge(1, 4)]
-    assert [*wanted.wanted(run_of(6).state, 3)] == []
-
-
 def test_no_token_reports_for_the_worker_of_another(client: TestClient) -> None:
     ours, theirs, root = (Caller(client, name) for name in ("ours", "theirs", "root"))
     assert ours.report("host-3", 5) == ours.report("host-4", 4) == HTTPStatus.NO_CONTENT
@@ -190,13 +172,6 @@ def test_a_token_with_too_many_leases_is_told_to_wait_and_no_other_token_is(
     assert ours.take(3, "r0") == theirs.take(2) == HTTPStatus.NO_CONTENT
     assert len(leases(store)) == 4
     assert ours.give_up("r1") == ours.take(2, "r3") == HTTPStatus.NO_CONTENT
-
-
-def test_a_token_that_wants_too_many_patches_is_told_to_wait(small: TestClient, store: DictStore) -> None:
-    ours = Caller(small, "ours")
-    assert [ours.want(0, target, LEFT) for target in (2, 3, 4, 5)] == [204, 204, 204, 429]
-    assert ours.want(0, 2, LEFT) == Caller(small, "theirs").want(0, 5, LEFT) == HTTPStatus.NO_CONTENT
-    assert len([*store.list(f"{RUN}/{keys.REQUESTS}")]) == 4
 
 
 def test_invented_workers_push_out_those_of_their_own_token_alone(small: TestClient) -> None:
