@@ -23,7 +23,7 @@ from pulse_registry.format.patch import CoderChoice, encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.log import RunState
 from pulse_registry.pull.route import plan
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
@@ -82,7 +82,7 @@ def measure_ladder(
         say: told what is being done.
     """
     store, newest = DictStore(), len(states.steps)
-    with Registry(store, "ladder", options=PublishOptions(coder=coder, dtype="keep", keyframe_share=1e9)) as registry:
+    with Registry(store, "ladder", options=PushOptions(coder=coder, dtype="keep", keyframe_share=1e9)) as registry:
         say(f"pushing {newest + 1} versions")
         live = Live(states)
         for version in range(newest + 1):

@@ -25,7 +25,7 @@ from benchmarks.results import Row, machine, versions
 from benchmarks.states import Cells, Live, States, visits
 from benchmarks.timing import seconds
 from pulse_registry.format.patch import CoderChoice
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import RetryStore, Store, open_store
 from tests.support.servers import S3Bucket, S3Server
@@ -56,7 +56,7 @@ class ByRegistry:
 
     def __init__(self, coder: CoderChoice, states: States, url: str, stack: ExitStack) -> None:
         self.name: str = coder
-        options = PublishOptions(coder=coder, dtype="keep", keyframe_share=1e9)
+        options = PushOptions(coder=coder, dtype="keep", keyframe_share=1e9)
         self._trainer = stack.enter_context(Registry(open_store(url), "bench", options=options))
         self._worker = stack.enter_context(Registry(open_store(url), "bench"))
         self._weights = Live(states)

@@ -31,7 +31,7 @@ from benchmarks.results import OUT, Row, machine, versions, write_result
 from benchmarks.states import Live, States
 from benchmarks.synthetic import synthetic_states
 from pulse_registry.cache import CacheFolder
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore, open_store
 from pulse_registry.weights.arrays import Weights
@@ -163,7 +163,7 @@ def measure(
 def _turn(url: str, states: States, count: int, cache: Path | None) -> dict[str, tuple[float, int]]:
     """Push a state, pull it with workers that hold nothing, and go on a step at a time."""
     live, steps = Live(states), []
-    options = PublishOptions(dtype="keep", keyframe_share=1e9)
+    options = PushOptions(dtype="keep", keyframe_share=1e9)
     with Registry(open_store(url), RUN, options=options) as trainer:
         pushed = trainer.push(0, live.model())
         with crowd(url, cache, count) as workers:

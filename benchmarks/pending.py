@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
-from pulse_registry.push.options import PublishOptions, WhenFull
+from pulse_registry.push.options import PushOptions, WhenFull
 from pulse_registry.registry import Registry
 from pulse_registry.results import PushResult
 from pulse_registry.store import FileStore
@@ -59,7 +59,7 @@ def push_all(way: str, nbytes: int, pushes: int, latency_s: float, seed: int, fo
     rng = np.random.default_rng(seed)
     model = {"w": rng.integers(0, 2**16, nbytes // 2, dtype=np.uint16)}
     store = LatencyStore(FileStore(folder / way), latency_s=latency_s)
-    options = PublishOptions(dtype="keep", keyframe_share=1e9, max_pending=limit, when_full=when_full)
+    options = PushOptions(dtype="keep", keyframe_share=1e9, max_pending=limit, when_full=when_full)
     futures: list[Future[PushResult]] = []
     pending, changes, grown, seconds = 0, 0, 0, []
     with Registry(store, "bench", options=options) as registry:

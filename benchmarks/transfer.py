@@ -32,7 +32,7 @@ from pulse_registry.format.keyframe import SHARD_BYTES, write_keyframe
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.pull.keyframe_cells import KeyframeCells
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore, RetryStore, open_store
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -256,7 +256,7 @@ def measure_faults(bucket: S3Bucket, versions_: int, seeds: int, answer_s: float
 @contextmanager
 def a_registry(bucket: S3Bucket, root: str) -> Iterator[Registry]:
     """Open the library on a folder of the bucket."""
-    options = PublishOptions(dtype="keep")
+    options = PushOptions(dtype="keep")
     with Registry(open_store(bucket.url(root)), "run", options=options) as registry:
         yield registry
 

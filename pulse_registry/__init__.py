@@ -41,7 +41,7 @@ from pulse_registry.opening import open
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Leg, Route
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.results import PullResult, PushResult, Version
 from pulse_registry.signing import SigningKey, Trust
@@ -62,9 +62,9 @@ __all__ = [
     "Leg",
     "NotFound",
     "Prefetch",
-    "PublishOptions",
     "PullResult",
     "PulseError",
+    "PushOptions",
     "PushResult",
     "Registry",
     "Route",

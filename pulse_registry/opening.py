@@ -14,7 +14,7 @@ from pulse_registry.errors import NotFound
 from pulse_registry.events import Listener
 from pulse_registry.pull.base_check import BaseCheck
 from pulse_registry.pull.download import spool_of
-from pulse_registry.push.options import PublishOptions, WhenFull
+from pulse_registry.push.options import PushOptions, WhenFull
 from pulse_registry.registry import Registry
 from pulse_registry.signing import Trust, signer_of, trust_of
 from pulse_registry.weights.device import DeviceName, ShadowPlace
@@ -123,7 +123,7 @@ def open(
         AccessDenied, StoreUnavailable, Untrusted: ``create=False``, and the log can't be read, or not be believed.
     """
     given = {name: value for name, value in locals().items() if value is not None and name not in _STAYS}
-    options = PublishOptions(
+    options = PushOptions(
         coder,
         dtype,
         keyframe_share,

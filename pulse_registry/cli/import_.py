@@ -12,7 +12,7 @@ from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFil
 from pulse_registry.cli.output import print_json, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.interop import Imported, import_folder
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 
 
 def import_(
@@ -31,7 +31,7 @@ def import_(
     A delta must build on the run's newest version, or on one that DIR holds as well. Each changed tensor is held
     against its checksum before its version is published.
     """
-    options = PublishOptions(dtype="keep")
+    options = PushOptions(dtype="keep")
     imported: list[Imported] = []
     with open_session(
         root,

@@ -23,7 +23,7 @@ from pulse_registry.cli.options import (
 from pulse_registry.cli.output import print_json, say, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 
 
 class Coder(StrEnum):
@@ -68,7 +68,7 @@ def push(
 ) -> None:
     """Publish a checkpoint as the next version: the cells that changed, or all of the first one."""
     model = read_checkpoint(source)
-    options = PublishOptions(coder.value, dtype.value, keyframe_coding=keyframe_coding.value)
+    options = PushOptions(coder.value, dtype.value, keyframe_coding=keyframe_coding.value)
     with open_session(
         root,
         run,

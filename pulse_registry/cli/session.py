@@ -11,7 +11,7 @@ from pulse_registry.cache import CacheFolder
 from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.client.connect import HasConnections, connect
 from pulse_registry.errors import NotFound
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.signing import signer_of, trust_of
 from pulse_registry.store import Store
@@ -35,7 +35,7 @@ def open_session(
     quiet: bool,
     token: str | None = None,
     allow_http: bool = False,
-    options: PublishOptions | None = None,
+    options: PushOptions | None = None,
     spool: Path | None = None,
     trust: list[str] | None = None,
     signing_key: Path | None = None,

@@ -13,9 +13,9 @@ from typing import Literal
 
 from pulse_kernels import Cells
 from pulse_registry.compaction.ladder import CompactOptions, Merge, Whole, Work, due, patch_of
-from pulse_registry.compaction.local_copy import Mirror
+from pulse_registry.compaction.local_copy import LocalCopy
 from pulse_registry.compaction.merge import merge
-from pulse_registry.compaction.temp_patch import PatchAside
+from pulse_registry.compaction.temp_patch import TempPatch
 from pulse_registry.context import Context
 from pulse_registry.errors import (
     AccessDenied,
@@ -80,7 +80,7 @@ class Compactor:
         self._writer = writer
         self._new_id = new_id
         self._options = options
-        self._mirror = Mirror(context)
+        self._copy = LocalCopy(context)
         self._after = -1  # all that ends at or before this version is done, or was left
         self._failed: dict[Work, tuple[int, int]] = {}  # tries, and versions at the last of them
         self._again: set[Work] = set()  # those of them that are to be tried again
@@ -117,7 +117,7 @@ class Compactor:
 
     def close(self) -> None:
         """Give the copy of the weights back. Idempotent."""
-        self._mirror.close()
+        self._copy.close()
 
     def _next(self, state: RunState) -> Iterator[Work]:
         """Yield what is due and was not left, oldest first; take note of how far all is done."""
@@ -166,8 +166,8 @@ class Compactor:
         try:
             return self._make(state, work)
         except BaseMismatch:
-            # The mirror is not what it should be: from a keyframe it is again.
-            self._mirror.forget()
+            # The local copy is not what it should be: from a keyframe it is again.
+            self._copy.forget()
             return self._make(state, work)
 
     def _make(self, state: RunState, work: Work) -> Done | None:
@@ -197,18 +197,18 @@ class Compactor:
     def _merge_along(self, state: RunState, work: Merge, legs: Sequence[Leg]) -> Done | None:
         patches = [leg.patch for leg in legs if leg.patch is not None]
         backwards = all(patch.coder == "gap" for patch in patches)
-        self._mirror.move_to(state, work.target if backwards else work.base)
+        self._copy.move_to(state, work.target if backwards else work.base)
         if not backwards:
-            self._mirror.check()  # ranks count cells that no patch on the way speaks of
-        context, weights = self._context, self._mirror.weights
+            self._copy.check()  # ranks count cells that no patch on the way speaks of
+        context, weights = self._context, self._copy.weights
         begun = begin_patches(context.store, weights.geometry, patches, context.fetch_map)
         coded = merge(context.backend, context.pool, context.fetchers, weights, legs, begun, backwards=backwards)
-        with PatchAside(weights.geometry, work.base, work.target, coded, context.downloads) as aside:
-            self._verify(state, work, aside)
+        with TempPatch(weights.geometry, work.base, work.target, coded, context.downloads) as patch:
+            self._verify(state, work, patch)
             if not self._still_due(work):
                 return None
             write_id = self._new_id()
-            ref = aside.store(context.store, patch_key(work.base, work.target, write_id))
+            ref = patch.store(context.store, patch_key(work.base, work.target, write_id))
         if not self._still_due(work):
             return None
         self._writer.attach(patches=[ref], write_id=write_id)
@@ -223,20 +223,20 @@ class Compactor:
         except NotFound:
             return None
 
-    def _verify(self, state: RunState, work: Merge, aside: PatchAside) -> None:
+    def _verify(self, state: RunState, work: Merge, patch: TempPatch) -> None:
         base, target = (Digest.parse(state.version(version).digest) for version in work.versions)
-        if base + aside.delta != target:
+        if base + patch.delta != target:
             raise CorruptObject(
-                f"{work} leads to state digest {(base + aside.delta).hex()}, {target.hex()} was committed; it was not "
+                f"{work} leads to state digest {(base + patch.delta).hex()}, {target.hex()} was committed; it was not "
                 "attached"
             )
 
     def _write_keyframe(self, state: RunState, work: Whole) -> Done | None:
-        self._mirror.move_to(state, work.target)
-        self._mirror.check()
+        self._copy.move_to(state, work.target)
+        self._copy.check()
         if not self._still_due(work):
             return None
-        context, weights, write_id = self._context, self._mirror.weights, self._new_id()
+        context, weights, write_id = self._context, self._copy.weights, self._new_id()
         sums: dict[int, Digest] = {}
 
         def cells_of(group: Group) -> Cells:

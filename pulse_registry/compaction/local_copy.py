@@ -1,4 +1,4 @@
-"""The mirror: the cells of one version in a mapped file, brought from version to version in place, group by group.
+"""The compactor's local copy of the weights: one version in a mapped file, moved between versions in place.
 
 What it takes of memory is a few groups and ranges, however large the model and however many cells change: the file's
 pages are the system's to write out. Nothing of it outlives the process.
@@ -31,7 +31,7 @@ from pulse_registry.weights.digest import Digest
 from pulse_schemas import VersionEntry
 
 
-class Mirror:
+class LocalCopy:
     """Cells on disk, and which version they are. For one thread at a time.
 
     Attributes:
@@ -109,7 +109,7 @@ class Mirror:
         self.version = None
 
     def close(self) -> None:
-        """Give the file back. Idempotent; the mirror can be used again."""
+        """Give the file back. Idempotent; the copy can be used again."""
         self.version, self._weights, self._mapped = None, None, None
 
     def _known(self, state: RunState) -> int | None:

@@ -1,8 +1,8 @@
-"""Merging: the patches of a route, joined group by group into one, coded, decoded again, and laid aside in a file.
+"""Merging: the patches of a route, joined group by group into one, coded, decoded again, and written to a file.
 
-The mirror stands at one end of the route. At its target, patches are followed backwards: what they change of these
+The local copy stands at one end of the route. At its target, patches are followed backwards: what they change of these
 cells is what the merged patch changes of the base, with old and new exchanged, and the sums of every patch on the way
-are checked at the cells themselves. A ``class`` patch can't be followed backwards: then the mirror stands at the base.
+are checked at the cells themselves. A ``class`` patch can't be followed backwards: then it stands at the base.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class _Parts(Stream):
         return self._parts()
 
 
-class PatchAside:
+class TempPatch:
     """A coded patch on disk. A context manager that removes the file, which has no name, at its end.
 
     Attributes:
@@ -109,4 +109,4 @@ class PatchAside:
         try:
             yield
         except OSError as error:
-            raise StoreUnavailable(f"a merged patch can't be laid aside in {self._where}: {error.strerror}") from error
+            raise StoreUnavailable(f"a merged patch can't be written to {self._where}: {error.strerror}") from error

@@ -16,7 +16,7 @@ WhenFull = Literal["wait", "coalesce"]
 
 
 @dataclass(frozen=True, slots=True)
-class PublishOptions:
+class PushOptions:
     """How a trainer publishes.
 
     Attributes:
@@ -46,26 +46,25 @@ class PublishOptions:
     when_full: WhenFull = "wait"
     allow_new_layout: bool = True
 
-
-def check_options(options: PublishOptions) -> None:
-    """Raise InvalidArgument where an option is out of range."""
-    if options.coder not in ("auto", "gap", "class"):
-        raise InvalidArgument(f"coder is {options.coder!r}; it is one of auto, gap, class")
-    if options.shadow not in ("device", "host"):
-        raise InvalidArgument(f"shadow is {options.shadow!r}; it is one of device, host")
-    if options.compact not in ("off", "inline"):
-        raise InvalidArgument(f"compact is {options.compact!r}; it is one of off, inline")
-    if options.dtype not in ("bf16", "keep"):
-        raise InvalidArgument(f"dtype is {options.dtype!r}; it is one of bf16, keep")
-    if not options.keyframe_share > 0:
-        raise InvalidArgument(
-            f"keyframe_share is {options.keyframe_share}; it is a share of a keyframe's bytes, over 0"
-        )
-    if options.keyframe_coding not in ("raw", "exponents"):
-        raise InvalidArgument(f"keyframe_coding is {options.keyframe_coding!r}; it is one of raw, exponents")
-    if options.keyframe_every is not None and options.keyframe_every < 1:
-        raise InvalidArgument(f"keyframe_every is {options.keyframe_every}; it counts versions, from 1 on")
-    if options.max_pending < 1:
-        raise InvalidArgument(f"max_pending is {options.max_pending}; it counts pushes, from 1 on")
-    if options.when_full not in get_args(WhenFull):
-        raise InvalidArgument(f"when_full is {options.when_full!r}; it is one of {', '.join(get_args(WhenFull))}")
+    def check(self) -> None:
+        """Raise InvalidArgument where an option is out of range."""
+        if self.coder not in ("auto", "gap", "class"):
+            raise InvalidArgument(f"coder is {self.coder!r}; it is one of auto, gap, class")
+        if self.shadow not in ("device", "host"):
+            raise InvalidArgument(f"shadow is {self.shadow!r}; it is one of device, host")
+        if self.compact not in ("off", "inline"):
+            raise InvalidArgument(f"compact is {self.compact!r}; it is one of off, inline")
+        if self.dtype not in ("bf16", "keep"):
+            raise InvalidArgument(f"dtype is {self.dtype!r}; it is one of bf16, keep")
+        if not self.keyframe_share > 0:
+            raise InvalidArgument(
+                f"keyframe_share is {self.keyframe_share}; it is a share of a keyframe's bytes, over 0"
+            )
+        if self.keyframe_coding not in ("raw", "exponents"):
+            raise InvalidArgument(f"keyframe_coding is {self.keyframe_coding!r}; it is one of raw, exponents")
+        if self.keyframe_every is not None and self.keyframe_every < 1:
+            raise InvalidArgument(f"keyframe_every is {self.keyframe_every}; it counts versions, from 1 on")
+        if self.max_pending < 1:
+            raise InvalidArgument(f"max_pending is {self.max_pending}; it counts pushes, from 1 on")
+        if self.when_full not in get_args(WhenFull):
+            raise InvalidArgument(f"when_full is {self.when_full!r}; it is one of {', '.join(get_args(WhenFull))}")

@@ -26,7 +26,7 @@ from pulse_registry.process.closing import Closing
 from pulse_registry.pull.failover import stage_version
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.layout_change import first_difference
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.push.queue import Job, PushQueue
 from pulse_registry.push.shadow import Advance, Shadow, first_shadow
 from pulse_registry.push.upload import store_patch
@@ -52,7 +52,7 @@ class Publisher:
         reader: LogReader,
         writer: LogWriter,
         new_id: NewId,
-        options: PublishOptions,
+        options: PushOptions,
         thread: Executor,
         placement: Placement = on_host,
         nonfinite: NonFinite = "allow",
@@ -477,7 +477,7 @@ def version_of(state: RunState, layout_id: str, digest: str) -> VersionEntry | N
     return None
 
 
-def keyframe_due(state: RunState, full_nbytes: int, options: PublishOptions) -> bool:
+def keyframe_due(state: RunState, full_nbytes: int, options: PushOptions) -> bool:
     """Tell whether the newest version is to have a keyframe made, by bytes and versions since the last one. Pure."""
     latest = state.latest
     if latest is None:

@@ -34,7 +34,7 @@ from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.replica import Replicas
-from pulse_registry.push.options import PublishOptions, check_options
+from pulse_registry.push.options import PushOptions
 from pulse_registry.push.publisher import Publisher
 from pulse_registry.results import PushResult
 from pulse_registry.runtime.dependencies import Surroundings
@@ -58,7 +58,7 @@ class Workings:
         store: Store,
         run: str,
         *,
-        options: PublishOptions | None = None,
+        options: PushOptions | None = None,
         backend: BackendName = "auto",
         threads: int | None = None,
         ahead: bool = False,
@@ -107,7 +107,7 @@ class Workings:
             raise InvalidArgument(
                 f"{run!r} is no run name: 1 to 128 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
             )
-        check_options(options or PublishOptions())
+        (options or PushOptions()).check()
         check_policy(nonfinite)
         check_backend(backend)
         self._nonfinite: NonFinite = nonfinite
@@ -129,7 +129,7 @@ class Workings:
         self._owned = store if owns_store and isinstance(store, HasConnections) else None
         self._backend_name = backend
         self._threads, self._ahead = checked_threads(threads), ahead
-        self._options = options or PublishOptions()
+        self._options = options or PushOptions()
         self._spool, self._undo_share = spool, undo_share
         self._events = Events() if on_event is None else Events(on_event)
         self._placement = device if callable(device) else placement(device, self._tell_placement)

@@ -18,7 +18,7 @@ from pulse_kernels import BackendName
 from pulse_kernels.format import group as kernel_group
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter, RunState
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime import runtime as workings_module
 from pulse_registry.runtime.dependencies import Surroundings
@@ -62,7 +62,7 @@ def without_pauses(*, retries: bool = True, snapshot_every: int = 64) -> Iterato
 def quick(store: Store, *, retries: bool = False, backend: BackendName = "reference", **options: Any) -> Registry:
     """Return a registry of the run that makes each call of the store once, or again without pauses."""
     with without_pauses(retries=retries):
-        return Registry(store, RUN, options=PublishOptions(**({"dtype": "keep"} | options)), backend=backend)
+        return Registry(store, RUN, options=PushOptions(**({"dtype": "keep"} | options)), backend=backend)
 
 
 def settle(registry: Registry) -> None:

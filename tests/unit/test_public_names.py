@@ -30,7 +30,7 @@ NAMES = [
     "Leg",
     "NotFound",
     "Prefetch",
-    "PublishOptions",
+    "PushOptions",
     "PullResult",
     "PulseError",
     "PushResult",
@@ -92,7 +92,7 @@ FIELDS = {
     "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline coalesced",
     "PullResult": "version step digest nbytes objects changed phases timeline avoided",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata",
-    "PublishOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "
+    "PushOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "
     "allow_new_layout",
 }
 

@@ -16,7 +16,7 @@ import pytest
 
 from pulse_registry.doctor.audit import Defect, RunAudit
 from pulse_registry.errors import NotFound
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore
@@ -70,7 +70,7 @@ class Live:
 
     def __post_init__(self) -> None:
         self.store = DictStore(lambda: self.now)
-        options = PublishOptions(dtype="keep", keyframe_share=1e9, keyframe_every=3)
+        options = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=3)
         self.trainer = Registry(self.store, RUN, options=options, backend="reference")
 
     def turn(self) -> None:

@@ -19,7 +19,7 @@ import pytest
 from pulse_registry.format import keyframe
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.push import publisher
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore
 from pulse_registry.testing import CountingStore
@@ -46,7 +46,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.trainers, self.workers = CountingStore(self.root), CountingStore(self.root)
-        options = PublishOptions(dtype="keep", keyframe_share=1e9, keyframe_every=KEYFRAME_EVERY)
+        options = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=KEYFRAME_EVERY)
         self.trainer = Registry(self.trainers, "run", options=options, backend="reference")
         self.worker = self.new_worker()
         self.weights = model(0)

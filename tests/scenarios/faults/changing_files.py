@@ -30,7 +30,7 @@ from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.push import publisher
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from pulse_schemas import KeyframeRef, ObjectRef
@@ -169,7 +169,7 @@ class World:
             how(path)
 
     def registry(self) -> Registry:
-        options = PublishOptions(dtype="keep")
+        options = PushOptions(dtype="keep")
         return Registry(FileStore(self.now / "run"), RUN, options=options, backend="reference", cache=self._cache)
 
     def pull(self, reads: Reads | None = None, *, load: bool = False) -> str:

@@ -15,7 +15,7 @@ import pytest
 from pulse_registry.errors import CorruptObject, PulseError, StoreUnavailable
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.push import publisher
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.s3.body import Pace
@@ -77,7 +77,7 @@ def travel(open_store: Callable[[], Store], versions: int, *, patience: int = 20
     What fails with StoreUnavailable or CorruptObject has changed nothing, and is tried again, ``patience`` times.
     """
     journey = Journey()
-    options = PublishOptions(dtype="keep", keyframe_every=4, keyframe_share=1e9)
+    options = PushOptions(dtype="keep", keyframe_every=4, keyframe_share=1e9)
     with (
         small_pieces(),
         Registry(open_store(), "run", options=options, backend="reference") as trainer,

@@ -9,7 +9,7 @@ import numpy as np
 
 from pulse_registry import Registry
 from pulse_registry.client.store import ServiceStore
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import RetryStore
 from pulse_registry.store.wrappers.retry import TOTAL_S
@@ -41,6 +41,6 @@ def opened(
 ) -> Registry:
     """Open a run through a service, with kernels that need no compiling."""
     store = ServiceStore(service.url, token or service.token)
-    made = PublishOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))
+    made = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))
     around = Surroundings(retrying=partial(RetryStore, total_s=retry_s))
     return Registry(store, run, options=made, backend="reference", owns_store=True, surroundings=around)

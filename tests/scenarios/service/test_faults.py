@@ -11,14 +11,14 @@ import pytest
 from pulse_registry import Registry, StoreUnavailable
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.client.transport import Patience
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.store import RetryStore
 from tests.scenarios.service.policies import blank, equal, opened, policy
 from tests.support.scripted_http import Asked, Reply, Server, forward, serving
 from tests.support.service import Service
 from tests.support.waiting import HANG_S
 
-OPTIONS = PublishOptions(dtype="keep", keyframe_share=1e9, keyframe_every=4)
+OPTIONS = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=4)
 PATIENCE = Patience(silence_s=HANG_S)
 
 

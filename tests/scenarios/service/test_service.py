@@ -19,7 +19,7 @@ from pulse_registry import AccessDenied, Conflict, Fenced, InvalidArgument, NotF
 from pulse_registry.client import records
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.format import keys
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.store import open_store
 from pulse_schemas.api import WorkerReport
 from tests.scenarios.service.policies import blank, equal, opened, policy
@@ -260,7 +260,7 @@ def test_a_watch_that_hears_nothing_ends_in_time(file_service: Service, run: str
 
 
 def test_a_version_costs_a_watch_one_request(file_service: Service, run: str, caplog: pytest.LogCaptureFixture) -> None:
-    options = PublishOptions(dtype="keep", keyframe_share=1e9)
+    options = PushOptions(dtype="keep", keyframe_share=1e9)
     with Registry(open_store(file_service.root), run, options=options, backend="reference") as trainer:
         push_all(trainer, 1)
         with opened(file_service, run) as worker:

@@ -9,7 +9,7 @@ from typing import Any
 from pulse_registry.errors import PulseError
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.pull.lease import ReaderLease
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import PrefixStore, RetryStore, Store
@@ -85,7 +85,7 @@ class Process:
 
     def registry(self, **options: Any) -> Registry:
         """Open the run."""
-        publish = PublishOptions(dtype="keep", **options)
+        publish = PushOptions(dtype="keep", **options)
         return Registry(
             self.link,
             RUN,

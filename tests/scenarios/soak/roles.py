@@ -15,7 +15,7 @@ from pulse_registry.cache import CacheFolder
 from pulse_registry.client.connect import connect
 from pulse_registry.errors import Gone, NotFound, PulseError
 from pulse_registry.events import Event
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import Body, Store, WrapperStore
 from tests.scenarios.soak.plan import (
@@ -68,7 +68,7 @@ class Process:
 
     def open(self, *, name: str | None = None, cache: bool = False) -> Registry:
         store = connect(self.plan.url)
-        options = PublishOptions(dtype="keep", keyframe_every=25)
+        options = PushOptions(dtype="keep", keyframe_every=25)
         folder = CacheFolder(self.plan.path("cache")) if cache else None
         return Registry(
             Stalling(store, self.plan) if self.role == "trainer" else store,

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pulse_registry.format import keys
 from pulse_registry.interop import export_delta, export_full
 from pulse_registry.log import RunState, sealed_hash
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.signing import SigningKey
@@ -49,7 +49,7 @@ def pushed(dtype: str, *versions: int, **options: object) -> Run:
         model = {"w": rng.normal(0, 0.02, CELLS).astype(ml_dtypes.bfloat16)}
     ids = itertools.count(1)
     around = Surroundings(clock=clock(), new_id=lambda: write_id(next(ids)))
-    how = PublishOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))  # type: ignore[arg-type]
+    how = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))  # type: ignore[arg-type]
     with Registry(run.store, RUN, options=how, backend="reference", surroundings=around) as registry:
         for step, changed in enumerate((0, *versions)):
             model["w"].view(np.uint16)[rng.permutation(CELLS)[:changed]] += rng.integers(

@@ -18,7 +18,7 @@ from pulse_registry.format import keys
 from pulse_registry.log import RunState, sealed_hash
 from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.pull.route import plan
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.push.publisher import keyframe_due
 from pulse_registry.retention.reach import cheapest_tree
 from pulse_registry.weights.cell_space import Geometry
@@ -129,7 +129,7 @@ def _ask(state: RunState) -> None:
             plan(state, number, have=numbers[0] if number % 2 else None)
         except PulseError:
             continue
-    keyframe_due(state, 1 << 30, PublishOptions())
+    keyframe_due(state, 1 << 30, PushOptions())
     keyframe_wanted(state, CompactOptions(keyframe_every=3))
     cheapest_tree(state)
     if numbers and (path := state.edges.graph().cheapest(numbers[-1], {}, 1)) is not None:

@@ -8,7 +8,7 @@ from sympy.polys.matrices import DomainMatrix
 
 from pulse_kernels import get_backend
 from pulse_kernels.format.digest import coefficients
-from pulse_registry import PublishOptions, Registry, Trust
+from pulse_registry import PushOptions, Registry, Trust
 from pulse_registry.format.exponent_coding import KeyframeCoding
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.log import LogWriter, random_id, utc_now
@@ -44,7 +44,7 @@ def test_a_state_digest_is_no_cryptographic_hash():
 def test_a_key_that_may_attach_can_give_a_version_other_weights(tmp_path):
     store = DictStore()
     weights = {"w": np.full(64, 0x3F80, np.uint16).view(np.float16)}
-    options = PublishOptions(dtype="keep", keyframe_share=100.0)
+    options = PushOptions(dtype="keep", keyframe_share=100.0)
     with Registry(store, "math", options=options, backend="reference", signer=TRAINER) as trainer:
         digest = trainer.push(0, weights).digest
         geometry = Geometry(trainer.layout())

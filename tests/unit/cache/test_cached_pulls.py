@@ -11,7 +11,7 @@ import pulse_registry
 from pulse_registry.cache import CacheFolder, part
 from pulse_registry.errors import CorruptObject
 from pulse_registry.events import Event
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from pulse_registry.testing import CountingStore
@@ -46,7 +46,7 @@ def pull(store: Store, cache: Path | None, events: list[Event] | None = None, li
         Registry(
             store,
             RUN,
-            options=PublishOptions(dtype="keep"),
+            options=PushOptions(dtype="keep"),
             backend="reference",
             cache=folder,
             on_event=heard.append,

@@ -21,7 +21,7 @@ from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, Sto
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.pull.route import plan
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.signing import SigningKey, Trust
 from pulse_registry.store import FileStore, Store
@@ -187,7 +187,7 @@ def test_a_full_disk_is_an_event_and_the_work_is_tried_again(monkeypatch: pytest
     store, told = DictStore(), list[Event]()
     model = small_model()
     with without_pauses(retries=False):
-        options = PublishOptions(dtype="keep", keyframe_share=NEVER, coder="gap")
+        options = PushOptions(dtype="keep", keyframe_share=NEVER, coder="gap")
         registry = Registry(store, RUN, options=options, on_event=told.append)
     with registry:
         for version in range(5):
@@ -211,7 +211,7 @@ def test_what_it_attaches_is_signed_and_believed_where_its_key_may_attach(tmp_pa
     store, trainer, own = DictStore(), SigningKey.generate(), SigningKey.generate()
     trust = Trust([trainer.public, f"{own.public}=attach"], state_dir=tmp_path)
     model = small_model()
-    with Registry(store, RUN, options=PublishOptions(dtype="keep", keyframe_share=NEVER), signer=trainer) as registry:
+    with Registry(store, RUN, options=PushOptions(dtype="keep", keyframe_share=NEVER), signer=trainer) as registry:
         for version in range(6):
             change(model, version)
             registry.push(version, model)
@@ -298,7 +298,7 @@ def test_a_keyframe_whose_cells_change_while_it_is_written_is_not_attached(monke
 
     def disturbed(store: Store, geometry, version: int, write_id: str, cells_of, **more):
         if not written:
-            last = [array for array in compactor._mirror.weights.arrays if array.size][-1]
+            last = [array for array in compactor._copy.weights.arrays if array.size][-1]
             last.reshape(-1)[-1] ^= 1  # after the check of all cells
         written.append(version)
         return write(store, geometry, version, write_id, cells_of, **more)
@@ -306,7 +306,7 @@ def test_a_keyframe_whose_cells_change_while_it_is_written_is_not_attached(monke
     monkeypatch.setattr(compactor_module, "write_keyframe", disturbed)
     with quick(store) as registry:
         compactor = registry.compactor(CompactOptions(keyframe_every=5))
-        compactor._mirror.move_to(registry.state(), 5)
+        compactor._copy.move_to(registry.state(), 5)
         finish(compactor)
     assert written == [5, 5], "the first was not attached"
     assert len(state_of(store).keyframes_of(5)) == 1
@@ -317,7 +317,7 @@ def test_work_that_fails_is_tried_again_after_new_versions_and_then_left() -> No
     store, told = DictStore(), list[Event]()
     model = small_model()
     with without_pauses(retries=False):
-        options = PublishOptions(dtype="keep", keyframe_share=NEVER, coder="gap")
+        options = PushOptions(dtype="keep", keyframe_share=NEVER, coder="gap")
         registry = Registry(store, RUN, options=options, on_event=told.append)
     with registry:
         for version in range(5):
@@ -343,7 +343,7 @@ def test_a_copy_of_the_weights_that_was_damaged_is_made_anew(coder: str) -> None
         compactor = registry.compactor()
         rng = np.random.default_rng(0)
         while compactor.step() is not None:
-            for array in compactor._mirror.weights.arrays:
+            for array in compactor._copy.weights.arrays:
                 flat = array.reshape(-1)
                 if flat.size:
                     flat[rng.integers(flat.size)] ^= flat.dtype.type(1)
@@ -363,8 +363,8 @@ def test_a_keyframe_is_never_made_of_damaged_weights() -> None:
     with quick(store) as registry:
         compactor = registry.compactor(CompactOptions(keyframe_every=5))
         assert compactor.step() == Done("patch", 0, 4, state_of(store).patches_into(4)[-1].size)
-        compactor._mirror.move_to(registry.state(), 5)
-        largest = max(compactor._mirror.weights.arrays, key=lambda array: array.size)
+        compactor._copy.move_to(registry.state(), 5)
+        largest = max(compactor._copy.weights.arrays, key=lambda array: array.size)
         largest.reshape(-1)[0] ^= 1
         made = compactor.step()
         assert made is not None
@@ -399,13 +399,13 @@ def test_memory_does_not_grow_with_the_model(tmp_path, monkeypatch: pytest.Monke
 def _peak(folder, cells: int) -> int:
     """Return the most memory that merging four patches takes, of half of the cells each, in groups of 64 KiB."""
     rng, model = np.random.default_rng(0), {"w": np.zeros(cells, np.uint16)}
-    options = PublishOptions(dtype="keep", keyframe_share=NEVER)
+    options = PushOptions(dtype="keep", keyframe_share=NEVER)
     with small_groups(1 << 16), Registry(FileStore(folder), RUN, options=options) as registry:
         for version in range(5):
             registry.push(version, model)
             model["w"][rng.integers(0, cells, cells // 2)] += 1
         compactor = registry.compactor()
-        compactor._mirror.move_to(registry.state(), 4)  # what is allocated once is no part of it
+        compactor._copy.move_to(registry.state(), 4)  # what is allocated once is no part of it
         tracemalloc.start()
         assert compactor.step() is not None
         _, peak = tracemalloc.get_traced_memory()

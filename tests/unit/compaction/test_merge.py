@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pulse_kernels import get_backend
 from pulse_registry.compaction import merge as merge_module
 from pulse_registry.compaction.merge import merge
-from pulse_registry.compaction.temp_patch import PatchAside
+from pulse_registry.compaction.temp_patch import TempPatch
 from pulse_registry.errors import BaseMismatch, CorruptObject
 from pulse_registry.format.patch import Patch, PatchFile, encode_patch
 from pulse_registry.pull.route import Leg
@@ -52,9 +52,9 @@ def leg(patch: Patch, *, inverse: bool = False) -> Leg:
 def merged(weights: Weights, legs: Sequence[Leg], patches: Sequence[Patch], *, backwards: bool) -> tuple[bytes, object]:
     coded = merge(BACKEND, POOL, POOL, weights, legs, patches, backwards=backwards)
     store = DictStore()
-    with PatchAside(weights.geometry, legs[0].base or 0, legs[-1].target, coded, None) as aside:
-        ref = aside.store(store, "objects/patch/x")
-    assert len(store.get("objects/patch/x")) == aside.nbytes
+    with TempPatch(weights.geometry, legs[0].base or 0, legs[-1].target, coded, None) as patch:
+        ref = patch.store(store, "objects/patch/x")
+    assert len(store.get("objects/patch/x")) == patch.nbytes
     return store.get("objects/patch/x"), ref
 
 

@@ -25,7 +25,7 @@ from pulse_registry.errors import Conflict, CorruptObject, InvalidArgument, Inva
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.pull.fetch import fetch_shards
 from pulse_registry.pull.keyframe_cells import KeyframeCells
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, MemoryStore, Store
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -355,7 +355,7 @@ def test_any_other_header_is_refused_even_where_its_hash_fits(stored: Stored):
 
 
 def coded_registry(store: Store) -> Registry:
-    return Registry(store, "math", options=PublishOptions(dtype="keep", keyframe_coding="exponents"))
+    return Registry(store, "math", options=PushOptions(dtype="keep", keyframe_coding="exponents"))
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])
@@ -374,7 +374,7 @@ def test_a_version_of_a_coded_keyframe_and_patches_is_pulled_and_verified(kind: 
 
 def test_an_attached_keyframe_is_coded_too():
     store, model = MemoryStore(uuid.uuid4().hex), {"w": bf16(20_000)}
-    options = PublishOptions(dtype="keep", keyframe_coding="exponents", keyframe_every=1)
+    options = PushOptions(dtype="keep", keyframe_coding="exponents", keyframe_every=1)
     with Registry(store, "math", options=options) as registry:
         for step in range(3):
             model["w"][step] += 1
@@ -418,6 +418,6 @@ def described(path: Path) -> dict[str, Any]:
 
 
 def test_a_coding_that_is_none_is_refused_at_once(tmp_path: Path):
-    options = PublishOptions(keyframe_coding="zip")  # type: ignore[arg-type]
+    options = PushOptions(keyframe_coding="zip")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="keyframe_coding is 'zip'; it is one of raw, exponents"):
         Registry(FileStore(tmp_path), "math", options=options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore, Store
 from tests.support.registries import RUN, without_pauses
@@ -72,5 +72,5 @@ def objects(store: MemoryStore, kind: str) -> list[bytes]:
 
 def _registry(store: Store, device: Any, options: dict[str, Any]) -> Registry:
     with without_pauses(retries=False):
-        chosen = PublishOptions(**({"keyframe_share": 100.0, "coder": "gap"} | options))
+        chosen = PushOptions(**({"keyframe_share": 100.0, "coder": "gap"} | options))
         return Registry(store, RUN, options=chosen, backend="reference", device=device)

@@ -13,7 +13,7 @@ import torch
 from pulse_kernels import CELL_TYPES
 from pulse_kernels import finite as on_host
 from pulse_kernels.gpu.tiling import CELL_DTYPES
-from pulse_registry import InvalidModel, PublishOptions, Registry
+from pulse_registry import InvalidModel, PushOptions, Registry
 from pulse_registry.gpu.finite import first_not_finite
 from pulse_registry.store import MemoryStore
 from tests.support.registries import RUN, small_groups
@@ -28,7 +28,7 @@ def groups() -> Iterator[None]:
 
 
 def refusing(store: MemoryStore, device: str) -> Registry:
-    options = PublishOptions(keyframe_share=100.0, coder="gap")
+    options = PushOptions(keyframe_share=100.0, coder="gap")
     return Registry(
         store,
         RUN,

@@ -15,7 +15,7 @@ from pulse_registry.gpu import destination as target_module
 from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.gpu.sparse_update import DeviceUpdate
 from pulse_registry.gpu.stream import Lane
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Surroundings
 from pulse_registry.store import MemoryStore
@@ -47,7 +47,7 @@ def opened(gpu: Gpu, store: MemoryStore) -> Iterator[Callable[..., Registry]]:
 
     def open_one(nonfinite: Any = "allow", **options: Any) -> Registry:
         around = Surroundings(threads=gpu.threads, retrying=lambda store: store)
-        chosen = PublishOptions(**({"keyframe_share": 100.0, "coder": "gap"} | options))
+        chosen = PushOptions(**({"keyframe_share": 100.0, "coder": "gap"} | options))
         place = {"device": lambda views: torch.device("cpu"), "surroundings": around, "nonfinite": nonfinite}
         registries.append(Registry(store, RUN, options=chosen, backend="reference", **place))
         return registries[-1]

@@ -13,7 +13,7 @@ from typing import Any
 from pulse_registry.compaction.ladder import CompactOptions, keyframe_wanted
 from pulse_registry.format.keys import patch_key
 from pulse_registry.log import RunState
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.push.publisher import keyframe_due
 from pulse_registry.retention.plan import Needs, plan_gc
 from pulse_registry.retention.policy import Policy
@@ -75,7 +75,7 @@ def deletions_while_much_is_retired() -> None:
 
 def versions_far_apart() -> None:
     state = _sparse([0, 10**9, 10**12 - 1])
-    options = PublishOptions(keyframe_every=None)
+    options = PushOptions(keyframe_every=None)
     assert keyframe_due(state, 1 << 40, options)
     assert not keyframe_wanted(state, CompactOptions(keyframe_every=10**12 + 1))
 

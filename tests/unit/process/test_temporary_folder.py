@@ -105,7 +105,7 @@ def test_without_one_what_a_compactor_and_a_keyframe_need_goes_into_the_temporar
         download.SpoolFile(ObjectRef(key="k", size=8, blake3="0" * 64), None).close()
     else:
         layout = layout_of(read_model({"w": np.zeros(4, np.float32)}), "keep")
-        with temp_patch.PatchAside(Geometry(layout), 0, 1, [], None):
+        with temp_patch.TempPatch(Geometry(layout), 0, 1, [], None):
             pass
     assert made == [tmp_path]
 

@@ -18,7 +18,7 @@ from pulse_registry.log import RunState
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import News, Prefetch
 from pulse_registry.pull.replica import ReplicaState
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.results import VersionName
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
@@ -71,7 +71,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.trainer = quick(self.store, keyframe_share=1e9)
-        options = PublishOptions(dtype="keep")
+        options = PushOptions(dtype="keep")
         self.worker = Registry(
             self.store, RUN, options=options, backend="reference", undo_share=100.0, on_event=self.hear
         )

@@ -11,7 +11,7 @@ import pytest
 
 from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable
 from pulse_registry.events import Event, EventKind
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from tests.support.gate import PATIENCE, GateStore
@@ -31,7 +31,7 @@ from tests.support.registries import (
 
 def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Registry:
     with without_pauses(retries=False):
-        chosen = PublishOptions(dtype="keep", keyframe_share=1e9, **options)
+        chosen = PushOptions(dtype="keep", keyframe_share=1e9, **options)
         listener = None if told is None else told.append
         return Registry(store, RUN, options=chosen, backend="reference", on_event=listener)
 

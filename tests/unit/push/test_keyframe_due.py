@@ -6,7 +6,7 @@ import pytest
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import RunState
-from pulse_registry.push.options import PublishOptions, check_options
+from pulse_registry.push.options import PushOptions
 from pulse_registry.push.publisher import keyframe_due
 from tests.support.records import Script, chain, keyframe, patch
 
@@ -57,23 +57,23 @@ def run_of(*sizes: int, attached: tuple[int, ...] = ()) -> RunState:
 def test_a_keyframe_is_due_by_bytes_or_by_versions(
     sizes: tuple[int, ...], attached: tuple[int, ...], options: dict[str, float], due: bool
 ):
-    assert keyframe_due(run_of(*sizes, attached=attached), 1000, PublishOptions(**options)) is due  # type: ignore[arg-type]
+    assert keyframe_due(run_of(*sizes, attached=attached), 1000, PushOptions(**options)) is due  # type: ignore[arg-type]
 
 
 def test_a_run_without_versions_has_none_due():
-    assert not keyframe_due(RunState("math"), 1000, PublishOptions(keyframe_every=1))
+    assert not keyframe_due(RunState("math"), 1000, PushOptions(keyframe_every=1))
 
 
 def test_a_run_whose_keyframes_were_retired_has_one_due():
     state = chain(3).retire(keys=(keyframe(0).index.key,)).state
     assert state.keyframe(0) is None
-    assert keyframe_due(state, 10**9, PublishOptions())
+    assert keyframe_due(state, 10**9, PushOptions())
 
 
 def test_merged_patches_do_not_count():
     script = Script().epoch().commit().commit(patch=patch(0, 1, size=200)).commit(patch=patch(1, 2, size=200))
     script.attach(patches=(patch(0, 2, size=9000),))
-    assert not keyframe_due(script.state, 1000, PublishOptions())
+    assert not keyframe_due(script.state, 1000, PushOptions())
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_merged_patches_do_not_count():
 )
 def test_options_out_of_range_are_refused_by_name(options: dict[str, object], named: str):
     with pytest.raises(InvalidArgument, match=named):
-        check_options(PublishOptions(**options))  # type: ignore[arg-type]
+        PushOptions(**options).check()  # type: ignore[arg-type]
 
 
 def test_the_default_options_are_in_range():
-    check_options(PublishOptions())
+    PushOptions().check()

@@ -10,7 +10,7 @@ import pytest
 from pulse_registry.errors import InvalidModel, LayoutMismatch
 from pulse_registry.events import Event, EventKind
 from pulse_registry.push.layout_change import first_difference
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_schemas import Layout, Tensor
 from tests.support.records import DictStore
@@ -20,7 +20,7 @@ from tests.support.registries import RUN, bits, change, restored, small_model, w
 def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Registry:
     with without_pauses(retries=False):
         listener = None if told is None else told.append
-        chosen = PublishOptions(dtype="keep", keyframe_share=1e9, **options)
+        chosen = PushOptions(dtype="keep", keyframe_share=1e9, **options)
         return Registry(store, RUN, options=chosen, backend="reference", on_event=listener)
 
 

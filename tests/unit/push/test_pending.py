@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pulse_registry.errors import Conflict, InvalidArgument, InvalidModel, StoreUnavailable
 from pulse_registry.events import Event, EventKind
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.push.queue import PushQueue
 from pulse_registry.push.shadow import HostShadow
 from pulse_registry.registry import Registry
@@ -37,7 +37,7 @@ from tests.support.registries import (
 
 def opened(store: Any, told: list[Event] | None = None, *, nonfinite: Any = "allow", **options: Any) -> Registry:
     with without_pauses(retries=False):
-        chosen = PublishOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))
+        chosen = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))
         listener = None if told is None else told.append
         return Registry(store, RUN, options=chosen, backend="reference", on_event=listener, nonfinite=nonfinite)
 

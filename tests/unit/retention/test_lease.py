@@ -12,7 +12,7 @@ from pulse_registry.errors import Conflict, Gone, InvalidArgument, StoreUnavaila
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
 from pulse_registry.store import MOST_WHOLE_BYTES, PrefixStore, WrapperStore, body_views
@@ -349,7 +349,7 @@ def test_a_tag_keeps_a_version_and_can_be_pulled():
 @pytest.mark.parametrize("deletes", [False, True])
 def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyframe(deletes: bool):
     inner = DictStore()
-    with Registry(inner, RUN, backend="reference", options=PublishOptions(keyframe_share=1e9)) as trainer:
+    with Registry(inner, RUN, backend="reference", options=PushOptions(keyframe_share=1e9)) as trainer:
         model, holder = weights(), weights()
         for step in range(6):
             model["w"][step] += 1
@@ -364,7 +364,7 @@ def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyfra
         def get(self, key, byte_range=None, *, max_bytes=MOST_WHOLE_BYTES):
             if "/patch/" in key and not self.done:
                 self.done = True
-                with Registry(inner, RUN, backend="reference", options=PublishOptions(keyframe_every=1)) as operator:
+                with Registry(inner, RUN, backend="reference", options=PushOptions(keyframe_every=1)) as operator:
                     operator.push(7, model)
                 with Registry(inner, RUN, backend="reference") as operator:  # the push has ended, with its keyframe
                     for _ in range(1 + deletes):

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pulse_registry import InvalidArgument, InvalidModel, PublishOptions, Registry
+from pulse_registry import InvalidArgument, InvalidModel, PushOptions, Registry
 from pulse_registry.events import EventKind
 from pulse_registry.weights.model import numpy_dtype
 from tests.support.records import DictStore
@@ -25,7 +25,7 @@ def _groups():
 
 @contextmanager
 def opened(store, policy, told=None, **options):
-    chosen = PublishOptions(**({"dtype": "keep", "keyframe_share": 100.0, "coder": "gap"} | options))
+    chosen = PushOptions(**({"dtype": "keep", "keyframe_share": 100.0, "coder": "gap"} | options))
     with Registry(
         store,
         "math",

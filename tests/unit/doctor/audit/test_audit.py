@@ -13,7 +13,7 @@ from pulse_registry.doctor.audit import run as audit_of_runs
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
-from pulse_registry.push.options import PublishOptions
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
 from pulse_registry.signing import PinGuard, Trust
@@ -30,7 +30,7 @@ CONTENTS = pytest.mark.parametrize("contents", [False, True], ids=["listed", "re
 
 def push(root, versions, *, signer=None, **options):
     """Push versions of a small model, of which every third has a keyframe."""
-    kept = PublishOptions(dtype="keep", keyframe_share=1e9, keyframe_every=3, **options)
+    kept = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=3, **options)
     with Registry(root, RUN, options=kept, backend="reference", signer=signer) as registry:
         first = len(registry.state().versions)
         for step in range(first, first + versions):
