@@ -26,7 +26,7 @@ def loops_folder() -> Path | None:
 
 def loops_cached(folder: Path) -> bool:
     """Return whether a folder holds loops at all: of which release and processor they are, numba alone can tell."""
-    return any(folder.glob("numba_*.nbi"))
+    return any(folder.glob("*.nbi"))
 
 
 def loops_exposed(folder: Path) -> str | None:

@@ -94,7 +94,7 @@ with COMPILING:
 
 def test_a_fork_in_the_middle_of_the_warm_up_leaves_no_thread_behind_and_it_goes_on(tmp_path: Path):
     code = """
-from pulse_kernels import ahead
+from pulse_kernels.cpu import ahead
 begun = threading.Event()
 def work(stopped):
     while not stopped() and not begun.is_set():

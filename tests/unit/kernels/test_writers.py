@@ -125,8 +125,8 @@ def test_a_folder_that_can_not_be_looked_at_is_not_believed(tmp_path: Path) -> N
 
 LOADS = """
 import pulse_kernels
-from pulse_kernels import numba_compile
-print(numba_compile.compiled("move", 2).stats.cache_path, numba_compile.exposed())
+from pulse_kernels.cpu import compile
+print(compile.compiled("move", 2).stats.cache_path, compile.exposed())
 """
 PLANTS = """
 import pathlib, pickle, sys
@@ -173,7 +173,7 @@ def test_a_folder_that_numba_would_leave_open_is_made_for_its_user_alone(tmp_pat
     home = tmp_path / "home"
     site = tmp_path / "site" / "pulse_kernels"
     shutil.copytree(Path(pulse_kernels.__file__).parent, site, ignore=shutil.ignore_patterns("__pycache__"))
-    (site / "__pycache__").write_text("in the way")
+    (site / "cpu" / "__pycache__").write_text("in the way")
     kept = python(
         "import os; os.umask(0)\n" + LOADS,
         PYTHONPATH=str(site.parent),

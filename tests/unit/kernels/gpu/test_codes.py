@@ -23,8 +23,8 @@ SIZES = (1, 255, 44)
 @pytest.fixture(autouse=True)
 def all_chunks_in_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a program take more chunks than it does: the interpreter's time goes by programs and steps."""
-    for module in ("codes_encode", "codes_decode"):
-        monkeypatch.setattr(f"pulse_kernels.gpu.{module}.LANES", 128)
+    for module in ("encode", "decode"):
+        monkeypatch.setattr(f"pulse_kernels.gpu.coding.{module}.LANES", 128)
 
 
 def step_of(device: str, pattern: str, name: str = "BF16", sizes: tuple[int, ...] = SIZES, group: int = 200) -> Step:
