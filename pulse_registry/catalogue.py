@@ -8,11 +8,12 @@ from contextlib import contextmanager
 
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import RunState
+from pulse_registry.log.names import LATEST, fold, tag_name
 from pulse_registry.log.tail import await_news
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.pull.route import Route, plan
-from pulse_registry.push.labels import check_tag, integer
+from pulse_registry.push.labels import integer
 from pulse_registry.results import Version, VersionName, describe
 from pulse_registry.retention import Collected, Collector, Policy
 from pulse_registry.runtime.runtime import Workings
@@ -117,12 +118,12 @@ class Catalogue(Workings):
             The version that the name stood for until now, which it does not keep any more; None if it stood for none.
 
         Raises:
-            InvalidArgument: it is no name (a to z first, then those, 0 to 9, '.', '_' and '-', at most 64; not
+            InvalidArgument: it is no name (a letter first, then those, 0 to 9, '.', '_' and '-', at most 64; not
                 ``latest``), or the version was retired.
             NotFound: there is no such version.
             AccessDenied, StoreUnavailable: the store did not take it.
         """
-        check_tag(name)
+        name = tag_name(name)
         number = None if version is None else self._entry(self.state(), version).version
         return self._writer().tag(name, number)
 
@@ -184,7 +185,9 @@ class Catalogue(Workings):
             yield Countersigning(self._store, self._reader, self.signer, each=ParallelMap(pool))
 
     def _entry(self, state: RunState, version: VersionName) -> VersionEntry:
-        if version == "latest":
+        if isinstance(version, str):
+            version = fold(version)
+        if version == LATEST:
             if state.latest is None:
                 raise NotFound(f"run {self.run!r} in {self.url} has no versions yet")
             return state.latest

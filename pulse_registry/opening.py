@@ -63,7 +63,7 @@ def open(
     Args:
         url: the registry's root: a folder, ``s3://bucket/prefix``, ``file:///...`` or ``memory://...``; or a service,
             ``https://host``, through which a run is the same, and which needs no keys of the bucket.
-        run: the run's name: lower-case letters, digits, ``.``, ``_`` and ``-``.
+        run: the run's name: letters, digits, ``.``, ``_`` and ``-``; capitals are stored as small letters.
         token: for a service; None takes it from PULSE_TOKEN.
         allow_http: whether the token may go over ``http://`` to another machine, where others may read it; None takes
             it from PULSE_ALLOW_HTTP, or refuses.

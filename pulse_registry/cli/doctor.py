@@ -17,8 +17,8 @@ from pulse_registry.cli.options import AllowHttp, Json, Root, Token
 from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.session import opened_store
 from pulse_registry.doctor import Examination, Finding, Plan, Report, remove_leftovers
-from pulse_registry.errors import InvalidArgument, NotFound
-from pulse_registry.log.runs import RUN_NAME
+from pulse_registry.errors import NotFound
+from pulse_registry.log.names import run_name
 from pulse_registry.store import Store
 
 
@@ -77,8 +77,7 @@ def _clean(store: Store, json_output: bool) -> None:
 
 
 def _examine_run(root: str, run: str, token: str | None, allow_http: bool, json_output: bool) -> None:
-    if not RUN_NAME.fullmatch(run):
-        raise InvalidArgument(f"{run!r} is no run name")
+    run = run_name(run)
     with opened_store(root, token, allow_http=allow_http) as store:
         found = audit_run(store, run, contents=False)
         if found.records == 0 and next(store.list(f"{run}/"), None) is None:

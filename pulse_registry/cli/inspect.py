@@ -13,8 +13,8 @@ from pulse_registry.cli.options import AllowHttp, AnyRoot, AnyRun, Json, Token
 from pulse_registry.cli.output import print_fields, print_json, print_table
 from pulse_registry.cli.session import opened_store
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.log.names import run_name
 from pulse_registry.process.regular_file import open_regular
-from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore
 
 
@@ -53,8 +53,7 @@ def _source(
     if root is None or run is None:
         raise InvalidArgument(f"there is no file {name}; give --root and --run to inspect a key of a run")
     store = stack.enter_context(opened_store(root, token, allow_http=allow_http))
-    Registry(store, run)  # refuses a run name that is not valid
-    return Source.of_key(PrefixStore(store, run), name)
+    return Source.of_key(PrefixStore(store, run_name(run)), name)
 
 
 def _short(value: Any) -> Any:

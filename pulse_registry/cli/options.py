@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.push.labels import TAG
+from pulse_registry.log.names import version_name
 
 Root = Annotated[
     str, typer.Option("--root", envvar="PULSE_ROOT", metavar="URL", help="The registry: a folder, or a URL.")
@@ -91,9 +91,10 @@ def parse_version(text: str) -> int | str:
     """
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    if TAG.fullmatch(text):  # latest, too
-        return text
-    raise InvalidArgument(f"{text!r} is no version: give a number from 0 on, latest, or a tag")
+    try:
+        return version_name(text)
+    except InvalidArgument:
+        raise InvalidArgument(f"{text!r} is no version: give a number from 0 on, latest, or a tag") from None
 
 
 def parse_duration(text: str) -> timedelta:

@@ -10,7 +10,7 @@ from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFil
 from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.session import open_session
 from pulse_registry.errors import InvalidArgument, NotFound
-from pulse_registry.push.labels import check_tag
+from pulse_registry.log.names import tag_name
 from pulse_registry.registry import Registry
 
 
@@ -41,7 +41,7 @@ def tag(
     if remove and version is not None:
         raise InvalidArgument("give --version or --remove, not both")
     if name is not None:
-        check_tag(name)
+        name = tag_name(name)
     wanted = None if version is None else parse_version(version)
     with open_session(
         root, run, title="tag", quiet=True, token=token, allow_http=allow_http, trust=trust, signing_key=signing_key

@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.format import keys
+from pulse_registry.log.names import RUN_NAME
 from pulse_registry.store.keys import check_key
 
 Kind = Literal["head", "record", "countersignature", "snapshot", "layout", "object", "lease", "request"]
 
-RUN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _WORKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _RECORD: Final = re.compile(r"log/([0-9]{12})\.json")
 _SNAPSHOT: Final = re.compile(r"log/snapshots/([0-9]{12})\.json")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Final
 
+from pulse_registry.log.names import RUN_NAME
 from pulse_registry.store import Store
-
-RUN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}", re.ASCII)
 
 
 def list_runs(store: Store) -> Iterator[str]:

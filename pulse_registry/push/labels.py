@@ -1,4 +1,4 @@
-"""What is said of a version, its step, metadata and names: checked, or copied, at the call, before anything is done.
+"""A version's step and metadata: checked, or copied, at the call, before anything is done.
 
 The bounds are those of a writer. Records with larger metadata, of older releases, stay readable.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Mapping
 from typing import Any, Final, SupportsIndex
 
@@ -18,9 +17,6 @@ from pulse_schemas.base import canonical_json
 
 METADATA_BYTES: Final = 64 << 10
 """Of a version's metadata, as canonical JSON: it is in the version's record, and in each snapshot after it."""
-LATEST: Final = "latest"
-TAG: Final = re.compile(r"[a-z][a-z0-9._-]{0,63}", re.ASCII)
-"""Names of tags; of ``latest`` as well, which can be none."""
 _DEPTH: Final = 32
 _SHOWN: Final = 80
 
@@ -40,20 +36,6 @@ def integer(value: SupportsIndex, name: str) -> int:
     if not -(2**63) <= number < 2**63:
         raise InvalidArgument(f"{name} is an integer of {number.bit_length()} bits; it has at most 64, with its sign")
     return number
-
-
-def check_tag(name: str) -> None:
-    """Check a name that a version is to be given.
-
-    Raises:
-        InvalidArgument: it is none.
-    """
-    if name == LATEST:
-        raise InvalidArgument(f"{LATEST!r} is the newest version at any time, and no tag: take another name")
-    if not TAG.fullmatch(name):
-        raise InvalidArgument(
-            f"{_shown(name)} is no name of a tag: a to z first, then those, 0 to 9, '.', '_' and '-', at most 64"
-        )
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from pulse_kernels import BackendName, warm_up_ahead
 from pulse_registry.cache import CachedStore, CacheFolder
 from pulse_registry.client.connect import HasConnections
 from pulse_registry.client.reports import Reporter, TakesReports
-from pulse_registry.client.routes import RUN_NAME, checked_worker
+from pulse_registry.client.routes import checked_worker
 from pulse_registry.compaction import Background, CompactOptions, Compactor
 from pulse_registry.context import Context
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Event, EventKind, Events, Listener
 from pulse_registry.log import LogReader, LogWriter
+from pulse_registry.log.names import run_name
 from pulse_registry.process.closing import Closing
 from pulse_registry.process.cores import checked_threads
 from pulse_registry.process.fork import Home, at_home
@@ -103,10 +104,7 @@ class Workings:
             check: which cells a pull checks before it changes some, unless it says so itself.
             cache: of this host, through which objects are read; None: all come from the store.
         """
-        if not RUN_NAME.fullmatch(run):
-            raise InvalidArgument(
-                f"{run!r} is no run name: 1 to 128 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
-            )
+        run = run_name(run)
         (options or PushOptions()).check()
         check_policy(nonfinite)
         check_backend(backend)

@@ -21,10 +21,13 @@ T = TypeVar("T")
 Many = Annotated[tuple[T, ...], FailFast()]
 """A list; of one with faults, the first entry that has some is told. A million entries may have a million faults."""
 
+RUN_NAME_PATTERN: Final = r"[a-z0-9][a-z0-9._-]{0,127}"
+TAG_NAME_PATTERN: Final = r"[a-z][a-z0-9._-]{0,63}"
+"""Begins with a letter: numbers are versions."""
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="BLAKE3, 256 bits, lower-case hex")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="state digest: lane 0 then lane 1, hex")]
 WriteId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="128 random bits, hex")]
-RunName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,127}$")]
+RunName = Annotated[str, Field(pattern=f"^{RUN_NAME_PATTERN}$")]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Key = Annotated[str, Field(min_length=1, max_length=1024, description="object key below the run's prefix")]
 Step = Annotated[int, Field(ge=-(2**63), lt=2**63, description="the trainer's own label of a version")]
@@ -47,8 +50,7 @@ def _not_latest(name: str) -> str:
 
 
 ReaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,159}$")]
-# Begins with a letter: numbers are versions.
-TagName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9._-]{0,63}$"), AfterValidator(_not_latest)]
+TagName = Annotated[str, Field(pattern=f"^{TAG_NAME_PATTERN}$"), AfterValidator(_not_latest)]
 
 _SEAL_HASH, _SEAL_BODY, _SEAL_END = b'{"blake3":"', b'","body":', b"}"
 # No body ends like this: the brace that closes it would close this object.

@@ -23,6 +23,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pulse_registry.errors import Conflict, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.log.names import fold
 from pulse_registry.process.private_files import NotOurs, hold_lock, release_lock
 from pulse_registry.process.regular_file import open_regular
 from pulse_schemas.api import Scope
@@ -100,7 +101,13 @@ def new_token(
         InvalidArgument: a name, a scope or a pattern is not valid.
     """
     token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-    entry = {"id": token_id, "name": name, "sha256": secret_hash(secret), "scope": scope, "runs": runs}
+    entry = {
+        "id": token_id,
+        "name": name,
+        "sha256": secret_hash(secret),
+        "scope": scope,
+        "runs": tuple(map(fold, runs)),
+    }
     try:
         made = TokenEntry.model_validate(entry | {"created_at": now, "expires_at": expires_at})
     except ValidationError as error:

@@ -17,12 +17,12 @@ from fastapi import Request
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError
 from pulse_registry.log.clock import Clock, timestamp, utc_now
+from pulse_registry.log.names import run_name
 from pulse_schemas.api import Scope
 from pulse_server.errors import Unauthenticated
 from pulse_server.settings import Settings
 from pulse_server.tokens import SCOPES, TokenEntry, TokenFile, TokenIndex, TokenSet
 
-RUN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}", re.ASCII)
 PRINCIPAL: Final = "pulse.principal"
 """Where a request's scope keeps its Principal, or the refusal, once it is known."""
 
@@ -194,14 +194,14 @@ class Requirement:
 
         Raises:
             Unauthenticated: there is no good token.
-            InvalidArgument: the run's name is no name.
+            InvalidArgument: the run's name is no name; capitals are made small from here on.
             AccessDenied: the token does not allow it.
         """
         guard: Guard = request.app.state.guard
         principal = guard.identify(request.scope)
         run: str | None = request.scope["path_params"].get("run")
-        if run is not None and RUN_NAME.fullmatch(run) is None:
-            raise InvalidArgument(f"{run[:200]!r} is no name of a run: [a-z0-9][a-z0-9._-]{{0,127}}")
+        if run is not None:
+            run = request.scope["path_params"]["run"] = run_name(run)
         principal.check(self.scope, run)
         return principal
 

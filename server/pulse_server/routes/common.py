@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 
 from pulse_registry.log import RunState
-from pulse_registry.log.runs import RUN_NAME
+from pulse_registry.log.names import GIVEN_RUN_NAME, fold
 from pulse_server.auth.access import requires
 from pulse_server.routes import examples
 from pulse_server.routes.params import Parameter, Whole
@@ -18,7 +18,7 @@ from pulse_server.runs.feed import RunFeed
 if TYPE_CHECKING:
     from pulse_server.service import Service
 
-RUN: Final = Parameter("run", "the run's name", RUN_NAME, examples.RUN)
+RUN: Final = Parameter("run", "the run's name", GIVEN_RUN_NAME, examples.RUN, stored=fold)
 LAYOUT_ID: Final = Parameter("id", "the layout's id", re.compile(r"[0-9a-f]{64}"), examples.LAYOUT)
 SEQ: Final = Parameter("seq", "a number of a record", re.compile(r"0|[1-9][0-9]{0,11}", re.ASCII), "43")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
@@ -53,6 +53,8 @@ class Parameter:
     example: str
     place: str = "path"
     required: bool = True
+    stored: Callable[[str], str] = str
+    """Makes of what is given what is stored."""
 
     def __call__(self, request: Request) -> str:
         """Return its value; "" for one that is not required and not there.
@@ -66,7 +68,7 @@ class Parameter:
             return ""
         if value is None or self.pattern.fullmatch(value) is None:
             raise _invalid(f"{self.name}: {_shown(value)} is not {self.description}")
-        return value
+        return self.stored(value)
 
     def told(self) -> dict[str, Any]:
         """Return the parameter as OpenAPI has it."""

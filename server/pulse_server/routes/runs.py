@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.log import RunState
-from pulse_registry.log.runs import RUN_NAME
+from pulse_registry.log.names import GIVEN_RUN_NAME, fold
 from pulse_schemas import canonical_json
 from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
 from pulse_server.auth.access import Guard, Principal
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pulse_server.service import Service
 
 OPERATIONS: Final = Operations("runs")
-_AFTER: Final = Parameter("after", "the runs whose names follow this one", RUN_NAME, "math-1b", "query", required=False)
+_AFTER: Final = Parameter(
+    "after", "the runs whose names follow this one", GIVEN_RUN_NAME, "math-1b", "query", required=False, stored=fold
+)
 _PAGE_BYTES: Final = 8 << 20
 """Of metadata in one page, but for its last run's."""
 _LIMIT: Final = Whole("limit", "how many at most", 50, 50, 1, 200)

@@ -16,8 +16,9 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pulse_registry.log.names import RUN_NAME
 from pulse_registry.quoting import Lines, cut, json_text, printable
-from pulse_server.auth.access import PRINCIPAL, RUN_NAME, Principal
+from pulse_server.auth.access import PRINCIPAL, Principal
 from pulse_server.settings import Settings
 from pulse_server.telemetry.log_queue import LogQueue
 from pulse_server.telemetry.metrics import route_of

@@ -57,7 +57,7 @@ def test_a_tags_name_alone_shows_where_it_is_and_moves_nothing(run: Run, pulse: 
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("latest", "the newest version at any time"), ("Best", "no name of a tag")]
+    ("name", "words"), [("latest", "the newest version at any time"), ("Best 1", "no name of a tag")]
 )
 def test_what_can_be_no_tag_is_said_in_a_sentence(run: Run, pulse: Pulse, name: str, words: str) -> None:
     for more in ((), ("--version", "1"), ("--remove",)):
