@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 _STARTER = """
 import time
-from tests import servers
+from tests.support import servers
 with servers.rclone() as server:
     print(server.pid, flush=True)
     time.sleep(600)
