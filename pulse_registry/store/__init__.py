@@ -1,4 +1,4 @@
-"""Stores: where the registry keeps its objects, behind one small protocol."""
+"""Stores: where the registry keeps its objects, behind one small base class."""
 
 from __future__ import annotations
 

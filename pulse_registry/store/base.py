@@ -1,7 +1,7 @@
 """The store: the few verbs of object storage that the registry is built on, and their contract.
 
-Implementations subclass `Store`; abilities such as retries and counting are wrappers around one. One conformance suite
-(tests/unit/store/conformance.py) runs over every implementation.
+Implementations subclass `Store`; abilities such as retries and counting are wrappers around one. One class of tests
+(`pulse_registry.testing.StoreTests`) runs over every implementation.
 """
 
 from __future__ import annotations

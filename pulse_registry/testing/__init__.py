@@ -1,7 +1,34 @@
-"""Stores for tests: that fail on purpose, count what goes through them, or are slow."""
+"""For the tests of those who use or extend the registry.
+
+Stores that fail on purpose (`FaultStore`), are slow (`LatencyStore`) or count what goes through them (`CountingStore`);
+and the contract of Store as a class of tests (`StoreTests`), for the author of a store. The last needs pytest.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
 
 from pulse_registry.testing.counting import CountingStore
 from pulse_registry.testing.fault import Fault, FaultStore
 from pulse_registry.testing.latency import LatencyStore
 
-__all__ = ["CountingStore", "Fault", "FaultStore", "LatencyStore"]
+if TYPE_CHECKING:
+    from pulse_registry.testing.store_tests import StoreTests, Subject
+
+__all__ = ["CountingStore", "Fault", "FaultStore", "LatencyStore", "StoreTests", "Subject"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import pytest, and what needs it, on first use."""
+    if name not in ("StoreTests", "Subject"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import pytest
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{name} needs pytest: pip install pytest", name="pytest") from error
+    module = f"{__name__}.store_tests"
+    if module not in sys.modules:
+        pytest.register_assert_rewrite(module)  # so that what fails shows both sides of a comparison
+    return getattr(importlib.import_module(module), name)

@@ -6,23 +6,18 @@ import os
 import stat as stat_module
 import subprocess
 import sys
-import tempfile
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, InvalidArgument, StoreUnavailable
-from pulse_registry.store import FileStore, Store
+from pulse_registry.store import FileStore
 from pulse_registry.store.root import Root
 from tests.support.waiting import HANG_S
 from tests.unit.store import processes
-from tests.unit.store.conformance import StoreConformance, Subject
-from tests.unit.store.model import StoreMachine
 
 
 def files_in(folder: Path) -> list[str]:
@@ -44,35 +39,6 @@ def run_processes(*arguments: object) -> Any:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-class TestFileStore(StoreConformance):
-    @pytest.fixture
-    def subject(self, tmp_path: Path) -> Subject:
-        def raw_set(key: str, data: bytes) -> None:
-            path = tmp_path / "root" / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-
-        return Subject(
-            store=FileStore(tmp_path / "root"),
-            raw_get=lambda key: (tmp_path / "root" / key).read_bytes(),
-            raw_set=raw_set,
-        )
-
-
-class _Machine(StoreMachine):
-    def fresh(self) -> Store:
-        self.folder = tempfile.TemporaryDirectory()
-        return FileStore(self.folder.name)
-
-    def teardown(self) -> None:
-        if hasattr(self, "folder"):
-            self.folder.cleanup()
-
-
-def test_a_file_store_behaves_like_a_dict() -> None:
-    run_state_machine_as_test(_Machine, settings=settings(max_examples=40, stateful_step_count=25))
 
 
 # races and crashes of real processes

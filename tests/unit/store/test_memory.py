@@ -6,36 +6,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.store import MemoryStore, Store, open_store
-from tests.unit.store.conformance import StoreConformance, Subject
-from tests.unit.store.model import StoreMachine
 
 _names = (f"test-memory-{number}" for number in itertools.count())
-
-
-class TestMemoryStore(StoreConformance):
-    @pytest.fixture
-    def subject(self) -> Subject:
-        name, files = next(_names), MemoryFileSystem()
-        return Subject(
-            store=MemoryStore(name),
-            raw_get=lambda key: files.cat_file(f"/{name}/{key}"),
-            raw_set=lambda key, data: files.pipe_file(f"/{name}/{key}", data),
-        )
-
-
-class _Machine(StoreMachine):
-    def fresh(self) -> Store:
-        return MemoryStore(next(_names))
-
-
-def test_a_memory_store_behaves_like_a_dict() -> None:
-    run_state_machine_as_test(_Machine, settings=settings(max_examples=50, stateful_step_count=30))
 
 
 def test_stores_of_the_same_name_share_their_objects_and_others_do_not() -> None:

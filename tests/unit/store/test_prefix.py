@@ -4,8 +4,6 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.errors import CorruptObject, InvalidArgument
 from pulse_registry.store import (
@@ -14,44 +12,12 @@ from pulse_registry.store import (
     Presigner,
     RetryStore,
     SignedPut,
-    Store,
     UploadedPart,
     WrapperStore,
 )
 from pulse_registry.testing import Fault, FaultStore
-from tests.unit.store.conformance import VALID_KEYS, StoreConformance, Subject
-from tests.unit.store.model import StoreMachine
 
 _names = (f"test-prefix-{number}" for number in itertools.count())
-
-
-class TestPrefixStore(StoreConformance):
-    @pytest.fixture
-    def subject(self) -> Subject:
-        below = MemoryStore(next(_names))
-        return Subject(
-            store=PrefixStore(below, "p/q"),
-            raw_get=lambda key: below.get(f"p/q/{key}"),
-            raw_set=lambda key, data: below.put(f"p/q/{key}", data),
-        )
-
-    @pytest.mark.parametrize("key", [key for key in VALID_KEYS if len(key) < 1000], ids=ascii)
-    def test_every_valid_key_round_trips(self, store: Store, key: str) -> None:
-        # The bound on length holds for the whole key: the longest one of the suite has no room for a prefix.
-        super().test_every_valid_key_round_trips(store, key)
-
-
-class _Machine(StoreMachine):
-    def fresh(self) -> Store:
-        below = MemoryStore(next(_names))
-        # Neighbours that only look as if they were below the prefix.
-        for key in ("d", "d-/a", "dd/a", "d0"):
-            below.put(key if key != "d" else "e", b"")
-        return PrefixStore(below, "d")
-
-
-def test_a_view_below_a_prefix_behaves_like_a_dict() -> None:
-    run_state_machine_as_test(_Machine, settings=settings(max_examples=30, stateful_step_count=30))
 
 
 def test_a_view_of_a_view_joins_the_prefixes() -> None:

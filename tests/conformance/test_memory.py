@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from pulse_registry.store import MemoryStore, Store
+from pulse_registry.testing import StoreTests, Subject
+from tests.conformance.model import StoreMachine
+
+_names = (f"test-conformance-memory-{number}" for number in itertools.count())
+
+
+class TestMemoryStore(StoreTests):
+    @pytest.fixture
+    def subject(self) -> Subject:
+        name, files = next(_names), MemoryFileSystem()
+        return Subject(
+            store=MemoryStore(name),
+            raw_get=lambda key: files.cat_file(f"/{name}/{key}"),
+            raw_set=lambda key, data: files.pipe_file(f"/{name}/{key}", data),
+        )
+
+
+class _Machine(StoreMachine):
+    def fresh(self) -> Store:
+        return MemoryStore(next(_names))
+
+
+def test_a_memory_store_behaves_like_a_dict() -> None:
+    run_state_machine_as_test(_Machine, settings=settings(max_examples=50, stateful_step_count=30))
