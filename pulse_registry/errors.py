@@ -19,6 +19,8 @@ PulseError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 from pulse_registry.quoting import one_line
@@ -131,3 +133,14 @@ def told(error: BaseException) -> str:
         return str(error)
     said = one_line(str(error))
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+@contextmanager
+def about(key: str) -> Iterator[None]:
+    """Let errors of a block say which stored object they are about, unless they know better: see ``PulseError.key``."""
+    try:
+        yield
+    except PulseError as error:
+        if error.key is None:
+            error.key = key
+        raise

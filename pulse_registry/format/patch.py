@@ -11,23 +11,25 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Self
 
 from blake3 import blake3
 
 from pulse_kernels import Backend, Cells, CodecError, CoderName, RankError, decode_group, encode_group
-from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
+from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat, about
 from pulse_registry.format.safetensors import header_bytes, parse_head, tensor_entry
 from pulse_registry.format.sparse_update import Delta, SparseUpdate
-from pulse_registry.store.verified_read import about, checked
+from pulse_registry.store.checks import ByteRange
+from pulse_registry.store.verified_read import verified
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import Fault, ObjectRef, PatchHead, PatchRef, SchemaError
 
 CoderChoice = Literal["auto", "gap", "class"]
-ReadRange = Callable[[int, int], bytes]
-"""Reads bytes ``start`` to ``stop`` of an object."""
+ReadRange = Callable[[ByteRange], bytes]
+"""Reads a range of an object."""
 _ENTRY = struct.Struct("<IIII32sQQQQ")
 _MOST_HEADER = 4096
 """Bytes that a patch's safetensors header never has: its fields are a hash and four numbers."""
@@ -262,7 +264,7 @@ class Patch:
                 raise CorruptObject(
                     f"{key}: group {entry.group} claims {entry.size} bytes for {entry.changed} changed cells"
                 )
-        return cls(ref, entries, places, read or (lambda start, stop: data[start:stop]), data)
+        return cls(ref, entries, places, read or (lambda byte_range: data[slice(*byte_range)]), data)
 
     def missing(self, nbytes: int) -> list[list[int]]:
         """Return the groups that are not at hand, as runs that lie end to end and take about so many bytes."""
@@ -285,7 +287,7 @@ class Patch:
         """
         start, stop = self._places[run[0]].start, self._places[run[-1]].stop
         with about(self.ref.object.key):
-            self._take(run, start, self._read(start, stop))
+            self._take(run, start, self._read((start, stop)))
         return stop - start
 
     def _take(self, numbers: Iterable[int], start: int, data: bytes) -> None:
@@ -324,19 +326,13 @@ class Patch:
             CorruptObject: they are not those that were committed.
             NotFound, StoreUnavailable: as the store.
         """
-        with about(self.ref.object.key):
-            return checked(lambda: self._bytes_of(number), lambda data: self._check(number, data))
-
-    def _bytes_of(self, number: int) -> memoryview:
-        """Return what was taken of a group, the first time, or read it."""
-        place = self._places[number]
-        data = self._groups.pop(number, None)
-        return memoryview(self._read(place.start, place.stop)) if data is None else data
-
-    def _check(self, number: int, data: memoryview) -> memoryview:
-        if blake3(data).digest() != self.entries[number].blake3:
-            raise CorruptObject(f"{self.ref.object.key}: the BLAKE3 of group {number} differs from the one committed")
-        return data
+        key, digest = self.ref.object.key, self.entries[number].blake3
+        place, taken = self._places[number], self._groups.pop(number, None)
+        if taken is not None and blake3(taken).digest() == digest:
+            return taken
+        read = partial(self._read, (place.start, place.stop))
+        with about(key):
+            return memoryview(verified(read, digest, f"{key}: the BLAKE3 of group {number}"))
 
 
 def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, list[Entry]]:

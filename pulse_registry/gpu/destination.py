@@ -21,7 +21,7 @@ from pulse_kernels.gpu.coding.decode import decode_changes
 from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.merge import merge
 from pulse_kernels.gpu.tiling import Sheet
-from pulse_registry.errors import BaseMismatch, CorruptObject
+from pulse_registry.errors import BaseMismatch, CorruptObject, about
 from pulse_registry.format.sparse_update import ModelUpdate
 from pulse_registry.gpu.group_batches import Arrival, Arrived
 from pulse_registry.gpu.sparse_update import Collected, DeviceUpdate, cut, reversed_, sums_of
@@ -30,7 +30,6 @@ from pulse_registry.gpu.stream_order import Memory
 from pulse_registry.gpu.tile_table import Part, cells_in_place, parts_of, spans_of, total
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.destination import Source, wrong_base
-from pulse_registry.store.verified_read import about
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest

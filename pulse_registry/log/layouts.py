@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from blake3 import blake3
+from functools import partial
 
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format.keys import layout_key
-from pulse_registry.log.documents import read_document
+from pulse_registry.log.documents import LAYOUT
 from pulse_registry.store import Store
-from pulse_registry.store.verified_read import checked
+from pulse_registry.store.verified_read import verified
 from pulse_schemas import Fault, Layout, SchemaError
 
 
 def fetch_layout_bytes(store: Store, layout_id: str) -> bytes:
     """Fetch the bytes of a layout, which hash to its id."""
     key = layout_key(layout_id)
-
-    def check(data: bytes) -> bytes:
-        if blake3(data).hexdigest() != layout_id:
-            raise CorruptObject(f"{key}: its bytes do not hash to its name")
-        return data
-
-    return checked(lambda: read_document(store, key), check)
+    read = partial(store.get, key, max_bytes=LAYOUT)
+    return verified(read, bytes.fromhex(layout_id), f"{key}: the BLAKE3 of its bytes")
 
 
 def fetch_layout(store: Store, layout_id: str) -> Layout:

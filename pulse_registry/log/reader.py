@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Final
@@ -20,13 +19,20 @@ from typing import TYPE_CHECKING, Final
 from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError, UnsupportedFormat, Untrusted
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
-from pulse_registry.log.documents import LOG, read_document
+from pulse_registry.log.documents import LOG, most_bytes
 from pulse_registry.log.gap import MOST_LISTED, beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.state import RunState, sealed_hash
+from pulse_registry.log.unsealing import (
+    record_with_hash,
+    unsealed_countersignature,
+    unsealed_head,
+    unsealed_record,
+    unsealed_snapshot,
+)
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.store.verified_read import checked
-from pulse_schemas import Countersignature, Fault, Head, Record, SchemaError, Snapshot, open_sealed, unseal_record
+from pulse_schemas import Record, SchemaError, Snapshot, open_sealed
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
@@ -167,7 +173,7 @@ class LogReader:
         Raises:
             CorruptObject, Untrusted, UnsupportedFormat, StoreUnavailable: as ``refresh``.
         """
-        record = _unseal("a record just written", sealed)
+        record, _ = unsealed_record("a record just written", sealed)
         with self._lock:
             seen, state = self._begin(), self._state or RunState(self._run)
             if record.seq > state.seq + 1:
@@ -189,7 +195,7 @@ class LogReader:
         """
         key = keys.record_key(seq)
         try:
-            return checked(lambda: read_document(self._store, key), lambda sealed: (_unseal(key, sealed), sealed))
+            return checked(self._read_of(key), partial(unsealed_record, key))
         except NotFound:
             return None
 
@@ -257,8 +263,7 @@ class LogReader:
     def _countersignature(self, seq: int) -> bytes | None:
         key = keys.countersignature_key(seq)
         try:
-            fetch = partial(read_document, self._store, key)
-            return checked(fetch, lambda sealed: _unseal_countersignature(key, sealed))
+            return checked(self._read_of(key), partial(unsealed_countersignature, key))
         except NotFound:
             return None
         except (CorruptObject, UnsupportedFormat) as error:
@@ -346,7 +351,7 @@ class LogReader:
         """Yield the snapshots to try: the one that the hint names, then all, newest first."""
         hinted = None
         try:
-            head = checked(lambda: read_document(self._store, keys.HEAD), _unseal_head)
+            head = checked(self._read_of(keys.HEAD), unsealed_head)
         except NotFound:
             pass
         except (CorruptObject, UnsupportedFormat) as error:
@@ -371,16 +376,11 @@ class LogReader:
             elif self._told is None or self._told[0] < snapshot.seq:
                 self._told = (snapshot.seq, key)
 
-            def check_last(sealed: bytes) -> bytes:
-                if sealed_hash(sealed) != snapshot.last:
-                    raise CorruptObject(f"record {snapshot.seq} is another one than it folds")
-                return sealed
-
-            last = keys.record_key(snapshot.seq)
-            sealed = checked(lambda: read_document(self._store, last), check_last)
+            check_last = partial(record_with_hash, snapshot.seq, snapshot.last)
+            sealed = checked(self._read_of(keys.record_key(snapshot.seq)), check_last)
             state = RunState.from_snapshot(snapshot)
             if self._guard is not None:
-                record = _unseal(keys.record_key(snapshot.seq), sealed)
+                record, _ = unsealed_record(keys.record_key(snapshot.seq), sealed)
                 self._believe(self._guard.check, record, sealed)
                 if seen is not None and seen < snapshot.seq:
                     self._check_seen(self._guard, seen, snapshot.seq)
@@ -390,8 +390,12 @@ class LogReader:
             _logger.warning("run %s: %s is of no use, trying an older one: %s", self._run, key, error)
             return None
 
+    def _read_of(self, key: str) -> Callable[[], bytes]:
+        """Return what reads a document of the run: no more of it than such a one can be long."""
+        return partial(self._store.get, key, max_bytes=most_bytes(key))
+
     def _read_snapshot(self, key: str) -> Snapshot:
-        snapshot, document = checked(lambda: read_document(self._store, key), _unseal_snapshot)
+        snapshot, document = checked(self._read_of(key), unsealed_snapshot)
         if self._guard is not None:
             self._guard.check_snapshot(document)
         if snapshot.run != self._run or not snapshot.seq < 10**12 or keys.snapshot_key(snapshot.seq) != key:
@@ -421,36 +425,6 @@ class LogReader:
             self._believe(guard.check, *found)
 
 
-def _unseal(key: str, sealed: bytes) -> Record:
-    with _typed(key):
-        return unseal_record(sealed)
-
-
 def _key_of(sealed: bytes) -> str | None:
     signature = open_sealed(sealed).signature
     return None if signature is None else signature.public
-
-
-def _unseal_countersignature(key: str, sealed: bytes) -> bytes:
-    with _typed(key):
-        Countersignature.unseal(sealed)
-    return sealed
-
-
-def _unseal_head(sealed: bytes) -> Head:
-    with _typed(keys.HEAD):
-        return Head.unseal(sealed)
-
-
-def _unseal_snapshot(sealed: bytes) -> tuple[Snapshot, bytes]:
-    with _typed("the snapshot"):
-        return Snapshot.unseal(sealed), sealed
-
-
-@contextmanager
-def _typed(name: str) -> Iterator[None]:
-    try:
-        yield
-    except SchemaError as error:
-        kind = UnsupportedFormat if error.fault is Fault.UNSUPPORTED else CorruptObject
-        raise kind(f"{name}: {error}") from error

@@ -6,6 +6,7 @@ Large objects come in parallel ranges; what is damaged on the way is fetched aga
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from blake3 import blake3
 
 from pulse_kernels.format.exponents import exponent_loops
 from pulse_registry.cache import expect
-from pulse_registry.errors import CorruptObject
+from pulse_registry.errors import CorruptObject, about
 from pulse_registry.format.coded_shard import CodedShard, coded_shards
 from pulse_registry.format.patch import Patch, most_head_bytes
 from pulse_registry.format.pieces import MOST_INDEX_BYTES, PIECE_BYTES, Pieces, read_pieces
@@ -22,7 +23,7 @@ from pulse_registry.process.parallel import Map
 from pulse_registry.process.scratch import Scratch
 from pulse_registry.pull.download import Landing, MemoryShard, ShardBytes, SpoolFile, remove_stale
 from pulse_registry.store import Store
-from pulse_registry.store.verified_read import Data, about, checked
+from pulse_registry.store.verified_read import Data, checked, filled, verified
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
 
@@ -61,10 +62,8 @@ def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int) -
         raise CorruptObject(f"{key}: a head of {ref.head_size} bytes was committed, and its layout allows {most}")
     first = min(ref.object.size, max(nbytes, ref.head_size))
     with about(key):
-        return checked(
-            lambda: store.get(key, (0, first)),
-            lambda data: Patch.parse(geometry, ref, data, lambda start, stop: store.get(key, (start, stop))),
-        )
+        read = partial(store.get, key)
+        return checked(partial(read, (0, first)), partial(Patch.parse, geometry, ref, read=read))
 
 
 def fetch_shards(
@@ -91,7 +90,8 @@ def fetch_shards(
             f"{ref.index.key}: an index of {ref.index.size} bytes was committed, and {MOST_INDEX_BYTES} are the most"
         )
     expect(store, [ref.index, *ref.shards])
-    index = checked(lambda: store.get(ref.index.key, (0, ref.index.size)), lambda data: _check(ref.index, data))
+    read_index = partial(store.get, ref.index.key, (0, ref.index.size))
+    index = verified(read_index, bytes.fromhex(ref.index.blake3), f"{ref.index.key}: its BLAKE3")
     pieces, coding = read_pieces(ref, index)
     coded = coded_shards(geometry, ref, pieces, coding, exponent_loops()) if pieces and coding else []
     if not coded:
@@ -139,15 +139,12 @@ def _land(store: Store, shard: ObjectRef, pieces: Pieces | None, landing: Landin
     def take(number: int) -> None:
         start = number * pieces.size
         stop = min(start + pieces.size, shard.size)
-
-        def check(data: memoryview) -> memoryview:
-            if blake3(data).hexdigest() != hashes[number]:
-                raise CorruptObject(f"{shard.key}: the BLAKE3 of piece {number} differs from the one committed")
-            return data
-
         if landing.resumed and blake3(landing.read(start, stop)).hexdigest() == hashes[number]:
             return
-        landing.write(start, checked(lambda: _read(store, shard, start, stop, landing, scratch), check))
+        room = landing.room(start, stop)
+        read = partial(filled, store, shard.key, (start, stop), scratch.of(stop - start) if room is None else room)
+        what = f"{shard.key}: the BLAKE3 of piece {number}"
+        landing.write(start, verified(read, bytes.fromhex(hashes[number]), what))
 
     _in_windows(map_, take, range(len(hashes)))
 
@@ -160,13 +157,8 @@ def _land_coded(store: Store, shard: CodedShard, landing: Landing, map_: Map, sc
         part, place = shard.parts[number], shard.stored(number)
         if landing.resumed and shard.holds(number, memoryview(landing.read(part.start, part.stop))):
             return
-
-        def read() -> memoryview:
-            data = scratch.of(place[1] - place[0])
-            store.get_into(key, place, data)
-            return data
-
-        data = checked(read, lambda data: shard.check(number, data))
+        read = partial(filled, store, key, place, scratch.of(place[1] - place[0]))
+        data = checked(read, partial(shard.check, number))
         plain = landing.room(part.start, part.stop)
         plain = plain if plain is not None else decoded.of(part.nbytes)
         shard.decode(number, data, plain)

@@ -10,13 +10,13 @@ from typing import Self
 import numpy as np
 
 from pulse_kernels import CELL_TYPES
+from pulse_registry.errors import about
 from pulse_registry.format.keyframe import check_shards
 from pulse_registry.format.safetensors import ReadRange, head_of
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.download import MemoryShard, ShardBytes
 from pulse_registry.pull.fetch import fetch_shards
 from pulse_registry.store import Store
-from pulse_registry.store.verified_read import about
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import KeyframeRef

@@ -1,18 +1,20 @@
-"""Reading again: bytes that fail their check may have been damaged on the way here, not in the store.
+"""Verified reads: bytes that fail their check are read again, since they may have been damaged on the way here.
 
-Every read that is checked goes through ``checked``, so that an error means what it says: the stored bytes are wrong.
+Every read that is checked goes through here, so that an error means what it says: the stored bytes are wrong.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from blake3 import blake3
 
-from pulse_registry.errors import CorruptObject, PulseError
+from pulse_registry.errors import CorruptObject
+from pulse_registry.store.base import Store
+from pulse_registry.store.checks import ByteRange
 
 TRIES = 5
 """How often bytes are read at most. Of a link that damages one answer in five, 1 read in 3,000 is still refused."""
@@ -20,17 +22,6 @@ TRIES = 5
 Data = TypeVar("Data", bytes, memoryview)
 Result = TypeVar("Result")
 _logger = logging.getLogger(__name__)
-
-
-@contextmanager
-def about(key: str) -> Iterator[None]:
-    """Let errors of a block say which stored object they are about, unless they know better: see ``PulseError.key``."""
-    try:
-        yield
-    except PulseError as error:
-        if error.key is None:
-            error.key = key
-        raise
 
 
 def checked(read: Callable[[], Data], check: Callable[[Data], Result]) -> Result:
@@ -58,3 +49,30 @@ def checked(read: Callable[[], Data], check: Callable[[Data], Result]) -> Result
                 raise
             seen.add(mark)
             _logger.warning("%s; it is read again", error)
+
+
+def verified(read: Callable[[], Data], digest: bytes, what: str) -> Data:
+    """Read bytes that hash to a BLAKE3; see ``checked``.
+
+    Args:
+        read: fetches the bytes afresh.
+        digest: the BLAKE3 that they have.
+        what: the subject of the error's message, as "KEY: the BLAKE3 of piece 3".
+
+    Raises:
+        CorruptObject: the store holds other bytes than were committed.
+        Other errors of ``read`` pass at once.
+    """
+    return checked(read, partial(_with_digest, digest, what))
+
+
+def filled(store: Store, key: str, byte_range: ByteRange, buffer: memoryview) -> memoryview:
+    """Read a range of an object into a buffer of its size, and return the buffer."""
+    store.get_into(key, byte_range, buffer)
+    return buffer
+
+
+def _with_digest(digest: bytes, what: str, data: Data) -> Data:
+    if blake3(data).digest() != digest:
+        raise CorruptObject(f"{what} differs from the one committed")
+    return data

@@ -37,7 +37,9 @@ def patch_target(reference: Backend, compiled: Backend) -> Target:
     def check(data: bytes) -> bool:
         signed, ref = fitted(data)
         whole = _read(lambda: Patch.parse(geometry, ref, signed))
-        by_range = _read(lambda: Patch.parse(geometry, ref, signed[: ref.head_size], lambda a, b: signed[a:b]))
+        by_range = _read(
+            lambda: Patch.parse(geometry, ref, signed[: ref.head_size], lambda place: signed[slice(*place)])
+        )
         alone = _read(lambda: read_head(KEY, signed[: ref.head_size], len(signed)))
         expect(type(whole) is type(by_range), f"whole it is {whole!r}, by ranges {by_range!r}")
         if isinstance(whole, PulseError):

@@ -153,7 +153,7 @@ def test_a_group_that_never_comes_whole_is_given_up_after_five_reads(stored: Sto
 
 
 def test_a_first_read_that_does_not_hold_the_head_is_refused(stored: Stored):
-    read: Any = lambda start, stop: b""  # noqa: E731
+    read: Any = lambda byte_range: b""  # noqa: E731
     with pytest.raises(CorruptObject, match="were committed"):
         Patch.parse(stored.geometry, stored.ref, stored.file.head[:-1], read)
     patch = Patch.parse(stored.geometry, stored.ref, stored.file.head, read)

@@ -1,0 +1,61 @@
+"""Sealed documents of a log, opened: the schema's errors as those of a damaged object, or of another release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pulse_registry.errors import CorruptObject, UnsupportedFormat
+from pulse_registry.format import keys
+from pulse_registry.log.state import sealed_hash
+from pulse_schemas import Countersignature, Fault, Head, Record, SchemaError, Snapshot, unseal_record
+
+
+def unsealed_record(key: str, sealed: bytes) -> tuple[Record, bytes]:
+    """Return the record that lies under a key, and its sealed bytes.
+
+    Raises:
+        CorruptObject: it is damaged.
+        UnsupportedFormat: another release wrote it; as below.
+    """
+    with _typed(key):
+        return unseal_record(sealed), sealed
+
+
+def unsealed_countersignature(key: str, sealed: bytes) -> bytes:
+    """Return the sealed bytes of a countersignature, which is one."""
+    with _typed(key):
+        Countersignature.unseal(sealed)
+    return sealed
+
+
+def unsealed_head(sealed: bytes) -> Head:
+    """Return the hint of the newest record."""
+    with _typed(keys.HEAD):
+        return Head.unseal(sealed)
+
+
+def unsealed_snapshot(sealed: bytes) -> tuple[Snapshot, bytes]:
+    """Return a snapshot, and its sealed bytes."""
+    with _typed("the snapshot"):
+        return Snapshot.unseal(sealed), sealed
+
+
+def record_with_hash(seq: int, digest: str, sealed: bytes) -> bytes:
+    """Return the sealed bytes of the record that a snapshot folded last.
+
+    Raises:
+        CorruptObject: they are those of another one.
+    """
+    if sealed_hash(sealed) != digest:
+        raise CorruptObject(f"record {seq} is another one than it folds")
+    return sealed
+
+
+@contextmanager
+def _typed(name: str) -> Iterator[None]:
+    try:
+        yield
+    except SchemaError as error:
+        kind = UnsupportedFormat if error.fault is Fault.UNSUPPORTED else CorruptObject
+        raise kind(f"{name}: {error}") from error
