@@ -22,6 +22,7 @@ from pulse_registry.compaction import CompactOptions, Done
 from pulse_registry.format.patch import CoderChoice, encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.log import RunState
+from pulse_registry.options import Options
 from pulse_registry.pull.route import plan
 from pulse_registry.push.options import PushOptions
 from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
@@ -82,7 +83,8 @@ def measure_ladder(
         say: told what is being done.
     """
     store, newest = DictStore(), len(states.steps)
-    with Registry(store, "ladder", options=PushOptions(coder=coder, dtype="keep", keyframe_share=1e9)) as registry:
+    options = Options(push=PushOptions(coder=coder, dtype="keep", keyframe_share=1e9))
+    with Registry(store, "ladder", options) as registry:
         say(f"pushing {newest + 1} versions")
         live = Live(states)
         for version in range(newest + 1):

@@ -25,6 +25,7 @@ from benchmarks.results import Row, machine, versions
 from benchmarks.states import Cells, Live, States, visits
 from benchmarks.timing import seconds
 from pulse_registry.format.patch import CoderChoice
+from pulse_registry.options import Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import RetryStore, Store, open_store
@@ -57,7 +58,7 @@ class ByRegistry:
     def __init__(self, coder: CoderChoice, states: States, url: str, stack: ExitStack) -> None:
         self.name: str = coder
         options = PushOptions(coder=coder, dtype="keep", keyframe_share=1e9)
-        self._trainer = stack.enter_context(Registry(open_store(url), "bench", options=options))
+        self._trainer = stack.enter_context(Registry(open_store(url), "bench", Options(push=options)))
         self._worker = stack.enter_context(Registry(open_store(url), "bench"))
         self._weights = Live(states)
         self._model = self._weights.model()

@@ -31,6 +31,7 @@ from benchmarks.results import OUT, Row, machine, versions, write_result
 from benchmarks.states import Live, States
 from benchmarks.synthetic import synthetic_states
 from pulse_registry.cache import CacheFolder
+from pulse_registry.options import Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore, open_store
@@ -93,7 +94,7 @@ class Counted(WrapperStore):
 def work(url: str, cache: str, lines: IO[str], answers: IO[str]) -> None:
     """Pull at each line that comes in, and answer with the digest and the bytes fetched; a dash says: ready."""
     store = Counted(open_store(url))
-    with Registry(store, RUN, cache=CacheFolder(Path(cache)) if cache else None) as registry:
+    with Registry(store, RUN, Options(cache=CacheFolder(Path(cache)) if cache else None)) as registry:
         registry.warm_up()
         into = new_tensors(Weights.empty(Geometry(registry.layout())), "numpy")
         print("-", file=answers, flush=True)
@@ -164,7 +165,7 @@ def _turn(url: str, states: States, count: int, cache: Path | None) -> dict[str,
     """Push a state, pull it with workers that hold nothing, and go on a step at a time."""
     live, steps = Live(states), []
     options = PushOptions(dtype="keep", keyframe_share=1e9)
-    with Registry(open_store(url), RUN, options=options) as trainer:
+    with Registry(open_store(url), RUN, Options(push=options)) as trainer:
         pushed = trainer.push(0, live.model())
         with crowd(url, cache, count) as workers:
             first = pull_all(workers, pushed.digest)

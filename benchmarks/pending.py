@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from pulse_registry.options import Options
 from pulse_registry.push.options import PushOptions, WhenFull
 from pulse_registry.registry import Registry
 from pulse_registry.results import PushResult
@@ -62,7 +63,7 @@ def push_all(way: str, nbytes: int, pushes: int, latency_s: float, seed: int, fo
     options = PushOptions(dtype="keep", keyframe_share=1e9, max_pending=limit, when_full=when_full)
     futures: list[Future[PushResult]] = []
     pending, changes, grown, seconds = 0, 0, 0, []
-    with Registry(store, "bench", options=options) as registry:
+    with Registry(store, "bench", Options(push=options)) as registry:
         registry.warm_up()
         registry.push(0, model)
         registry.push(1, model)  # what is allocated once is no part of it
@@ -73,7 +74,7 @@ def push_all(way: str, nbytes: int, pushes: int, latency_s: float, seed: int, fo
             began = time.perf_counter()
             futures.append(registry.push(step, model, wait=False))
             seconds.append(time.perf_counter() - began)
-            pending = max(pending, len(registry._publisher._pushes))  # type: ignore[union-attr, arg-type]
+            pending = max(pending, len(registry._runtime.publisher._pushes))  # type: ignore[union-attr, arg-type]
             changes = max(changes, _changes(registry))
             grown = max(grown, _resident() - before)
         found = {future.result().version for future in futures}
@@ -81,7 +82,7 @@ def push_all(way: str, nbytes: int, pushes: int, latency_s: float, seed: int, fo
 
 
 def _changes(registry: Registry) -> int:
-    shadow = registry._publisher._shadow  # type: ignore[union-attr]
+    shadow = registry._runtime.publisher._shadow  # type: ignore[union-attr]
     return sum(change.nbytes for front in shadow._fronts for _, change in front.changes)  # type: ignore[union-attr]
 
 

@@ -29,6 +29,7 @@ from rich.table import Table
 from benchmarks.memory import watched
 from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_registry.format.keyframe import SHARD_BYTES, write_keyframe
+from pulse_registry.options import Options
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.pull.keyframe_cells import KeyframeCells
@@ -257,7 +258,7 @@ def measure_faults(bucket: S3Bucket, versions_: int, seeds: int, answer_s: float
 def a_registry(bucket: S3Bucket, root: str) -> Iterator[Registry]:
     """Open the library on a folder of the bucket."""
     options = PushOptions(dtype="keep")
-    with Registry(open_store(bucket.url(root)), "run", options=options) as registry:
+    with Registry(open_store(bucket.url(root)), "run", Options(push=options)) as registry:
         yield registry
 
 

@@ -12,6 +12,7 @@ from pulse_registry.cache import cache_folder
 from pulse_registry.client.connect import HasConnections, connect
 from pulse_registry.errors import NotFound
 from pulse_registry.events import Listener
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.pull.base_check import BaseCheck
 from pulse_registry.pull.download import spool_of
 from pulse_registry.push.options import PushOptions, WhenFull
@@ -144,22 +145,19 @@ def open(
         registry = Registry(
             store,
             run,
-            options=options,
-            backend=backend,
-            threads=threads,
-            ahead=True,
-            name=name,
-            lease_seconds=lease_seconds,
-            owns_store=True,
-            device=device,
-            on_event=on_event,
-            object_cost=object_cost,
-            signer=signer,
-            trust=pinned,
-            nonfinite=nonfinite,
-            check=check,
-            cache=copies,
-            spool=files,
+            Options(
+                push=options,
+                name=name,
+                lease_seconds=lease_seconds,
+                owns_store=True,
+                on_event=on_event,
+                signer=signer,
+                trust=pinned,
+                nonfinite=nonfinite,
+                cache=copies,
+                pull=PullOptions(object_cost=object_cost, check=check, downloads=files),
+                compute=ComputeOptions(backend=backend, threads=threads, ahead=True, device=device),
+            ),
         )
         undo.callback(registry.close)
         if not create and registry.state().seq < 0:

@@ -2,46 +2,73 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 import numpy.typing as npt
 
-from pulse_registry.catalogue import Catalogue
 from pulse_registry.client.reports import TakesReports, report_of
 from pulse_registry.compaction import CompactOptions, Compactor
-from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument
+from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import RunState
-from pulse_registry.log.tail import await_news
-from pulse_registry.pull.apply import Staged, stage_into
+from pulse_registry.log.integers import integer
+from pulse_registry.log.names import tag_name
+from pulse_registry.options import Options
+from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
-from pulse_registry.pull.destination import HostDestination
-from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
-from pulse_registry.pull.replica import ReplicaState
-from pulse_registry.push.labels import checked_metadata, integer
+from pulse_registry.pull.prefetch import Prefetch
+from pulse_registry.pull.route import Route, plan
+from pulse_registry.push.labels import checked_metadata
 from pulse_registry.results import PullResult, PushResult, Version, VersionName, describe
-from pulse_registry.runtime.placement import destination, digest
+from pulse_registry.retention import Collected, Policy
+from pulse_registry.runtime.dependencies import Dependencies
+from pulse_registry.runtime.runtime import Runtime
+from pulse_registry.signing.countersigning import Countersigning, RefusedRecord
+from pulse_registry.store import Store
 from pulse_registry.timeline import Timeline
-from pulse_registry.weights.arrays import Weights
-from pulse_registry.weights.backend import backend_of
-from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.model import Model, View, read_destination, read_model
-from pulse_registry.weights.tensors import Framework, framework_of, new_tensors
-from pulse_schemas import VersionEntry
+from pulse_registry.weights.model import Model
+from pulse_registry.weights.tensors import Framework, framework_of
+from pulse_schemas import Layout, Signer
 
 if TYPE_CHECKING:
     import torch
 
-Result = TypeVar("Result")
+_logger = logging.getLogger(__name__)
 
 
-class Registry(Catalogue):
-    """One run of a registry. Safe to share between threads; a context manager that waits for pushes at its end."""
+class Registry:
+    """One run of a registry. Safe to share between threads; a context manager that waits for pushes at its end.
+
+    Attributes:
+        run: the run's name.
+        url: of the store that holds it.
+    """
+
+    def __init__(
+        self, store: Store, run: str, options: Options | None = None, *, dependencies: Dependencies | None = None
+    ) -> None:
+        """Open a run in a store; ``open`` does it by URL.
+
+        Args:
+            store: holds all runs.
+            run: the run's name.
+            options: how to work with it.
+            dependencies: time, ids and threads; None for the real ones.
+        """
+        self._runtime = Runtime(store, run, options or Options(), dependencies or Dependencies())
+        self.run, self.url = self._runtime.run, store.url
+        self._reopening: Callable[[], object] | None = None
+
+    @property
+    def signer(self) -> Signer | None:
+        """What signs that which is written; None: nothing does."""
+        return self._runtime.options.signer
 
     # -- trainer ---------------------------------------------------------------------------------------------------
-
     @overload
     def push(
         self,
@@ -91,7 +118,7 @@ class Registry(Catalogue):
                 was not begun; the next one carries the changes of both.
         """
         label, kept = integer(step, "step"), checked_metadata(metadata)
-        future = self._publishing().push(label, model, kept)
+        future = self._runtime.publishing().push(label, model, kept)
         return future.result() if wait else future
 
     def take_over(self, model: Model) -> Version | None:
@@ -107,9 +134,9 @@ class Registry(Catalogue):
         Raises:
             InvalidModel, LayoutMismatch, Fenced, StoreUnavailable: as ``push``.
         """
-        self._publishing().take_over(model)
-        latest = self._reader.state.latest
-        return None if latest is None else describe(self._reader.state, latest)
+        self._runtime.publishing().take_over(model)
+        state = self._runtime.reader.state
+        return None if state.latest is None else describe(state, state.latest)
 
     # -- worker ----------------------------------------------------------------------------------------------------
 
@@ -143,8 +170,9 @@ class Registry(Catalogue):
             InvalidArgument: ``check`` is none of these.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
-        timeline, views = Timeline(), read_destination(into)
-        return self._stage(version, views, self._replicas.of(views), replace, cast, check, timeline)
+        timeline, every = Timeline(), None if check is None else pulls_a_check(check)
+        puller = self._runtime.puller
+        return puller.stage(version, puller.into(into, cast=cast, replace=replace, check_every=every), timeline)
 
     def pull(
         self,
@@ -162,10 +190,9 @@ class Registry(Catalogue):
         Raises:
             As ``stage``; the weights are then as they were.
         """
-        timeline, views = Timeline(), read_destination(into)
-        held = self._replicas.of(views)
-        with held.pulling, self._stage(version, views, held, replace, cast, check, timeline) as staged:
-            return staged.apply()
+        timeline, every = Timeline(), None if check is None else pulls_a_check(check)
+        puller = self._runtime.puller
+        return puller.pull(version, puller.into(into, cast=cast, replace=replace, check_every=every), timeline)
 
     @overload
     def load(self, version: VersionName = "latest", *, framework: Literal["auto"] = "auto") -> dict[str, Any]: ...
@@ -188,28 +215,7 @@ class Registry(Catalogue):
             NotFound, CorruptObject, UnsupportedFormat, StoreUnavailable: as ``stage``.
         """
         framework, timeline = framework_of(framework), Timeline()
-
-        def loaded(state: RunState, entry: VersionEntry) -> dict[str, Any]:
-            context = self._working()
-            weights = Weights.empty(context.geometry(entry.layout))
-            with stage_into(
-                context,
-                state,
-                entry,
-                HostDestination(weights, context.backend, context.pool),
-                None,
-                replace=True,
-                undo_limit=0,
-                timeline=timeline,
-                applied=self._applied,
-                nonfinite=self._nonfinite,
-            ) as staged:
-                staged.apply()
-            tensors = new_tensors(weights, framework)
-            self._replicas.of(read_model(tensors)).now_at(entry.version)
-            return tensors
-
-        return self._of(version, loaded)
+        return self._runtime.puller.load(version, framework, timeline)
 
     def prefetch(
         self, into: Model, *, poll_seconds: float = 0.5, cast: bool = False, check: BaseCheck | None = None
@@ -225,26 +231,15 @@ class Registry(Catalogue):
             InvalidArgument: ``check`` is not valid.
             InvalidModel: ``into`` is no model, or can't be changed in place.
         """
-        self._check_process()
-        held = self._replicas.of(read_destination(into))
-
-        def news(state: RunState | None, sleep: Callable[[float], object]) -> RunState:
-            if state is None:
-                return self.state()
-            follow = functools.partial(await_news, self._reader, self._gateway, state, sleep=sleep)
-            return follow(poll_seconds=poll_seconds, timeout_s=WAIT_SECONDS)
-
-        def number(version: VersionName) -> int:
-            return self._entry(self.state(), version).version
+        self._runtime.check_process()
+        every = None if check is None else pulls_a_check(check)
+        puller = self._runtime.puller
+        held = puller.into(into, cast=cast, check_every=every)
 
         def stage(version: VersionName) -> Staged:
             return self.stage(version, into=into, cast=cast, check=check)
 
-        if check is not None:
-            pulls_a_check(check)
-        made = Prefetch(stage, number, news, held, self._events, self.run)
-        self._prefetches.add(made)
-        return made
+        return puller.prefetch(held, stage, poll_seconds, self._runtime.events)
 
     def verify(self, version: VersionName = "latest", model: Model | None = None, *, cast: bool = False) -> Version:
         """Check a model, or the stored objects of a version, against its state digest by a full pass.
@@ -260,46 +255,13 @@ class Registry(Catalogue):
             BaseMismatch: the model's cells are not those of the version.
             CorruptObject: an object is damaged.
         """
-        state = self.state()
-        entry = self._entry(state, version)
-        context = self._working()
-        geometry = context.geometry(entry.layout)
+        runtime, state = self._runtime, self.state()
+        entry = runtime.versions.entry(state, version)
         if model is None:
-            context = self._past_cache(context)  # it is the stored objects that are to be checked, not copies of them
-            held, weights = None, Weights.empty(geometry)
-            with stage_into(
-                context,
-                state,
-                entry,
-                HostDestination(weights, context.backend, context.pool),
-                None,
-                replace=True,
-                undo_limit=0,
-                timeline=Timeline(),
-            ) as staged:
-                staged.apply()
-            found = weights.digest(context.backend, context.map_)
+            runtime.puller.verify_stored(runtime.uncached(), state, entry)
         else:
-            views = read_model(model)
-            held, found = self._replicas.of(views), digest(context, self._placement, geometry, views, cast=cast)
-        if found != Digest.parse(entry.digest):
-            raise (CorruptObject if model is None else BaseMismatch)(
-                f"the cells are not those of version {entry.version}: their state digest is {found.hex()}, "
-                f"{entry.digest} was committed"
-            )
-        if held is not None:
-            held.now_at(entry.version)
+            runtime.puller.verify_model(entry, model, cast=cast)
         return describe(state, entry)
-
-    def compactor(self, options: CompactOptions | None = None) -> Compactor:
-        """Return what makes the run's merged patches and keyframes, a piece of work at each call of ``step``.
-
-        It works with this registry's threads and is for one thread at a time; close it before the registry.
-
-        Raises:
-            InvalidArgument: an option is out of range.
-        """
-        return self._compactor(self._working(), options or CompactOptions())
 
     def report(self, name: str, result: PullResult) -> None:
         """Tell the service which version a worker serves, and how its last pull went; ``open(name=...)`` does it after
@@ -309,10 +271,11 @@ class Registry(Catalogue):
             InvalidArgument: the worker's name is not valid; or there is no service: a bucket takes no reports.
             AccessDenied, NotFound, StoreUnavailable: the service did not take it.
         """
-        self._check_process()
-        if not isinstance(self._gateway, TakesReports):
+        self._runtime.check_process()
+        gateway = self._runtime.stores.gateway
+        if not isinstance(gateway, TakesReports):
             raise InvalidArgument(f"{self.url} is no service, and a bucket takes no reports; open https://...")
-        self._gateway.report(self.run, name, report_of(result))
+        gateway.report(self.run, name, report_of(result))
 
     def warm_up(self, model: Model | None = None) -> None:
         """Compile the kernels, or load them from their cache on disk, so that no push or pull waits for it.
@@ -329,61 +292,212 @@ class Registry(Catalogue):
             InvalidModel: it is no model.
             InvalidArgument: the registry is to work on a GPU, and the model is not on one.
         """
-        views = None if model is None else read_model(model)
-        device = None if views is None else self._placement(views)
-        if views is None or device is None:
-            backend_of(self._backend_name).warm_up(2)
-            return
-        from pulse_registry.gpu.warm_up import warm_up
+        self._runtime.warm_up(model)
 
-        warm_up({view.dtype for view in views.values()}, device)
+    # -- versions --------------------------------------------------------------------------------------------------
 
-    def _of(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
-        """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means."""
-        while True:
-            state = self.state()
-            entry = self._entry(state, version)
-            try:
-                return use(state, entry)
-            except Gone:
-                if isinstance(version, int) or self._entry(self.state(), version).version == entry.version:
-                    raise
+    def state(self) -> RunState:
+        """Read what is new in the log and return the run's state; of a run that does not exist, the empty one."""
+        return self._runtime.versions.state()
 
-    def _stage(
+    def versions(self) -> list[Version]:
+        """Return all versions, oldest first; retired ones are left out."""
+        return self._runtime.versions.all()
+
+    def version(self, version: VersionName | None = None, *, step: int | None = None) -> Version:
+        """Return one version, by number, as ``"latest"`` (the default), or the newest one of a trainer's step.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._runtime.versions.one(version, step)
+
+    def layout(self, version: VersionName = "latest") -> Layout:
+        """Return the names, dtypes and shapes of a version's tensors.
+
+        Raises:
+            NotFound: there is no such version.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: the layout can't be read.
+        """
+        entry = self._runtime.versions.entry(self.state(), version)
+        return self._runtime.context().geometry(entry.layout).layout
+
+    def route(self, from_version: int | None = None, to: VersionName = "latest") -> Route:
+        """Return the cheapest way from a version, or from nothing, to another.
+
+        Raises:
+            NotFound: a version does not exist, or nothing leads there.
+        """
+        state, runtime = self.state(), self._runtime
+        target = runtime.versions.entry(state, to).version
+        return plan(state, target, have=from_version, object_cost=runtime.stores.object_cost())
+
+    def watch(
         self,
-        version: VersionName,
-        views: Mapping[str, View],
-        held: ReplicaState,
-        replace: bool,
-        cast: bool,
-        check: BaseCheck | None,
-        timeline: Timeline,
-    ) -> Staged:
-        every = self._check_every if check is None else pulls_a_check(check)
+        after: int | None = None,
+        *,
+        latest_only: bool = False,
+        poll_seconds: float = 0.5,
+        timeout: float | None = None,
+    ) -> Iterator[Version]:
+        """Yield versions newer than ``after``, as they are committed; without it, those newer than now.
 
-        def staged(state: RunState, entry: VersionEntry) -> Staged:
-            context = self._working()
-            geometry = context.geometry(entry.layout)
-            return stage_into(
-                context,
-                state,
-                entry,
-                destination(context, self._placement, geometry, views, cast=cast),
-                held,
-                replace=replace,
-                undo_limit=int(self._undo_share * geometry.nbytes),
-                timeline=timeline,
-                applied=self._applied,
-                nonfinite=self._nonfinite,
-                check_every=every,
+        Over a bucket it tails the log: a look costs one GET. A service answers as soon as there is something new, so
+        that a version costs one request.
+
+        Args:
+            after: a version's number; -1 begins with the first one.
+            latest_only: yield the newest of what is new at each look and skip those before it, so that who takes
+                longer over a version than the trainer does not fall behind.
+            poll_seconds: between two looks at a bucket's log.
+            timeout: ends after so many seconds without a new version; None: never.
+        """
+        versions = self._runtime.versions
+        return versions.watch(after, latest_only=latest_only, poll_seconds=poll_seconds, timeout=timeout)
+
+    def tags(self) -> dict[str, int]:
+        """Return the names that stand for versions."""
+        return dict(sorted(self.state().tags.items()))
+
+    def tag(self, name: str, version: VersionName | None) -> int | None:
+        """Give a version a name, which ``pull`` takes for it, and which keeps it for as long; None takes the name away.
+
+        ``tags`` tells which version a name stands for.
+
+        Returns:
+            The version that the name stood for until now, which it does not keep any more; None if it stood for none.
+
+        Raises:
+            InvalidArgument: it is no name (a letter first, then those, 0 to 9, '.', '_' and '-', at most 64; not
+                ``latest``), or the version was retired.
+            NotFound: there is no such version.
+            AccessDenied, StoreUnavailable: the store did not take it.
+        """
+        name = tag_name(name)
+        number = None if version is None else self._runtime.versions.entry(self.state(), version).version
+        return self._runtime.writer().tag(name, number)
+
+    # -- upkeep ----------------------------------------------------------------------------------------------------
+
+    def compactor(self, options: CompactOptions | None = None) -> Compactor:
+        """Return what makes the run's merged patches and keyframes, a piece of work at each call of ``step``.
+
+        It works with this registry's threads and is for one thread at a time; close it before the registry.
+
+        Raises:
+            InvalidArgument: an option is out of range.
+        """
+        return self._runtime.compactor(self._runtime.context(), options or CompactOptions())
+
+    def gc(self, policy: Policy | None = None, *, dry_run: bool = True) -> Collected:
+        """Retire the versions that a policy does not keep, and delete what was retired longer ago than its grace time.
+
+        Args:
+            policy: what is kept, beside tagged versions, and what workers with a lease need; None: `Policy()`.
+            dry_run: only look, and tell what would be done.
+
+        Raises:
+            NotFound: there is no such run.
+            InvalidArgument: this is a service, which does it itself.
+            CorruptObject, UnsupportedFormat, Untrusted: the log, or a lease, can't be read.
+            AccessDenied, StoreUnavailable: the store did not do it; run it again.
+        """
+        with self._runtime.threads("pulse-gc") as pool:
+            return self._runtime.collector(pool).collect(policy or Policy(), dry_run=dry_run)
+
+    def refused_records(self) -> list[RefusedRecord]:
+        """Read the whole log and return its records that readers with this one's pins refuse, oldest first.
+
+        Raises:
+            NotFound: there is no such run.
+            InvalidArgument: no keys are pinned; or this is a service: go to the bucket.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
+        """
+        with self._countersigning() as found:
+            return found.refused()
+
+    def countersign(self, until: str) -> list[RefusedRecord]:
+        """Answer, with this registry's signing key, for the records that readers refuse, up to one; return them.
+
+        From then on readers that pin the key believe these records as if it had signed them. Look at all of them first
+        (``refused_records``): who countersigns a record is its author.
+
+        Args:
+            until: the ``name`` of the newest one.
+
+        Raises:
+            Untrusted: there is no signing key, or one that may not sign such a record; nothing was written.
+            Conflict: the log has changed since: look again; nothing was written.
+            NotFound, InvalidArgument, CorruptObject, UnsupportedFormat, StoreUnavailable: as ``refused_records``.
+        """
+        with self._countersigning() as found:
+            return found.countersign(until)
+
+    @contextmanager
+    def _countersigning(self) -> Iterator[Countersigning]:
+        with self._runtime.threads("pulse-log") as pool:
+            yield self._runtime.countersigning(pool)
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for pushes and reports under way, stop the threads, close connections. Idempotent.
+
+        What it waits for is logged: at once, and as a warning every few seconds. In a process that was forked from the
+        one that opened it, it does nothing: all of that is the parent's.
+
+        Args:
+            timeout: seconds for the pushes that are on their way, and for what prefetches and a compactor have begun;
+                None: as long as it takes. A report and a lease take a few more, where the store is away.
+
+        Raises:
+            StoreUnavailable: something was not done in time, and goes on; the message names it, and the steps of
+                pushes. Close again to go on waiting.
+            PulseError: a push with ``wait=False`` failed, and nobody has looked at its future. All is closed.
+        """
+        unseen = self._runtime.end(timeout)
+        if unseen is not None:
+            raise unseen
+
+    def __repr__(self) -> str:
+        runtime = self._runtime
+        seen, name = runtime.reader.seen, runtime.options.name
+        version = None if seen is None or seen.latest is None else seen.latest.version
+        said = [f"url={self.url.partition('?')[0]!r}", f"run={self.run!r}"]
+        said += [] if name is None else [f"name={name!r}"]
+        said += [f"newest={version}", "closed" if runtime.closed else "open"]
+        return f"<{type(self).__name__} {' '.join(said)}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        unseen = self._runtime.end()
+        if unseen is not None and error is None:
+            raise unseen
+        if unseen is not None:
+            _logger.error("run %s: a push failed, which nobody has seen: %r", self.run, unseen)
+
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        """Travel as what ``open`` was called with, but for the token and the signing key, and open the run anew there.
+
+        Raises:
+            InvalidArgument: another process can't open it.
+        """
+        if self._reopening is None:
+            raise InvalidArgument(
+                f"this registry of run {self.run!r} was made of a store, not of a URL, and can't be pickled: "
+                "call pulse_registry.open where it is needed"
             )
+        if self.url.startswith("memory://"):
+            raise InvalidArgument(f"{self.url} is in this process's memory, and no other can open it: use a folder")
+        return self._reopening, ()
 
-        return self._of(version, staged)
+    def travels_as(self, reopening: Callable[[], object], *, lacks_key: bool = False) -> None:
+        """Take what opens the run again where this registry is unpickled; ``open`` and unpickling do it.
 
-    def _applied(self, result: PullResult) -> None:
-        if self._lease is not None:
-            self._lease.hold(result.version)
-        if self._reporter is not None:
-            self._reporter.tell(result)
-        for prefetch in list(self._prefetches):
-            prefetch.wake()
+        With ``lacks_key`` it came here without the key that it signs with, and nothing is written.
+        """
+        self._reopening, self._runtime.lacks_key = reopening, lacks_key

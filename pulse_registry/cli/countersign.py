@@ -9,6 +9,7 @@ import typer
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.session import opened_store
+from pulse_registry.options import Options
 from pulse_registry.registry import Registry
 from pulse_registry.signing import signer_of, trust_of
 from pulse_registry.signing.countersigning import RefusedRecord
@@ -37,7 +38,7 @@ def countersign(
     signer, pinned = signer_of(signing_key), trust_of(trust or None)
     with (
         opened_store(root, token, allow_http=allow_http) as store,
-        Registry(store, run, signer=signer, trust=pinned) as registry,
+        Registry(store, run, Options(signer=signer, trust=pinned)) as registry,
     ):
         found = registry.refused_records() if until is None else registry.countersign(until)
     if json_output:

@@ -11,6 +11,7 @@ from pulse_registry.cache import CacheFolder
 from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.client.connect import HasConnections, connect
 from pulse_registry.errors import NotFound
+from pulse_registry.options import Options, PullOptions
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.signing import signer_of, trust_of
@@ -58,12 +59,14 @@ def open_session(
         Registry(
             MeteredStore(store, meter),
             run,
-            options=options,
-            spool=spool,
-            signer=signer,
-            trust=pinned,
-            cache=cache,
-            nonfinite=nonfinite,
+            Options(
+                push=options or PushOptions(),
+                signer=signer,
+                trust=pinned,
+                cache=cache,
+                nonfinite=nonfinite,
+                pull=PullOptions(downloads=spool),
+            ),
         ) as registry,
     ):
         if options is None and registry.state().seq < 0:

@@ -6,9 +6,8 @@ The bounds are those of a writer. Records with larger metadata, of older release
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,23 +18,6 @@ METADATA_BYTES: Final = 64 << 10
 """Of a version's metadata, as canonical JSON: it is in the version's record, and in each snapshot after it."""
 _DEPTH: Final = 32
 _SHOWN: Final = 80
-
-
-def integer(value: SupportsIndex, name: str) -> int:
-    """Return an integer of Python, NumPy or torch as Python's.
-
-    Raises:
-        InvalidArgument: it is none, or over 64 bits with a sign.
-    """
-    if isinstance(value, bool | np.bool_):
-        raise InvalidArgument(f"{name} is {value!r}; it is an integer")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InvalidArgument(f"{name} is {_shown(value)}; it is an integer") from None
-    if not -(2**63) <= number < 2**63:
-        raise InvalidArgument(f"{name} is an integer of {number.bit_length()} bits; it has at most 64, with its sign")
-    return number
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

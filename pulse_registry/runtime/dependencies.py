@@ -47,7 +47,7 @@ def _threads(count: int, name: str) -> Executor:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Dependencies:
     """The real ones by default.
 
     Attributes:

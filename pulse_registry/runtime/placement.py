@@ -43,41 +43,39 @@ def placement(name: DeviceName, tell: Callable[[str], None] | None = None) -> Pl
     return {"auto": _auto(tell), "cpu": on_host, "gpu": _on_gpu}[name]
 
 
-def destination(
-    context: Context, placement: Placement, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False
-) -> Destination:
-    """Return a worker's tensors as what a pull changes, where they are.
+class PlacedDestinations:
+    """Worker's tensors as destinations where a rule says that they are worked on; see ``pull.puller.Destinations``."""
 
-    In host memory they may be tied otherwise than in the layout, and ``cast`` lets BF16 go into F32.
+    def __init__(self, placement: Placement) -> None:
+        """Take a rule."""
+        self._placement = placement
 
-    Raises:
-        LayoutMismatch: names, dtypes or shapes differ from the layout.
-        InvalidModel: a tensor can't be written in place.
-    """
-    device = placement(views)
-    if device is None:
-        return HostDestination(Weights.into(geometry, views, cast=cast), context.backend, context.pool)
-    from pulse_registry.gpu.destination import DeviceDestination
+    def into(self, context: Context, geometry: Geometry, views: Mapping[str, View], *, cast: bool) -> Destination:
+        """Return tensors as what a pull changes.
 
-    check_layout(geometry.layout, views)
-    return DeviceDestination.into(geometry, views, device)
+        In host memory they may be tied otherwise than in the layout, and ``cast`` lets BF16 go into F32.
 
+        Raises:
+            LayoutMismatch: names, dtypes or shapes differ from the layout.
+            InvalidModel: a tensor can't be written in place.
+        """
+        device = self._placement(views)
+        if device is None:
+            return HostDestination(Weights.into(geometry, views, cast=cast), context.backend, context.pool)
+        from pulse_registry.gpu.destination import DeviceDestination
 
-def digest(
-    context: Context, placement: Placement, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False
-) -> Digest:
-    """Return the state digest of tensors by a full pass where they are; ``cast`` as for ``destination``.
+        check_layout(geometry.layout, views)
+        return DeviceDestination.into(geometry, views, device)
 
-    Raises:
-        LayoutMismatch: they are not those of the layout.
-    """
-    device = placement(views)
-    if device is None:
-        return Weights.of(geometry, views, cast=cast).digest(context.backend, context.map_)
-    from pulse_registry.gpu.destination import DeviceDestination
+    def digest(self, context: Context, geometry: Geometry, views: Mapping[str, View], *, cast: bool) -> Digest:
+        """Return the state digest of tensors by a full pass where they are; ``cast`` as for ``into``.
 
-    check_layout(geometry.layout, views)
-    return DeviceDestination.into(geometry, views, device).digest()
+        Raises:
+            LayoutMismatch: they are not those of the layout.
+        """
+        if self._placement(views) is None:
+            return Weights.of(geometry, views, cast=cast).digest(context.backend, context.map_)
+        return self.into(context, geometry, views, cast=cast).digest()
 
 
 def _auto(tell: Callable[[str], None] | None) -> Placement:

@@ -19,6 +19,7 @@ import uvicorn
 
 import pulse_registry
 from pulse_registry.compaction import CompactOptions
+from pulse_registry.options import Options
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, MemoryStore, Store, WrapperStore
@@ -171,7 +172,7 @@ def recorded() -> dict[Role, set[Request]]:
     stores = {role: RecordingStore(inner) for role in ROLES}
     with Registry(stores["trainer"], "math") as trainer:
         push(trainer, 70)
-    with Registry(stores["reader"], "math", name="w") as reader:
+    with Registry(stores["reader"], "math", Options(name="w")) as reader:
         reader.pull("latest", into=weights())
         reader.pull(3, into=weights())
     with serving(stores["service"]) as url, pulse_registry.open(url, run="chat", name="w") as registry:

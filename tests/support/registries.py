@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -16,12 +16,14 @@ from blake3 import blake3
 
 from pulse_kernels import BackendName
 from pulse_kernels.format import group as kernel_group
+from pulse_registry import registry as registry_module
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter, RunState
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.runtime import runtime as workings_module
-from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.runtime import runtime as runtime_module
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import RetryStore, Store
 from pulse_registry.store.wrappers.retry import TOTAL_S
 from pulse_registry.testing import FaultStore
@@ -54,22 +56,32 @@ def without_pauses(*, retries: bool = True, snapshot_every: int = 64) -> Iterato
         return RetryStore(store, total_s=TOTAL_S if retries else 0.0, clock=clock, sleep=clock.sleep)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(workings_module, "Surroundings", functools.partial(Surroundings, retrying=retry))
-        patched.setattr(workings_module, "LogWriter", functools.partial(LogWriter, snapshot_every=snapshot_every))
+        patched.setattr(registry_module, "Dependencies", functools.partial(Dependencies, retrying=retry))
+        patched.setattr(runtime_module, "LogWriter", functools.partial(LogWriter, snapshot_every=snapshot_every))
         yield
 
 
 def quick(store: Store, *, retries: bool = False, backend: BackendName = "reference", **options: Any) -> Registry:
     """Return a registry of the run that makes each call of the store once, or again without pauses."""
     with without_pauses(retries=retries):
-        return Registry(store, RUN, options=PushOptions(**({"dtype": "keep"} | options)), backend=backend)
+        return Registry(
+            store,
+            RUN,
+            Options(push=PushOptions(**({"dtype": "keep"} | options)), compute=ComputeOptions(backend=backend)),
+        )
+
+
+def keep_undo(registry: Registry, share: float) -> None:
+    """Let a worker keep such a share of its weights to go back with; 0: every way back is by objects."""
+    puller = registry._runtime.puller
+    puller._settings = replace(puller._settings, undo_share=share)
 
 
 def settle(registry: Registry) -> None:
     """Wait for what a push left to the background: the keyframe that may follow it."""
-    if registry._publisher is not None:
+    if registry._runtime.publisher is not None:
         for _ in range(2):  # a push queues its keyframe only once it is done itself
-            registry._publisher._queue.submit(lambda: None).result()
+            registry._runtime.publisher._queue.submit(lambda: None).result()
 
 
 def small_model(seed: int = 0) -> Model:

@@ -14,6 +14,7 @@ import pulse_kernels
 import pulse_registry
 from pulse_kernels import BackendName
 from pulse_registry import AccessDenied, Event, InvalidArgument, PulseError, Registry, opening
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 from pulse_registry.weights import backend as backends
 
@@ -168,7 +169,9 @@ def test_a_registry_made_of_a_store_tells_at_its_first_push(
 ):
     monkeypatch.setattr(backends, "loops_folder", lambda: None)
     events: list[Event] = []
-    with Registry(MemoryStore("told"), "run", backend=backend, on_event=events.append) as registry:
+    with Registry(
+        MemoryStore("told"), "run", Options(on_event=events.append, compute=ComputeOptions(backend=backend))
+    ) as registry:
         assert events == []
         registry.push(0, {"w": numpy.zeros(4, numpy.float32)})
         registry.push(1, {"w": numpy.ones(4, numpy.float32)})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pulse_registry import PullResult, PushResult
+from pulse_registry.options import Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.timeline import Phase, extents
@@ -39,7 +40,7 @@ def registry() -> Any:
 @pytest.mark.parametrize("coder", ["gap", "class"])
 def test_a_push_of_a_patch_has_all_phases_in_their_order(coder: Any):
 
-    with Registry(DictStore(), "run", options=PushOptions(coder=coder, dtype="keep")) as registry:
+    with Registry(DictStore(), "run", Options(push=PushOptions(coder=coder, dtype="keep"))) as registry:
         registry.push(0, model())
         result = registry.push(1, model(1))
     phases = by_name(result)

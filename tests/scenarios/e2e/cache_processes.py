@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pulse_registry.cache import CacheFolder, part
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, WrapperStore
 from tests.support.registries import RUN, bits, garbage, small_groups, small_model
@@ -47,7 +48,9 @@ def pull(root: str, cache: str, ledger: str) -> str:
     """Pull the newest version as a new worker, and return its tensors' bytes as text."""
     into = garbage(small_model())
     folder = CacheFolder(Path(cache), 10**6)
-    with Registry(Noted(root, ledger), RUN, backend="reference", cache=folder) as registry:
+    with Registry(
+        Noted(root, ledger), RUN, Options(cache=folder, compute=ComputeOptions(backend="reference"))
+    ) as registry:
         registry.pull(into=into)
     return json.dumps({name: found.hex() for name, found in bits(into).items()})
 

@@ -16,6 +16,7 @@ import pytest
 
 from pulse_registry.doctor.audit import Defect, RunAudit
 from pulse_registry.errors import NotFound
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
@@ -71,7 +72,7 @@ class Live:
     def __post_init__(self) -> None:
         self.store = DictStore(lambda: self.now)
         options = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=3)
-        self.trainer = Registry(self.store, RUN, options=options, backend="reference")
+        self.trainer = Registry(self.store, RUN, Options(push=options, compute=ComputeOptions(backend="reference")))
 
     def turn(self) -> None:
         self.now += timedelta(seconds=60)
@@ -98,7 +99,7 @@ def backup(order: Sequence[Filters], *, grace_s: float) -> tuple[Live, DictStore
 
 
 def newest(store: DictStore) -> int:
-    with Registry(store, RUN, backend="reference") as reader:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as reader:
         return reader.version().version
 
 
@@ -108,7 +109,7 @@ def test_the_documented_backup_of_a_live_run_is_whole_and_can_be_gone_on_with() 
     assert defects(copy) == []
     assert defects(live.store) == []
     target = np.zeros(500, np.uint16)
-    with Registry(copy, RUN, backend="reference") as restored:
+    with Registry(copy, RUN, Options(compute=ComputeOptions(backend="reference"))) as restored:
         held = restored.pull(into={"w": target}).version
         assert np.array_equal(target, np.arange(500, dtype=np.uint16) + np.uint16(held))
         assert restored.push(1000, {"w": target + np.uint16(7)}).version == held + 1

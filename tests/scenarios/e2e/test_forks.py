@@ -218,7 +218,7 @@ def test_a_pickled_registry_opens_the_same_run_with_the_same_options(tmp_path: P
         registry.push(0, {"w": np.zeros(4, np.float32)})
         monkeypatch.chdir("/")
         with pickled(registry) as twin, pickled(twin) as third:
-            assert (twin.url, twin.run, twin._threads) == (registry.url, "math", 3)
+            assert (twin.url, twin.run, twin._runtime._threads) == (registry.url, "math", 3)
             assert third.layout().tensors[0].dtype == "F32"
             assert third.version().version == 0
 

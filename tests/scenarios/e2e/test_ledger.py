@@ -18,6 +18,7 @@ import pytest
 
 from pulse_registry.format import keyframe
 from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push import publisher
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -47,13 +48,15 @@ class Run:
     def __post_init__(self) -> None:
         self.trainers, self.workers = CountingStore(self.root), CountingStore(self.root)
         options = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=KEYFRAME_EVERY)
-        self.trainer = Registry(self.trainers, "run", options=options, backend="reference")
+        self.trainer = Registry(
+            self.trainers, "run", Options(push=options, compute=ComputeOptions(backend="reference"))
+        )
         self.worker = self.new_worker()
         self.weights = model(0)
         self.step = 0
 
     def new_worker(self) -> Registry:
-        return Registry(self.workers, "run", backend="reference")
+        return Registry(self.workers, "run", Options(compute=ComputeOptions(backend="reference")))
 
     def push(self, times: int = 1) -> None:
         for _ in range(times):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from tests.scenarios.e2e.trainers import SCENARIOS, model_of, registry_of
@@ -38,7 +39,7 @@ def trainers(*arguments: str | Path, environment: Mapping[str, str] | None = Non
 
 def pulled(store: Store, version: int) -> dict[str, bytes]:
     into = garbage(model_of(0))
-    with Registry(store, "run", backend="reference") as reader:
+    with Registry(store, "run", Options(compute=ComputeOptions(backend="reference"))) as reader:
         result = reader.pull(version, into=into)
         assert result.version == version
     return bits(into)
@@ -58,7 +59,7 @@ def check_race(store: Store, stories: Any, rounds: int) -> None:
     assert {name for story in stories for _, name in story["refused"]} <= {"Fenced", "Conflict"}
     assert not set(refused) & {record.step for record in records}, "what was refused has had no effect"
     check_store(store)
-    with Registry(store, "run", backend="reference") as reader:
+    with Registry(store, "run", Options(compute=ComputeOptions(backend="reference"))) as reader:
         worker = garbage(model_of(0))
         for version in range(0, 2 * rounds, 7):
             reader.pull(version, into=worker)

@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from pulse_registry.format import keys
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
 from pulse_registry.store import PrefixStore, open_store
@@ -50,7 +51,7 @@ def test_a_bucket_gives_every_version_from_any_other(root: str) -> None:
     with registry_of(open_store(root), keyframe_every=3) as trainer:
         for step in range(versions):
             trainer.push(step, model_of(step))
-    with Registry(open_store(root), "run", backend="reference") as worker:
+    with Registry(open_store(root), "run", Options(compute=ComputeOptions(backend="reference"))) as worker:
         for start, end in itertools.product(range(versions), repeat=2):
             into = garbage(model_of(0))
             worker.pull(start, into=into)
@@ -67,7 +68,7 @@ def test_what_a_bucket_holds_is_retired_and_deleted_by_its_own_clock(root: str) 
     store = open_store(root)
     store.put(f"run/{keys.patch_key(0, 4, '0' * 32)}", b"an orphan")
     policy = Policy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
-    with Registry(store, "run", backend="reference") as registry:
+    with Registry(store, "run", Options(compute=ComputeOptions(backend="reference"))) as registry:
         first = registry.gc(policy, dry_run=False)
         assert len(first.plan.orphans) == 1
         kept = first.plan.kept.keys()

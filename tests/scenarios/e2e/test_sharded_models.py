@@ -11,6 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DeviceMesh, DTensor, Shard, distribute_tensor, init_device_mesh
 
 from pulse_registry import InvalidModel, Registry
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 
 
@@ -26,7 +27,9 @@ def mesh() -> Iterator[DeviceMesh]:
 
 @pytest.fixture
 def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
-    with Registry(MemoryStore(request.node.name), "run", backend="reference") as opened:
+    with Registry(
+        MemoryStore(request.node.name), "run", Options(compute=ComputeOptions(backend="reference"))
+    ) as opened:
         yield opened
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from pulse_registry.errors import Conflict
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore, open_store
@@ -42,7 +43,7 @@ def model_of(step: int) -> dict[str, np.ndarray[Any, Any]]:
 def registry_of(store: Any, keyframe_every: int | None = None) -> Registry:
     """Open the run."""
     options = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=keyframe_every)
-    return Registry(store, "run", options=options, backend="reference")
+    return Registry(store, "run", Options(push=options, compute=ComputeOptions(backend="reference")))
 
 
 def race(root: str, pushes: int) -> None:
@@ -175,7 +176,9 @@ def overtake(root: str, pushes: int) -> None:
 
     cell_space.GROUP_BYTES = 16  # many groups, and one thread for them, so that pushes meet at every step
     options = PushOptions(coder="class", dtype="keep", keyframe_every=7)
-    with Registry(open_store(root), "run", options=options, backend="reference", threads=1) as registry:
+    with Registry(
+        open_store(root), "run", Options(push=options, compute=ComputeOptions(backend="reference", threads=1))
+    ) as registry:
         model = model_of(0)
         futures = []
         for step in range(pushes):

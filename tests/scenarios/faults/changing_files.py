@@ -28,6 +28,7 @@ from pulse_registry.cache import CacheFolder, part
 from pulse_registry.cache.store import CachedStore
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.push import publisher
 from pulse_registry.push.options import PushOptions
@@ -170,7 +171,11 @@ class World:
 
     def registry(self) -> Registry:
         options = PushOptions(dtype="keep")
-        return Registry(FileStore(self.now / "run"), RUN, options=options, backend="reference", cache=self._cache)
+        return Registry(
+            FileStore(self.now / "run"),
+            RUN,
+            Options(push=options, cache=self._cache, compute=ComputeOptions(backend="reference")),
+        )
 
     def pull(self, reads: Reads | None = None, *, load: bool = False) -> str:
         """Pull as a new worker, or into new tensors: what is committed, or nothing and a typed error; return which."""

@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, WrapperStore
 
@@ -31,7 +32,11 @@ class Deadly(WrapperStore):
 
 def main() -> None:
     root, spool, nth = sys.argv[1:]
-    with Registry(Deadly(Path(root), int(nth)), "run", backend="reference", spool=Path(spool)) as registry:
+    with Registry(
+        Deadly(Path(root), int(nth)),
+        "run",
+        Options(pull=PullOptions(downloads=Path(spool)), compute=ComputeOptions(backend="reference")),
+    ) as registry:
         registry.load()
 
 

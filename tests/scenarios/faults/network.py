@@ -14,6 +14,7 @@ import pytest
 
 from pulse_registry.errors import CorruptObject, PulseError, StoreUnavailable
 from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push import publisher
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -80,9 +81,9 @@ def travel(open_store: Callable[[], Store], versions: int, *, patience: int = 20
     options = PushOptions(dtype="keep", keyframe_every=4, keyframe_share=1e9)
     with (
         small_pieces(),
-        Registry(open_store(), "run", options=options, backend="reference") as trainer,
-        Registry(open_store(), "run", backend="reference") as worker,
-        Registry(open_store(), "run", backend="reference") as late,
+        Registry(open_store(), "run", Options(push=options, compute=ComputeOptions(backend="reference"))) as trainer,
+        Registry(open_store(), "run", Options(compute=ComputeOptions(backend="reference"))) as worker,
+        Registry(open_store(), "run", Options(compute=ComputeOptions(backend="reference"))) as late,
     ):
         weights: dict[str, np.ndarray[Any, Any]] = {name: np.zeros_like(cells) for name, cells in model_at(0).items()}
         was = bits(weights)

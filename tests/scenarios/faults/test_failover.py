@@ -31,6 +31,7 @@ from tests.support.registries import (
     change,
     copied,
     garbage,
+    keep_undo,
     quick,
     settle,
     small_model,
@@ -55,7 +56,7 @@ class Bucket:
         with quick(self.store, keyframe_share=1e9, coder="gap") as registry:
             for version in range(VERSIONS):
                 registry.push(version, model_at(version))
-            self.geometry = registry._working().geometry(registry.state().versions[0].layout)
+            self.geometry = registry._runtime.context().geometry(registry.state().versions[0].layout)
         self.attach_keyframe(4)
 
     @property
@@ -103,14 +104,14 @@ class Bucket:
         registry = listening(self.store, events)
         into = garbage(model_at(0)) if have is None else model_at(have)
         if have is not None:
-            registry._replicas.of(read_model(into)).now_at(have)
+            registry._runtime.puller.replicas.of(read_model(into)).now_at(have)
         return registry, into, events
 
 
 def listening(store: Store, events: list[Event]) -> Registry:
     registry = quick(store)
-    registry._events = type(registry._events)(events.append)
-    registry._undo_share = 0.0
+    registry._runtime.events = type(registry._runtime.events)(events.append)
+    keep_undo(registry, 0.0)
     return registry
 
 
@@ -283,7 +284,7 @@ def test_what_was_retired_meanwhile_is_no_event(bucket: Bucket) -> None:
 
     _, into, events = bucket.worker(4)
     with listening(Sweeping(bucket, merged, sweep), events) as registry:
-        registry._replicas.of(read_model(into)).now_at(4)
+        registry._runtime.puller.replicas.of(read_model(into)).now_at(4)
         result = registry.pull(8, into=into)
     assert bits(into) == bits(model_at(8))
     assert (result.avoided, result.objects, events) == ((), 4, [])
@@ -302,7 +303,7 @@ def test_who_holds_a_version_that_is_swept_meanwhile_goes_by_a_keyframe(bucket: 
 
     _, into, events = bucket.worker(3)
     with listening(Sweeping(bucket, steps[-1], sweep), events) as registry:
-        registry._replicas.of(read_model(into)).now_at(3)
+        registry._runtime.puller.replicas.of(read_model(into)).now_at(3)
         assert [leg.kind for leg in registry.route(3, 5).legs] == ["patch"] * 2
         with registry.stage(5, into=into) as staged:
             assert [leg.kind for leg in staged.route.legs] == ["keyframe", "patch"]
@@ -324,7 +325,7 @@ def test_a_version_that_is_swept_meanwhile_is_gone_but_its_name_goes_on_to_the_n
     def pull(version: int | str, store: Store) -> Model:
         _, into, events = bucket.worker(7)
         with listening(store, events) as registry:
-            registry._replicas.of(read_model(into)).now_at(7)
+            registry._runtime.puller.replicas.of(read_model(into)).now_at(7)
             try:
                 registry.pull(version, into=into)
             finally:
@@ -370,8 +371,8 @@ def test_a_damaged_copy_is_dropped_and_the_object_avoided_only_if_it_is_damaged_
     cached = Cached(bucket.store, {f"{RUN}/{merged}": good[:-1] + bytes([good[-1] ^ 2])})
     _, into, events = bucket.worker(4)
     with listening(cached, events) as registry:
-        registry._replicas.of(read_model(into)).now_at(4)
-        context = registry._working()
+        registry._runtime.puller.replicas.of(read_model(into)).now_at(4)
+        context = registry._runtime.context()
         object.__setattr__(context, "copies", cached)
         result = registry.pull(8, into=into)
     assert bits(into) == bits(model_at(8))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from pulse_registry.errors import CorruptObject, StoreUnavailable
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
-from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import RetryStore
 from tests.scenarios.faults.network import model_at, s3_store, travel
 from tests.support.proxy import FAULTS, FaultName, FaultyProxy, Plan
@@ -49,10 +50,16 @@ def test_a_pull_over_a_network_that_does_but_one_thing_wrong_gets_there(
     bucket: S3Bucket, proxy: FaultyProxy, fault: FaultName
 ) -> None:
     prefix = root()
-    with Registry(s3_store(bucket, bucket.server.endpoint, prefix), "run", backend="reference") as trainer:
+    with Registry(
+        s3_store(bucket, bucket.server.endpoint, prefix), "run", Options(compute=ComputeOptions(backend="reference"))
+    ) as trainer:
         trainer.push(0, model_at(0))
     proxy.plan = Plan(0.3, (fault,), seed=1)
-    with Registry(s3_store(bucket, proxy.endpoint, prefix, answer_s=1.5), "run", backend="reference") as worker:
+    with Registry(
+        s3_store(bucket, proxy.endpoint, prefix, answer_s=1.5),
+        "run",
+        Options(compute=ComputeOptions(backend="reference")),
+    ) as worker:
         assert bits(worker.load()) == bits(model_at(0))
     assert proxy.injected[fault], "something went wrong"
 
@@ -63,10 +70,12 @@ def test_a_pull_that_nothing_answers_right_ends_in_a_typed_error_with_the_weight
 ) -> None:
     prefix = root()
     store = s3_store(bucket, proxy.endpoint, prefix)
-    with Registry(s3_store(bucket, bucket.server.endpoint, prefix), "run", backend="reference") as trainer:
+    with Registry(
+        s3_store(bucket, bucket.server.endpoint, prefix), "run", Options(compute=ComputeOptions(backend="reference"))
+    ) as trainer:
         trainer.push(0, model_at(0))
-        brief = Surroundings(retrying=partial(RetryStore, total_s=0.5))
-        with Registry(store, "run", backend="reference", surroundings=brief) as worker:
+        brief = Dependencies(retrying=partial(RetryStore, total_s=0.5))
+        with Registry(store, "run", Options(compute=ComputeOptions(backend="reference")), dependencies=brief) as worker:
             into = {name: np.full_like(cells, 7) for name, cells in model_at(0).items()}
             was = bits(into)
             worker.versions()

@@ -11,7 +11,18 @@ from pulse_registry.errors import BaseMismatch, CorruptObject, NotFound, StoreUn
 from pulse_registry.registry import Registry
 from pulse_registry.testing import Fault, FaultStore
 from tests.support.records import DictStore
-from tests.support.registries import Model, bits, calls_of, change, failing, garbage, quick, settle, small_model
+from tests.support.registries import (
+    Model,
+    bits,
+    calls_of,
+    change,
+    failing,
+    garbage,
+    keep_undo,
+    quick,
+    settle,
+    small_model,
+)
 
 VERSIONS = 7
 
@@ -59,7 +70,7 @@ PULLS = [
 
 def open_worker(pull: Pull, store, retries: bool) -> tuple[Registry, Model]:
     registry = quick(store, retries=retries)
-    registry._undo_share = 0.0  # every way back is by objects
+    keep_undo(registry, 0.0)
     weights = garbage(model_at(0))
     if pull.have is not None:
         if pull.knows:
@@ -180,7 +191,7 @@ def _become(model: Model, other: Model) -> None:
 def test_weights_that_are_not_what_they_were_pulled_as_are_refused(wrong: str, target: int, coder: str) -> None:
     store = a_run(coder, None)
     with quick(store) as registry:
-        registry._undo_share = 0.0
+        keep_undo(registry, 0.0)
         worker = garbage(model_at(0))
         registry.pull(1, into=worker)
         WRONG[wrong](worker)

@@ -214,9 +214,9 @@ def test_a_fenced_trainer_attaches_no_keyframe_of_its_own_cells_to_the_version_o
     first, second = quick(store, keyframe_every=2), quick(store, keyframe_share=1e9)
     with first, second:
         first.push(0, model_at(0))
-        attach = first._publisher._attach_keyframe  # type: ignore[union-attr]
+        attach = first._runtime.publisher._attach_keyframe  # type: ignore[union-attr]
         held_back: list[tuple[object, ...]] = []
-        first._publisher._attach_keyframe = lambda *arguments: held_back.append(arguments)  # type: ignore
+        first._runtime.publisher._attach_keyframe = lambda *arguments: held_back.append(arguments)  # type: ignore
         first.push(1, model_at(1))
         settle(first)
         assert held_back, "a keyframe of version 1 is due"
@@ -267,7 +267,7 @@ def test_a_trainer_whose_start_was_collected_while_it_slept_is_told_that_another
 def test_a_push_between_two_failures_of_earlier_ones_keeps_its_place() -> None:
     store, registry, outage = prepared(PUSHES[1], retries=False)
     with registry:
-        publisher = registry._publisher
+        publisher = registry._runtime.publisher
         assert publisher is not None
         take_back, later = publisher._take_back, []
 

@@ -13,6 +13,7 @@ import pytest
 
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.push import publisher
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore
@@ -59,7 +60,9 @@ def test_a_pull_after_one_that_was_killed_fetches_no_piece_again_that_was_verifi
     on_disk, whole = part.read_bytes(), next(run.rglob("model-*.safetensors")).read_bytes()
     there = sum(on_disk[at : at + PIECE] == whole[at : at + PIECE] for at in range(0, len(whole), PIECE))
     store = CountingStore(FileStore(run))
-    with Registry(store, "run", backend="reference", spool=tmp_path) as registry:
+    with Registry(
+        store, "run", Options(pull=PullOptions(downloads=tmp_path), compute=ComputeOptions(backend="reference"))
+    ) as registry:
         tensors = registry.load()
     assert bits(tensors) == bits(model)
     assert pieces_read(store) == PIECES - there
@@ -73,7 +76,9 @@ def test_a_checkpoint_folder_is_made_of_what_a_killed_pull_had_fetched_and_holds
     die(run, tmp_path, PIECES)
     (tmp_path / f".pulse-{'e' * 64}.part").write_bytes(b"of a keyframe that nobody wants any more")
     store = CountingStore(FileStore(run))
-    with Registry(store, "run", backend="reference", spool=tmp_path) as registry:
+    with Registry(
+        store, "run", Options(pull=PullOptions(downloads=tmp_path), compute=ComputeOptions(backend="reference"))
+    ) as registry:
         assert pull_checkpoint(registry, tmp_path).verified
     assert pieces_read(store) < PIECES
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []

@@ -9,8 +9,9 @@ import numpy as np
 
 from pulse_registry import Registry
 from pulse_registry.client.store import ServiceStore
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
-from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import RetryStore
 from pulse_registry.store.wrappers.retry import TOTAL_S
 from tests.support.service import Service
@@ -42,5 +43,10 @@ def opened(
     """Open a run through a service, with kernels that need no compiling."""
     store = ServiceStore(service.url, token or service.token)
     made = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))
-    around = Surroundings(retrying=partial(RetryStore, total_s=retry_s))
-    return Registry(store, run, options=made, backend="reference", owns_store=True, surroundings=around)
+    around = Dependencies(retrying=partial(RetryStore, total_s=retry_s))
+    return Registry(
+        store,
+        run,
+        Options(push=made, owns_store=True, compute=ComputeOptions(backend="reference")),
+        dependencies=around,
+    )

@@ -11,6 +11,7 @@ import pytest
 from pulse_registry import Registry, StoreUnavailable
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.client.transport import Patience
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.store import RetryStore
 from tests.scenarios.service.policies import blank, equal, opened, policy
@@ -64,7 +65,7 @@ def proxy(mischief: Mischief) -> Iterator[Server]:
 
 def through(proxy: Server, service: Service, run: str) -> Registry:
     store = ServiceStore(proxy.url, service.token, patience=PATIENCE)
-    return Registry(store, run, options=OPTIONS, backend="reference", owns_store=True)
+    return Registry(store, run, Options(push=OPTIONS, owns_store=True, compute=ComputeOptions(backend="reference")))
 
 
 @pytest.mark.parametrize("path", ["/log", "/uploads", "/urls"])
@@ -122,6 +123,6 @@ def test_a_service_that_accepts_and_says_nothing_is_given_up(run: str) -> None:
     brief = Patience(silence_s=0.1)
     with serving(lambda _: Reply(pieces=[b"never"], pause_s=HANG_S)) as silent:
         store = RetryStore(ServiceStore(silent.url, patience=brief), total_s=0.1, first_pause_s=0.01)
-        registry = Registry(store, run, backend="reference")
+        registry = Registry(store, run, Options(compute=ComputeOptions(backend="reference")))
         with pytest.raises(StoreUnavailable, match="no answer in time"):
             registry.versions()

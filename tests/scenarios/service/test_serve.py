@@ -18,6 +18,7 @@ import pulse_registry
 from pulse_registry import Registry
 from pulse_registry.cli import main
 from pulse_registry.format.keys import record_key
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 from pulse_server.command import is_loopback
 from tests.support.pulse_serve import Served, serving
@@ -37,7 +38,7 @@ def push(root: str, run: str) -> None:
 def first_record(run: str) -> bytes:
     """Return the sealed record with which a writer begins a run."""
     store = MemoryStore(uuid.uuid4().hex)
-    with Registry(store, run, backend="reference") as registry:
+    with Registry(store, run, Options(compute=ComputeOptions(backend="reference"))) as registry:
         registry.push(0, {"w": np.zeros((4, 25), np.float32)})
     return store.get(f"{run}/{record_key(0)}")
 

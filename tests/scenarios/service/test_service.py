@@ -19,6 +19,7 @@ from pulse_registry import AccessDenied, Conflict, Fenced, InvalidArgument, NotF
 from pulse_registry.client import records
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.format import keys
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.store import open_store
 from pulse_schemas.api import WorkerReport
@@ -59,7 +60,9 @@ def test_an_object_of_several_parts_arrives_whole(service: Service, run: str) ->
 def test_all_that_a_registry_tells_is_what_the_bucket_says(file_service: Service, run: str) -> None:
     with opened(file_service, run) as through:
         push_all(through, 4)
-        with Registry(open_store(file_service.root), run, backend="reference") as bucket:
+        with Registry(
+            open_store(file_service.root), run, Options(compute=ComputeOptions(backend="reference"))
+        ) as bucket:
             assert through.versions() == bucket.versions()
             assert through.version(step=2) == bucket.version(2)
             assert through.route(None, 3) == bucket.route(None, 3)
@@ -261,7 +264,9 @@ def test_a_watch_that_hears_nothing_ends_in_time(file_service: Service, run: str
 
 def test_a_version_costs_a_watch_one_request(file_service: Service, run: str, caplog: pytest.LogCaptureFixture) -> None:
     options = PushOptions(dtype="keep", keyframe_share=1e9)
-    with Registry(open_store(file_service.root), run, options=options, backend="reference") as trainer:
+    with Registry(
+        open_store(file_service.root), run, Options(push=options, compute=ComputeOptions(backend="reference"))
+    ) as trainer:
         push_all(trainer, 1)
         with opened(file_service, run) as worker:
             watching = Watching(worker)
@@ -353,7 +358,9 @@ def test_a_report_by_hand_says_what_is_wrong_with_it(file_service: Service, run:
         with pytest.raises(InvalidArgument, match="worker"):
             registry.report("../host", result)
     with (
-        Registry(open_store(file_service.root), run, backend="reference", name="host-5") as bucket,
+        Registry(
+            open_store(file_service.root), run, Options(name="host-5", compute=ComputeOptions(backend="reference"))
+        ) as bucket,
         pytest.raises(InvalidArgument, match="service"),
     ):
         bucket.report("host-5", result)
@@ -368,7 +375,9 @@ def test_a_report_that_does_not_go_through_fails_no_pull(
         push_all(trainer, 1)
     weights = blank(policy(0))
     store = ServiceStore(own_service.url, own_service.token)
-    with Registry(store, run, backend="reference", name="host-6", owns_store=True) as worker:
+    with Registry(
+        store, run, Options(name="host-6", owns_store=True, compute=ComputeOptions(backend="reference"))
+    ) as worker:
         staged = worker.stage("latest", into=weights)
         own_service.stop()
         assert staged.apply().version == 0

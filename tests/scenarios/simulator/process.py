@@ -8,10 +8,11 @@ from typing import Any
 
 from pulse_registry.errors import PulseError
 from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.pull.lease import ReaderLease
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import PrefixStore, RetryStore, Store
 from tests.scenarios.simulator.bucket import Bucket, Link
 from tests.scenarios.simulator.truth import RUN
@@ -74,7 +75,7 @@ class Process:
         # Who writes may send a put again, and find its own; to who reads it makes no difference.
         self._patient = world.rng.random() < (0.05 if who.startswith("worker") else 0.5)
         self._queues: list[Deferred] = []
-        self.surroundings = Surroundings(
+        self.surroundings = Dependencies(
             clock=lambda: world.moment(self.skew),
             new_id=lambda: world.rng.randbytes(16).hex(),
             threads=self._threads,
@@ -89,11 +90,13 @@ class Process:
         return Registry(
             self.link,
             RUN,
-            options=publish,
-            backend="numba",
-            on_event=self._heard,
-            object_cost=_OBJECT_COST,
-            surroundings=self.surroundings,
+            Options(
+                push=publish,
+                on_event=self._heard,
+                pull=PullOptions(object_cost=_OBJECT_COST),
+                compute=ComputeOptions(backend="numba"),
+            ),
+            dependencies=self.surroundings,
         )
 
     def lease(self, seconds: float) -> ReaderLease:

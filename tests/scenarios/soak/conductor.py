@@ -15,6 +15,7 @@ from typing import Any
 
 from pulse_registry.client.connect import connect
 from pulse_registry.errors import PulseError
+from pulse_registry.options import Options
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore
 from tests.scenarios.soak.plan import RUN, Ledger, Plan, empty_model, mark
@@ -178,7 +179,7 @@ def _end(process: subprocess.Popen[bytes]) -> bool:
 
 @contextmanager
 def _reader(plan: Plan) -> Iterator[Registry]:
-    with Registry(connect(plan.url), RUN, owns_store=True) as registry:
+    with Registry(connect(plan.url), RUN, Options(owns_store=True)) as registry:
         yield registry
 
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import pulse_registry
 from pulse_registry.interop import export_chain, export_delta, import_folder
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
@@ -31,7 +32,11 @@ POLICY = Policy(keep_last=2, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
 
 
 def opened(root: str) -> Registry:
-    return Registry(SteppedStore(FileStore(root)), RUN, options=PushOptions(dtype="keep"), backend="reference")
+    return Registry(
+        SteppedStore(FileStore(root)),
+        RUN,
+        Options(push=PushOptions(dtype="keep"), compute=ComputeOptions(backend="reference")),
+    )
 
 
 def compact(root: str) -> None:

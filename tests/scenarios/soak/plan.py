@@ -17,7 +17,7 @@ import numpy as np
 
 from pulse_registry.log.clock import utc_now
 from pulse_registry.retention import Policy
-from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.runtime.dependencies import Dependencies
 
 RUN = "soak"
 CELLS = 200_000
@@ -60,12 +60,12 @@ class Plan:
             orphan_seconds=self.orphan_seconds,
         )
 
-    def surroundings(self, role: str) -> Surroundings:
+    def surroundings(self, role: str) -> Dependencies:
         """Return a process's surroundings; its clock is off in all that Python code asks it for."""
         off = self.skew_seconds.get(role, 0.0)
         true = time.time
         time.time = lambda: true() + off
-        return Surroundings(clock=lambda: utc_now() + timedelta(seconds=off))
+        return Dependencies(clock=lambda: utc_now() + timedelta(seconds=off))
 
 
 def first_model() -> Model:

@@ -15,6 +15,7 @@ from pulse_registry.cache import CacheFolder
 from pulse_registry.client.connect import connect
 from pulse_registry.errors import Gone, NotFound, PulseError
 from pulse_registry.events import Event
+from pulse_registry.options import Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import Body, Store, WrapperStore
@@ -73,13 +74,15 @@ class Process:
         return Registry(
             Stalling(store, self.plan) if self.role == "trainer" else store,
             RUN,
-            options=options,
-            name=name,
-            lease_seconds=self.plan.lease_seconds,
-            surroundings=self._around,
-            on_event=self._told,
-            cache=folder,
-            owns_store=True,
+            Options(
+                push=options,
+                name=name,
+                lease_seconds=self.plan.lease_seconds,
+                on_event=self._told,
+                cache=folder,
+                owns_store=True,
+            ),
+            dependencies=self._around,
         )
 
     def _told(self, event: Event) -> None:

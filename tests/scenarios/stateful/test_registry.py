@@ -172,7 +172,7 @@ class Registries(RuleBasedStateMachine):
                 self.told[result.version] = step
         settle(trainer.registry)
         self.excused |= trainer.outage.heal()
-        trainer.began |= trainer.registry._publisher._writer.epoch is not None  # type: ignore[union-attr]
+        trainer.began |= trainer.registry._runtime.publisher._writer.epoch is not None  # type: ignore[union-attr]
         landed = [record.step for record in commits(self.store)][len(self.history) :]
         assert landed == sorted(set(landed) & set(tried)), "only what was tried lands, in order"
         self.history += landed
@@ -183,7 +183,7 @@ class Registries(RuleBasedStateMachine):
     def failed(self, trainer: Trainer, step: int, error: Exception) -> None:
         self.excused = True
         if isinstance(error, Fenced):
-            assert state_of(self.store).epoch > trainer.registry._publisher._writer.epoch  # type: ignore
+            assert state_of(self.store).epoch > trainer.registry._runtime.publisher._writer.epoch  # type: ignore
             self.refused.add(step)
         else:
             assert trainer.outage.fired, "it fails only if the store does"

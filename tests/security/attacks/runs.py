@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pulse_registry.format import keys
 from pulse_registry.interop import export_delta, export_full
 from pulse_registry.log import RunState, sealed_hash
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.signing import SigningKey
 from pulse_schemas import Head, Lease
 from tests.security.attacks.forge import CELLS, edit_record
@@ -48,9 +49,11 @@ def pushed(dtype: str, *versions: int, **options: object) -> Run:
     else:
         model = {"w": rng.normal(0, 0.02, CELLS).astype(ml_dtypes.bfloat16)}
     ids = itertools.count(1)
-    around = Surroundings(clock=clock(), new_id=lambda: write_id(next(ids)))
+    around = Dependencies(clock=clock(), new_id=lambda: write_id(next(ids)))
     how = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))  # type: ignore[arg-type]
-    with Registry(run.store, RUN, options=how, backend="reference", surroundings=around) as registry:
+    with Registry(
+        run.store, RUN, Options(push=how, compute=ComputeOptions(backend="reference")), dependencies=around
+    ) as registry:
         for step, changed in enumerate((0, *versions)):
             model["w"].view(np.uint16)[rng.permutation(CELLS)[:changed]] += rng.integers(
                 1, 400, changed, dtype=np.uint16
@@ -105,7 +108,10 @@ def exported() -> Run:
     """Return folders of the common delta format, as files: a checkpoint and a delta."""
     made = pushed("float16", 200)
     run = Run(weights=made.weights)
-    with TemporaryDirectory() as name, Registry(made.store, RUN, backend="reference") as registry:
+    with (
+        TemporaryDirectory() as name,
+        Registry(made.store, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry,
+    ):
         folder = Path(name)
         export_full(registry, folder / "weight_v000000", 0)
         export_delta(registry, folder / "weight_v000001", 0, 1)

@@ -22,6 +22,7 @@ from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.interop import export_chain
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.process.private_files import NotOurs
 from pulse_registry.pull import download
 from pulse_registry.pull.download import SpoolFile, remove_stale
@@ -93,7 +94,9 @@ def test_no_pull_goes_on_with_a_part_that_another_user_has_put_into_its_spool(
         return real(self)
 
     monkeypatch.setattr(SpoolFile, "map", map_later)
-    with Registry(FileStore(run), "run", backend="reference", spool=shared) as registry:
+    with Registry(
+        FileStore(run), "run", Options(pull=PullOptions(downloads=shared), compute=ComputeOptions(backend="reference"))
+    ) as registry:
         assert bits(registry.load()) == bits(model)
     assert len(list(shared.iterdir())) == 1, "theirs, which is left alone"
     os.close(theirs)
@@ -244,7 +247,7 @@ def test_what_was_seen_where_an_earlier_release_left_it_open_is_read_and_closed(
 def test_a_lock_that_is_a_link_is_refused_and_cuts_no_other_file(run: Path, shared: Path, mine: Path) -> None:
     (shared / ".pulse.lock").symlink_to(mine)
     with (
-        Registry(FileStore(run), "run", backend="reference") as registry,
+        Registry(FileStore(run), "run", Options(compute=ComputeOptions(backend="reference"))) as registry,
         pytest.raises(InvalidArgument, match=r"\.pulse\.lock: it is a link"),
     ):
         pull_checkpoint(registry, shared)
@@ -257,7 +260,7 @@ def test_an_export_empties_no_folder_that_a_link_leads_to(run: Path, shared: Pat
     (home / "work" / "thesis").write_bytes(MINE)
     (shared / ".pulse-export").symlink_to(home)
     with (
-        Registry(FileStore(run), "run", backend="reference") as registry,
+        Registry(FileStore(run), "run", Options(compute=ComputeOptions(backend="reference"))) as registry,
         pytest.raises(InvalidArgument, match=r"\.pulse-export: it is a link"),
     ):
         list(export_chain(registry, shared, files=FileOperations()))
@@ -269,7 +272,7 @@ def test_an_export_empties_no_folder_of_another_user(run: Path, shared: Path, mo
     (theirs / "made").mkdir(parents=True)
     give_away(theirs, monkeypatch)
     with (
-        Registry(FileStore(run), "run", backend="reference") as registry,
+        Registry(FileStore(run), "run", Options(compute=ComputeOptions(backend="reference"))) as registry,
         pytest.raises(InvalidArgument, match=r"\.pulse-export: it is a folder of user"),
     ):
         list(export_chain(registry, shared, files=FileOperations()))

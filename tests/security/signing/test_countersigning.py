@@ -15,6 +15,7 @@ from pulse_registry.client.store import ServiceStore
 from pulse_registry.errors import Conflict, Distrust, Fenced, InvalidArgument, NotFound, Untrusted
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
+from pulse_registry.options import Options
 from pulse_registry.signing.countersigning import Countersigning
 from pulse_registry.store import PrefixStore, open_store
 from pulse_registry.testing import CountingStore
@@ -295,7 +296,7 @@ def test_without_pins_nothing_says_what_is_refused():
 
 def test_a_service_is_not_the_place_to_countersign():
     trust = Trust([TRAINER.public])
-    with Registry(ServiceStore("http://127.0.0.1:9"), RUN, signer=TRAINER, trust=trust) as registry:
+    with Registry(ServiceStore("http://127.0.0.1:9"), RUN, Options(signer=TRAINER, trust=trust)) as registry:
         for call in (registry.refused_records, lambda: registry.countersign("4:0")):
             with pytest.raises(InvalidArgument, match="takes no countersignatures: go to the bucket"):
                 call()

@@ -9,6 +9,7 @@ from pulse_registry import Registry, Trust
 from pulse_registry.errors import CorruptObject, Distrust, InvalidArgument, Untrusted
 from pulse_registry.format import keys
 from pulse_registry.log import Admission, LogKeeper, LogReader
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.retention import Policy
 from pulse_registry.testing import CountingStore
@@ -133,7 +134,8 @@ def test_a_service_without_pins_leaves_it_to_readers_which_keys_are_good(signer)
 
 
 def registry(store, **options):
-    return Registry(store, RUN, options=PushOptions(dtype="keep", keyframe_share=100.0), backend="reference", **options)
+    push, compute = PushOptions(dtype="keep", keyframe_share=100.0), ComputeOptions(backend="reference")
+    return Registry(store, RUN, Options(push=push, compute=compute, **options))
 
 
 def trained(versions=8):

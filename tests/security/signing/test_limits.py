@@ -12,6 +12,7 @@ from pulse_registry import PushOptions, Registry, Trust
 from pulse_registry.format.exponent_coding import KeyframeCoding
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.log import LogWriter, random_id, utc_now
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import PrefixStore
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
@@ -45,7 +46,9 @@ def test_a_key_that_may_attach_can_give_a_version_other_weights(tmp_path):
     store = DictStore()
     weights = {"w": np.full(64, 0x3F80, np.uint16).view(np.float16)}
     options = PushOptions(dtype="keep", keyframe_share=100.0)
-    with Registry(store, "math", options=options, backend="reference", signer=TRAINER) as trainer:
+    with Registry(
+        store, "math", Options(push=options, signer=TRAINER, compute=ComputeOptions(backend="reference"))
+    ) as trainer:
         digest = trainer.push(0, weights).digest
         geometry = Geometry(trainer.layout())
     other = twin(weights["w"].view(np.uint16))
@@ -57,7 +60,9 @@ def test_a_key_that_may_attach_can_give_a_version_other_weights(tmp_path):
     believes = reader(inside, None, TRAINER.public, LIMITED)
     LogWriter(inside, "math", believes, utc_now, random_id, "c", signer=COMPACTOR).attach(keyframes=[forged])
     trust = Trust([TRAINER.public, LIMITED], state_dir=tmp_path)
-    with Registry(store, "math", options=options, backend="reference", trust=trust) as worker:
+    with Registry(
+        store, "math", Options(push=options, trust=trust, compute=ComputeOptions(backend="reference"))
+    ) as worker:
         mine = {"w": np.zeros(64, np.float16)}
         assert worker.pull(into=mine).digest == digest
         assert np.array_equal(mine["w"].view(np.uint16), other)

@@ -11,6 +11,7 @@ import pulse_registry
 from pulse_registry.cache import CacheFolder, part
 from pulse_registry.errors import CorruptObject
 from pulse_registry.events import Event
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
@@ -46,10 +47,12 @@ def pull(store: Store, cache: Path | None, events: list[Event] | None = None, li
         Registry(
             store,
             RUN,
-            options=PushOptions(dtype="keep"),
-            backend="reference",
-            cache=folder,
-            on_event=heard.append,
+            Options(
+                push=PushOptions(dtype="keep"),
+                cache=folder,
+                on_event=heard.append,
+                compute=ComputeOptions(backend="reference"),
+            ),
         ) as registry,
     ):
         registry.pull(into=into)
@@ -135,7 +138,7 @@ def test_verify_looks_at_the_stored_objects_and_not_at_copies(tmp_path: Path) ->
     folder = CacheFolder(tmp_path)
     with (
         small_groups(),
-        Registry(store, RUN, backend="reference", cache=folder) as registry,
+        Registry(store, RUN, Options(cache=folder, compute=ComputeOptions(backend="reference"))) as registry,
         pytest.raises(CorruptObject),
     ):
         registry.verify()

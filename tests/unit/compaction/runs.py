@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pulse_registry.compaction import CompactOptions, Compactor, Done
 from pulse_registry.events import Event
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.store import Store
 from tests.support.registries import RUN, Bits, Model, bits, change, quick, small_model, state_of, without_pauses
@@ -26,7 +27,9 @@ def pushed(store: Store, versions: int, *, coder: str = "gap", still: bool = Fal
 def compact(store: Store, options: CompactOptions | None = None, told: list[Event] | None = None) -> list[Done]:
     """Do all that can be done."""
     with without_pauses(retries=False):
-        registry = Registry(store, RUN, backend="numba", on_event=None if told is None else told.append)
+        registry = Registry(
+            store, RUN, Options(on_event=None if told is None else told.append, compute=ComputeOptions(backend="numba"))
+        )
     with registry:
         return finish(registry.compactor(options))
 

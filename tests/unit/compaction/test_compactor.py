@@ -19,6 +19,7 @@ from pulse_registry.compaction.compactor import TRIES
 from pulse_registry.compaction.ladder import spans_into
 from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable, Untrusted
 from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.options import Options
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.pull.route import plan
 from pulse_registry.push.options import PushOptions
@@ -159,10 +160,10 @@ def test_nothing_is_attached_to_a_version_that_is_retired_meanwhile() -> None:
 
     def retire() -> None:
         with quick(store) as registry:
-            registry._writer().retire(versions=[0])
+            registry._runtime.writer().retire(versions=[0])
 
     with without_pauses(retries=False):
-        registry = Registry(_Before(store, "objects/patch", retire), RUN, on_event=told.append)
+        registry = Registry(_Before(store, "objects/patch", retire), RUN, Options(on_event=told.append))
     with registry:
         assert finish(registry.compactor()) == []
     assert (0, 4) not in merged(store)
@@ -188,7 +189,7 @@ def test_a_full_disk_is_an_event_and_the_work_is_tried_again(monkeypatch: pytest
     model = small_model()
     with without_pauses(retries=False):
         options = PushOptions(dtype="keep", keyframe_share=NEVER, coder="gap")
-        registry = Registry(store, RUN, options=options, on_event=told.append)
+        registry = Registry(store, RUN, Options(push=options, on_event=told.append))
     with registry:
         for version in range(5):
             registry.push(version, model)
@@ -211,17 +212,19 @@ def test_what_it_attaches_is_signed_and_believed_where_its_key_may_attach(tmp_pa
     store, trainer, own = DictStore(), SigningKey.generate(), SigningKey.generate()
     trust = Trust([trainer.public, f"{own.public}=attach"], state_dir=tmp_path)
     model = small_model()
-    with Registry(store, RUN, options=PushOptions(dtype="keep", keyframe_share=NEVER), signer=trainer) as registry:
+    with Registry(
+        store, RUN, Options(push=PushOptions(dtype="keep", keyframe_share=NEVER), signer=trainer)
+    ) as registry:
         for version in range(6):
             change(model, version)
             registry.push(version, model)
-    with Registry(store, RUN, signer=own, trust=trust) as registry:
+    with Registry(store, RUN, Options(signer=own, trust=trust)) as registry:
         assert [(done.base, done.target) for done in finish(registry.compactor())] == [(0, 4)]
-    with Registry(store, RUN, trust=trust) as worker:
+    with Registry(store, RUN, Options(trust=trust)) as worker:
         weights = garbage(model)
         worker.pull("latest", into=weights)
     assert bits(weights) == bits(model)
-    with Registry(store, RUN, signer=SigningKey.generate(), trust=trust) as registry:
+    with Registry(store, RUN, Options(signer=SigningKey.generate(), trust=trust)) as registry:
         compactor = registry.compactor(CompactOptions(keyframe_every=1))
         with pytest.raises(Untrusted):
             compactor.step()
@@ -231,7 +234,7 @@ def test_what_it_attaches_is_signed_and_believed_where_its_key_may_attach(tmp_pa
 def test_it_reads_past_the_node_s_cache(tmp_path) -> None:
     store = DictStore()
     pushed(store, 6)
-    with Registry(store, RUN, cache=CacheFolder(tmp_path / "cache", 1 << 20)) as registry:
+    with Registry(store, RUN, Options(cache=CacheFolder(tmp_path / "cache", 1 << 20))) as registry:
         assert len(finish(registry.compactor())) == 1
     assert not list((tmp_path / "cache").glob("[0-9a-f]*"))
 
@@ -318,7 +321,7 @@ def test_work_that_fails_is_tried_again_after_new_versions_and_then_left() -> No
     model = small_model()
     with without_pauses(retries=False):
         options = PushOptions(dtype="keep", keyframe_share=NEVER, coder="gap")
-        registry = Registry(store, RUN, options=options, on_event=told.append)
+        registry = Registry(store, RUN, Options(push=options, on_event=told.append))
     with registry:
         for version in range(5):
             registry.push(version, model)
@@ -400,7 +403,7 @@ def _peak(folder, cells: int) -> int:
     """Return the most memory that merging four patches takes, of half of the cells each, in groups of 64 KiB."""
     rng, model = np.random.default_rng(0), {"w": np.zeros(cells, np.uint16)}
     options = PushOptions(dtype="keep", keyframe_share=NEVER)
-    with small_groups(1 << 16), Registry(FileStore(folder), RUN, options=options) as registry:
+    with small_groups(1 << 16), Registry(FileStore(folder), RUN, Options(push=options)) as registry:
         for version in range(5):
             registry.push(version, model)
             model["w"][rng.integers(0, cells, cells // 2)] += 1
@@ -421,7 +424,7 @@ def test_inline_the_trainer_s_own_process_makes_the_ladder() -> None:
         for version in range(9):
             change(model, version)
             registry.push(version, model)
-        background = registry._background
+        background = registry._runtime.background
         assert background is not None
         assert background.idle.wait(HANG_S)
     assert merged(store) >= {(0, 4), (4, 8)}
@@ -441,7 +444,7 @@ def test_a_trainer_goes_on_whatever_happens_to_its_compactor(monkeypatch: pytest
     monkeypatch.setattr(compactor_module.Compactor, "step", fail)
     store, model, told = DictStore(), small_model(), []
     with quick(store, compact="inline") as registry:
-        registry._events = Events(told.append)
+        registry._runtime.events = Events(told.append)
         for version in range(5):
             change(model, version)
             registry.push(version, model)

@@ -23,6 +23,7 @@ from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.cli.described import Source, describe_object
 from pulse_registry.errors import Conflict, CorruptObject, InvalidArgument, InvalidModel, UnsupportedFormat
 from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.options import Options
 from pulse_registry.pull.fetch import fetch_shards
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.push.options import PushOptions
@@ -355,7 +356,7 @@ def test_any_other_header_is_refused_even_where_its_hash_fits(stored: Stored):
 
 
 def coded_registry(store: Store) -> Registry:
-    return Registry(store, "math", options=PushOptions(dtype="keep", keyframe_coding="exponents"))
+    return Registry(store, "math", Options(push=PushOptions(dtype="keep", keyframe_coding="exponents")))
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])
@@ -375,7 +376,7 @@ def test_a_version_of_a_coded_keyframe_and_patches_is_pulled_and_verified(kind: 
 def test_an_attached_keyframe_is_coded_too():
     store, model = MemoryStore(uuid.uuid4().hex), {"w": bf16(20_000)}
     options = PushOptions(dtype="keep", keyframe_coding="exponents", keyframe_every=1)
-    with Registry(store, "math", options=options) as registry:
+    with Registry(store, "math", Options(push=options)) as registry:
         for step in range(3):
             model["w"][step] += 1
             registry.push(step, model)
@@ -420,4 +421,4 @@ def described(path: Path) -> dict[str, Any]:
 def test_a_coding_that_is_none_is_refused_at_once(tmp_path: Path):
     options = PushOptions(keyframe_coding="zip")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="keyframe_coding is 'zip'; it is one of raw, exponents"):
-        Registry(FileStore(tmp_path), "math", options=options)
+        Registry(FileStore(tmp_path), "math", Options(push=options))

@@ -15,7 +15,7 @@ from pulse_registry.store import MemoryStore
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault
 from pulse_registry.weights.model import read_model
-from tests.support.registries import small_groups
+from tests.support.registries import keep_undo, small_groups
 from tests.unit.gpu.models import Tensors, blank, changed, holds, made, on_device, on_host
 
 
@@ -104,8 +104,8 @@ def test_a_worker_on_the_device_goes_back_in_memory(device: str, store: MemorySt
     states = history(store, device, ["gap", "class"])
     with on_device(store, device) as registry:
         worker = at_version(registry, 0, states[0], device)
-        held = registry._replicas.of(read_model(worker))
-        registry._undo_share = 100.0
+        held = registry._runtime.puller.replicas.of(read_model(worker))
+        keep_undo(registry, 100.0)
         registry.pull(1, into=worker)
         registry.pull(2, into=worker)
         assert len(held.undo) == 2
@@ -120,7 +120,7 @@ def test_a_worker_on_the_device_goes_back_in_memory(device: str, store: MemorySt
 def test_a_worker_on_the_device_goes_back_by_inverted_patches(device: str, store: MemoryStore) -> None:
     states = history(store, device, ["gap"])
     with on_device(store, device) as registry:
-        registry._undo_share = 0.0
+        keep_undo(registry, 0.0)
         worker = at_version(registry, 1, states[1], device)
         assert registry.pull(0, into=worker).objects == 1
         assert holds(worker, states[0])

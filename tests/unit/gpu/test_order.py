@@ -15,13 +15,14 @@ from pulse_registry.gpu import destination as target_module
 from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.gpu.sparse_update import DeviceUpdate
 from pulse_registry.gpu.stream import Lane
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import MemoryStore
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
-from tests.support.registries import RUN, small_groups
+from tests.support.registries import RUN, keep_undo, small_groups
 from tests.unit.gpu.models import Tensors, blank, changed, holds, made, on_host
 from tests.unit.gpu.order import Gpu, watched
 
@@ -46,10 +47,11 @@ def opened(gpu: Gpu, store: MemoryStore) -> Iterator[Callable[..., Registry]]:
     registries = []
 
     def open_one(nonfinite: Any = "allow", **options: Any) -> Registry:
-        around = Surroundings(threads=gpu.threads, retrying=lambda store: store)
+        around = Dependencies(threads=gpu.threads, retrying=lambda store: store)
         chosen = PushOptions(**({"keyframe_share": 100.0, "coder": "gap"} | options))
-        place = {"device": lambda views: torch.device("cpu"), "surroundings": around, "nonfinite": nonfinite}
-        registries.append(Registry(store, RUN, options=chosen, backend="reference", **place))
+        compute = ComputeOptions(backend="reference", device=lambda views: torch.device("cpu"))
+        how = Options(push=chosen, compute=compute, nonfinite=nonfinite)
+        registries.append(Registry(store, RUN, how, dependencies=around))
         return registries[-1]
 
     yield open_one
@@ -106,7 +108,7 @@ def test_a_chain_a_step_back_and_a_keyframe_follow_what_a_side_stream_wrote(
     gpu: Gpu, states: list[Tensors], opened: Callable[..., Registry]
 ) -> None:
     registry, worker = opened(), blank(states[0], "cpu")
-    registry._undo_share = 100.0
+    keep_undo(registry, 100.0)
     registry.pull(0, into=worker)
     for version, replace in ((2, False), (3, False), (2, False), (3, True)):
         staged = gpu.elsewhere(functools.partial(registry.stage, version, into=worker, replace=replace))

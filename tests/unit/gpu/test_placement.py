@@ -18,6 +18,7 @@ from pulse_registry.events import Event, EventKind
 from pulse_registry.gpu import trial
 from pulse_registry.gpu.trial import look_at_cache
 from pulse_registry.gpu.warm_up import warm_up
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.placement import OLDEST_TRITON, placement
 from pulse_registry.store import MemoryStore
@@ -96,8 +97,10 @@ def test_a_triton_that_is_too_old_is_not_used(monkeypatch: pytest.MonkeyPatch, v
 def test_a_registry_tells_that_the_gpu_is_not_used(fault: Callable[[str | None], None]) -> None:
     fault("no compiler")
     told: list[Event] = []
-    with Registry(MemoryStore("told"), "run", device="auto", on_event=told.append) as registry:
-        assert registry._placement(views("cuda:0")) is None  # type: ignore[arg-type]
+    with Registry(
+        MemoryStore("told"), "run", Options(on_event=told.append, compute=ComputeOptions(device="auto"))
+    ) as registry:
+        assert registry._runtime.placement(views("cuda:0")) is None  # type: ignore[arg-type]
     assert [(event.kind, event.run) for event in told] == [(EventKind.GPU_NOT_USED, "run")]
 
 
@@ -133,11 +136,11 @@ def test_the_trial_tells_of_kernels_that_do_not_compile_and_of_wrong_results(
 
 def test_a_device_that_is_not_known_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="auto, cpu, gpu"):
-        Registry(MemoryStore("placement"), "run", device="tpu")  # type: ignore[arg-type]
+        Registry(MemoryStore("placement"), "run", Options(compute=ComputeOptions(device="tpu")))  # type: ignore[arg-type]
 
 
 def test_a_model_in_host_memory_is_refused_by_a_registry_that_is_to_work_on_a_gpu() -> None:
-    with Registry(MemoryStore("gpu"), "run", device="gpu") as registry:
+    with Registry(MemoryStore("gpu"), "run", Options(compute=ComputeOptions(device="gpu"))) as registry:
         with pytest.raises(InvalidArgument, match="host memory"):
             registry.push(0, {"w": np.zeros(3, np.uint16)})
         assert registry.versions() == []

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.process import cores
 from pulse_registry.process.cores import cpu_quota, usable_cores
 from pulse_registry.registry import Registry
-from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import MemoryStore
 
 V2 = {"/proc/self/cgroup": "0::/kube/pod1\n"}
@@ -62,15 +63,20 @@ def test_this_process_may_use_some_core():
 def pool_sizes(threads: int | None) -> dict[str, int]:
     """Push and pull with a registry, and return how many threads it asked for, by name."""
     asked: dict[str, int] = {}
-    real = Surroundings().threads
+    real = Dependencies().threads
 
     def make(count: int, name: str):
         asked[name] = count
         return real(count, name)
 
     model = {"w": np.zeros(8, np.uint16)}
-    around = Surroundings(threads=make)
-    with Registry(MemoryStore("cores"), "run", backend="reference", threads=threads, surroundings=around) as registry:
+    around = Dependencies(threads=make)
+    with Registry(
+        MemoryStore("cores"),
+        "run",
+        Options(compute=ComputeOptions(backend="reference", threads=threads)),
+        dependencies=around,
+    ) as registry:
         registry.push(0, model)
         registry.pull(into=model)
     return asked
@@ -90,4 +96,4 @@ def test_a_registry_that_was_given_none_takes_the_cores_that_it_may_use(monkeypa
 @pytest.mark.parametrize("threads", [0, -1, True, 1.5, "2"])
 def test_threads_that_are_no_number_from_1_on_are_refused(threads):
     with pytest.raises(InvalidArgument, match="threads"):
-        Registry(MemoryStore("cores"), "run", threads=threads)
+        Registry(MemoryStore("cores"), "run", Options(compute=ComputeOptions(threads=threads)))

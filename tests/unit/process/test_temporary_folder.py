@@ -88,7 +88,7 @@ def test_open_takes_a_folder_for_what_is_on_its_way(
     if by_environment:
         monkeypatch.setenv("PULSE_SPOOL", str(tmp_path))
     with pulse_registry.open("memory://spool", run="run", backend="reference", **given) as registry:
-        assert registry._working().downloads == tmp_path
+        assert registry._runtime.context().downloads == tmp_path
 
 
 @pytest.mark.parametrize("module", [local_copy, temp_patch, download])

@@ -15,6 +15,7 @@ import pytest
 from pulse_registry.errors import BaseMismatch, InvalidArgument, NotFound, PulseError
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import RunState
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import News, Prefetch
 from pulse_registry.pull.replica import ReplicaState
@@ -73,7 +74,14 @@ class Site:
         self.trainer = quick(self.store, keyframe_share=1e9)
         options = PushOptions(dtype="keep")
         self.worker = Registry(
-            self.store, RUN, options=options, backend="reference", undo_share=100.0, on_event=self.hear
+            self.store,
+            RUN,
+            Options(
+                push=options,
+                on_event=self.hear,
+                pull=PullOptions(undo_share=100.0),
+                compute=ComputeOptions(backend="reference"),
+            ),
         )
         self.push()
 
@@ -369,7 +377,7 @@ class Turnstile:
 def test_of_two_threads_that_pull_into_one_model_one_waits_for_the_other(site: Site) -> None:
     site.worker.pull(into=site.into)
     turnstile = Turnstile()
-    site.worker._replicas.of(read_model(site.into)).pulling = cast(threading.RLock, turnstile)  # type: ignore[valid-type]
+    site.worker._runtime.puller.replicas.of(read_model(site.into)).pulling = cast(threading.RLock, turnstile)  # type: ignore[valid-type]
     site.push()
     site.store.arrived.clear()
     site.store.gate.clear()
@@ -417,7 +425,7 @@ def test_a_listener_that_raises_does_not_end_it(site: Site) -> None:
         raise RuntimeError("no such dashboard")
 
     with (
-        Registry(site.store, RUN, backend="reference", on_event=hear) as worker,
+        Registry(site.store, RUN, Options(on_event=hear, compute=ComputeOptions(backend="reference"))) as worker,
         worker.prefetch(into=garbage(site.model), poll_seconds=0.01) as prefetch,
     ):
         assert site.failed.wait(WAIT)

@@ -58,17 +58,17 @@ def test_close_beside_push_lets_it_end_or_tells_it_so_and_leaves_no_thread() -> 
 
 def test_a_registry_that_is_closed_while_a_push_begins_makes_no_publisher() -> None:
     registry = quick(DictStore())
-    working = registry._working
+    working = registry._runtime.context
 
     def and_close() -> Any:
         made = working()
         registry.close()
         return made
 
-    registry._working = and_close  # type: ignore[method-assign]
+    registry._runtime.context = and_close  # type: ignore[method-assign]
     with pytest.raises(InvalidArgument, match="the registry was closed; open it again"):
         registry.push(0, small_model())
-    assert registry._publisher is None
+    assert registry._runtime.publisher is None
 
 
 def test_a_push_that_is_being_diffed_ends_well_when_the_registry_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_push_that_is_being_diffed_ends_well_when_the_registry_is_closed(monke
     registry = quick(store)
     registry.push(0, model)
     change(model, 1)
-    publisher = registry._publisher
+    publisher = registry._runtime.publisher
     assert publisher is not None
     closing = threading.Thread(target=registry.close)
     advance = publisher._shadow.advance  # type: ignore[union-attr]
@@ -100,14 +100,14 @@ def test_a_pull_beside_close_meets_a_typed_error_and_changes_nothing() -> None:
         trainer.push(0, model)
     worker, weights = quick(store), garbage(model)
     before = copy_of(weights)
-    working = worker._working
+    working = worker._runtime.context
 
     def and_close() -> Any:
         made = working()
         worker.close()
         return made
 
-    worker._working = and_close  # type: ignore[method-assign]
+    worker._runtime.context = and_close  # type: ignore[method-assign]
     with pytest.raises(InvalidArgument, match="the registry was closed"):
         worker.pull(into=weights)
     assert bits(weights) == bits(before)

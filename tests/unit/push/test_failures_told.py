@@ -11,6 +11,7 @@ import pytest
 
 from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable
 from pulse_registry.events import Event, EventKind
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
@@ -33,7 +34,9 @@ def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Regis
     with without_pauses(retries=False):
         chosen = PushOptions(dtype="keep", keyframe_share=1e9, **options)
         listener = None if told is None else told.append
-        return Registry(store, RUN, options=chosen, backend="reference", on_event=listener)
+        return Registry(
+            store, RUN, Options(push=chosen, on_event=listener, compute=ComputeOptions(backend="reference"))
+        )
 
 
 def failed(told: list[Event]) -> list[str]:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.push.labels import METADATA_BYTES, checked_metadata, integer
+from pulse_registry.log.integers import integer
+from pulse_registry.push.labels import METADATA_BYTES, checked_metadata
 from pulse_schemas.base import canonical_json, plain_json
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from pulse_registry.errors import InvalidModel, LayoutMismatch
 from pulse_registry.events import Event, EventKind
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.layout_change import first_difference
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -21,7 +22,9 @@ def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Regis
     with without_pauses(retries=False):
         listener = None if told is None else told.append
         chosen = PushOptions(dtype="keep", keyframe_share=1e9, **options)
-        return Registry(store, RUN, options=chosen, backend="reference", on_event=listener)
+        return Registry(
+            store, RUN, Options(push=chosen, on_event=listener, compute=ComputeOptions(backend="reference"))
+        )
 
 
 def compiled(model: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from pulse_registry.errors import Conflict, Gone, InvalidArgument, StoreUnavailable
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -207,7 +208,7 @@ def weights() -> dict[str, np.ndarray]:
 
 
 def pushed(store, versions: int) -> None:
-    with Registry(store, RUN, backend="reference") as trainer:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as trainer:
         model = weights()
         for step in range(versions):
             model["w"][step % 64] += 1
@@ -235,7 +236,9 @@ class Waiting(WrapperStore):
 def test_a_worker_with_a_name_has_a_lease_from_its_first_pull_until_it_is_closed():
     store = Waiting(DictStore())
     pushed(store, 3)
-    with Registry(store, RUN, backend="reference", name="w", lease_seconds=100) as worker:
+    with Registry(
+        store, RUN, Options(name="w", lease_seconds=100, compute=ComputeOptions(backend="reference"))
+    ) as worker:
         assert leases(store) == []
         worker.pull(1, into=weights())
         assert store.leased.wait(HANG_S)
@@ -248,7 +251,7 @@ def test_a_worker_with_a_name_has_a_lease_from_its_first_pull_until_it_is_closed
 def test_a_worker_without_a_name_or_that_wants_none_takes_no_lease(options):
     store = CountingStore(DictStore())
     pushed(store, 2)
-    with Registry(store, RUN, backend="reference", **options) as worker:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"), **options)) as worker:
         worker.pull("latest", into=weights())
     assert not any(keys.LEASES in key for _, key in store.ledger)
 
@@ -262,7 +265,9 @@ def test_a_pull_does_not_fail_where_no_lease_can_be_written():
         told.append(event.kind)
         heard.set()
 
-    with Registry(store, RUN, backend="reference", name="w", on_event=listen) as worker:
+    with Registry(
+        store, RUN, Options(name="w", on_event=listen, compute=ComputeOptions(backend="reference"))
+    ) as worker:
         assert worker.pull("latest", into=weights()).version == 1
         assert heard.wait(HANG_S)
     assert told == [EventKind.LEASE_FAILED]
@@ -271,12 +276,12 @@ def test_a_pull_does_not_fail_where_no_lease_can_be_written():
 def test_a_registry_that_is_forgotten_renews_its_lease_no_more():
     store = Waiting(DictStore())
     pushed(store, 1)
-    worker = Registry(store, RUN, backend="reference", name="w")
+    worker = Registry(store, RUN, Options(name="w", compute=ComputeOptions(backend="reference")))
     worker.pull("latest", into=weights())
     assert store.leased.wait(HANG_S)
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "pulse-lease"]
-    worker._working().pool.shutdown()
-    worker._working().fetchers.shutdown()
+    worker._runtime.context().pool.shutdown()
+    worker._runtime.context().fetchers.shutdown()
     del worker
     gc.collect()
     thread.join(HANG_S)
@@ -288,8 +293,8 @@ def test_what_a_worker_holds_stays_and_it_goes_on_by_patches():
     pushed(store, 6)
     policy = Policy(keep_last=1, keep_seconds=0, grace_seconds=0)
     with (
-        Registry(store, RUN, backend="reference") as operator,
-        Registry(store, RUN, backend="reference", name="w") as worker,
+        Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as operator,
+        Registry(store, RUN, Options(name="w", compute=ComputeOptions(backend="reference"))) as worker,
     ):
         model = weights()
         worker.pull(2, into=model)
@@ -303,7 +308,7 @@ def test_what_a_worker_holds_stays_and_it_goes_on_by_patches():
 
 def test_a_reader_of_a_version_that_was_deleted_is_told_that_it_is_gone():
     store = DictStore()
-    with Registry(store, RUN, backend="reference") as registry:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry:
         model = {"w": np.zeros(64, np.uint16)}
         for step in range(6):
             model["w"][:] += 1  # so much that keyframes follow
@@ -326,7 +331,7 @@ def test_a_reader_of_a_version_that_was_deleted_is_told_that_it_is_gone():
 
 def test_a_tag_keeps_a_version_and_can_be_pulled():
     store = DictStore()
-    with Registry(store, RUN, backend="reference") as registry:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry:
         model = {"w": np.zeros(64, np.uint16)}
         for step in range(6):
             model["w"][:] += 1
@@ -349,7 +354,9 @@ def test_a_tag_keeps_a_version_and_can_be_pulled():
 @pytest.mark.parametrize("deletes", [False, True])
 def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyframe(deletes: bool):
     inner = DictStore()
-    with Registry(inner, RUN, backend="reference", options=PushOptions(keyframe_share=1e9)) as trainer:
+    with Registry(
+        inner, RUN, Options(push=PushOptions(keyframe_share=1e9), compute=ComputeOptions(backend="reference"))
+    ) as trainer:
         model, holder = weights(), weights()
         for step in range(6):
             model["w"][step] += 1
@@ -364,18 +371,22 @@ def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyfra
         def get(self, key, byte_range=None, *, max_bytes=MOST_WHOLE_BYTES):
             if "/patch/" in key and not self.done:
                 self.done = True
-                with Registry(inner, RUN, backend="reference", options=PushOptions(keyframe_every=1)) as operator:
+                with Registry(
+                    inner, RUN, Options(push=PushOptions(keyframe_every=1), compute=ComputeOptions(backend="reference"))
+                ) as operator:
                     operator.push(7, model)
-                with Registry(inner, RUN, backend="reference") as operator:  # the push has ended, with its keyframe
+                with Registry(
+                    inner, RUN, Options(compute=ComputeOptions(backend="reference"))
+                ) as operator:  # the push has ended, with its keyframe
                     for _ in range(1 + deletes):
                         operator.gc(Policy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
             return super().get(key, byte_range, max_bytes=max_bytes)
 
     store = Collected(inner)
-    with Registry(store, RUN, backend="reference") as worker:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as worker:
         worker.verify(0, None)
         store.done = False
-        worker._replicas.of(read_model(holder)).now_at(1)
+        worker._runtime.puller.replicas.of(read_model(holder)).now_at(1)
         result = worker.pull("latest", into=holder)
         assert store.done
         assert result.version == (6 if deletes else 5)
@@ -397,14 +408,14 @@ def test_a_trainer_that_slept_through_a_collection_loses_nothing(first: bool):
         def put(self, key, data, *, if_absent=False):
             if "/log/0" in key and b'"kind":"commit"' in b"".join(body_views(data)) and not self.awake:
                 self.awake = True
-                with Registry(inner, RUN, backend="reference") as operator:
+                with Registry(inner, RUN, Options(compute=ComputeOptions(backend="reference"))) as operator:
                     policy = Policy(keep_last=9, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
                     for _ in range(2):
                         operator.gc(policy, dry_run=False)
             super().put(key, data, if_absent=if_absent)
 
     store = Sleepy(inner)
-    with Registry(store, RUN, backend="reference") as trainer:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as trainer:
         model = weights()
         if not first:
             trainer.pull("latest", into=model)
@@ -414,7 +425,7 @@ def test_a_trainer_that_slept_through_a_collection_loses_nothing(first: bool):
         model["w"][8] += 5
         result = trainer.push(4, model)
         assert result.version == (0 if first else 3)
-    with Registry(inner, RUN, backend="reference") as reader:
+    with Registry(inner, RUN, Options(compute=ComputeOptions(backend="reference"))) as reader:
         found = reader.load("latest", framework="numpy")
         np.testing.assert_array_equal(found["w"], model["w"])
         reader.verify()

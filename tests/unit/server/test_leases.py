@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 import pulse_registry
 from pulse_registry.format import keys
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.store import Body, PrefixStore, Store, WrapperStore
 from pulse_schemas import Lease
@@ -95,7 +96,7 @@ def test_a_worker_behind_the_service_has_a_lease_until_it_is_closed() -> None:
                 leased.set()
 
     store: Store = Noting(DictStore())
-    with Registry(store, RUN, backend="reference") as trainer:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as trainer:
         trainer.push(0, {"w": np.zeros(4, np.uint16)})
     below = PrefixStore(store, RUN)
     with running(app_over(store)) as service:

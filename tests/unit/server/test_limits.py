@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pulse_registry import Registry
 from pulse_registry.client.problems import TYPE_PREFIX
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 from pulse_registry.testing import CountingStore
 from pulse_server import create_app
@@ -432,7 +433,7 @@ def test_the_digests_header_is_read_as_rfc_9530_has_it(header: str, status: int)
 
 def test_an_object_that_is_damaged_on_its_way_is_not_stored() -> None:
     store = CountingStore(MemoryStore(uuid.uuid4().hex))
-    with Registry(store, "math", backend="reference") as registry:
+    with Registry(store, "math", Options(compute=ComputeOptions(backend="reference"))) as registry:
         registry.push(0, {"w": np.zeros((4, 25), np.float32)})
     path = f"objects/patch/{0:012d}-{1:012d}-{'a' * 32}.safetensors"
     with calling(create_app(Settings.read(root="memory://unused", insecure_open=True), store)) as call:

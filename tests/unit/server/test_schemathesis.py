@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
 from pulse_registry import Registry
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 from pulse_server import create_app
 from pulse_server.settings import Settings
@@ -32,7 +33,7 @@ OPERATIONS = [f"{method.upper()} {path}" for path, methods in API["paths"].items
 @pytest.fixture(scope="module")
 def call() -> Iterator[Call]:
     store = MemoryStore(uuid.uuid4().hex)
-    with Registry(store, RUN, backend="reference") as registry:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry:
         weights = {"w": np.zeros((4, 25), np.float32)}
         registry.push(0, weights)
         weights["w"][0] = 1.0

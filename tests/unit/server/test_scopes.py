@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pulse_registry import Registry
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 from pulse_server import create_app
 from pulse_server.settings import Settings
@@ -88,7 +89,7 @@ class Service:
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     store = MemoryStore(uuid.uuid4().hex)
-    with Registry(store, RUN, backend="reference") as registry:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry:
         registry.push(0, {"w": np.zeros((4, 25), np.float32)})
     entries, tokens = [], dict[str, str | None](HOLDERS.fromkeys(HOLDERS))
     for holder, allowed in HOLDERS.items():

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 import pulse_registry
 from pulse_registry.format import keys
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.pull.route import plan
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore
@@ -54,7 +55,7 @@ def numbers(client: TestClient, query: str = "") -> list[int]:
 
 
 def test_a_version_is_told_as_the_library_tells_it(client: TestClient, store: DictStore) -> None:
-    with Registry(store, RUN, backend="reference") as registry:
+    with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry:
         for told in registry.versions():
             body = client.get(f"{URL}/versions/{told.version}").json()
             assert body.pop("seq") == registry.state().versions[told.version].seq

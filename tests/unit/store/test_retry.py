@@ -16,8 +16,9 @@ import pytest
 from pulse_registry.errors import AlreadyExists, InvalidArgument, NotFound, PulseError, StoreUnavailable
 from pulse_registry.log import LogReader, LogWriter, utc_now
 from pulse_registry.log.clock import random_id
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
-from pulse_registry.runtime.dependencies import Surroundings
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import FileStore, MemoryStore, PrefixStore, RetryStore, Store
 from pulse_registry.store.http_dates import seconds_asked
 from pulse_registry.store.os_errors import translated
@@ -68,15 +69,15 @@ def test_pushes_and_pulls_outlive_a_store_that_is_away(seconds: float) -> None:
     below, clock = memory(), Clock()
     gone_until = 0.0
     faults = FaultStore(below, [Fault("fail_before", matches=lambda verb, key: clock.now < gone_until)])
-    around = Surroundings(retrying=lambda store: retrying(store, clock))
+    around = Dependencies(retrying=lambda store: retrying(store, clock))
     weights = {"w": np.arange(64, dtype=np.float32)}
-    with Registry(faults, "run", backend="reference", surroundings=around) as registry:
+    with Registry(faults, "run", Options(compute=ComputeOptions(backend="reference")), dependencies=around) as registry:
         for step in range(4):
             weights["w"][step] += 1
             gone_until = clock.now + seconds
             assert registry.push(step, weights).version == step
     gone_until = clock.now + seconds
-    with Registry(faults, "run", backend="reference", surroundings=around) as registry:
+    with Registry(faults, "run", Options(compute=ComputeOptions(backend="reference")), dependencies=around) as registry:
         pulled = {"w": np.zeros(64, ml_dtypes.bfloat16)}
         registry.pull("latest", into=pulled)
     assert np.array_equal(pulled["w"], weights["w"].astype(ml_dtypes.bfloat16))

@@ -15,6 +15,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from pulse_registry import InvalidModel, Registry
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 from pulse_registry.weights.model import layout_of, read_model
 from pulse_registry.weights.module import module_tensors
@@ -126,7 +127,9 @@ def test_two_names_that_become_one_are_refused_by_both() -> None:
 def test_a_compiled_trainer_and_a_plain_worker_fit_and_so_do_a_plain_trainer_and_a_compiled_worker(
     request: pytest.FixtureRequest,
 ) -> None:
-    with Registry(MemoryStore(request.node.name), "run", backend="reference") as registry:
+    with Registry(
+        MemoryStore(request.node.name), "run", Options(compute=ComputeOptions(backend="reference"))
+    ) as registry:
         trainer, worker = policy().bfloat16(), policy().bfloat16()
         registry.push(0, torch.compile(trainer))
         registry.pull(0, into=worker)

@@ -10,6 +10,7 @@ import pytest
 
 from pulse_registry import InvalidArgument, InvalidModel, PushOptions, Registry
 from pulse_registry.events import EventKind
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.weights.model import numpy_dtype
 from tests.support.records import DictStore
 from tests.support.registries import small_groups
@@ -29,10 +30,12 @@ def opened(store, policy, told=None, **options):
     with Registry(
         store,
         "math",
-        options=chosen,
-        backend="reference",
-        nonfinite=policy,
-        on_event=([] if told is None else told).append,
+        Options(
+            push=chosen,
+            nonfinite=policy,
+            on_event=([] if told is None else told).append,
+            compute=ComputeOptions(backend="reference"),
+        ),
     ) as registry:
         yield registry
 
@@ -231,4 +234,4 @@ def test_a_pull_that_warns_goes_on():
 
 def test_a_policy_that_is_none_is_refused():
     with pytest.raises(InvalidArgument, match="nonfinite is 'ignore'; it is one of allow, warn, refuse"):
-        Registry(DictStore(), "math", nonfinite="ignore")
+        Registry(DictStore(), "math", Options(nonfinite="ignore"))

@@ -13,6 +13,7 @@ from pulse_registry.doctor.audit import run as audit_of_runs
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
@@ -31,7 +32,9 @@ CONTENTS = pytest.mark.parametrize("contents", [False, True], ids=["listed", "re
 def push(root, versions, *, signer=None, **options):
     """Push versions of a small model, of which every third has a keyframe."""
     kept = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=3, **options)
-    with Registry(root, RUN, options=kept, backend="reference", signer=signer) as registry:
+    with Registry(
+        root, RUN, Options(push=kept, signer=signer, compute=ComputeOptions(backend="reference"))
+    ) as registry:
         first = len(registry.state().versions)
         for step in range(first, first + versions):
             registry.push(step, {"w": np.arange(3000, dtype=np.uint16) + np.uint16(step)})
@@ -139,7 +142,7 @@ def test_an_object_is_read_in_pieces_however_large_it_is(store, monkeypatch):
 def test_orphans_and_what_was_retired_are_not_missed(store):
     before = len([*store.list(keys.OBJECTS)])
     store.put("objects/patch/of-nobody", b"orphan")
-    with Registry(store._store, RUN, backend="reference") as registry:
+    with Registry(store._store, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry:
         for _ in range(2):
             registry.gc(Policy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
     assert len([*store.list(keys.OBJECTS)]) < before

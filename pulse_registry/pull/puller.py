@@ -1,0 +1,229 @@
+"""Pulls of one run: the worker's side, as ``Publisher`` is the trainer's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from pulse_registry.context import Context
+from pulse_registry.errors import BaseMismatch, CorruptObject
+from pulse_registry.events import Events
+from pulse_registry.log import RunState
+from pulse_registry.pull.apply import Staged, stage_into
+from pulse_registry.pull.destination import Destination, HostDestination
+from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
+from pulse_registry.pull.replica import Replicas, ReplicaState
+from pulse_registry.results import PullResult, VersionName
+from pulse_registry.timeline import Timeline
+from pulse_registry.versions import Versions
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.model import Model, View, read_destination, read_model
+from pulse_registry.weights.nonfinite import NonFinite
+from pulse_registry.weights.tensors import Framework, new_tensors
+from pulse_schemas import VersionEntry
+
+
+class Destinations(Protocol):
+    """Where a worker's tensors are worked on: in host memory, or on their device."""
+
+    def into(self, context: Context, geometry: Geometry, views: Mapping[str, View], *, cast: bool) -> Destination:
+        """Return tensors as what a pull changes.
+
+        Raises:
+            LayoutMismatch: names, dtypes or shapes differ from the layout.
+            InvalidModel: a tensor can't be written in place.
+        """
+        ...
+
+    def digest(self, context: Context, geometry: Geometry, views: Mapping[str, View], *, cast: bool) -> Digest:
+        """Return the state digest of tensors by a full pass.
+
+        Raises:
+            LayoutMismatch: they are not those of the layout.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """What holds for all pulls of a worker.
+
+    Attributes:
+        undo_share: what is kept to go back in memory, at most, as a share of the weights' bytes.
+        check_every: at which pulls all cells are compared: every n-th; 0: at none.
+        nonfinite: what becomes of a version with NaN or infinities among the cells that would change.
+        applied: is told of each result once the weights have changed; it neither waits nor fails.
+    """
+
+    undo_share: float
+    check_every: int
+    nonfinite: NonFinite
+    applied: Callable[[PullResult], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Into:
+    """A worker's weights, and how they are to be read.
+
+    Attributes:
+        views: of their tensors.
+        replica: what they are known to hold.
+        cast: whether BF16 and F16 may go into F32.
+        replace: take them as holding nothing known.
+        check_every: see ``PullSettings``; None: as there.
+    """
+
+    views: Mapping[str, View]
+    replica: ReplicaState
+    cast: bool = False
+    replace: bool = False
+    check_every: int | None = None
+
+
+class Puller:
+    """The worker's side of one run.
+
+    Attributes:
+        replicas: what weights are known to hold.
+        prefetches: those that were begun, and are alive.
+    """
+
+    def __init__(
+        self, versions: Versions, context: Callable[[], Context], destinations: Destinations, settings: PullSettings
+    ) -> None:
+        """Prepare to pull; no I/O yet.
+
+        Args:
+            versions: of the run.
+            context: returns what pulls work with, once one is asked for.
+            destinations: where weights are worked on.
+            settings: of all pulls.
+        """
+        self.replicas = Replicas()
+        self.prefetches: WeakSet[Prefetch] = WeakSet()
+        self._versions, self._context = versions, context
+        self._destinations, self._settings = destinations, settings
+
+    def into(self, model: Model, *, cast: bool = False, replace: bool = False, check_every: int | None = None) -> Into:
+        """Return a worker's weights as pulls take them.
+
+        Raises:
+            InvalidModel: it is no model, or can't be changed in place.
+        """
+        views = read_destination(model)
+        return Into(views, self.replicas.of(views), cast, replace, check_every)
+
+    def pull(self, version: VersionName, into: Into, timeline: Timeline) -> PullResult:
+        """Bring weights to a version; of two threads that pull into the same weights, one waits for the other."""
+        with into.replica.pulling, self.stage(version, into, timeline) as staged:
+            return staged.apply()
+
+    def stage(self, version: VersionName, into: Into, timeline: Timeline) -> Staged:
+        """Fetch, decode and verify all that leads to a version; see ``Registry.stage``."""
+        settings = self._settings
+
+        def staged(state: RunState, entry: VersionEntry) -> Staged:
+            context = self._context()
+            geometry = context.geometry(entry.layout)
+            return stage_into(
+                context,
+                state,
+                entry,
+                self._destinations.into(context, geometry, into.views, cast=into.cast),
+                into.replica,
+                replace=into.replace,
+                undo_limit=int(settings.undo_share * geometry.nbytes),
+                timeline=timeline,
+                applied=settings.applied,
+                nonfinite=settings.nonfinite,
+                check_every=settings.check_every if into.check_every is None else into.check_every,
+            )
+
+        return self._versions.use(version, staged)
+
+    def load(self, version: VersionName, framework: Framework, timeline: Timeline) -> dict[str, Any]:
+        """Return a version as new tensors by name; see ``Registry.load``."""
+        settings = self._settings
+
+        def loaded(state: RunState, entry: VersionEntry) -> dict[str, Any]:
+            context = self._context()
+            weights = Weights.empty(context.geometry(entry.layout))
+            with stage_into(
+                context,
+                state,
+                entry,
+                HostDestination(weights, context.backend, context.pool),
+                None,
+                replace=True,
+                undo_limit=0,
+                timeline=timeline,
+                applied=settings.applied,
+                nonfinite=settings.nonfinite,
+            ) as staged:
+                staged.apply()
+            tensors = new_tensors(weights, framework)
+            self.replicas.of(read_model(tensors)).now_at(entry.version)
+            return tensors
+
+        return self._versions.use(version, loaded)
+
+    def verify_stored(self, context: Context, state: RunState, entry: VersionEntry) -> None:
+        """Fetch the objects on a version's route, and check them against its state digest by a full pass.
+
+        Raises:
+            CorruptObject: an object is damaged.
+        """
+        weights, timeline = Weights.empty(context.geometry(entry.layout)), Timeline()
+        destination = HostDestination(weights, context.backend, context.pool)
+        with stage_into(
+            context, state, entry, destination, None, replace=True, undo_limit=0, timeline=timeline
+        ) as staged:
+            staged.apply()
+        found = weights.digest(context.backend, context.map_)
+        if found != Digest.parse(entry.digest):
+            raise CorruptObject(_other_cells(entry, found))
+
+    def verify_model(self, entry: VersionEntry, model: Model, *, cast: bool) -> None:
+        """Check a model's cells against a version's state digest by a full pass; remember that it holds the version.
+
+        Raises:
+            LayoutMismatch: the model has other tensors.
+            BaseMismatch: its cells are not those of the version.
+        """
+        context, views = self._context(), read_model(model)
+        found = self._destinations.digest(context, context.geometry(entry.layout), views, cast=cast)
+        if found != Digest.parse(entry.digest):
+            raise BaseMismatch(_other_cells(entry, found))
+        self.replicas.of(views).now_at(entry.version)
+
+    def prefetch(
+        self, into: Into, stage: Callable[[VersionName], Staged], poll_seconds: float, events: Events
+    ) -> Prefetch:
+        """Keep the newest version staged in the background; see ``Registry.prefetch``."""
+        versions = self._versions
+
+        def news(state: RunState | None, sleep: Callable[[float], object]) -> RunState:
+            return versions.state() if state is None else versions.wait(state, poll_seconds, WAIT_SECONDS, sleep)
+
+        def number(version: VersionName) -> int:
+            return versions.entry(versions.state(), version).version
+
+        made = Prefetch(stage, number, news, into.replica, events, versions.run)
+        self.prefetches.add(made)
+        return made
+
+    def wake(self) -> None:
+        """Let prefetches know that weights have changed."""
+        for prefetch in list(self.prefetches):
+            prefetch.wake()
+
+
+def _other_cells(entry: VersionEntry, found: Digest) -> str:
+    return (
+        f"the cells are not those of version {entry.version}: their state digest is {found.hex()}, {entry.digest} was "
+        "committed"
+    )

@@ -1,0 +1,60 @@
+"""Store stack of a run: measured, retried, below the run's prefix, and cached on this host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from pulse_registry.cache import CachedStore, CacheFolder
+from pulse_registry.client.connect import HasConnections
+from pulse_registry.events import Events
+from pulse_registry.pull.fetch import FETCH_THREADS
+from pulse_registry.runtime.dependencies import Dependencies
+from pulse_registry.store import PrefixStore, Store
+from pulse_registry.store.wrappers.measured import Link, TimedStore
+
+
+class StoreStack:
+    """The stores of a run, one over the other.
+
+    Attributes:
+        store: the topmost one: all reads and writes of the run go through it.
+        below_cache: the one that gives the stored bytes, and no copies of them.
+        cache: of this host; None: there is none.
+        gateway: the service behind the store; None: it is a bucket.
+        object_cost: returns what one more object is worth, in bytes.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        dependencies: Dependencies,
+        events: Events,
+        *,
+        object_cost: int | None,
+        cache: CacheFolder | None,
+    ) -> None:
+        """Put them together; no I/O yet."""
+        link = Link(object_cost)
+        timed = TimedStore(store, link, dependencies.monotonic)
+        self.object_cost: Callable[[], int] = link.object_cost
+        self.gateway = store.gateway()
+        self.below_cache: Store = PrefixStore(dependencies.retrying(timed), run)
+        self.cache: CachedStore | None = None
+        if cache is not None:
+            threads: Callable[[], Executor] = functools.partial(dependencies.threads, FETCH_THREADS, "pulse-cache")
+            self.cache = CachedStore(self.below_cache, cache, run, events, threads)
+        self.store: Store = self.below_cache if self.cache is None else self.cache
+        self._connections = store if isinstance(store, HasConnections) else None
+
+    def close_cache(self) -> None:
+        """End the cache's threads."""
+        if self.cache is not None:
+            self.cache.close()
+
+    def close_connections(self) -> None:
+        """Close the connections of the store at the bottom."""
+        if self._connections is not None:
+            self._connections.close()
