@@ -7,9 +7,7 @@ from pathlib import Path
 
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.errors import InvalidArgument
-
-FOLDER_VARIABLE = "PULSE_CACHE"
-BYTES_VARIABLE = "PULSE_CACHE_BYTES"
+from pulse_registry.process import environment
 
 
 def cache_folder(path: str | os.PathLike[str] | None = None, limit: int | None = None) -> CacheFolder | None:
@@ -22,12 +20,12 @@ def cache_folder(path: str | os.PathLike[str] | None = None, limit: int | None =
     Raises:
         InvalidArgument: the limit is no number of bytes from 1 on.
     """
-    found = os.environ.get(FOLDER_VARIABLE, "") if path is None else os.fspath(path)
+    found = environment.CACHE.read() if path is None else os.fspath(path)
     if not found:
         return None
-    text = os.environ.get(BYTES_VARIABLE, "")
+    text = environment.CACHE_BYTES.read()
     if limit is None and text:
         if not (text.isascii() and text.isdigit()):
-            raise InvalidArgument(f"{BYTES_VARIABLE} is {text!r}; it is a number of bytes, from 1 on")
+            raise InvalidArgument(f"{environment.CACHE_BYTES.name} is {text!r}; it is a number of bytes, from 1 on")
         limit = int(text)
     return CacheFolder(Path(os.path.abspath(os.path.expanduser(found))), limit)

@@ -32,7 +32,7 @@ from pulse_registry.cli.token import token
 from pulse_registry.cli.verify import verify
 from pulse_registry.cli.warm_up import warm_up
 from pulse_registry.errors import PulseError
-from pulse_registry.process.environment import READ, strays
+from pulse_registry.process.environment import DEBUG, READ, names, strays
 from pulse_registry.quoting import Lines
 
 _EXITS = "\n\n".join(f"{code}  {meaning}" for code, meaning in MEANINGS.items())
@@ -92,7 +92,7 @@ class _Warnings(logging.Handler):
 
 
 def _tell_misspelt() -> None:
-    for name, near in strays(os.environ, READ).items():
+    for name, near in strays(names(), READ).items():
         if near is not None:
             say(f"pulse: {name} in the environment is read by nothing: is it {near}?", error=True)
 
@@ -103,7 +103,7 @@ def _refused(error: Exception, json_output: bool) -> int:
         if message:  # none where no command was given, and the help was printed
             print_error("UsageError", message, json_output=json_output)
         return USAGE
-    if os.environ.get("PULSE_DEBUG"):
+    if DEBUG.read():
         for line in "".join(traceback.format_exception(error)).splitlines():
             say(line, error=True)
     print_error(type(error).__name__, f"unexpected {type(error).__name__}: {error}", json_output=json_output)

@@ -19,6 +19,7 @@ from pulse_registry.cli.session import open_session
 from pulse_registry.compaction import CompactOptions, Compactor, Done
 from pulse_registry.compaction.loop import follow
 from pulse_registry.errors import InvalidArgument, PulseError
+from pulse_registry.process import environment
 
 
 def compact(
@@ -35,7 +36,9 @@ def compact(
     spool: Annotated[
         Path | None,
         typer.Option(
-            envvar="PULSE_SPOOL", metavar="DIR", help="For a copy of the weights and a patch; else a temporary folder."
+            envvar=environment.SPOOL.name,
+            metavar="DIR",
+            help="For a copy of the weights and a patch; else a temporary folder.",
         ),
     ] = None,
     poll_seconds: Annotated[

@@ -12,15 +12,17 @@ import typer
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log.names import version_name
+from pulse_registry.process import environment
 
 Root = Annotated[
-    str, typer.Option("--root", envvar="PULSE_ROOT", metavar="URL", help="The registry: a folder, or a URL.")
+    str, typer.Option("--root", envvar=environment.ROOT.name, metavar="URL", help="The registry: a folder, or a URL.")
 ]
-Run = Annotated[str, typer.Option("--run", envvar="PULSE_RUN", metavar="NAME", help="The run.")]
+Run = Annotated[str, typer.Option("--run", envvar=environment.RUN.name, metavar="NAME", help="The run.")]
 AnyRoot = Annotated[
-    str | None, typer.Option("--root", envvar="PULSE_ROOT", metavar="URL", help="The registry: a folder, or a URL.")
+    str | None,
+    typer.Option("--root", envvar=environment.ROOT.name, metavar="URL", help="The registry: a folder, or a URL."),
 ]
-AnyRun = Annotated[str | None, typer.Option("--run", envvar="PULSE_RUN", metavar="NAME", help="The run.")]
+AnyRun = Annotated[str | None, typer.Option("--run", envvar=environment.RUN.name, metavar="NAME", help="The run.")]
 Token = Annotated[
     str | None,
     typer.Option(
@@ -31,7 +33,7 @@ AllowHttp = Annotated[
     bool,
     typer.Option(
         "--allow-http",
-        envvar="PULSE_ALLOW_HTTP",
+        envvar=environment.ALLOW_HTTP.name,
         help="Let the token go over http:// to another machine, where others may read it.",
     ),
 ]
@@ -39,7 +41,7 @@ Trusted = Annotated[
     list[str] | None,
     typer.Option(
         "--trust",
-        envvar="PULSE_TRUST",
+        envvar=environment.TRUST.name,
         metavar="KEY",
         help="Believe only what this public key has signed (ed25519:...; may be repeated; =attach,retire limits it).",
     ),
@@ -47,20 +49,23 @@ Trusted = Annotated[
 SigningKeyFile = Annotated[
     Path | None,
     typer.Option(
-        "--signing-key", envvar="PULSE_SIGNING_KEY", metavar="FILE", help="Sign what is written with this key."
+        "--signing-key", envvar=environment.SIGNING_KEY.name, metavar="FILE", help="Sign what is written with this key."
     ),
 ]
 CacheFolderOption = Annotated[
     Path | None,
     typer.Option(
-        "--cache", envvar="PULSE_CACHE", metavar="DIR", help="Share what is fetched with other processes of this host."
+        "--cache",
+        envvar=environment.CACHE.name,
+        metavar="DIR",
+        help="Share what is fetched with other processes of this host.",
     ),
 ]
 CacheBytes = Annotated[
     int | None,
     typer.Option(
         "--cache-bytes",
-        envvar="PULSE_CACHE_BYTES",
+        envvar=environment.CACHE_BYTES.name,
         metavar="N",
         help="Of the cache, at most; half of its disk if not given.",
     ),

@@ -12,11 +12,12 @@ import typer
 from pulse_registry.cli.options import Json, parse_duration
 from pulse_registry.cli.output import print_json, print_table, say
 from pulse_registry.cli.serve import server_module
+from pulse_registry.process import environment
 
 token = typer.Typer(help="Make, list and revoke the tokens of a service.", no_args_is_help=True)
 
 TokensFile = Annotated[
-    Path, typer.Option("--file", envvar="PULSE_TOKENS_FILE", metavar="FILE", help="The tokens' file.")
+    Path, typer.Option("--file", envvar=environment.TOKENS_FILE.name, metavar="FILE", help="The tokens' file.")
 ]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Protocol, runtime_checkable
 
-from pulse_registry.client.token import ALLOW_HTTP_VARIABLE, TOKEN_VARIABLE, http_allowed
+from pulse_registry.client.token import http_allowed
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.process import environment
 from pulse_registry.store import Store, open_store
 
 
@@ -44,9 +44,9 @@ def open_service(url: str, token: str | None = None, *, allow_http: bool | None 
     from pulse_registry.client.store import ServiceStore  # imports httpx, which buckets don't need
 
     if token is None:
-        token = os.environ.get(TOKEN_VARIABLE) or None
+        token = environment.TOKEN.read()
     if allow_http is None:
-        allow_http = http_allowed(os.environ.get(ALLOW_HTTP_VARIABLE, ""))
+        allow_http = http_allowed(environment.ALLOW_HTTP.read() or "")
     return ServiceStore(url, token, allow_http=allow_http)
 
 

@@ -8,9 +8,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.process import environment
 
-TOKEN_VARIABLE: Final = "PULSE_TOKEN"
-ALLOW_HTTP_VARIABLE: Final = "PULSE_ALLOW_HTTP"
 _LONGEST: Final = 1024
 _TOKEN: Final = re.compile(rf"[A-Za-z0-9._~+/=-]{{1,{_LONGEST}}}")
 _YES: Final = ("1", "true", "yes", "on")
@@ -33,7 +32,7 @@ def check_token(url: str, token: str, *, allow_http: bool) -> None:
     if not (allow_http or url.startswith("https://") or is_loopback(url)):
         raise InvalidArgument(
             f"{url}: a token that goes over http:// can be read on its way: use https://, or, where nobody listens, "
-            f"allow_http=True, --allow-http or {ALLOW_HTTP_VARIABLE}=1"
+            f"allow_http=True, --allow-http or {environment.ALLOW_HTTP.name}=1"
         )
 
 
@@ -73,4 +72,4 @@ def http_allowed(said: str) -> bool:
         return True
     if said.lower() in _NO:
         return False
-    raise InvalidArgument(f"{ALLOW_HTTP_VARIABLE} is 1 or 0, and not {said!r}")
+    raise InvalidArgument(f"{environment.ALLOW_HTTP.name} is 1 or 0, and not {said!r}")

@@ -5,13 +5,14 @@ The HTTP clients go through them by themselves. What fails there is the proxy's 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+from pulse_registry.process.environment import is_filled, names
 
 _VARIABLES: Final = ("all_proxy", "http_proxy", "https_proxy", "no_proxy")
 
@@ -59,7 +60,7 @@ def proxy_of(url: str, kinds: Sequence[str] = ("all",)) -> Proxy | None:
     scheme, found, rest = named[kind].partition("://")
     if not found:
         scheme, rest = "http", named[kind]
-    variable = next((name for name in os.environ if name.lower() == f"{kind}_proxy"), "this system's settings")
+    variable = next((name for name in names() if name.lower() == f"{kind}_proxy"), "this system's settings")
     return Proxy(scheme.lower(), rest.rpartition("@")[2].partition("/")[0], variable)
 
 
@@ -71,4 +72,4 @@ def by_way_of(url: str) -> str:
 
 def named_proxies() -> str:
     """Return the names of the variables of the environment that are about proxies, with commas between."""
-    return ", ".join(sorted(name for name in os.environ if name.lower() in _VARIABLES and os.environ[name]))
+    return ", ".join(sorted(name for name in names() if name.lower() in _VARIABLES and is_filled(name)))

@@ -7,7 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-_VARIABLES: Final = ("TMPDIR", "TEMP", "TMP")
+from pulse_registry.process import environment
+
+_VARIABLES: Final = (environment.TMPDIR, environment.TEMP, environment.TMP)
 _ON_DISK: Final = "/var/tmp"
 """Where temporary files outlive a restart, by the Filesystem Hierarchy Standard: so they are in no RAM."""
 _IN_RAM: Final = frozenset({"tmpfs", "ramfs"})
@@ -17,7 +19,7 @@ def temporary_folder() -> Path:
     """Return the folder that the environment names, as `tempfile` takes it; else the system's, or /var/tmp if that one
     is in RAM and /var/tmp is not."""
     usual = tempfile.gettempdir()
-    if any(os.environ.get(name) for name in _VARIABLES) or not os.access(_ON_DISK, os.W_OK | os.X_OK):
+    if any(variable.read() for variable in _VARIABLES) or not os.access(_ON_DISK, os.W_OK | os.X_OK):
         return Path(usual)
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")

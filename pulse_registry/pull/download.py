@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
+from pulse_registry.process import environment
 from pulse_registry.process.fork import Home
 from pulse_registry.process.private_files import NotOurs, open_file, take_lock
 from pulse_registry.process.temporary_folder import temporary_folder
@@ -26,7 +27,6 @@ from pulse_schemas import ObjectRef
 
 PART = re.compile(r"\.pulse-[0-9a-f]{64}\.part")
 """Names of the spool's files."""
-VARIABLE = "PULSE_SPOOL"
 STALE_SECONDS = 7 * 86400.0
 """A file that nobody wrote to for so long belongs to a pull that will not be tried again."""
 
@@ -212,7 +212,7 @@ def spool_of(folder: str | os.PathLike[str] | None) -> Path | None:
     Raises:
         InvalidArgument: it is no folder.
     """
-    given = folder if folder is not None else os.environ.get(VARIABLE) or None
+    given = folder if folder is not None else environment.SPOOL.read()
     if given is None:
         return None
     path = Path(given).expanduser().absolute()

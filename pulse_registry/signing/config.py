@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Final
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.process import environment
 from pulse_registry.signing.keys import SigningKey
 from pulse_registry.signing.pinned_keys import Trust
 from pulse_schemas import Signer
-
-KEY_VARIABLE: Final = "PULSE_SIGNING_KEY"
-TRUST_VARIABLE: Final = "PULSE_TRUST"
 
 
 def signer_of(key: Signer | str | os.PathLike[str] | None) -> Signer | None:
@@ -21,7 +18,7 @@ def signer_of(key: Signer | str | os.PathLike[str] | None) -> Signer | None:
     Raises:
         InvalidArgument: as `SigningKey.load`.
     """
-    given = key if key is not None else os.environ.get(KEY_VARIABLE) or None
+    given = key if key is not None else environment.SIGNING_KEY.read()
     return SigningKey.load(given) if isinstance(given, str | os.PathLike) else given
 
 
@@ -36,7 +33,7 @@ def trust_of(trust: Iterable[str] | Trust | None, state_dir: str | os.PathLike[s
         if state_dir is not None:
             raise InvalidArgument("give state_dir to the Trust, or give the keys as texts")
         return trust
-    keys = os.environ.get(TRUST_VARIABLE, "").split() if trust is None else trust
+    keys = (environment.TRUST.read() or "").split() if trust is None else trust
     if trust is None and not keys:
         if state_dir is not None:
             raise InvalidArgument("state_dir keeps what was seen of signed records: give trust as well")

@@ -18,10 +18,10 @@ from blake3 import blake3
 
 from pulse_kernels import other_writers
 from pulse_registry.errors import CorruptObject, InvalidArgument, StoreUnavailable
+from pulse_registry.process import environment
 from pulse_registry.process.private_files import NotOurs, hold_lock, open_file, own_folder, release_lock, replace_file
 from pulse_schemas import Schema, SchemaError
 
-STATE_VARIABLE: Final = "PULSE_STATE_DIR"
 _LOCK_S: Final = 30.0
 _FILE: Final = "newest.json"
 _MAX_BYTES: Final = 64 << 20
@@ -139,14 +139,14 @@ class Memory:
                 "give a folder that is this user's alone as state_dir, or in %s",
                 why,
                 self._run,
-                STATE_VARIABLE,
+                environment.STATE_DIR.name,
             )
 
     def _failed(self, error: OSError) -> InvalidArgument | StoreUnavailable:
         file = f"{error.filename}: " if isinstance(error, NotOurs) else ""
         what = f"what was seen of run {self._run!r} can't be kept in {self.folder}: {file}{error.strerror or error}"
         if error.errno in _NOT_ALLOWED:
-            return InvalidArgument(f"{what}; give another folder as state_dir, or in {STATE_VARIABLE}")
+            return InvalidArgument(f"{what}; give another folder as state_dir, or in {environment.STATE_DIR.name}")
         return StoreUnavailable(what)
 
 
@@ -157,8 +157,8 @@ def state_folder(given_dir: Path | None, url: str) -> Path | None:
     """
     if given_dir is not None or url.startswith("memory:"):
         return given_dir
-    given = os.environ.get(STATE_VARIABLE)
+    given = environment.STATE_DIR.read()
     if given:
         return Path(given)
-    base = os.environ.get("XDG_STATE_HOME")
+    base = environment.XDG_STATE_HOME.read()
     return (Path(base) if base else Path.home() / ".local" / "state") / "pulse-registry"

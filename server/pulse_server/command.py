@@ -26,7 +26,7 @@ from fastapi import FastAPI
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.process.environment import PREFIX, READ, strays
+from pulse_registry.process.environment import PREFIX, READ, names, strays
 from pulse_server.app import create_app
 from pulse_server.settings import Settings
 from pulse_server.telemetry import logs
@@ -162,7 +162,7 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
 
 def _tell_strays() -> None:
     known = READ | {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
-    for name, near in strays(os.environ, known).items():
+    for name, near in strays(names(), known).items():
         hint = f"is it {near}?" if near else "docs/how-to/deploy-the-service.md lists the settings"
         logger.warning("%s in the environment is no setting: %s", name, hint)
 
