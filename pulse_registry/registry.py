@@ -188,7 +188,7 @@ class Registry:
         Of two threads that pull into the same weights, one waits for the other.
 
         Raises:
-            As ``stage``; the weights are then as they were.
+            PulseError: as ``stage``; the weights are then as they were.
         """
         timeline, every = Timeline(), None if check is None else pulls_a_check(check)
         puller = self._runtime.puller
@@ -225,7 +225,8 @@ class Registry:
         Args:
             into: as for ``stage``; they are only read, and may be serving.
             poll_seconds: between two looks at a bucket's log; a service tells of a new version at once.
-            cast, check: as for ``stage``.
+            cast: as for ``stage``.
+            check: as for ``stage``.
 
         Raises:
             InvalidArgument: ``check`` is not valid.

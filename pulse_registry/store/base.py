@@ -149,7 +149,7 @@ class Store(ABC):
 
         Raises:
             InvalidArgument: the key or the range is not valid, or the buffer is not writable, contiguous and as long.
-            Other errors as `get`.
+            PulseError: as `get`.
         """
         view = check_buffer(key, byte_range, buffer)
         data = self.get(key, byte_range)

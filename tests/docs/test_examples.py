@@ -1,7 +1,7 @@
 """The documentation's examples run.
 
 Every ```python block of README.md and docs/ runs: a file's blocks in order, in one namespace, in an
-empty folder. ```console and ```bash blocks run where `<!-- test -->` stands above them; in a console block,
+empty folder; the tutorial has a test of its own. ```console and ```bash blocks run where `<!-- test -->` stands above them; in a console block,
 only the lines that begin with `$ ` are commands. `<!-- skip: reason -->` above a block leaves it out.
 """
 
@@ -19,19 +19,20 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OPENING = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w-]*)[^`]*$")
+FILES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "tutorial")]
+OPENING = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w-]*)(?: title=\"(?P<title>[^\"]*)\")?[^`]*$")
 MARK = re.compile(r"^\s*<!--\s*(?P<word>test|skip:\s*\S.*?)\s*-->\s*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block; ``line`` is its first line of code, counted from 1; ``mark`` the comment above it."""
+    """A fenced block; ``line`` is its first line of code, counted from 1; ``mark`` the comment above it, ``title`` the file that it is."""
 
     language: str
     line: int
     code: str
     mark: str
+    title: str = ""
 
     @property
     def runs(self) -> bool:
@@ -55,7 +56,7 @@ def blocks(text: str) -> list[Block]:
             if end == len(lines):
                 raise ValueError(f"line {start}: a fenced block has no end")
             code = "\n".join(line[min(indent, len(line) - len(line.lstrip())) :] for line in lines[start:end])
-            found.append(Block(opening["language"].lower(), start + 1, code + "\n", mark))
+            found.append(Block(opening["language"].lower(), start + 1, code + "\n", mark, opening["title"] or ""))
             mark, number = "", end
         elif comment := MARK.match(lines[number]):
             mark = comment["word"]
