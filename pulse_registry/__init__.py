@@ -3,20 +3,21 @@
 A trainer pushes the few cells that a step changed; a worker at any version, or at none, pulls any other version, bit
 for bit, and changes its live weights in place.
 
->>> import numpy as np
->>> import pulse_registry
->>> registry = pulse_registry.open("memory://docs", run="demo", dtype="keep")
->>> weights = {"layer.weight": np.zeros((4, 4), np.float32)}
->>> registry.push(1, weights).kind
-'keyframe'
->>> weights["layer.weight"][1, 2] = 0.5
->>> registry.push(2, weights).changed
-1
->>> worker = {"layer.weight": np.empty((4, 4), np.float32)}
->>> registry.pull("latest", into=worker).version
-1
->>> np.array_equal(worker["layer.weight"], weights["layer.weight"])
-True
+Example:
+    >>> import numpy as np
+    >>> import pulse_registry
+    >>> registry = pulse_registry.open("memory://docs", run="demo", dtype="keep")
+    >>> weights = {"layer.weight": np.zeros((4, 4), np.float32)}
+    >>> registry.push(1, weights).kind
+    'keyframe'
+    >>> weights["layer.weight"][1, 2] = 0.5
+    >>> registry.push(2, weights).changed
+    1
+    >>> worker = {"layer.weight": np.empty((4, 4), np.float32)}
+    >>> registry.pull("latest", into=worker).version
+    1
+    >>> np.array_equal(worker["layer.weight"], weights["layer.weight"])
+    True
 """
 
 from pulse_registry.errors import (

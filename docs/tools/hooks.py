@@ -1,4 +1,4 @@
-"""Hooks of mkdocs.yml: pages made from the code, files of the repository that pages link to, and a check of the site."""
+"""Hooks of mkdocs.yml: pages made from the code, files outside docs/ that pages link to, and a check of the site."""
 
 from __future__ import annotations
 
@@ -27,6 +27,18 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
 LOADED = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src"), ("object", "data")}
 ELSEWHERE = re.compile(r"(?:url\(\s*['\"]?|@import\s+['\"])((?:https?:)?//[^'\")\s]*)")
 log = logging.getLogger("mkdocs.plugins.pulse")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put every decision into the navigation, in order, in place of their folder's name."""
+    decisions = sorted(f"adr/{path.name}" for path in (ROOT / "docs" / "adr").glob("*.md"))
+    for section in config.nav or []:
+        for name, entries in section.items():
+            if isinstance(entries, list):
+                section[name] = [
+                    {"Decisions": decisions} if entry == {"Decisions": "adr/"} else entry for entry in entries
+                ]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -124,9 +136,8 @@ def faults(site: Path) -> list[str]:
     found = []
     for page in sorted(site.rglob("*.html")):
         name, text = page.relative_to(site).as_posix(), read(page)
-        for address in [*text.loads, *ELSEWHERE.findall(page.read_text(encoding="utf-8"))]:
-            if urlsplit(address).netloc:
-                found.append(f"{name} loads {address} from another host")
+        named = [*text.loads, *ELSEWHERE.findall(page.read_text(encoding="utf-8"))]
+        found += [f"{name} loads {address} from another host" for address in named if urlsplit(address).netloc]
         for address in {*text.loads, *text.links}:
             parts = urlsplit(address)
             if parts.scheme or parts.netloc or name == "404.html":

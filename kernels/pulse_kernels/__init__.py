@@ -1,12 +1,13 @@
 """Array functions of the registry: diff, scatter, gather, digest, index and value coding; no I/O.
 
->>> import numpy as np
->>> from pulse_kernels import CELL_TYPES, get_backend
->>> backend = get_backend("reference")
->>> old, new = np.array([1, 2, 3], np.uint16), np.array([1, 5, 3], np.uint16)
->>> index, was, now = backend.diff(new, old)
->>> index.tolist(), was.tolist(), now.tolist()
-([1], [2], [5])
+Example:
+    >>> import numpy as np
+    >>> from pulse_kernels import CELL_TYPES, get_backend
+    >>> backend = get_backend("reference")
+    >>> old, new = np.array([1, 2, 3], np.uint16), np.array([1, 5, 3], np.uint16)
+    >>> index, was, now = backend.diff(new, old)
+    >>> index.tolist(), was.tolist(), now.tolist()
+    ([1], [2], [5])
 """
 
 from pulse_kernels.cells import CELL_TYPES, Cells, CellType, Index

@@ -1,8 +1,9 @@
 """The documentation's examples run.
 
 Every ```python block of README.md and docs/ runs: a file's blocks in order, in one namespace, in an
-empty folder; the tutorial has a test of its own. ```console and ```bash blocks run where `<!-- test -->` stands above them; in a console block,
-only the lines that begin with `$ ` are commands. `<!-- skip: reason -->` above a block leaves it out.
+empty folder; the tutorial has a test of its own. ```console and ```bash blocks run where `<!-- test -->`
+stands above them; in a console block, only the lines that begin with `$ ` are commands.
+`<!-- skip: reason -->` above a block leaves it out.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "tutorial")]
-OPENING = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w-]*)(?: title=\"(?P<title>[^\"]*)\")?[^`]*$")
+OPENING = re.compile(
+    r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w-]*)(?: title=\"(?P<title>[^\"]*)\")?[^`]*$"
+)
 MARK = re.compile(r"^\s*<!--\s*(?P<word>test|skip:\s*\S.*?)\s*-->\s*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block; ``line`` is its first line of code, counted from 1; ``mark`` the comment above it, ``title`` the file that it is."""
+    """A fenced block.
+
+    ``line`` is its first line of code, counted from 1; ``mark`` the comment above it; ``title`` the file that it shows.
+    """
 
     language: str
     line: int
