@@ -3,7 +3,7 @@
 A trainer pushes the few cells that a step changed; a worker at any version, or at none, pulls any other version, bit
 for bit, and changes its live weights in place.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> import pulse_registry
     >>> registry = pulse_registry.open("memory://docs", run="demo", dtype="keep")

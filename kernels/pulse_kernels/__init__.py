@@ -1,6 +1,6 @@
 """Array functions of the registry: diff, scatter, gather, digest, index and value coding; no I/O.
 
-Example:
+Examples:
     >>> import numpy as np
     >>> from pulse_kernels import CELL_TYPES, get_backend
     >>> backend = get_backend("reference")
