@@ -16,10 +16,11 @@ def tables(documents: list[dict[str, Any]]) -> str:
     """Return the Markdown between the marks: plots, then states, then what was measured over a store or a service."""
     shown = [f"![{plot.title}](plots/{plot.name}.svg)" for plot in plots(documents)]
     coded = [document for document in documents if "sizes" in document and "states" in document]
-    others = [document for document in documents if document not in coded]
+    hops = [document for document in documents if document.get("kind") == "hops"]
+    others = [document for document in documents if document not in coded and document not in hops]
     sections = {"scale": _sizes_section, "links": _links_section, "ladder": _ladder_section}
     rest = [sections.get(document.get("kind", ""), _rows_section)(document) for document in others]
-    return "\n\n".join([*shown, *map(_section, coded), *rest])
+    return "\n\n".join([*shown, *map(_section, coded), *rest, *([_hops_section(hops)] if hops else [])])
 
 
 def with_tables(page: str, documents: list[dict[str, Any]]) -> str:
@@ -99,6 +100,23 @@ def _ladder_section(document: dict[str, Any]) -> str:
 
 def _kilobytes(nbytes: float) -> str:
     return f"{nbytes / 1e3:,.0f} kB"
+
+
+def _hops_section(documents: list[dict[str, Any]]) -> str:
+    """One column a result file, the oldest release first."""
+    columns = sorted(documents, key=lambda document: (document["file"] != "before", document["file"]))
+    values = [{row.key: row.texts()[0] for row in rows_of(document)} for document in columns]
+    lines = [
+        f"### {columns[0]['title']}",
+        "",
+        "| what | " + " | ".join(document["file"] for document in columns) + " |",
+        "| --- |" + " ---: |" * len(columns),
+    ]
+    lines += [
+        f"| {row.what} | " + " | ".join(column.get(row.key, "") for column in values) + " |"
+        for row in rows_of(columns[0])
+    ]
+    return "\n".join(lines)
 
 
 def _links_section(document: dict[str, Any]) -> str:

@@ -83,9 +83,13 @@ def write_result(path: Path, document: dict[str, Any]) -> None:
 
 
 def read_results(folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """Read the result files that have rows, in name order, those of folders below after the others."""
+    """Read the result files that have rows, in name order, those of folders below after the others.
+
+    Each says under ``file`` which one it is, without its suffix.
+    """
     paths = [*sorted(folder.glob("*.json")), *sorted(folder.glob("*/*.json"))]
-    return [document for path in paths if "rows" in (document := json.loads(path.read_text()))]
+    documents = [{**json.loads(path.read_text()), "file": path.stem} for path in paths]
+    return [document for document in documents if "rows" in document]
 
 
 def rows_of(document: dict[str, Any]) -> Sequence[Row]:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks import node_cache, routes, signatures, transfer
 from benchmarks.__main__ import app
-from benchmarks.report import PAGE, with_tables
+from benchmarks.report import BEGIN, END, PAGE, with_tables
 from benchmarks.results import Row, read_results, rows_of
 from benchmarks.service.__main__ import app as service
 from benchmarks.states import save_states
@@ -162,6 +162,20 @@ def test_the_command_says_what_is_wrong_with_a_folder(tmp_path: Path) -> None:
 def test_the_tables_of_the_page_are_those_of_the_result_files() -> None:
     page = PAGE.read_text()
     assert with_tables(page, read_results()) == page, "run python -m benchmarks report"
+
+
+def test_counts_of_one_kind_stand_side_by_side_the_older_ones_first() -> None:
+    page = f"{BEGIN}\n{END}"
+    documents = [
+        {
+            "kind": "hops",
+            "title": "Hops",
+            "file": file,
+            "rows": [{"key": "files", "what": "files", "value": value, "unit": ""}],
+        }
+        for file, value in (("after", 3), ("before", 5))
+    ]
+    assert "| what | before | after |\n| --- | ---: | ---: |\n| files | 5 | 3 |" in with_tables(page, documents)
 
 
 def test_a_page_without_marks_is_refused() -> None:
