@@ -196,7 +196,7 @@ def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
             assert httpx.get(signed, timeout=HANG_S).status_code == 200
             assert client.get(f"/v1/runs/math/{key}").status_code == 307
             assert client.get("/v1/runs/math", params={"token": token, "url": signed}).status_code in (200, 422)
-            assert client.get(f"/v1/runs/{token}").status_code == 400
+            assert client.get(f"/v1/runs/{token}").status_code == 404
             assert client.get("/v1/runs/math", headers=bearer(token + "x")).status_code == 401
             assert client.post("/v1/runs/math/urls", json={"keys": [key, token]}).status_code in (200, 400, 422)
             assert client.get("/v1/runs/math/versions/99").status_code == 404

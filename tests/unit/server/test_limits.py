@@ -268,7 +268,7 @@ def test_a_body_that_its_route_refuses_is_not_read() -> None:
                 (publish, "POST", "/v1/runs/b/log", 403),
                 (publish, "PUT", f"/v1/runs/b/layouts/{'0' * 64}", 403),
                 (read, "PUT", "/v1/runs/a/objects/patch/x", 403),
-                (publish, "POST", "/v1/runs/UPPER/log", 400),
+                (publish, "POST", "/v1/runs/_upper/log", 400),
                 (publish, "DELETE", "/v1/runs/b/leases/me", 403),
             ):
                 answer = await client.request(method, path, content=never(), headers=bearer(token))

@@ -120,7 +120,7 @@ def test_a_line_that_can_not_be_formatted_does_not_end_the_others(capsys: pytest
 def test_what_was_logged_is_written_when_python_ends() -> None:
     script = (
         "import logging\n"
-        "from pulse_server import log_queue\n"
+        "from pulse_server.telemetry import log_queue\n"
         "from pulse_server.telemetry.logs import configure\n"
         "from pulse_server.settings import Settings\n"
         f"log_queue._CLOSE_S = {HANG_S}\n"
