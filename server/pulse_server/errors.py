@@ -24,6 +24,9 @@ from pulse_schemas.api import Problem
 MOST_SHOWN: Final = 2_000
 """Letters of a problem's detail, and of the path that it names: who sent the request must not choose how many."""
 
+_MOST_QUOTED: Final = 80
+"""Letters of a value that is quoted in a detail."""
+
 
 def document(problem_type: str, status: HTTPStatus, detail: str, instance: str) -> bytes:
     """Return a problem document (application/problem+json); ``instance`` is the request's path."""
@@ -107,3 +110,13 @@ class InvalidRequest(Refused, InvalidArgument):
         """Say what is wrong with it."""
         super().__init__(detail, headers=headers)
         self.status = status
+
+
+def unprocessable(detail: str) -> InvalidRequest:
+    """Return the refusal of a parameter or a body that is not as it must be (422)."""
+    return InvalidRequest(detail, HTTPStatus.UNPROCESSABLE_ENTITY)
+
+
+def shown(value: str) -> str:
+    """Return what a client sent as it may be shown: its first letters, none of them beyond ASCII."""
+    return ascii(value) if len(value) <= _MOST_QUOTED else f"{value[: _MOST_QUOTED - 3]!a}..."

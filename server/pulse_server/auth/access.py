@@ -176,18 +176,11 @@ class Guard:
 
 
 class Requirement:
-    """A scope that a route needs; for a route of a run, for that run.
+    """A scope that a route needs, of a route of a run for that run: ``requires("read").check(request)``."""
 
-    ``Depends(requires("read"))``, or in a handler ``requires("read").check(request)``.
-    """
-
-    def __init__(self, scope: Scope) -> None:
-        """Say which scope."""
-        self.scope: Scope = scope
-
-    async def __call__(self, request: Request) -> Principal:
-        """Return whose request this is; see ``check``."""
-        return self.check(request)
+    def __init__(self, scope: Scope | None) -> None:
+        """Say which scope; None: any good token will do."""
+        self.scope: Scope | None = scope
 
     def check(self, request: Request) -> Principal:
         """Return whose request this is, if it may make it. The name of the run is checked, too.
@@ -202,7 +195,8 @@ class Requirement:
         run: str | None = request.scope["path_params"].get("run")
         if run is not None:
             run = request.scope["path_params"]["run"] = run_name(run)
-        principal.check(self.scope, run)
+        if self.scope is not None:
+            principal.check(self.scope, run)
         return principal
 
     def check_again(self, request: Request) -> None:
@@ -213,7 +207,9 @@ class Requirement:
             AccessDenied: it does not allow the request any more.
         """
         guard: Guard = request.app.state.guard
-        guard.identify_again(request.scope).check(self.scope, request.scope["path_params"].get("run"))
+        principal = guard.identify_again(request.scope)
+        if self.scope is not None:
+            principal.check(self.scope, request.scope["path_params"].get("run"))
 
     def holds(self, request: Request) -> bool:
         """Tell whether `check_again` would let a request go on."""

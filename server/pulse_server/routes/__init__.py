@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from pulse_server.routes import events, health, leases, log, objects, route, runs, uploads, versions, workers
-from pulse_server.routes.operations import Operations
+from fastapi import APIRouter
 
-MODULES: Final[tuple[Operations, ...]] = (
+from pulse_server.routes import events, health, leases, log, objects, route, runs, uploads, versions, workers
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (
     # The addresses that are asked for most come first: a request is tried on one after the other.
-    versions.OPERATIONS,
-    log.OPERATIONS,
-    route.OPERATIONS,
-    objects.OPERATIONS,
-    workers.OPERATIONS,
-    leases.OPERATIONS,
-    events.OPERATIONS,
-    uploads.OPERATIONS,
-    runs.OPERATIONS,
-    health.OPERATIONS,
+    versions.router,
+    route.router,
+    log.router,
+    objects.router,
+    workers.router,
+    leases.router,
+    events.router,
+    uploads.router,
+    runs.router,
+    health.router,
 )

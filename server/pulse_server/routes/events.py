@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -17,17 +16,14 @@ from pulse_registry.errors import StoreUnavailable
 from pulse_registry.log import RunState
 from pulse_schemas import VersionEntry
 from pulse_schemas.api import MissedVersions
-from pulse_server.auth.access import requires
-from pulse_server.routes.common import RUN, feed_of
-from pulse_server.routes.operations import Operation, Operations, Says
-from pulse_server.routes.params import Whole
+from pulse_server.routes.operation import answer, operations, problem
+from pulse_server.routes.params import Before, read_whole, whole
+from pulse_server.routes.token import ReadRun
 from pulse_server.runs.bodies import version_body
 from pulse_server.runs.feed import RunFeed
+from pulse_server.service import Service
 
-if TYPE_CHECKING:
-    from pulse_server.service import Service
-
-OPERATIONS: Final = Operations("events")
+router = operations("events")
 PING_S: Final = 15
 _FIRST_LIST_S: Final = 1.0
 _MAX_TOLD: Final = 1_000
@@ -35,41 +31,37 @@ _MAX_TOLD: Final = 1_000
 _KEPT: Final = 64
 """Of the newest versions, the events: all streams send the same bytes."""
 
-_AFTER: Final = Whole("after", "the versions over this one; without it, those that come from now on", 41, None, -1)
+After = Annotated[Before | None, whole("the versions over this one; without it, those that come from now on", 41)]
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/events",
-        "read",
-        "Follow a run",
-        {
-            200: Says(
-                "`version`: a VersionBody, its id the version's number. `missed`: the first and the last of the "
-                "versions that the stream leaves out, its id the last one's. `workers`: a WorkerList, at the beginning "
-                "and when it changes. A comment every 15 s.",
-                'event: version\nid: 42\ndata: {"version":42,"step":420}\n\n',
-                "text/event-stream",
-            )
-        },
+@router.get(
+    "/v1/runs/{run}/events",
+    summary="Follow a run",
+    description=(
         "`Last-Event-ID` goes on where a stream broke off. Of more than 1,000 versions that are told of at once, the "
         "newest are, after a `missed`: `GET .../versions` has the others. The stream ends when its token was revoked "
-        "or has expired.",
-        (RUN, _AFTER),
-        refuses={404: "There is no such run."},
-    )
+        "or has expired."
+    ),
+    response_class=Response,
+    responses={
+        200: answer(
+            "`version`: a VersionBody, its id the version's number. `missed`: the first and the last of the "
+            "versions that the stream leaves out, its id the last one's. `workers`: a WorkerList, at the beginning "
+            "and when it changes. A comment every 15 s.",
+            'event: version\nid: 42\ndata: {"version":42,"step":420}\n\n',
+            "text/event-stream",
+        ),
+        404: problem("There is no such run."),
+    },
 )
-async def follow(request: Request, service: Service) -> Response:
+async def follow(request: Request, run: ReadRun, after: After = None) -> Response:
     """Follow a run."""
-    after = _AFTER(request)
     last = request.headers.get("last-event-id", "")
     if last:
-        after = _AFTER.read(last)
-    feed = await feed_of(request, service)
+        after = read_whole("last-event-id", last, -1)
+    feed = await run.feed()
     newest = len(feed.state.versions) - 1
-    may_read = partial(requires("read").holds, request)
-    events = _events(service, feed, newest if after is None else after, may_read)
+    events = _events(run.service, feed, newest if after is None else after, run.may_go_on)
     return EventSourceResponse(events, ping=PING_S, sep="\n", shutdown_grace_period=2)
 
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
 from blake3 import blake3
-from fastapi import Request
+from fastapi import Path, Request
 from fastapi.responses import Response
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
@@ -20,22 +20,19 @@ from pulse_registry.log.documents import LAYOUT, RECORD
 from pulse_registry.store import create
 from pulse_schemas import DeleteRecord, RetireRecord, SchemaError, unseal_record
 from pulse_schemas.api import Appended, LogPage, SnapshotList
-from pulse_server.auth.access import PRINCIPAL
 from pulse_server.routes import examples
-from pulse_server.routes.common import LAYOUT_ID, RUN, SEQ, feed_of, wait_for, wait_parameter
-from pulse_server.routes.operations import Operation, Operations, Says
-from pulse_server.routes.params import Whole
+from pulse_server.routes.operation import Responses, answer, body_limit, operations, problem, raw_body
+from pulse_server.routes.params import DECIMAL, LayoutId, Number, Seq, Wait, between, waiting, whole
+from pulse_server.routes.token import PublishRun, ReadRun, RunRequest
 from pulse_server.runs.feed import RunFeed
 from pulse_server.scheduling.turns import CALLER
+from pulse_server.service import Service
 from pulse_server.transport.answers import Rendered, no_content
 
-if TYPE_CHECKING:
-    from pulse_server.service import Service
-
-OPERATIONS: Final = Operations("log")
-_SINCE: Final = Whole("since", "the first record", 43, 0)
-_LIMIT: Final = Whole("limit", "how many at most", 100, 100, 1, 1000)
-_WAIT: Final = wait_parameter("record `since`")
+router = operations("log")
+Since = Annotated[Number, whole("the first record", 43)]
+Limit = Annotated[int, between(1, 1000), DECIMAL, whole("how many at most", 100)]
+WaitForRecord = Annotated[Wait | None, waiting("record `since`")]
 _MOST_LISTED: Final = 1 << 20
 _MOST_SNAPSHOTS: Final = 10_000
 """The newest of a listing, which might have no end: readers look at eight."""
@@ -52,199 +49,178 @@ the longest `retire` record 2,000 values. Beside what reads far more, no other t
 _TAKES_AWAY: Final = {b'"kind":"retire"': RetireRecord, b'"kind":"delete"': DeleteRecord}
 """The records that only an admin may append, by what is in their bytes, and may be in another one's metadata."""
 
-_SEALED: Final = {200: Says("The sealed document, as stored.", examples.SEALED)}
+_SEALED: Final[Responses] = {200: answer("The sealed document, as stored.", examples.SEALED)}
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/log",
-        "read",
-        "Read records, or wait for the next",
-        {
-            200: Says(
-                "Records from `since` on; none where there are none yet, also after `wait`.",
-                LogPage(run=examples.RUN, since=43, records=(examples.SEALED,)),
-            )
-        },
-        parameters=(RUN, _SINCE, _LIMIT, _WAIT),
-        refuses={404: "There is no such run."},
-    )
+@router.get(
+    "/v1/runs/{run}/log",
+    summary="Read records, or wait for the next",
+    response_model=LogPage,
+    responses={
+        200: answer(
+            "Records from `since` on; none where there are none yet, also after `wait`.",
+            LogPage(run=examples.RUN, since=43, records=(examples.SEALED,)),
+        ),
+        404: problem("There is no such run."),
+    },
 )
-async def read_log(request: Request, service: Service) -> Response:
+async def read_log(run: ReadRun, since: Since = 0, limit: Limit = 100, wait: WaitForRecord = None) -> Response:
     """Read records."""
-    since, limit, wait = _SINCE(request) or 0, _LIMIT(request) or 1, _WAIT(request)
-    feed = await feed_of(request, service, remember=False)  # a writer may have begun the run at another replica
+    feed = await run.feed(remember=False)  # a writer may have begun the run at another replica
     if since > feed.state.seq:
         if not wait:
             await feed.refresh()
-        elif not service.stopping:
-            await wait_for(request, service, feed, lambda state: state.seq >= since, wait)
-    return (await _page(service, feed, since, limit)).aged(feed.age_s)
+        elif not run.service.stopping:
+            await run.wait_for(feed, lambda state: state.seq >= since, wait)
+    return (await _page(run.service, feed, since, limit)).aged(feed.age_s)
 
 
-@OPERATIONS.add(
-    Operation(
-        "POST",
-        "/v1/runs/{run}/log",
-        "publish",
-        "Append a record",
-        {201: Says("It is in the log; also where it was before.", Appended(run=examples.RUN, seq=43))},
+@router.post(
+    "/v1/runs/{run}/log",
+    status_code=201,
+    summary="Append a record",
+    description=(
         "The writer makes the record, and seals it, as it would for a bucket. The service checks its seal, every rule "
         "of the log, and that each object it names is there with its size. `retire` and `delete` records need an "
-        "admin's token.",
-        (RUN,),
-        body="application/json",
-        max_body=8 << 20,  # as `pulse_registry.log` reads
-        refuses={
-            400: "It is no sealed record, breaks a rule, or names what is not there: nothing was written.",
-            409: "Another record has the number (AlreadyExists), it comes too early (Conflict), or a newer writer "
-            "began its term (Fenced).",
-        },
-    )
+        "admin's token."
+    ),
+    response_model=Appended,
+    responses={
+        201: answer("It is in the log; also where it was before.", Appended(run=examples.RUN, seq=43)),
+        400: problem("It is no sealed record, breaks a rule, or names what is not there: nothing was written."),
+        409: problem(
+            "Another record has the number (AlreadyExists), it comes too early (Conflict), or a newer writer "
+            "began its term (Fenced)."
+        ),
+    },
+    openapi_extra=raw_body(),
 )
-async def append(request: Request, service: Service) -> Response:
+@body_limit(8 << 20)
+async def append(request: Request, run: PublishRun) -> Response:
     """Append a record."""
-    run, sealed = RUN(request), await request.body()
+    service, sealed = run.service, await request.body()
     try:
-        _check_parts(run, sealed)
-        await _check_kind(request, service, run, sealed)
-        with service.feeds.hold(run) as feed:
+        _check_parts(run.name, sealed)
+        await _check_kind(run, sealed)
+        with service.feeds.hold(run.name) as feed:
             record = await feed.append(sealed)
     except PulseError as error:
         service.metrics.commits.labels(type(error).__name__).inc()
         raise
     service.metrics.commits.labels("accepted").inc()
-    return Rendered.of(Appended(run=run, seq=record.seq), HTTPStatus.CREATED)
+    return Rendered.of(Appended(run=run.name, seq=record.seq), HTTPStatus.CREATED)
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/log/{seq}",
-        "read",
-        "Read one record",
-        _SEALED,
-        parameters=(RUN, SEQ),
-        refuses={404: "There is no such run or record."},
-    )
+@router.get(
+    "/v1/runs/{run}/log/{seq}",
+    summary="Read one record",
+    response_class=Response,
+    responses={**_SEALED, 404: problem("There is no such run or record.")},
 )
-async def read_record(request: Request, service: Service) -> Response:
+async def read_record(run: ReadRun, seq: Seq) -> Response:
     """Read one record."""
-    seq = int(SEQ(request))
-    feed = await feed_of(request, service, remember=False)  # a writer may have begun the run at another replica
-    if seq > feed.state.seq:
+    number = int(seq)
+    feed = await run.feed(remember=False)  # a writer may have begun the run at another replica
+    if number > feed.state.seq:
         await feed.refresh()
     try:
-        if seq == feed.state.seq + 1:
+        if number == feed.state.seq + 1:
             raise NotFound  # it was just looked for
         # One further on is there where a record before it is missing, which who has seen it wants to know.
-        return await _document(service, feed.run, keys.record_key(seq))
+        return await _document(run, keys.record_key(number))
     except NotFound as error:
         raise NotFound(f"run {feed.run!r} has no record {seq}; the newest is {feed.state.seq}") from error
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/log/{seq}/countersignature",
-        "read",
-        "Read the countersignature of a record",
-        _SEALED,
-        "Asked for by readers that don't believe the record's own signature. It is not verified here.",
-        parameters=(RUN, SEQ),
-        refuses={404: "There is no such run or record, or nobody has countersigned it."},
-    )
+@router.get(
+    "/v1/runs/{run}/log/{seq}/countersignature",
+    summary="Read the countersignature of a record",
+    description=("Asked for by readers that don't believe the record's own signature. It is not verified here."),
+    response_class=Response,
+    responses={**_SEALED, 404: problem("There is no such run or record, or nobody has countersigned it.")},
 )
-async def read_countersignature(request: Request, service: Service) -> Response:
+async def read_countersignature(run: ReadRun, seq: Seq) -> Response:
     """Read the countersignature of a record."""
-    return await _document(service, RUN(request), keys.countersignature_key(int(SEQ(request))))
+    return await _document(run, keys.countersignature_key(int(seq)))
 
 
-@OPERATIONS.add(
-    Operation("GET", "/v1/runs/{run}/head", "read", "Read the hint", _SEALED, parameters=(RUN,), refuses={404: "None."})
+@router.get(
+    "/v1/runs/{run}/head",
+    summary="Read the hint",
+    response_class=Response,
+    responses={**_SEALED, 404: problem("None.")},
 )
-async def read_head(request: Request, service: Service) -> Response:
+async def read_head(run: ReadRun) -> Response:
     """Read the hint that says which snapshot to open the run from."""
-    return await _document(service, RUN(request), keys.HEAD)
+    return await _document(run, keys.HEAD)
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/snapshots",
-        "read",
-        "List snapshots of the log",
-        {200: Says("Their numbers, ascending; none for a run that does not exist.", SnapshotList(snapshots=(63,)))},
-        parameters=(RUN,),
-    )
+@router.get(
+    "/v1/runs/{run}/snapshots",
+    summary="List snapshots of the log",
+    response_model=SnapshotList,
+    responses={
+        200: answer("Their numbers, ascending; none for a run that does not exist.", SnapshotList(snapshots=(63,)))
+    },
 )
-async def list_snapshots(request: Request, service: Service) -> Response:
+async def list_snapshots(run: ReadRun) -> Response:
     """List snapshots."""
-    store = service.store_of(RUN(request))
+    service, store = run.service, run.service.store_of(run.name)
     listed = islice(store.list(keys.SNAPSHOTS), _MOST_LISTED)
     found = await service.call(lambda: deque(map(keys.snapshot_seq, listed), maxlen=_MOST_SNAPSHOTS))
     return Rendered.of(SnapshotList(snapshots=tuple(seq for seq in found if seq is not None)))
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/snapshots/{seq}",
-        "read",
-        "Read one snapshot",
-        _SEALED,
-        parameters=(RUN, SEQ),
-        refuses={404: "There is no such snapshot."},
-    )
+@router.get(
+    "/v1/runs/{run}/snapshots/{seq}",
+    summary="Read one snapshot",
+    response_class=Response,
+    responses={**_SEALED, 404: problem("There is no such snapshot.")},
 )
-async def read_snapshot(request: Request, service: Service) -> Response:
+async def read_snapshot(run: ReadRun, seq: Seq) -> Response:
     """Read one snapshot."""
-    return await _document(service, RUN(request), keys.snapshot_key(int(SEQ(request))))
+    return await _document(run, keys.snapshot_key(int(seq)))
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/layouts/{id}",
-        "read",
-        "Read a layout",
-        {200: Says("The layout, as stored.", '{"format":"pulse-layout/1","tensors":[...],"tied":{}}')},
-        parameters=(RUN, LAYOUT_ID),
-        refuses={404: "There is no such layout."},
-    )
+@router.get(
+    "/v1/runs/{run}/layouts/{id}",
+    summary="Read a layout",
+    response_class=Response,
+    responses={
+        200: answer("The layout, as stored.", '{"format":"pulse-layout/1","tensors":[...],"tied":{}}'),
+        404: problem("There is no such layout."),
+    },
 )
-async def read_layout(request: Request, service: Service) -> Response:
+async def read_layout(run: ReadRun, layout_id: Annotated[LayoutId, Path(alias="id")]) -> Response:
     """Read a layout."""
-    return await _document(service, RUN(request), keys.layout_key(LAYOUT_ID(request)))
+    return await _document(run, keys.layout_key(layout_id))
 
 
-@OPERATIONS.add(
-    Operation(
-        "PUT",
-        "/v1/runs/{run}/layouts/{id}",
-        "publish",
-        "Store a layout",
-        {201: Says("It is stored; also where it was before.")},
-        parameters=(RUN, LAYOUT_ID),
-        body="application/json",
-        max_body=None,
-        refuses={400: "It is no layout, or does not hash to its id."},
-    )
+@router.put(
+    "/v1/runs/{run}/layouts/{id}",
+    status_code=201,
+    summary="Store a layout",
+    response_class=Response,
+    responses={
+        201: answer("It is stored; also where it was before."),
+        400: problem("It is no layout, or does not hash to its id."),
+    },
+    openapi_extra=raw_body(),
 )
-async def store_layout(request: Request, service: Service) -> Response:
+@body_limit(None)
+async def store_layout(request: Request, run: PublishRun, layout_id: Annotated[LayoutId, Path(alias="id")]) -> Response:
     """Store a layout."""
-    run, layout_id, data = RUN(request), LAYOUT_ID(request), await request.body()
+    service, name, data = run.service, run.name, await request.body()
     if len(data) > LAYOUT:
-        raise InvalidArgument(f"run {run!r}: a layout has at most {LAYOUT:,} bytes, and this {len(data):,}")
+        raise InvalidArgument(f"run {name!r}: a layout has at most {LAYOUT:,} bytes, and this {len(data):,}")
     hashed = await service.call(lambda: blake3(data).hexdigest())
     if hashed != layout_id:
-        raise InvalidArgument(f"run {run!r}: the layout hashes to {hashed}, not to {layout_id}")
+        raise InvalidArgument(f"run {name!r}: the layout hashes to {hashed}, not to {layout_id}")
     try:
         await service.nbytes_of(data)
     except SchemaError as error:
-        raise InvalidArgument(f"run {run!r}: this is no layout: {error}") from error
-    await service.call(create, service.store_of(run), keys.layout_key(layout_id), data)
+        raise InvalidArgument(f"run {name!r}: this is no layout: {error}") from error
+    await service.call(create, service.store_of(name), keys.layout_key(layout_id), data)
     return no_content(HTTPStatus.CREATED)
 
 
@@ -257,15 +233,15 @@ def _check_parts(run: str, sealed: bytes) -> None:
         )
 
 
-async def _check_kind(request: Request, service: Service, run: str, sealed: bytes) -> None:
+async def _check_kind(run: RunRequest, sealed: bytes) -> None:
     """Check that whoever appends a record that takes something away is an admin; what is no record is not looked at."""
     kinds = tuple(kind for mark, kind in _TAKES_AWAY.items() if mark in sealed)
-    if not kinds or request.scope[PRINCIPAL].may("admin", run):
+    if not kinds or run.who.may("admin", run.name):
         return
     with suppress(SchemaError):
-        record = await service.call(unseal_record, sealed)
+        record = await run.service.call(unseal_record, sealed)
         if isinstance(record, kinds):
-            raise AccessDenied(f"run {run!r}: a {record.kind} record needs a token of scope 'admin'")
+            raise AccessDenied(f"run {run.name!r}: a {record.kind} record needs a token of scope 'admin'")
 
 
 async def _page(service: Service, feed: RunFeed, since: int, limit: int) -> Rendered:
@@ -305,5 +281,5 @@ async def _read_records(service: Service, run: str, since: int, until: int) -> l
     return await service.call(lambda: [*service.each(read, wanted)])
 
 
-async def _document(service: Service, run: str, key: str) -> Response:
-    return Rendered(await service.get(run, key))
+async def _document(run: RunRequest, key: str) -> Response:
+    return Rendered(await run.service.get(run.name, key))

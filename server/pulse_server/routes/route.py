@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Query
 from fastapi.responses import Response
 
 from pulse_registry.errors import NotFound
@@ -15,75 +14,58 @@ from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 from pulse_schemas import ObjectRef
 from pulse_schemas.api import LegBody, ObjectBody, RouteBody
 from pulse_server.routes import examples
-from pulse_server.routes.common import RUN, feed_of
-from pulse_server.routes.operations import Operation, Operations, Says
-from pulse_server.routes.params import Choice, Parameter, Whole
+from pulse_server.routes.operation import answer, hot, operations, problem
+from pulse_server.routes.params import DECIMAL, Boolean, Number, between, text, whole
+from pulse_server.routes.token import ReadRun
 from pulse_server.runs.feed import RunFeed
+from pulse_server.service import Service
 from pulse_server.transport.answers import FreshRoute, Rendered
 from pulse_server.transport.urls import Urls
 
-if TYPE_CHECKING:
-    from pulse_server.service import Service
+router = operations("routes")
 
-OPERATIONS: Final = Operations("routes")
-_FROM: Final = Whole("from", "the version that the worker holds; without it, none", 41)
-_TO: Final = Parameter(
-    "to",
-    "`latest` (where it is left out), or a number",
-    re.compile(r"latest|0|[1-9][0-9]{0,11}", re.ASCII),
-    "latest",
-    "query",
-    required=False,
-)
-_SIGN: Final = Choice("sign", "whether objects come with URLs", ("true", "false"), "true", boolean=True)
-_COST: Final = Whole(
-    "object_cost", "bytes that one more object is worth", DEFAULT_OBJECT_COST, DEFAULT_OBJECT_COST, high=1 << 40
-)
+From = Annotated[Number | None, whole("the version that the worker holds; without it, none", 41, alias="from")]
+To = Annotated[str, text("`latest` (where it is left out), or a number", r"latest|0|[1-9][0-9]{0,11}", "latest")]
+Sign = Annotated[Boolean, Query(description="whether objects come with URLs")]
+Cost = Annotated[int, between(0, 1 << 40), DECIMAL, whole("bytes that one more object is worth", DEFAULT_OBJECT_COST)]
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/route",
-        "read",
-        "Find the cheapest way to a version",
-        {
-            200: Says(
-                "The legs of the way, in order; none where the worker is there already.",
-                RouteBody(
-                    run=examples.RUN,
-                    base=41,
-                    target=42,
-                    nbytes=examples.OBJECT.size,
-                    legs=(
-                        LegBody(
-                            kind="patch", base=41, target=42, nbytes=examples.OBJECT.size, objects=(examples.OBJECT,)
-                        ),
-                    ),
-                    layout=examples.LAYOUT,
-                    digest=examples.DIGEST,
-                    expires_at=examples.WHEN,
+@router.get(
+    "/v1/runs/{run}/route",
+    summary="Find the cheapest way to a version",
+    response_model=RouteBody,
+    responses={
+        200: answer(
+            "The legs of the way, in order; none where the worker is there already.",
+            RouteBody(
+                run=examples.RUN,
+                base=41,
+                target=42,
+                nbytes=examples.OBJECT.size,
+                legs=(
+                    LegBody(kind="patch", base=41, target=42, nbytes=examples.OBJECT.size, objects=(examples.OBJECT,)),
                 ),
-            )
-        },
-        parameters=(RUN, _FROM, _TO, _SIGN, _COST),
-        refuses={
-            404: "There is no such run or version, or nothing leads there.",
-            410: "The version was retired.",
-        },
-    )
+                layout=examples.LAYOUT,
+                digest=examples.DIGEST,
+                expires_at=examples.WHEN,
+            ),
+        ),
+        404: problem("There is no such run or version, or nothing leads there."),
+        410: problem("The version was retired."),
+    },
 )
-async def find_route(request: Request, service: Service) -> Response:
+@hot
+async def find_route(
+    run: ReadRun, base: From = None, to: To = "latest", sign: Sign = True, object_cost: Cost = DEFAULT_OBJECT_COST
+) -> Response:
     """Find a route."""
-    base, to, sign = _FROM(request), _TO(request) or "latest", _SIGN(request) != "false"
-    cost = _COST(request) or 0
-    feed = await feed_of(request, service)
+    service, feed = run.service, await run.feed()
     target = await _target(feed, to, base)
     state = feed.state
-    key = ("route", state.run, state.last, base, target, sign, cost)
+    key = ("route", state.run, state.last, base, target, sign, object_cost)
     kept = service.routes.get(key)
     if kept is None or kept.fresh_until <= service.urls.now:
-        found = await service.call(plan, state, target, have=base, object_cost=cost)
+        found = await service.call(plan, state, target, have=base, object_cost=object_cost)
         kept = await _make(service, state, found, sign)
         service.routes.keep(key, kept, len(kept.rendered.body))
     return kept.rendered.aged(feed.age_s)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
-from fastapi import Request
 from fastapi.responses import Response
 
 from pulse_registry.errors import NotFound, PulseError
@@ -13,65 +12,53 @@ from pulse_registry.log import RunState
 from pulse_registry.log.names import GIVEN_RUN_NAME, fold
 from pulse_schemas import canonical_json
 from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
-from pulse_server.auth.access import Guard, Principal
 from pulse_server.routes import examples
-from pulse_server.routes.common import RUN, feed_of
-from pulse_server.routes.operations import Operation, Operations, Says
-from pulse_server.routes.params import Parameter, Whole
+from pulse_server.routes.operation import answer, operations, problem
+from pulse_server.routes.params import DECIMAL, between, text, whole
+from pulse_server.routes.token import AnyToken, ReadRun, ReadToken, TheService
 from pulse_server.runs.bodies import chain_body, run_body
 from pulse_server.scheduling.turns import CALLER
+from pulse_server.service import Service
 from pulse_server.transport.answers import Rendered
 
-if TYPE_CHECKING:
-    from pulse_server.service import Service
-
-OPERATIONS: Final = Operations("runs")
-_AFTER: Final = Parameter(
-    "after", "the runs whose names follow this one", GIVEN_RUN_NAME, "math-1b", "query", required=False, stored=fold
-)
+router = operations("runs")
+After = Annotated[str | None, text("the runs whose names follow this one", GIVEN_RUN_NAME.pattern, "math-1b")]
+Limit = Annotated[int, between(1, 200), DECIMAL, whole("how many at most", 50)]
 _PAGE_BYTES: Final = 8 << 20
 """Of metadata in one page, but for its last run's."""
-_LIMIT: Final = Whole("limit", "how many at most", 50, 50, 1, 200)
 _RUN: Final = RunBody(
     run=examples.RUN, seq=43, epoch=1, versions=43, latest=examples.VERSION, full_nbytes=15_231_233_024
 )
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/token",
-        "any",
-        "Show what the token allows",
-        {
-            200: Says(
-                "The token's name, scopes (with those that are included) and runs.",
-                TokenBody(name="rollout", scopes=("read",), runs=("math-*",), expires_at=None),
-            )
-        },
-    )
+@router.get(
+    "/v1/token",
+    summary="Show what the token allows",
+    response_model=TokenBody,
+    responses={
+        200: answer(
+            "The token's name, scopes (with those that are included) and runs.",
+            TokenBody(name="rollout", scopes=("read",), runs=("math-*",), expires_at=examples.WHEN),
+        )
+    },
 )
-async def show_token(request: Request, service: Service) -> Response:
+async def show_token(who: AnyToken) -> Response:
     """Show what the caller's token allows."""
-    who = _principal(request)
     return Rendered.of(TokenBody(name=who.name, scopes=who.scopes, runs=who.runs, expires_at=who.expires_at))
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs",
-        "read",
-        "List runs",
-        {200: Says("A page of the runs that the token may read, by name.", RunPage(runs=(_RUN,), next=None))},
-        "A new run shows within seconds.",
-        (_AFTER, _LIMIT),
-    )
+@router.get(
+    "/v1/runs",
+    summary="List runs",
+    description=("A new run shows within seconds."),
+    response_model=RunPage,
+    responses={
+        200: answer("A page of the runs that the token may read, by name.", RunPage(runs=(_RUN,), next=examples.RUN))
+    },
 )
-async def list_runs(request: Request, service: Service) -> Response:
+async def list_runs(service: TheService, who: ReadToken, after: After = None, limit: Limit = 50) -> Response:
     """List runs."""
-    after, limit, who = _AFTER(request), _LIMIT(request) or 1, _principal(request)
-    names = [name for name in await service.runs() if name > after and who.may("read", name)]
+    names = [name for name in await service.runs() if name > fold(after or "") and who.may("read", name)]
     bodies = await asyncio.gather(*(_listed(service, name) for name in names[:limit]))
     page: list[RunBody] = []
     more = names[limit - 1] if len(names) > limit else None
@@ -87,54 +74,45 @@ async def list_runs(request: Request, service: Service) -> Response:
     return Rendered.of(RunPage.model_construct(runs=tuple(page), next=more))
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}",
-        "read",
-        "Show a run",
-        {200: Says("The run.", _RUN)},
-        parameters=(RUN,),
-        refuses={404: "There is no such run."},
-    )
+@router.get(
+    "/v1/runs/{run}",
+    summary="Show a run",
+    response_model=RunBody,
+    responses={200: answer("The run.", _RUN), 404: problem("There is no such run.")},
 )
-async def show_run(request: Request, service: Service) -> Response:
+async def show_run(run: ReadRun) -> Response:
     """Show a run."""
-    feed = await feed_of(request, service)
-    nbytes = await service.full_nbytes(feed)
+    feed = await run.feed()
+    nbytes = await run.service.full_nbytes(feed)
     return Rendered.of(run_body(feed.state, nbytes)).aged(feed.age_s)
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/chain",
-        "read",
-        "Show a run's live objects",
-        {
-            200: Says(
-                "What leads where, and what it costs, in the order of the log.",
-                ChainBody(
-                    run=examples.RUN,
-                    keyframes=(KeyframeMark(version=0, nbytes=15_231_300_000),),
-                    patches=(PatchMark(base=0, target=1, nbytes=81_000_000),),
-                ),
-            )
-        },
-        parameters=(RUN,),
-        refuses={404: "There is no such run."},
-    )
+@router.get(
+    "/v1/runs/{run}/chain",
+    summary="Show a run's live objects",
+    response_model=ChainBody,
+    responses={
+        200: answer(
+            "What leads where, and what it costs, in the order of the log.",
+            ChainBody(
+                run=examples.RUN,
+                keyframes=(KeyframeMark(version=0, nbytes=15_231_300_000),),
+                patches=(PatchMark(base=0, target=1, nbytes=81_000_000),),
+            ),
+        ),
+        404: problem("There is no such run."),
+    },
 )
-async def show_chain(request: Request, service: Service) -> Response:
+async def show_chain(run: ReadRun) -> Response:
     """Show a run's chain."""
-    feed = await feed_of(request, service)
+    feed = await run.feed()
     kept = feed.cache.get("chain")
     if isinstance(kept, Rendered):
         return kept.aged(feed.age_s)
     state, mine = feed.state, ("chain", feed.state.last, CALLER.get())  # nobody waits in another's line for it
     task = feed.reading.get(mine)
     if task is None:
-        task = feed.reading[mine] = asyncio.create_task(service.call(_chain, state))
+        task = feed.reading[mine] = asyncio.create_task(run.service.call(_chain, state))
         task.add_done_callback(lambda _: feed.reading.pop(mine, None))
     chain = await asyncio.shield(task)
     if feed.state is state:
@@ -155,8 +133,3 @@ async def _listed(service: Service, run: str) -> RunBody | None:
     except PulseError:
         return RunBody(run=run, seq=-1, epoch=0, versions=0, latest=None, full_nbytes=None)
     return run_body(feed.state, await service.full_nbytes(feed))
-
-
-def _principal(request: Request) -> Principal:
-    guard: Guard = request.app.state.guard
-    return guard.identify(request.scope)

@@ -4,57 +4,57 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
-from fastapi import Request
 from fastapi.responses import Response
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
 from pulse_server.routes import examples
-from pulse_server.routes.common import RUN
-from pulse_server.routes.operations import Operation, Operations, Says
-from pulse_server.routes.params import Parameter, body_of, checked_key
+from pulse_server.routes.operation import answer, body_limit, operations, problem
+from pulse_server.routes.params import checked_key, document, segment, text
+from pulse_server.routes.token import PublishRun, RunRequest
+from pulse_server.service import Service
 from pulse_server.transport.answers import Rendered, no_content
 from pulse_server.transport.urls import own_path
 
-if TYPE_CHECKING:
-    from pulse_server.service import Service
-
-OPERATIONS: Final = Operations("uploads")
+router = operations("uploads")
 MAX_PARTS: Final = 10_000
 _MIB: Final = 1 << 20
-_UPLOAD: Final = Parameter("upload", "an upload's id", re.compile(r"[A-Za-z0-9_-]{1,2048}"), "dXBsb2FkLTE")
-_KEY: Final = Parameter("key", "the object's key", re.compile(r".{1,1024}"), examples.PATCH, "query")
+UploadName = Annotated[str, segment("an upload's id", "[A-Za-z0-9_-]{1,2048}", "dXBsb2FkLTE")]
+ObjectKey = Annotated[str, text("the object's key", ".{1,1024}", examples.PATCH)]
 _SIGNED: Final = SignedRequest(
     url=examples.SIGNED,
     headers={"content-length": "81000000", "if-none-match": "*", "x-amz-checksum-sha256": "0dHR0Q=="},
 )
 
 
-@OPERATIONS.add(
-    Operation(
-        "POST",
-        "/v1/runs/{run}/uploads",
-        "publish",
-        "Begin to store an object",
-        {201: Says("How to store it.", UploadBody(kind="put", request=_SIGNED))},
-        "Without `sha256` the object goes in parts, or through the service.",
-        (RUN,),
-        body=UploadRequest(key=examples.PATCH, size=81_000_000, sha256=examples.SHA256),
-        refuses={400: "The key is not valid, or the object is too long."},
-    )
+_UPLOAD: Final = UploadRequest(key=examples.PATCH, size=81_000_000, sha256=examples.SHA256)
+_PART: Final = PartRequest(key=examples.PATCH, number=1, size=64 * _MIB, sha256=examples.SHA256)
+_COMPLETE: Final = CompleteRequest(
+    key=examples.PATCH, parts=(PartDone(number=1, etag='"5d41402a"', sha256=examples.SHA256),)
 )
-async def begin_upload(request: Request, service: Service) -> Response:
+
+
+@router.post(
+    "/v1/runs/{run}/uploads",
+    status_code=201,
+    summary="Begin to store an object",
+    description=("Without `sha256` the object goes in parts, or through the service."),
+    response_model=UploadBody,
+    responses={
+        201: answer("How to store it.", UploadBody(kind="put", request=_SIGNED)),
+        400: problem("The key is not valid, or the object is too long."),
+    },
+)
+async def begin_upload(run: PublishRun, wanted: Annotated[UploadRequest, document(_UPLOAD)]) -> Response:
     """Begin to store an object."""
-    run, wanted = RUN(request), await body_of(request, UploadRequest)
-    key, settings = checked_key(wanted.key), service.settings
-    signer = service.store_of(run).presigner()
+    service, key = run.service, checked_key(wanted.key)
+    settings, signer = service.settings, service.store_of(run.name).presigner()
     if signer is None:
-        body = UploadBody(kind="direct", request=SignedRequest(url=own_path(run, key), headers={}))
+        body = UploadBody(kind="direct", request=SignedRequest(url=own_path(run.name, key), headers={}))
     elif wanted.sha256 is not None and wanted.size <= settings.single_put_bytes:
         put = await service.call(signer.presign_put, key, wanted.size, wanted.sha256, settings.url_ttl_s)
         body = UploadBody(kind="put", request=_signed(service, put, wanted.size))
@@ -65,79 +65,72 @@ async def begin_upload(request: Request, service: Service) -> Response:
     return Rendered.of(body, HTTPStatus.CREATED)
 
 
-@OPERATIONS.add(
-    Operation(
-        "POST",
-        "/v1/runs/{run}/uploads/{upload}/parts",
-        "publish",
-        "Get the request that stores one part",
-        {200: Says("The request to send.", _SIGNED)},
-        parameters=(RUN, _UPLOAD),
-        body=PartRequest(key=examples.PATCH, number=1, size=64 * _MIB, sha256=examples.SHA256),
-        refuses={400: "The key or the upload is not valid, or the store signs no requests."},
-    )
+@router.post(
+    "/v1/runs/{run}/uploads/{upload}/parts",
+    summary="Get the request that stores one part",
+    response_model=SignedRequest,
+    responses={
+        200: answer("The request to send.", _SIGNED),
+        400: problem("The key or the upload is not valid, or the store signs no requests."),
+    },
 )
-async def sign_part(request: Request, service: Service) -> Response:
+async def sign_part(run: PublishRun, upload: UploadName, part: Annotated[PartRequest, document(_PART)]) -> Response:
     """Sign the request that stores a part."""
-    run, upload_id = RUN(request), _decoded(_UPLOAD(request))
-    part = await body_of(request, PartRequest)
-    key, signer = checked_key(part.key), _signer(service, run)
+    service, upload_id = run.service, _decoded(upload)
+    key, signer = checked_key(part.key), _signer(run)
     put = await service.call(
         signer.presign_part, key, upload_id, part.number, part.size, part.sha256, service.settings.url_ttl_s
     )
     return Rendered.of(_signed(service, put, part.size))
 
 
-@OPERATIONS.add(
-    Operation(
-        "POST",
-        "/v1/runs/{run}/uploads/{upload}/complete",
-        "publish",
-        "Make an object of its parts",
-        {201: Says("It is stored.")},
-        parameters=(RUN, _UPLOAD),
-        body=CompleteRequest(
-            key=examples.PATCH, parts=(PartDone(number=1, etag='"5d41402a"', sha256=examples.SHA256),)
-        ),
-        max_body=2 << 20,  # of 10,000 parts
-        refuses={400: "A part is missing or differs, or there is no such upload.", 409: "The key is taken."},
-    )
+@router.post(
+    "/v1/runs/{run}/uploads/{upload}/complete",
+    status_code=201,
+    summary="Make an object of its parts",
+    response_class=Response,
+    responses={
+        201: answer("It is stored."),
+        400: problem("A part is missing or differs, or there is no such upload."),
+        409: problem("The key is taken."),
+    },
 )
-async def complete_upload(request: Request, service: Service) -> Response:
+@body_limit(2 << 20, values=3 * MAX_PARTS + 1)  # of 10,000 parts
+async def complete_upload(
+    run: PublishRun, upload: UploadName, wanted: Annotated[CompleteRequest, document(_COMPLETE)]
+) -> Response:
     """Make an object of its parts."""
-    run, upload_id = RUN(request), _decoded(_UPLOAD(request))
-    wanted = await body_of(request, CompleteRequest, max_values=3 * MAX_PARTS + 1)
-    key, signer = checked_key(wanted.key), _signer(service, run)
+    upload_id = _decoded(upload)
+    key, signer = checked_key(wanted.key), _signer(run)
     parts = [UploadedPart(part.number, part.etag, part.sha256) for part in wanted.parts]
     try:
-        await service.call(signer.finish_parts, key, upload_id, parts)
+        await run.service.call(signer.finish_parts, key, upload_id, parts)
     except AlreadyExists as error:
-        raise AlreadyExists(f"run {run!r} has {key} already: keys are fresh for every write") from error
+        raise AlreadyExists(f"run {run.name!r} has {key} already: keys are fresh for every write") from error
     return no_content(HTTPStatus.CREATED)
 
 
-@OPERATIONS.add(
-    Operation(
-        "DELETE",
-        "/v1/runs/{run}/uploads/{upload}",
-        "publish",
-        "Give up an upload",
-        {204: Says("It is gone, also where it was not there.")},
-        parameters=(RUN, _UPLOAD, _KEY),
-        refuses={400: "The key or the upload is not valid, or the store signs no requests."},
-    )
+@router.delete(
+    "/v1/runs/{run}/uploads/{upload}",
+    status_code=204,
+    summary="Give up an upload",
+    response_class=Response,
+    responses={
+        204: answer("It is gone, also where it was not there."),
+        400: problem("The key or the upload is not valid, or the store signs no requests."),
+    },
 )
-async def abort_upload(request: Request, service: Service) -> Response:
+async def abort_upload(run: PublishRun, upload: UploadName, key: ObjectKey) -> Response:
     """Give up an upload."""
-    run, upload_id, key = RUN(request), _decoded(_UPLOAD(request)), checked_key(_KEY(request))
-    await service.call(_signer(service, run).abort_parts, key, upload_id)
+    upload_id, key = _decoded(upload), checked_key(key)
+    await run.service.call(_signer(run).abort_parts, key, upload_id)
     return no_content()
 
 
-def _signer(service: Service, run: str) -> Presigner:
-    signer = service.store_of(run).presigner()
+def _signer(run: RunRequest) -> Presigner:
+    signer = run.service.store_of(run.name).presigner()
     if signer is None:
-        raise InvalidArgument(f"objects of {run!r} go through the service, in one piece: there are no parts")
+        raise InvalidArgument(f"objects of {run.name!r} go through the service, in one piece: there are no parts")
     return signer
 
 

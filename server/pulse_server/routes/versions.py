@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
-from fastapi import Request
+from fastapi import Query
 from fastapi.responses import Response
 
 from pulse_registry.errors import NotFound
@@ -13,107 +13,105 @@ from pulse_registry.log import RunState
 from pulse_schemas import VersionEntry, canonical_json
 from pulse_schemas.api import VersionBody, VersionPage
 from pulse_server.routes import examples
-from pulse_server.routes.common import RUN, feed_of, wait_for, wait_parameter
-from pulse_server.routes.operations import Operation, Operations, Says
-from pulse_server.routes.params import Choice, Parameter, Whole
+from pulse_server.routes.operation import answer, hot, operations, problem
+from pulse_server.routes.params import DECIMAL, Before, Wait, between, segment, waiting, whole
+from pulse_server.routes.token import ReadRun, RunRequest
 from pulse_server.runs.bodies import version_body
 from pulse_server.runs.feed import RunFeed
 from pulse_server.transport.answers import Rendered, no_content
 
-if TYPE_CHECKING:
-    from pulse_server.service import Service
-
-OPERATIONS: Final = Operations("versions")
+router = operations("versions")
 _STEP: Final = 2**63 - 1
 _LOOKED: Final = 10_000
 """Versions that are looked at for one page."""
 _PAGE_BYTES: Final = 8 << 20
 """Of metadata in one page, but for its last version's."""
-_VERSION: Final = Parameter(
-    "version",
-    "`latest`, a number, or `step:` and the trainer's label",
-    re.compile(r"latest|0|[1-9][0-9]{0,11}|step:(0|-?[1-9][0-9]{0,18})", re.ASCII),
-    "latest",
-)
-_NEWER: Final = Whole("after", "answer only with a version over this one; for `latest`", 41, None, -1)
-_WAIT: Final = wait_parameter("a version over `after`")
-_AFTER: Final = Whole("after", "the versions over this one", 41, -1, -1)
-_LIMIT: Final = Whole("limit", "how many at most", 100, 100, 1, 1000)
-_KIND: Final = Choice("kind", "only versions that were committed so", ("keyframe", "patch"))
-_MIN_STEP: Final = Whole("min_step", "only steps from this one on", 400, None, -_STEP - 1, _STEP)
-_MAX_STEP: Final = Whole("max_step", "only steps up to this one", 500, None, -_STEP - 1, _STEP)
+
+VersionName = Annotated[
+    str,
+    segment(
+        "`latest`, a number, or `step:` and the trainer's label",
+        r"latest|0|[1-9][0-9]{0,11}|step:(0|-?[1-9][0-9]{0,18})",
+        "latest",
+    ),
+]
+Newer = Annotated[Before | None, whole("answer only with a version over this one; for `latest`", 41)]
+WaitForNewer = Annotated[Wait | None, waiting("a version over `after`")]
+After = Annotated[Before, whole("the versions over this one", 41)]
+Limit = Annotated[int, between(1, 1000), DECIMAL, whole("how many at most", 100)]
+Step = Annotated[int, between(-_STEP - 1, _STEP), DECIMAL]
+Kind = Annotated[Literal["keyframe", "patch"] | None, Query(description="only versions that were committed so")]
+MinStep = Annotated[Step | None, whole("only steps from this one on", 400)]
+MaxStep = Annotated[Step | None, whole("only steps up to this one", 500)]
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/versions/{version}",
-        "read",
-        "Show one version, or wait for the next",
-        {
-            200: Says("The version.", examples.VERSION, headers={"Age": "seconds since the log was last looked at"}),
-            204: Says("There is no version over `after` yet."),
-        },
-        "`latest?after=N&wait=S` answers as soon as there is a version over N.",
-        (RUN, _VERSION, _NEWER, _WAIT),
-        refuses={404: "There is no such run or version.", 410: "The version was retired and deleted."},
-    )
+@router.get(
+    "/v1/runs/{run}/versions/{version}",
+    summary="Show one version, or wait for the next",
+    description=("`latest?after=N&wait=S` answers as soon as there is a version over N."),
+    response_model=VersionBody,
+    responses={
+        200: answer("The version.", examples.VERSION, headers={"Age": "seconds since the log was last looked at"}),
+        204: answer("There is no version over `after` yet."),
+        404: problem("There is no such run or version."),
+        410: problem("The version was retired and deleted."),
+    },
 )
-async def show_version(request: Request, service: Service) -> Response:
+@hot
+async def show_version(run: ReadRun, version: VersionName, after: Newer = None, wait: WaitForNewer = None) -> Response:
     """Show one version."""
-    name = _VERSION(request)
-    feed = await feed_of(request, service)
-    if name != "latest":
-        return await _show(feed, name)
-    if request.scope["query_string"]:
-        after = _NEWER(request)
-        if after is not None and not await _newer(request, service, feed, after):
-            return no_content()
+    feed = await run.feed()
+    if version != "latest":
+        return await _show(feed, version)
+    if after is not None and not await _newer(run, feed, after, wait):
+        return no_content()
     if feed.latest is None:
         raise NotFound(f"run {feed.run!r} has no versions yet")
     return feed.latest.aged(feed.age_s)
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/versions",
-        "read",
-        "List versions, oldest first",
-        {
-            200: Says(
-                "A page of versions, which may have fewer than `limit`, or none, where others follow. Retired ones are "
-                "left out.",
-                VersionPage(run=examples.RUN, versions=(examples.VERSION,), next=None, age_s=0.1),
-            )
-        },
-        parameters=(RUN, _AFTER, _LIMIT, _KIND, _MIN_STEP, _MAX_STEP),
-        refuses={404: "There is no such run."},
-    )
+@router.get(
+    "/v1/runs/{run}/versions",
+    summary="List versions, oldest first",
+    response_model=VersionPage,
+    responses={
+        200: answer(
+            "A page of versions, which may have fewer than `limit`, or none, where others follow. Retired ones are "
+            "left out.",
+            VersionPage(run=examples.RUN, versions=(examples.VERSION,), next=42, age_s=0.1),
+        ),
+        404: problem("There is no such run."),
+    },
 )
-async def list_versions(request: Request, service: Service) -> Response:
+async def list_versions(
+    run: ReadRun,
+    after: After = -1,
+    limit: Limit = 100,
+    kind: Kind = None,
+    min_step: MinStep = None,
+    max_step: MaxStep = None,
+) -> Response:
     """List versions."""
-    limit = _LIMIT(request) or 1
-    wanted = _Filter(request)
-    feed = await feed_of(request, service)
-    return await service.call(wanted.page, feed.state, limit, feed.age_s)
+    wanted = _Filter(after + 1, kind, min_step, max_step)
+    feed = await run.feed()
+    return await run.service.call(wanted.page, feed.state, limit, feed.age_s)
 
 
+@dataclass(frozen=True, slots=True)
 class _Filter:
     """Which versions a request asks for."""
 
-    def __init__(self, request: Request) -> None:
-        after = _AFTER(request)
-        self._first = 0 if after is None else after + 1
-        self._kind = _KIND(request)
-        self._low, self._high = _MIN_STEP(request), _MAX_STEP(request)
+    first: int
+    kind: Literal["keyframe", "patch"] | None
+    low: int | None
+    high: int | None
 
     def page(self, state: RunState, limit: int, age_s: float) -> Rendered:
         """Return a page of them, oldest first: it ends early where many were looked at, or they say a lot."""
         page: list[VersionBody] = []
-        last, nbytes = self._first - 1, 0
+        last, nbytes = self.first - 1, 0
         following: int | None = None
-        for looked, entry in enumerate(state.versions_since(self._first)):
+        for looked, entry in enumerate(state.versions_since(self.first)):
             if looked == _LOOKED or nbytes > _PAGE_BYTES:
                 following = last
                 break
@@ -121,7 +119,7 @@ class _Filter:
             if not self._fits(entry) or state.is_retired(entry.version):
                 continue
             body = version_body(state, entry)
-            if self._kind is not None and body.kind != self._kind:
+            if self.kind is not None and body.kind != self.kind:
                 continue
             if len(page) == limit:
                 following = page[-1].version
@@ -133,7 +131,7 @@ class _Filter:
         )
 
     def _fits(self, entry: VersionEntry) -> bool:
-        return (self._low is None or self._low <= entry.step) and (self._high is None or entry.step <= self._high)
+        return (self.low is None or self.low <= entry.step) and (self.high is None or entry.step <= self.high)
 
 
 async def _show(feed: RunFeed, name: str) -> Response:
@@ -153,11 +151,10 @@ def _entry(state: RunState, name: str) -> VersionEntry | None:
     return state.versions[int(kind)] if int(kind) < len(state.versions) else None
 
 
-async def _newer(request: Request, service: Service, feed: RunFeed, after: int) -> bool:
+async def _newer(run: RunRequest, feed: RunFeed, after: int, wait: int | None) -> bool:
     """Tell whether there is a version over ``after``, within the time that the request gives."""
-    wait = _WAIT(request)
     if len(feed.state.versions) - 1 > after:
         return True
-    if not wait or service.stopping:
+    if not wait or run.service.stopping:
         return False
-    return await wait_for(request, service, feed, lambda state: len(state.versions) - 1 > after, wait)
+    return await run.wait_for(feed, lambda state: len(state.versions) - 1 > after, wait)

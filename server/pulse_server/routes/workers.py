@@ -2,94 +2,76 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Final
 
-from fastapi import Request
 from fastapi.responses import Response
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_schemas.api import WorkerList, WorkerReport
-from pulse_server.auth.access import requires
 from pulse_server.routes import examples
-from pulse_server.routes.common import RUN, feed_of
-from pulse_server.routes.operations import Operation, Operations, Says
-from pulse_server.routes.params import Parameter, body_of
+from pulse_server.routes.operation import answer, body_limit, operations, problem
+from pulse_server.routes.params import document, segment
+from pulse_server.routes.token import ReadRun
 from pulse_server.transport.answers import Rendered, no_content
 
-if TYPE_CHECKING:
-    from pulse_server.service import Service
-
-OPERATIONS: Final = Operations("workers")
-_WORKER: Final = Parameter(
-    "worker", "a worker's own name", re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", re.ASCII), examples.WORKER
+router = operations("workers")
+Worker = Annotated[str, segment("a worker's own name", "[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", examples.WORKER)]
+_REPORT: Final = WorkerReport(
+    version=41,
+    digest=examples.DIGEST,
+    phases=examples.REPORTED.phases,
+    timeline=examples.TIMELINE,
+    nbytes=examples.REPORTED.nbytes,
 )
 
 
-@OPERATIONS.add(
-    Operation(
-        "PUT",
-        "/v1/runs/{run}/workers/{worker}",
-        "read",
-        "Report which version a worker serves",
-        {204: Says("Taken.")},
+@router.put(
+    "/v1/runs/{run}/workers/{worker}",
+    status_code=204,
+    summary="Report which version a worker serves",
+    description=(
         "The worker is the token's: another token's worker of the same name is another worker. Of more workers than a "
-        "token may have, those that reported last count.",
-        parameters=(RUN, _WORKER),
-        body=WorkerReport(
-            version=41,
-            digest=examples.DIGEST,
-            phases=examples.REPORTED.phases,
-            timeline=examples.TIMELINE,
-            nbytes=examples.REPORTED.nbytes,
-        ),
-        max_body=32 << 10,  # of 16 phases, twice, and 64 keys
-        refuses={404: "There is no such run."},
-    )
+        "token may have, those that reported last count."
+    ),
+    response_class=Response,
+    responses={204: answer("Taken."), 404: problem("There is no such run.")},
 )
-async def report(request: Request, service: Service) -> Response:
+@body_limit(32 << 10)  # of 16 phases, twice, and 64 keys
+async def report(run: ReadRun, worker: Worker, told: Annotated[WorkerReport, document(_REPORT)]) -> Response:
     """Take a worker's report."""
-    worker, told = _WORKER(request), await body_of(request, WorkerReport)
-    feed = await feed_of(request, service)
-    service.take_report(feed, requires("read").check(request), worker, told)
+    feed = await run.feed()
+    run.service.take_report(feed, run.who, worker, told)
     return no_content()
 
 
-@OPERATIONS.add(
-    Operation(
-        "DELETE",
-        "/v1/runs/{run}/workers/{worker}",
-        "read",
-        "Say that a worker is none any more",
-        {204: Says("It is not listed, or not any more.")},
-        "A worker of this token; it is listed again once it reports again.",
-        (RUN, _WORKER),
-        refuses={404: "There is no such run."},
-    )
+@router.delete(
+    "/v1/runs/{run}/workers/{worker}",
+    status_code=204,
+    summary="Say that a worker is none any more",
+    description=("A worker of this token; it is listed again once it reports again."),
+    response_class=Response,
+    responses={204: answer("It is not listed, or not any more."), 404: problem("There is no such run.")},
 )
-async def forget(request: Request, service: Service) -> Response:
+async def forget(run: ReadRun, worker: Worker) -> Response:
     """Forget a worker."""
-    worker = _WORKER(request)
-    service.forget_worker(await feed_of(request, service), requires("read").check(request), worker)
+    run.service.forget_worker(await run.feed(), run.who, worker)
     return no_content()
 
 
-@OPERATIONS.add(
-    Operation(
-        "GET",
-        "/v1/runs/{run}/workers",
-        "read",
-        "List workers that reported of late",
-        {200: Says("The workers, by name.", WorkerList(run=examples.RUN, workers=(examples.REPORTED,)))},
-        "A report to another replica shows within seconds.",
-        (RUN,),
-        refuses={404: "There is no such run."},
-    )
+@router.get(
+    "/v1/runs/{run}/workers",
+    summary="List workers that reported of late",
+    description=("A report to another replica shows within seconds."),
+    response_model=WorkerList,
+    responses={
+        200: answer("The workers, by name.", WorkerList(run=examples.RUN, workers=(examples.REPORTED,))),
+        404: problem("There is no such run."),
+    },
 )
-async def list_workers(request: Request, service: Service) -> Response:
+async def list_workers(run: ReadRun) -> Response:
     """List workers."""
-    feed = await feed_of(request, service)
+    feed = await run.feed()
     with suppress(StoreUnavailable):  # then it is what this replica knows
-        await service.gather_reports(feed)
-    return Rendered(await service.workers_of(feed)).aged(feed.age_s)
+        await run.service.gather_reports(feed)
+    return Rendered(await run.service.workers_of(feed)).aged(feed.age_s)

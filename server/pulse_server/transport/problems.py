@@ -10,22 +10,36 @@ from http import HTTPStatus
 from typing import Final
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from pulse_registry.client.problems import TYPE_PREFIX, problem_of
 from pulse_registry.errors import PulseError, StoreUnavailable
-from pulse_server.errors import Refused, document
+from pulse_schemas.api import Problem
+from pulse_server.errors import Refused, document, shown
 from pulse_server.telemetry.crowds import Crowds
 from pulse_server.transport.answers import content_digest
 
 MEDIA_TYPE: Final = "application/problem+json"
+PROBLEM_SCHEMA: Final = {
+    **Problem.model_json_schema(mode="serialization"),
+    "example": Problem(
+        type=f"{TYPE_PREFIX}NotFound",
+        title="Not Found",
+        status=404,
+        detail="run 'math-7b' has no version 43; the newest is 42",
+        instance="/v1/runs/math-7b/versions/43",
+    ).model_dump(mode="json"),
+}
+"""The schema of every problem document, for OpenAPI."""
 _GENERAL: Final = {
     HTTPStatus.SERVICE_UNAVAILABLE: "the service's store can't be reached, or did not do it: try again",
     HTTPStatus.BAD_GATEWAY: "what the service's store holds is damaged, or not to be believed",
     HTTPStatus.NOT_IMPLEMENTED: "what the service's store holds was written by another release",
 }
 """What a caller is told in place of an error's own words: what is wrong, and where."""
+_MOST_FAULTS: Final = 4
 _NOWHERE: Final = "there is nothing at this path: the API is below /v1/, and a client's URL ends before that"
 logger = logging.getLogger(__name__)
 
@@ -38,6 +52,11 @@ def install_problems(app: FastAPI) -> None:
     @app.exception_handler(PulseError)
     async def on_pulse_error(request: Request, error: PulseError) -> Response:
         return _problem_for(request, error, crowds)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(request: Request, error: RequestValidationError) -> Response:
+        status = HTTPStatus.UNPROCESSABLE_ENTITY
+        return _problem(request, TYPE_PREFIX + "InvalidRequest", status, _faults(error))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
@@ -61,6 +80,15 @@ def install_problems(app: FastAPI) -> None:
         # The server logs the traceback itself: this handler is the outermost edge.
         status = HTTPStatus.INTERNAL_SERVER_ERROR
         return _problem(request, TYPE_PREFIX + "PulseError", status, _general(status))
+
+
+def _faults(error: RequestValidationError) -> str:
+    """Return in a few words which parameters are not as they must be."""
+    told = []
+    for fault in error.errors()[:_MOST_FAULTS]:
+        given = f"{shown(fault['input'])}: " if isinstance(fault["input"], str) else ""
+        told.append(f"{fault['loc'][-1]}: {given}{fault['msg']}")
+    return "; ".join(told)
 
 
 def _problem_for(request: Request, error: PulseError, crowds: Crowds) -> Response:

@@ -14,13 +14,11 @@ from blake3 import blake3
 from pulse_registry.store import open_store
 from pulse_schemas import Layout, Tensor
 from pulse_server.errors import MOST_SHOWN
-from pulse_server.routes import MODULES
-from pulse_server.routes.log import OPERATIONS as LOG
-from pulse_server.routes.operations import Operation
 from pulse_server.runs.layouts import SHORT
 from tests.security.attacks.edits import sealed_bytes
 from tests.security.attacks.test_hostile_connections import peak_of
 from tests.support.apps import fill, run_of
+from tests.support.operations import Described, described
 from tests.support.pulse_serve import Served, serving
 from tests.support.records import RUN
 from tests.support.waiting import HANG_S
@@ -87,32 +85,19 @@ def connection(served: Served) -> Iterator[HTTPConnection]:
         yield connection
 
 
-def path_of(operation: Operation) -> str:
-    path = operation.path
-    for parameter in operation.parameters:
-        path = path.replace(f"{{{parameter.name}}}", str(parameter.example))
-    return path.replace("math-7b", RUN)
-
-
-TAKE_JSON = [
-    operation
-    for module in MODULES
-    for operation, _ in module.all
-    if operation.body is not None and operation.max_body is not None
-]
+TAKE_JSON = [one for one in described() if one.takes_body and one.max_body is not None]
 
 
 @pytest.mark.parametrize("operation", TAKE_JSON, ids=lambda one: f"{one.method} {one.path.rpartition('}/')[2]}")
 def test_no_answer_and_no_memory_grows_with_the_faults_of_a_body(
-    served: Served, connection: HTTPConnection, operation: Operation
+    served: Served, connection: HTTPConnection, operation: Described
 ) -> None:
     assert operation.max_body is not None
     most = min(operation.max_body, 2 * MIB)
-    log = operation in [one for one, _ in LOG.all]
     before = peak_of(served)
-    for name, body in (records if log else shapes)(most).items():
+    for name, body in (records if operation.tag == "log" else shapes)(most).items():
         assert len(body) <= most, name
-        answer, told = send(connection, operation.method, path_of(operation), body)
+        answer, told = send(connection, operation.method, operation.example.replace("math-7b", RUN), body)
         assert 400 <= answer.status < 500, name
         assert len(told) < LONGEST_ANSWER, name
         assert json.loads(told)["status"] == answer.status
@@ -200,4 +185,4 @@ def test_long_headers_are_answered_in_short(connection: HTTPConnection, what: st
 
 def test_the_bodies_are_as_long_as_they_say_and_for_each_request() -> None:
     assert all(6_000 < len(body) <= 10_000 for body in shapes(10_000).values())
-    assert len(TAKE_JSON) == 8
+    assert len(TAKE_JSON) == 7

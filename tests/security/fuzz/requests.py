@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, UploadRequest, UrlRequest, WorkerReport
 from pulse_server.errors import InvalidRequest
-from pulse_server.routes.params import body_of
+from pulse_server.routes.json_body import body_of
 from pulse_server.transport.connection import MAX_WAITING
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.target import Target, expect

@@ -14,14 +14,13 @@ from pydantic import BaseModel, field_validator
 from pulse_registry.format import keys
 from pulse_schemas import Lease
 from pulse_schemas.api import CompleteRequest, PartDone, PhaseBody, UrlRequest, WorkerReport
-from pulse_server.routes import MODULES
-from pulse_server.routes.operations import Operation
-from pulse_server.routes.params import SHORT_BODY, body_of
+from pulse_server.routes.json_body import SHORT_BODY, body_of
 from tests.support.apps import app_over, fill, run_of
+from tests.support.operations import Described, described
 from tests.support.records import RUN, DictStore, write_id
 from tests.unit.server.calling import calling
 
-OPERATIONS = {(operation.method, operation.path): operation for module in MODULES for operation, _ in module.all}
+OPERATIONS = {(operation.method, operation.path): operation for operation in described()}
 LONGEST_KEY = keys.keyframe_key(10**12 - 1, write_id(1), "x" * 128)
 PHASES = {f"{number:_<64}": 123456.123456789 for number in range(16)}
 LONGEST = {
@@ -63,14 +62,11 @@ def client() -> Iterator[TestClient]:
     [one for one in OPERATIONS.values() if one.method in ("POST", "PUT") and one.max_body is not None],
     ids=lambda one: f"{one.method} {one.path}",
 )
-def test_a_body_is_as_long_as_its_request_may_be_and_no_longer(client: TestClient, operation: Operation) -> None:
+def test_a_body_is_as_long_as_its_request_may_be_and_no_longer(client: TestClient, operation: Described) -> None:
     assert operation.max_body is not None
     assert operation.max_body <= 8 << 20
-    path = operation.path
-    for parameter in operation.parameters:
-        path = path.replace(f"{{{parameter.name}}}", str(parameter.example))
     for size, statuses in ((operation.max_body, {400, 404, 422}), (operation.max_body + 1, {413})):
-        answer = client.request(operation.method, path, content=b" " * size)
+        answer = client.request(operation.method, operation.example, content=b" " * size)
         assert answer.status_code in statuses
 
 
