@@ -11,12 +11,13 @@ Examples:
 """
 
 from pulse_kernels.cells import CELL_TYPES, Cells, CellType, Index
-from pulse_kernels.cpu.ahead import warm_up_ahead
 from pulse_kernels.cpu.cached_loops import loops_cached, loops_exposed, loops_folder
 from pulse_kernels.errors import BackendUnavailable, CodecError, RankError
 from pulse_kernels.format.group import GROUP_BYTES, CoderName, decode_group, encode_group
-from pulse_kernels.select import Backend, BackendName, get_backend
-from pulse_kernels.writers import other_writers
+from pulse_kernels.permissions import other_writers
+from pulse_kernels.protocol import Backend, BackendName
+from pulse_kernels.select import get_backend
+from pulse_kernels.warm_up import warm_up_ahead
 
 __all__ = [
     "CELL_TYPES",

@@ -1,4 +1,4 @@
-"""The seam between what is computed and how: a protocol of array functions, and the registry of its implementations.
+"""The choice of an implementation: the one module that imports them.
 
 ``get_backend()`` takes the fastest one that runs here; ``get_backend("numba")`` takes that one or raises.
 """
@@ -6,174 +6,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import get_args
 
-import numpy as np
-import numpy.typing as npt
-
-from pulse_kernels.cells import Cells, CellType, Index
-from pulse_kernels.cpu.ahead import COMPILING
+from pulse_kernels.cpu.compile_lock import COMPILING
 from pulse_kernels.errors import BackendUnavailable
-from pulse_kernels.format.group_bytes import Coded
-
-BackendName = Literal["auto", "reference", "numba"]
-Kinds: TypeAlias = npt.NDArray[np.uint8]
-"""A small number for each of some cells or classes."""
-Lanes: TypeAlias = tuple[int, int]
-"""Two digest lanes, each an integer mod 2**64."""
-Advanced: TypeAlias = tuple[Index, Cells, Cells, Lanes, Lanes]
-"""Index, old and new cells; the sums of h over the old and over the new ones."""
-Stepped: TypeAlias = tuple[Cells, Cells, Lanes, Lanes]
-"""Old and new cells; the sums of h over the old and over the new ones."""
-
-
-class Backend(Protocol):
-    """Array functions on cells. All arrays are 1-D and C-contiguous; none is kept; inputs are not changed unless said.
-
-    Implementations release the GIL while they work, so that threads over groups scale.
-    """
-
-    name: str
-
-    def warm_up(self, width: int, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Do now what the first calls on cells of ``width`` bytes would otherwise wait for. Idempotent.
-
-        It is done step by step; ``stopped`` is asked before each, and ends it early.
-        """
-
-    def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
-        """Return (index, old, new): where ``live`` differs from ``base`` as bits, and both values there."""
-
-    def diff_f32(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
-        """``diff`` of float32 patterns (uint32), rounded to BF16 as ``cast_f32`` does, against BF16 cells (uint16)."""
-
-    def advance(self, live: Cells, base: Cells, start: int) -> Advanced:
-        """``diff`` that also makes ``base`` equal to ``live``: return (index, old, new, lanes_old, lanes_new).
-
-        The lanes are the sums of h over the old and over the new changed cells; ``start`` is the flat index of cell 0.
-        """
-
-    def advance_f32(self, live: Cells, base: Cells, start: int) -> Advanced:
-        """``advance`` of float32 patterns (uint32), rounded to BF16 as ``cast_f32`` does, on BF16 cells (uint16)."""
-
-    def step(self, cells: Cells, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
-        """Return (old, new, lanes_old, lanes_new): ``cells[index]``, the same moved by ``distance``, both sums of h.
-
-        The cells are only read; raises IndexError when an index is out of range.
-        """
-
-    def advance_spans(self, live: Sequence[Cells], base: Sequence[Cells], start: int) -> Advanced:
-        """``advance`` of spans, at least one, as if they lay end to end: a group of many tensors in one call.
-
-        The index counts from the first span's start on. Live spans of uint32 over a base of uint16 are float32 patterns
-        to be rounded, as in ``advance_f32``. Raises ValueError where the sizes of live and base spans differ.
-        """
-
-    def step_spans(
-        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
-    ) -> Stepped:
-        """``step`` of spans, at least one, as if they lay end to end."""
-
-    def gather_spans(self, spans: Sequence[Cells], index: Index) -> Cells:
-        """``gather`` from spans, at least one, as if they lay end to end."""
-
-    def scatter_spans(self, spans: Sequence[Cells], index: Index, values: Cells) -> None:
-        """``scatter`` into spans, at least one, as if they lay end to end."""
-
-    def digest_spans(self, spans: Sequence[Cells], start: int) -> Lanes:
-        """``digest`` of spans, at least one, as if they lay end to end."""
-
-    def cast_f32(self, live: Cells, out: Cells) -> None:
-        """Round float32 patterns (uint32) to BF16 cells into ``out``: to nearest, ties to even; NaN stays NaN.
-
-        A NaN keeps its sign and its payload's top 6 bits and becomes quiet.
-        """
-
-    def gather(self, cells: Cells, index: Index) -> Cells:
-        """Return ``cells[index]``; raises IndexError when an index is out of range."""
-
-    def scatter(self, cells: Cells, index: Index, values: Cells) -> None:
-        """Store ``cells[index] = values``; raises IndexError, with nothing written, when an index is out of range."""
-
-    def distance(self, old: Cells, new: Cells, cell_type: CellType) -> Cells:
-        """Return order(new) - order(old) mod 2**bits."""
-
-    def move(self, old: Cells, distance: Cells, cell_type: CellType) -> Cells:
-        """Return the patterns that lie ``distance`` after ``old`` in the order: the inverse of ``distance``."""
-
-    def merge(self, first: tuple[Index, Cells], second: tuple[Index, Cells]) -> tuple[Index, Cells]:
-        """Join two (index, distance) lists: distances at the same index add mod 2**bits, zeros drop out."""
-
-    def union(self, first: Index, second: Index) -> Index:
-        """Return the indices that are in either list, strictly increasing as both are."""
-
-    def locate(self, among: Index, index: Index) -> Index:
-        """Return the places of ``index`` in ``among``, which contains it; both strictly increase."""
-
-    def digest(self, cells: Cells, start: int) -> Lanes:
-        """Return the sum of h(start + k, cells[k]) over all cells, mod 2**64 a lane."""
-
-    def digest_sparse(self, index: Index, values: Cells, start: int) -> Lanes:
-        """Return the sum of h(start + index[k], values[k]), mod 2**64 a lane."""
-
-    def count_classes(self, cells: Cells, cell_type: CellType) -> Index:
-        """Return how many of the cells have each of the 256 class values."""
-
-    def class_ranks(
-        self, spans: Sequence[Cells], index: Index, cell_type: CellType, first: int, classes: int
-    ) -> tuple[Index, Kinds, Index]:
-        """Return (rank, kind, population): each indexed cell's rank among the cells of its class, in index order.
-
-        ``spans`` are laid end to end. Class values are cut to ``first`` to ``first + classes - 1``; a kind is what is
-        above ``first``. ``population`` counts the cells of each kind.
-        """
-
-    def class_select(
-        self, spans: Sequence[Cells], counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
-    ) -> tuple[Index, Index, Cells]:
-        """Invert ``class_ranks``: from kind-major ``ranks`` (``counts[k]`` of kind k) return (index, source, old).
-
-        ``index`` is strictly increasing; ``source[k]`` is the position in ``ranks`` that gave ``index[k]``;
-        ``old[k]`` is the cell there.
-
-        Raises:
-            RankError: a rank is not below its class's population.
-        """
-
-    def encode_changes(
-        self,
-        cell_type: CellType,
-        places: Index,
-        kinds: Kinds | None,
-        counts: Index,
-        parameters: Kinds | None,
-        old: Cells,
-        new: Cells,
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
-        """Code the changes of a group: return (stored tables, words of each chunk, words).
-
-        Args:
-            cell_type: of the cells.
-            places: indices, or with ``kinds`` ranks.
-            kinds: ``class``: the kind of each change; None for ``gap``.
-            counts: changes of each kind; for ``gap`` of all.
-            parameters: ``class``: the gap parameter of each kind; None for ``gap``.
-            old: changed cells as they were.
-            new: as they are now.
-        """
-
-    def decode_changes(self, coded: Coded, cell_type: CellType, limit: int) -> tuple[Index, Cells]:
-        """Invert ``encode_changes``: return (places, steps) in coding order.
-
-        Steps are distances for ``gap``; for ``class``, outward ones, kind after kind.
-
-        Raises:
-            CodecError: a table or a chunk breaks a rule, or a place reaches ``limit``.
-        """
-
-    def inward(self, old: Cells, source: Index, steps: Cells, cell_type: CellType) -> Cells:
-        """Return the distance of each old cell: ``steps[source]``, negated where the old cell of a float dtype is."""
+from pulse_kernels.protocol import Backend, BackendName, ExponentLoops
+from pulse_kernels.reference.backend import ReferenceBackend
+from pulse_kernels.reference.exponents import ReferenceLoops
 
 
 @functools.cache
@@ -186,18 +25,24 @@ def get_backend(name: BackendName = "auto") -> Backend:
     if name not in get_args(BackendName):
         raise BackendUnavailable(f"no backend is called {name!r}; there are {', '.join(get_args(BackendName))}")
     if name == "reference":
-        return _reference()
+        return ReferenceBackend()
     try:
         with COMPILING:
             from pulse_kernels.cpu.backend import NumbaBackend
     except ImportError as error:
         if name == "numba":
             raise BackendUnavailable(f"the numba backend can't be imported: {error}") from error
-        return _reference()
+        return ReferenceBackend()
     return NumbaBackend()
 
 
-def _reference() -> Backend:
-    from pulse_kernels.reference.backend import ReferenceBackend
-
-    return ReferenceBackend()
+@functools.cache
+def exponent_loops(backend: str = "auto") -> ExponentLoops:
+    """Return the loops of a backend that code exponents: NumPy's for ``reference`` or without numba, else compiled."""
+    if backend == "reference":
+        return ReferenceLoops()
+    try:
+        from pulse_kernels.cpu.exponents import CompiledLoops
+    except ImportError:
+        return ReferenceLoops()
+    return CompiledLoops()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from blake3 import blake3
 
 from pulse_kernels import CodecError
-from pulse_kernels.format.exponents import ExponentLoops
+from pulse_kernels.protocol import ExponentLoops
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.exponent_coding import Part, coded_header, parts_of
 from pulse_registry.format.keyframe import shard_of

@@ -15,13 +15,12 @@ import numpy as np
 from blake3 import blake3
 
 from pulse_kernels.format.exponents import (
-    ExponentLoops,
-    Heads,
     coded_size,
     decode_cells,
     encode_cells,
     max_coded_size,
 )
+from pulse_kernels.protocol import ExponentLoops, Heads
 from pulse_registry.errors import Conflict
 from pulse_registry.format.pieces import CODING_FORMAT
 from pulse_registry.format.safetensors import header_bytes, tensor_entry

@@ -17,7 +17,7 @@ import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import Cells
-from pulse_kernels.format.exponents import exponent_loops
+from pulse_kernels.select import exponent_loops
 from pulse_registry.errors import CorruptObject, InvalidModel
 from pulse_registry.format.exponent_coding import CodedStream, KeyframeCoding, parts_of
 from pulse_registry.format.keys import keyframe_key

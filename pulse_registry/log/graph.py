@@ -97,13 +97,13 @@ class Edges:
         return ~dead
 
     def graph(self) -> Any:
-        """Return them as a ``pulse_kernels.paths.Graph``; made once for a state.
+        """Return them as a ``pulse_kernels.cpu.graph.Graph``; made once for a state.
 
         Raises:
             BackendUnavailable: numba can't be imported here.
         """
         if self._graph is None:
-            from pulse_kernels.paths import Graph
+            from pulse_kernels.cpu.graph import Graph
 
             start, end, nbytes, objects = self._columns.numbers[:, : self._count]
             self._graph = Graph.of(start, end, nbytes, objects, self.alive)

@@ -12,7 +12,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from pulse_kernels.format.exponents import exponent_loops
+from pulse_kernels.select import exponent_loops
 from pulse_registry.cache import expect
 from pulse_registry.errors import CorruptObject, about
 from pulse_registry.format.coded_shard import CodedShard, coded_shards

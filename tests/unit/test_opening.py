@@ -106,7 +106,7 @@ def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host whose package folder and home can't be written: a file is in the way, since root may write all."""
     package = Path(pulse_kernels.__file__).parent
     shutil.copytree(package, tmp_path / "site/pulse_kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    for blocked in (tmp_path / "site/pulse_kernels/cpu/__pycache__", tmp_path / "home"):
+    for blocked in (tmp_path / "site/pulse_kernels/cpu/loops/__pycache__", tmp_path / "home"):
         blocked.write_text("in the way")
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))

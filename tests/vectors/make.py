@@ -16,9 +16,10 @@ from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pulse_kernels import CELL_TYPES, Cells, CoderName, Index, encode_group, get_backend
-from pulse_kernels.format.exponents import encode_cells, exponent_loops
+from pulse_kernels.format.exponents import encode_cells
 from pulse_kernels.format.frequencies import frequencies, levels_of, store_table
 from pulse_kernels.format.gap_tables import geometric_table, geometric_tables
+from pulse_kernels.select import exponent_loops
 from pulse_registry.format.keyframe import index_document, pulse_metadata, shards_of
 from pulse_registry.format.patch import encode_patch
 from pulse_registry.format.pieces import Pieces

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pulse_kernels.format.exponents import decode_cells, encode_cells, exponent_loops
+from pulse_kernels.format.exponents import decode_cells, encode_cells
+from pulse_kernels.select import exponent_loops
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "exponents.json").read_bytes())["cases"]
 by_case = pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])

@@ -12,12 +12,11 @@ import numpy.typing as npt
 from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.cpu.coding import NumbaCoding
 from pulse_kernels.cpu.compile import compiled, loops_of
-from pulse_kernels.cpu.simd import LANES
-from pulse_kernels.cpu.spans import Table, table
+from pulse_kernels.cpu.loops.simd import LANES
+from pulse_kernels.cpu.loops.spans import Table, table
 from pulse_kernels.errors import RankError
 from pulse_kernels.format.digest import LANE_SEEDS, coefficients
-from pulse_kernels.format.group_bytes import Coded
-from pulse_kernels.select import Advanced, Kinds, Lanes, Stepped
+from pulse_kernels.protocol import Advanced, Coded, Kinds, Lanes, Stepped
 
 _SCRATCH = 1 << 16
 _NONE = {width: np.empty(0, f"<u{width}") for width in (1, 2, 4, 8)}

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pulse_kernels.writers import other_writers
+from pulse_kernels.permissions import other_writers
 
-_PACKAGE: Final = Path(__file__).absolute().parent
+_PACKAGE: Final = Path(__file__).absolute().parent / "loops"
+"""Whose loops they are: numba names its folders after this one."""
 
 
 def loops_folder() -> Path | None:

@@ -11,18 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels.cells import Cells, CellType, Index
-from pulse_kernels.cpu import rans
-from pulse_kernels.cpu import tables as numba_tables
 from pulse_kernels.cpu.compile import compiled
-from pulse_kernels.cpu.rans import CHANGE_WORDS, LANE_WORDS
-from pulse_kernels.cpu.tables import IMPOSSIBLE, SLOTS, SYMBOLS, TABLE_BYTES
+from pulse_kernels.cpu.loops import frequencies, rans
+from pulse_kernels.cpu.loops.frequencies import IMPOSSIBLE, SLOTS, SYMBOLS, TABLE_BYTES
+from pulse_kernels.cpu.loops.rans import CHANGE_WORDS, LANE_WORDS
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.frequencies import BOUNDS, WEIGHTS
 from pulse_kernels.format.gap_tables import PARAMETERS, geometric_tables
-from pulse_kernels.format.group_bytes import CONTEXTS, MOST_CLASSES, Coded
+from pulse_kernels.format.group_bytes import CONTEXTS, MOST_CLASSES
 from pulse_kernels.format.rans import CHUNK
 from pulse_kernels.format.symbols import GAP_TOKENS, most_value_symbols
-from pulse_kernels.select import Kinds
+from pulse_kernels.protocol import Coded, Kinds
 
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
@@ -37,11 +36,11 @@ _NO_KINDS = np.empty(0, np.uint8)
 _MORE_WORDS = np.zeros(CHANGE_WORDS, np.uint16)
 _NO_ENDS = np.empty(0, np.int64)
 _TABLE_FAULTS = {
-    numba_tables.TOO_SHORT: "the tables end too early",
-    numba_tables.BAD_SYMBOLS: "a table has symbols that are not possible",
-    numba_tables.BAD_PADDING: "a table's padding is not zero",
-    numba_tables.BAD_EDGES: "a table's first or last level is zero",
-    numba_tables.TOO_LONG: "bytes follow the tables",
+    frequencies.TOO_SHORT: "the tables end too early",
+    frequencies.BAD_SYMBOLS: "a table has symbols that are not possible",
+    frequencies.BAD_PADDING: "a table's padding is not zero",
+    frequencies.BAD_EDGES: "a table's first or last level is zero",
+    frequencies.TOO_LONG: "bytes follow the tables",
 }
 _FAULTS = {
     rans.TOO_FAR: "a position is past the end of the group",
@@ -147,7 +146,7 @@ class NumbaCoding:
         empty = np.zeros(len(wanted), np.uint8)
         tables = scratch.places, scratch.slots
         fault = compiled("read_tables", 4)(coded.tables, wanted, symbols, _WEIGHTS, scratch.frequency, *tables, empty)
-        if fault != numba_tables.OK:
+        if fault != frequencies.OK:
             raise CodecError(_TABLE_FAULTS[fault])
         if coded.parameters is None:
             rows, gap_tables, value_tables = _CONTEXT_ROWS, tables, tuple(table[CONTEXTS:] for table in tables)

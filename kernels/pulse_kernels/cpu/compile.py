@@ -14,11 +14,9 @@ from typing import Any
 import numba
 from numba import types
 
-from pulse_kernels.cpu import classes, digest, exponents, loops, paths, rans, simd
-from pulse_kernels.cpu import spans as numba_spans
-from pulse_kernels.cpu import tables as numba_tables
-from pulse_kernels.cpu.ahead import COMPILING
 from pulse_kernels.cpu.cached_loops import loops_exposed, loops_folder
+from pulse_kernels.cpu.compile_lock import COMPILING
+from pulse_kernels.cpu.loops import cells, classes, digest, exponents, frequencies, graph, rans, simd, spans
 
 _U8, _U16, _U32, _U64 = types.uint8, types.uint16, types.uint32, types.uint64
 _I32, _INT = types.int32, types.int64
@@ -33,10 +31,7 @@ def _write(cell: Any, dimensions: int = 1) -> Any:
     return types.Array(cell, dimensions, "C", aligned=False)
 
 
-_LOOPS = (
-    *(loops, digest, classes, exponents, rans, numba_tables, numba_spans),
-    paths,
-)
+_LOOPS = (cells, classes, digest, exponents, frequencies, graph, rans, spans)
 """The modules that hold them, one loop of a name in all."""
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}
 """Of every loop. What none of them needs is left out: it would cost a good part of the time to compile."""
@@ -125,7 +120,7 @@ def _loop(name: str) -> Callable[..., Any]:
     Numba's cache looks at the file of the loop alone, and would go on using what it inlined from other ones.
     """
     loop: Callable[..., Any] = next(getattr(module, name) for module in _LOOPS if hasattr(module, name))
-    inlined = "".join(inspect.getsource(module) for module in (simd, numba_spans))
+    inlined = "".join(inspect.getsource(module) for module in (simd, spans))
     loop.__qualname__ = f"{name}-{zlib.crc32(inlined.encode()):08x}"
     return loop
 
@@ -134,33 +129,33 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
     """Compile one loop, or load it from numba's cache on disk."""
     cell = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}[width]
     tables = (_read(_U64), _read(_U32), _read(_U32), _write(_U64))
-    spans = (_read(_U64), _read(_U64))
+    places = (_read(_U64), _read(_U64))
     signatures: dict[str, tuple[Any, ...]] = {
         "diff": (
-            *(_read(_U64), _read(types.boolean), *spans, _read(_U32 if width == 2 else cell), _write(cell)),
+            *(_read(_U64), _read(types.boolean), *places, _read(_U32 if width == 2 else cell), _write(cell)),
             *(_INT, _INT, types.boolean, _write(_U32), _write(cell), _write(cell)),
         ),
         "address": (_read(cell),),
         "address_to_write": (_write(cell),),
         "cast_f32": (_read(_U32), _write(cell)),
-        "gather": (*spans, _read(cell), _read(_U32), _write(cell)),
-        "scatter": (*spans, _write(cell), _read(_U32), _read(cell)),
+        "gather": (*places, _read(cell), _read(_U32), _write(cell)),
+        "scatter": (*places, _write(cell), _read(_U32), _read(cell)),
         "distance": (_read(cell), _read(cell), cell, cell, _write(cell)),
         "move": (_read(cell), _read(cell), cell, cell, _write(cell)),
         "merge": (_read(_U32), _read(cell), _read(_U32), _read(cell), _write(_U32), _write(cell)),
         "union": (_read(_U32), _read(_U32), _write(_U32)),
         "locate": (_read(_U32), _read(_U32), _write(_U32)),
-        "digest": (*spans, _read(cell), _INT, _INT, *tables),
+        "digest": (*places, _read(cell), _INT, _INT, *tables),
         "digest_sparse": (_read(_U32), _read(cell), _read(cell), _INT, _INT, *tables),
         "exponents_fit": (_read(cell), _write(_U8), _write(_U8), _write(_U32)),
         "exponents_split": (_read(cell), _read(_U8), _read(_U32), _write(cell), _write(_U8), _write(_U8)),
         "exponents_join": (_read(_U8), _read(_U32), _read(cell), _read(_U8), _read(_U8), _write(cell)),
         "class_ranks": (
-            *(*spans, _read(cell), _read(_U32), cell, cell, _U8, _U8),
+            *(*places, _read(cell), _read(_U32), cell, cell, _U8, _U8),
             *(_write(_U32), _write(_U32), _write(_U8)),
         ),
         "class_select": (
-            *(*spans, _read(cell), cell, cell, _U8, _U8, _write(_U32), _write(_U32), _write(_INT), _read(_INT)),
+            *(*places, _read(cell), cell, cell, _U8, _U8, _write(_U32), _write(_U32), _write(_INT), _read(_INT)),
             *(_read(_U32), _write(_U32), _write(_U32), _write(cell)),
         ),
         "class_values": (_read(cell), cell, cell, _write(_U32)),
@@ -213,12 +208,12 @@ def _inline(module: Any, *names: str) -> None:
         setattr(module, name, numba.njit(**options)(getattr(module, name)))
 
 
-_inline(loops, "_diff")
+_inline(cells, "_diff")
 _inline(digest, "_mix", "_digest")
 _inline(classes, "_class_of", "_nth", "_next_wanted", "_rank_span", "_select_span")
-_inline(numba_tables, "_level", "_share", "_store", "_find_by_slot")
+_inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_first", "_low", "_emit", "_put_symbol", "_put_raw", "_put", "_finish")
 _inline(rans, "_refill", "_take_symbol", "_take", "_next_table")
-_inline(paths, "_rise", "_sink")
+_inline(graph, "_rise", "_sink")
 _inline(exponents, "_mark", "_encode", "_push", "_pull", "_join", "_push_three", "_pull_three", "_meet", "_outside")
 _inline(exponents, "_count", "_place", "_places", "_find", "_window")

@@ -17,59 +17,20 @@ The code of exponent e is min((e - b) mod 256, 2^k - 1); that of places without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, Protocol
-
 import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels.cells import Cells
 from pulse_kernels.errors import CodecError
+from pulse_kernels.protocol import ExponentLoops, Heads, Sections
 
 TILE_CELLS = 1 << 16
 ROWS = 16
 MAX_PLANES = 7
 """With eight, all cells escaping would take no more."""
 HEAD = np.dtype([("planes", "u1"), ("base", "u1"), ("zero", "<u2"), ("escapes", "<u4")])
-Heads = npt.NDArray[Any]
-"""Of type HEAD, one a tile."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sections:
-    """The arrays that coded cells are made of, over one buffer."""
-
-    planes: npt.NDArray[np.uint16]
-    marks: npt.NDArray[np.uint8]
-    escapes: npt.NDArray[np.uint8]
-
-
-class ExponentLoops(Protocol):
-    """The array functions behind the coding. They release the GIL while they work."""
-
-    def fit(self, cells: Cells) -> Heads:
-        """Choose each tile's window, from the cells alone, and count what escapes it."""
-
-    def split(self, cells: Cells, heads: Heads, out: Sections) -> bool:
-        """Write all sections; tell whether the cells have as many escapes as the heads say."""
-
-    def join(self, heads: Heads, sections: Sections, out: Cells) -> bool:
-        """Write all cells; tell whether the codes fit the heads' escapes and no place without a cell has a code."""
-
-
-@cache
-def exponent_loops(backend: str = "auto") -> ExponentLoops:
-    """Return the loops that go with a backend's name: NumPy's for ``reference`` or without numba, else compiled."""
-    from pulse_kernels.reference.exponents import ReferenceLoops
-
-    if backend == "reference":
-        return ReferenceLoops()
-    try:
-        from pulse_kernels.cpu.exponent_coding import CompiledLoops
-    except ImportError:
-        return ReferenceLoops()
-    return CompiledLoops()
+SAMPLES = 2048
+"""Of a tile, so many cells at even distances decide on its window; its escapes are counted over all."""
 
 
 def coded_size(heads: Heads, cells: int) -> int:

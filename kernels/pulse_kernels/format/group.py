@@ -22,8 +22,8 @@ import numpy as np
 from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.gap_tables import parameters_of
-from pulse_kernels.format.group_bytes import LAST_CLASS, Coded, split
-from pulse_kernels.select import Backend
+from pulse_kernels.format.group_bytes import LAST_CLASS, join, split
+from pulse_kernels.protocol import Backend, Coded
 
 GROUP_BYTES = 16 * 2**20
 """Cells of one group take at most this many bytes."""
@@ -62,14 +62,14 @@ def encode_group(
     if coder == "gap":
         counts = np.array([len(index)], dtype=np.uint32)
         parts = backend.encode_changes(cell_type, index, None, counts, None, old, new)
-        return Coded(0, counts, None, *parts).join()
+        return join(Coded(0, counts, None, *parts))
     if base is None:
         raise ValueError("the class coder needs the base cells")
     first, counts = choose_classes(backend.count_classes(old, cell_type))
     ranks, kinds, populations = backend.class_ranks(base, index, cell_type, first, len(counts))
     parameters = parameters_of(counts, populations)
     parts = backend.encode_changes(cell_type, ranks, kinds, counts, parameters, old, new)
-    return Coded(first, counts, parameters, *parts).join()
+    return join(Coded(first, counts, parameters, *parts))
 
 
 def decode_group(

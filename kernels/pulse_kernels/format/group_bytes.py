@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from pulse_kernels.cells import Index
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.gap_tables import PARAMETERS
 from pulse_kernels.format.rans import CHUNK
+from pulse_kernels.protocol import Coded
 
 MOST_CLASSES = 32
 LAST_CLASS = 255
@@ -21,37 +19,17 @@ _HEAD = struct.Struct("<BBH")
 _CLASS = np.dtype([("count", "<u4"), ("parameter", "u1")])
 
 
-@dataclass(frozen=True, slots=True)
-class Coded:
-    """Parts of a coded group.
-
-    Attributes:
-        first: the first class; 0 for ``gap``.
-        counts: uint32, changed cells of each class; for ``gap`` one number, of all.
-        parameters: uint8, the gap parameter of each class; None for ``gap``.
-        tables: uint8, the stored tables end to end.
-        sizes: uint16, the words of each chunk.
-        words: uint16, all chunks' words end to end.
-    """
-
-    first: int
-    counts: Index
-    parameters: npt.NDArray[np.uint8] | None
-    tables: npt.NDArray[np.uint8]
-    sizes: npt.NDArray[np.uint16]
-    words: npt.NDArray[np.uint16]
-
-    def join(self) -> bytes:
-        """Return the coded group."""
-        classes = b""
-        if self.parameters is not None:
-            entries = np.empty(len(self.counts), dtype=_CLASS)
-            entries["count"], entries["parameter"] = self.counts, self.parameters
-            classes = entries.tobytes()
-        head = _HEAD.pack(len(classes) // _CLASS.itemsize, self.first, len(self.tables))
-        padding = bytes((len(classes) + len(self.tables)) % 2)
-        arrays = [array.tobytes() for array in (self.tables, self.sizes, self.words)]
-        return b"".join((head, classes, arrays[0], padding, *arrays[1:]))
+def join(coded: Coded) -> bytes:
+    """Return the bytes of a coded group."""
+    classes = b""
+    if coded.parameters is not None:
+        entries = np.empty(len(coded.counts), dtype=_CLASS)
+        entries["count"], entries["parameter"] = coded.counts, coded.parameters
+        classes = entries.tobytes()
+    head = _HEAD.pack(len(classes) // _CLASS.itemsize, coded.first, len(coded.tables))
+    padding = bytes((len(classes) + len(coded.tables)) % 2)
+    arrays = [array.tobytes() for array in (coded.tables, coded.sizes, coded.words)]
+    return b"".join((head, classes, arrays[0], padding, *arrays[1:]))
 
 
 def split(is_class: bool, changed: int, data: bytes | memoryview) -> Coded:

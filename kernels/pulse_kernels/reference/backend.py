@@ -10,10 +10,9 @@ import numpy.typing as npt
 from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.errors import RankError
 from pulse_kernels.format.digest import BLOCK, MASK64, coefficients, multiplier
-from pulse_kernels.format.group_bytes import Coded
 from pulse_kernels.format.symbols import outward
+from pulse_kernels.protocol import Advanced, Coded, Kinds, Stepped
 from pulse_kernels.reference.coding import decode_changes, encode_changes
-from pulse_kernels.select import Advanced, Kinds, Stepped
 
 U64 = npt.NDArray[np.uint64]
 

@@ -11,7 +11,7 @@ from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.frequencies import frequencies, levels_of, read_table, store_table
 from pulse_kernels.format.gap_tables import geometric_tables
-from pulse_kernels.format.group_bytes import CONTEXTS, Coded
+from pulse_kernels.format.group_bytes import CONTEXTS
 from pulse_kernels.format.rans import CHUNK, Symbols, Table, bucket, decode_chunk, encode_chunk
 from pulse_kernels.format.symbols import (
     GAP_TOKENS,
@@ -22,6 +22,7 @@ from pulse_kernels.format.symbols import (
     sign_and_magnitude,
     token,
 )
+from pulse_kernels.protocol import Coded
 
 
 def encode_changes(

@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels.cells import Cells
-from pulse_kernels.format.exponents import HEAD, MAX_PLANES, ROWS, TILE_CELLS, Heads, Sections, lanes_of
-
-SAMPLES = 2048
-"""Of a tile, so many cells at even distances decide on its window; its escapes are counted over all."""
+from pulse_kernels.format.exponents import HEAD, MAX_PLANES, ROWS, SAMPLES, TILE_CELLS, lanes_of
+from pulse_kernels.protocol import Heads, Sections
 
 
 class ReferenceLoops:

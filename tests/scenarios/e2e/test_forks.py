@@ -71,7 +71,7 @@ parent.close()
 
 def test_a_child_compiles_although_another_thread_of_its_parent_did_at_the_fork(tmp_path: Path):
     code = """
-from pulse_kernels.cpu.ahead import COMPILING
+from pulse_kernels.cpu.compile_lock import COMPILING
 held = threading.Event()
 def compile():
     with COMPILING:
@@ -94,18 +94,18 @@ with COMPILING:
 
 def test_a_fork_in_the_middle_of_the_warm_up_leaves_no_thread_behind_and_it_goes_on(tmp_path: Path):
     code = """
-from pulse_kernels.cpu import ahead
+from pulse_kernels import warm_up
 begun = threading.Event()
 def work(stopped):
     while not stopped() and not begun.is_set():
         pass
-ahead._ahead = ahead.Ahead(work)
-ahead.warm_up_ahead()
+warm_up._ahead = warm_up.Ahead(work)
+warm_up.warm_up_ahead()
 def child():
     say("child", threading.active_count())
     begun.set()
-    ahead.warm_up_ahead()
-    ahead._ahead.join()
+    warm_up.warm_up_ahead()
+    warm_up._ahead.join()
 say("exit", in_child(child))
 say("parent", threading.active_count())
 begun.set()

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from pulse_kernels import CELL_TYPES, Backend, Cells, CellType, CodecError, CoderName, decode_group, encode_group
-from pulse_kernels.format.group_bytes import Coded, split
+from pulse_kernels.format.group_bytes import split
+from pulse_kernels.protocol import Coded
 from pulse_kernels.reference.backend import order, unorder
 from tests.security.fuzz.mutation import INTERESTING, mutate_bytes
 from tests.security.fuzz.target import Target, expect

@@ -125,7 +125,7 @@ def test_a_changed_simd_code_is_not_answered_from_the_cache(tmp_path: Path):
     shutil.copytree(PACKAGE, root / "pulse_kernels", ignore=shutil.ignore_patterns("__pycache__"))
     cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     assert python(LOAD, root, **cache)[:2] == ["0", "3"]
-    with (root / "pulse_kernels" / "cpu" / "simd.py").open("a") as file:
+    with (root / "pulse_kernels/cpu/loops/simd.py").open("a") as file:
         file.write("\n# changed\n")
     assert python(LOAD, root, **cache)[:2] == ["0", "3"]
 
@@ -135,7 +135,7 @@ def sealed_package(tmp_path: Path) -> Path:
     """A copy of the package in whose folder no cache can be made; by a file in its place, since root may write all."""
     root = tmp_path / "site"
     shutil.copytree(PACKAGE, root / "pulse_kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "pulse_kernels" / "cpu" / "__pycache__").write_text("in the way")
+    (root / "pulse_kernels/cpu/loops/__pycache__").write_text("in the way")
     return root
 
 

@@ -16,9 +16,9 @@ from pulse_kernels.format.exponents import (
     coded_size,
     decode_cells,
     encode_cells,
-    exponent_loops,
     max_coded_size,
 )
+from pulse_kernels.select import exponent_loops
 
 PLAIN, FAST = exponent_loops("reference"), exponent_loops("numba")
 

@@ -26,7 +26,8 @@ from pulse_kernels import (
     get_backend,
 )
 from pulse_kernels.format.frequencies import store_table
-from pulse_kernels.format.group_bytes import Coded, split
+from pulse_kernels.format.group_bytes import join, split
+from pulse_kernels.protocol import Coded
 
 by_coder = pytest.mark.parametrize("coder", ["gap", "class"])
 BF16, SIZE, CHANGED = CELL_TYPES["BF16"], 4000, 600
@@ -81,11 +82,11 @@ def head(data: bytes, **fields: int) -> bytes:
 
 
 def gap(**parts: Any) -> bytes:
-    return replace(PARTS["gap"], **parts).join()
+    return join(replace(PARTS["gap"], **parts))
 
 
 def by_class(**parts: Any) -> bytes:
-    return replace(PARTS["class"], **parts).join()
+    return join(replace(PARTS["class"], **parts))
 
 
 def changed_at(array: np.ndarray[Any, Any], place: int, by: int) -> np.ndarray[Any, Any]:
@@ -108,7 +109,7 @@ def with_table(coder: CoderName, number: int, table: bytes) -> bytes:
     """Replace one of the tables."""
     tables = tables_of(coder)
     tables[number] = table
-    return replace(PARTS[coder], tables=np.frombuffer(b"".join(tables), np.uint8)).join()
+    return join(replace(PARTS[coder], tables=np.frombuffer(b"".join(tables), np.uint8)))
 
 
 def padded(data: bytes) -> bytes:
@@ -118,7 +119,7 @@ def padded(data: bytes) -> bytes:
     tables = [*tables_of("gap")[:5], table]
     if sum(map(len, tables)) % 2 == 0:
         tables[4] = table if len(tables_of("gap")[4]) % 2 == 0 else store_table([1] * 9)
-    joined = replace(parts, tables=np.frombuffer(b"".join(tables), np.uint8)).join()
+    joined = join(replace(parts, tables=np.frombuffer(b"".join(tables), np.uint8)))
     at = 4 + sum(map(len, tables))
     assert at % 2 == 1
     return joined[:at] + b"\1" + joined[at + 1 :]
@@ -299,4 +300,4 @@ def test_claims_of_many_changes_take_no_more_memory_than_they_need(fast: Backend
 def test_a_group_is_put_together_as_it_was_taken_apart():
     for coder, parts in PARTS.items():
         assert isinstance(parts, Coded)
-        assert parts.join() == WHOLE[coder]
+        assert join(parts) == WHOLE[coder]

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 import pytest
 
-from pulse_kernels.cpu import simd
+from pulse_kernels.cpu.loops import simd
 from tests.unit.kernels.inputs import WIDTHS, random_cells, unaligned
 
 SHIFT_AND_MASK = {1: (3, 15), 2: (7, 255), 4: (23, 255), 8: (55, 255)}

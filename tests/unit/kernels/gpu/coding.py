@@ -11,10 +11,11 @@ import torch
 from pulse_kernels import Cells, CoderName, Index
 from pulse_kernels.format.gap_tables import parameters_of
 from pulse_kernels.format.group import choose_classes
-from pulse_kernels.format.group_bytes import Coded
+from pulse_kernels.format.group_bytes import join
 from pulse_kernels.format.symbols import outward
 from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.protocol import Coded
 from pulse_kernels.reference.backend import order, unorder
 from pulse_kernels.reference.coding import encode_changes
 from tests.unit.kernels.gpu.inputs import REFERENCE, Policy, to_device
@@ -89,13 +90,13 @@ class Step:
         steps = REFERENCE.distance(old, new, kind)
         if coder == "gap":
             counts = np.array([len(index)], np.uint32)
-            return Coded(0, counts, None, *encode_changes(index, steps, counts, None, chunk)).join()
+            return join(Coded(0, counts, None, *encode_changes(index, steps, counts, None, chunk)))
         first, counts = choose_classes(REFERENCE.count_classes(old, kind))
         ranks, kinds, population = REFERENCE.class_ranks([base], index, kind, first, len(counts))
         parameters = parameters_of(counts, population)
         by_kind = np.argsort(kinds, kind="stable")
         parts = encode_changes(ranks[by_kind], outward(steps, old, kind)[by_kind], counts, parameters, chunk)
-        return Coded(first, counts, parameters, *parts).join()
+        return join(Coded(first, counts, parameters, *parts))
 
     def distances(self) -> Cells:
         """Return the distances of all changes, group by group."""

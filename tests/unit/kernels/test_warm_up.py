@@ -7,7 +7,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-from pulse_kernels.cpu.ahead import Ahead, Turn
+from pulse_kernels.cpu.compile_lock import Turn
+from pulse_kernels.warm_up import Ahead
 
 GUARD_S = 60
 
@@ -82,7 +83,7 @@ def test_a_failure_is_left_to_whoever_needs_it():
 
 def test_a_process_that_ends_waits_for_the_step_at_hand_alone():
     code = """
-from pulse_kernels.cpu.ahead import Ahead
+from pulse_kernels.warm_up import Ahead
 def work(stopped):
     while not stopped():
         pass

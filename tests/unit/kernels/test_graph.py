@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_kernels.paths import Graph, Path
+from pulse_kernels.cpu.graph import Graph, Path
 
 Edge = tuple[int, int, int, int]
 

@@ -1,7 +1,6 @@
-"""When loops are compiled: by one thread at a time, ahead of their need in the background, and never across a fork.
+"""Warm-up of the compiled loops: a background thread that compiles them ahead of their need, and never across a fork.
 
-What is compiled holds locks of the compiler, and of Python's imports, that no forked child could ever take again. So a
-fork waits for the step at hand, which is a loop or the import of numba (a second or two at most, in the first seconds
+A fork waits for the step at hand, which is a loop or the import of numba (a second or two at most, in the first seconds
 of a process, and nothing later), and so does the end of the process. Nothing here imports numba.
 """
 
@@ -11,25 +10,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
+
+from pulse_kernels.select import get_backend
 
 _logger = logging.getLogger(__name__)
-
-
-class Turn:
-    """A lock that those who wait for it get in turn: who lets go of it is not the next again while another waits."""
-
-    def __init__(self) -> None:
-        self._next, self._lock = threading.Lock(), threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._next:
-            self._lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
 
 
 class Ahead:
@@ -93,13 +77,7 @@ class Ahead:
         self._ended = not self._stopping
 
 
-COMPILING = Turn()
-"""Held by whoever compiles a loop or imports the compiler."""
-
-
 def _warm_up(stopped: Callable[[], bool]) -> None:
-    from pulse_kernels.select import get_backend
-
     backend = get_backend()
     if not stopped():
         backend.warm_up(2, stopped)
@@ -113,20 +91,10 @@ def warm_up_ahead() -> None:
     _ahead.begin()
 
 
-def _before_fork() -> None:
-    _ahead.before_fork()
-    COMPILING.__enter__()
-
-
-def _after_fork_in_parent() -> None:
-    COMPILING.__exit__(None, None, None)
-    _ahead.after_fork_in_parent()
-
-
-def _after_fork_in_child() -> None:
-    COMPILING.__exit__(None, None, None)
-    _ahead.after_fork_in_child()
-
-
-# At import, and so once a process: a hook can't be taken back, and two of them would wait for each other.
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+# At import, and so once a process: a hook can't be taken back, and two of them would wait for each other. The
+# compiler's lock registered its hooks before these: a fork stops this thread first, and takes the lock then.
+os.register_at_fork(
+    before=lambda: _ahead.before_fork(),
+    after_in_parent=lambda: _ahead.after_fork_in_parent(),
+    after_in_child=lambda: _ahead.after_fork_in_child(),
+)

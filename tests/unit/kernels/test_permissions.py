@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pulse_kernels
-from pulse_kernels import loops_exposed, other_writers, writers
+from pulse_kernels import loops_exposed, other_writers, permissions
 from pulse_registry.weights.backend import what_compiles
 from tests.support.others import NOBODY
 
@@ -21,7 +21,7 @@ SUFFIXES = (".nbi", ".nbc")
 @pytest.fixture(autouse=True)
 def no_groups_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group is of several users, whoever runs the tests."""
-    monkeypatch.setattr(writers, "_is_own_group", lambda found: False)
+    monkeypatch.setattr(permissions, "_is_own_group", lambda found: False)
 
 
 @pytest.fixture
@@ -78,15 +78,17 @@ def test_a_group_of_one_user_is_that_user(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.undo()
     folder.chmod(0o775)
     found = folder.stat()
-    monkeypatch.setattr(writers.pwd, "getpwuid", lambda uid: writers.pwd.struct_passwd(("ada", *"xxxxxx")))
+    monkeypatch.setattr(permissions.pwd, "getpwuid", lambda uid: permissions.pwd.struct_passwd(("ada", *"xxxxxx")))
     for group, told in (("ada", False), ("team", True)):
-        monkeypatch.setattr(writers.grp, "getgrgid", lambda gid, name=group: writers.grp.struct_group((name, *"xxx")))
+        monkeypatch.setattr(
+            permissions.grp, "getgrgid", lambda gid, name=group: permissions.grp.struct_group((name, *"xxx"))
+        )
         assert (other_writers(folder, SUFFIXES) is not None) == told, found
 
     def unknown(uid: int) -> None:
         raise KeyError(uid)
 
-    monkeypatch.setattr(writers.pwd, "getpwuid", unknown)
+    monkeypatch.setattr(permissions.pwd, "getpwuid", unknown)
     assert other_writers(folder, SUFFIXES) is not None
 
 
@@ -173,7 +175,7 @@ def test_a_folder_that_numba_would_leave_open_is_made_for_its_user_alone(tmp_pat
     home = tmp_path / "home"
     site = tmp_path / "site" / "pulse_kernels"
     shutil.copytree(Path(pulse_kernels.__file__).parent, site, ignore=shutil.ignore_patterns("__pycache__"))
-    (site / "cpu" / "__pycache__").write_text("in the way")
+    (site / "cpu/loops/__pycache__").write_text("in the way")
     kept = python(
         "import os; os.umask(0)\n" + LOADS,
         PYTHONPATH=str(site.parent),

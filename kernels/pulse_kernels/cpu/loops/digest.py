@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pulse_kernels.cpu.simd import STEP, add_products
-from pulse_kernels.cpu.spans import array_at
+from pulse_kernels.cpu.loops.simd import STEP, add_products
+from pulse_kernels.cpu.loops.spans import array_at
 
 Array = Any
 U64 = np.uint64

@@ -88,7 +88,7 @@ def test_a_table_that_breaks_a_rule_is_refused(name: str):
 def test_the_compiled_tables_are_the_references_bytes(tables: list[list[int]], keep_empty: bool):
     from pulse_kernels.cpu.coding import divisors_by_frequency
     from pulse_kernels.cpu.compile import compiled
-    from pulse_kernels.cpu.tables import SYMBOLS, TABLE_BYTES
+    from pulse_kernels.cpu.loops.frequencies import SYMBOLS, TABLE_BYTES
 
     shape = (len(tables), SYMBOLS)
     found = np.zeros(shape, np.uint32)
@@ -112,7 +112,7 @@ def test_the_compiled_tables_are_the_references_bytes(tables: list[list[int]], k
 
 def test_divisors_divide_exactly_wherever_the_coder_divides():
     from pulse_kernels.cpu.coding import divisors_by_frequency
-    from pulse_kernels.cpu.tables import SLOTS
+    from pulse_kernels.cpu.loops.frequencies import SLOTS
 
     f = np.arange(1, SLOTS + 1, dtype=np.uint64)
     divisor = divisors_by_frequency()[1:]

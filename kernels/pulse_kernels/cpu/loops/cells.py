@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pulse_kernels.cpu.simd import cell, differing, lowest
-from pulse_kernels.cpu.spans import array_at
+from pulse_kernels.cpu.loops.simd import cell, differing, lowest
+from pulse_kernels.cpu.loops.spans import array_at
 
 Array = Any
 U64 = np.uint64

@@ -1,0 +1,215 @@
+"""The backend protocol: array functions on cells that each implementation has, and the types that they pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_kernels.cells import Cells, CellType, Index
+
+BackendName = Literal["auto", "reference", "numba"]
+Kinds: TypeAlias = npt.NDArray[np.uint8]
+"""A small number for each of some cells or classes."""
+Lanes: TypeAlias = tuple[int, int]
+"""Two digest lanes, each an integer mod 2**64."""
+Advanced: TypeAlias = tuple[Index, Cells, Cells, Lanes, Lanes]
+"""Index, old and new cells; the sums of h over the old and over the new ones."""
+Stepped: TypeAlias = tuple[Cells, Cells, Lanes, Lanes]
+"""Old and new cells; the sums of h over the old and over the new ones."""
+Heads: TypeAlias = npt.NDArray[Any]
+"""The heads of coded exponents, of type ``format.exponents.HEAD``, one a tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Parts of a coded group.
+
+    Attributes:
+        first: the first class; 0 for ``gap``.
+        counts: uint32, changed cells of each class; for ``gap`` one number, of all.
+        parameters: uint8, the gap parameter of each class; None for ``gap``.
+        tables: uint8, the stored tables end to end.
+        sizes: uint16, the words of each chunk.
+        words: uint16, all chunks' words end to end.
+    """
+
+    first: int
+    counts: Index
+    parameters: npt.NDArray[np.uint8] | None
+    tables: npt.NDArray[np.uint8]
+    sizes: npt.NDArray[np.uint16]
+    words: npt.NDArray[np.uint16]
+
+
+class Backend(Protocol):
+    """Array functions on cells. All arrays are 1-D and C-contiguous; none is kept; inputs are not changed unless said.
+
+    Implementations release the GIL while they work, so that threads over groups scale.
+    """
+
+    name: str
+
+    def warm_up(self, width: int, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Do now what the first calls on cells of ``width`` bytes would otherwise wait for. Idempotent.
+
+        It is done step by step; ``stopped`` is asked before each, and ends it early.
+        """
+
+    def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
+        """Return (index, old, new): where ``live`` differs from ``base`` as bits, and both values there."""
+
+    def diff_f32(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
+        """``diff`` of float32 patterns (uint32), rounded to BF16 as ``cast_f32`` does, against BF16 cells (uint16)."""
+
+    def advance(self, live: Cells, base: Cells, start: int) -> Advanced:
+        """``diff`` that also makes ``base`` equal to ``live``: return (index, old, new, lanes_old, lanes_new).
+
+        The lanes are the sums of h over the old and over the new changed cells; ``start`` is the flat index of cell 0.
+        """
+
+    def advance_f32(self, live: Cells, base: Cells, start: int) -> Advanced:
+        """``advance`` of float32 patterns (uint32), rounded to BF16 as ``cast_f32`` does, on BF16 cells (uint16)."""
+
+    def step(self, cells: Cells, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
+        """Return (old, new, lanes_old, lanes_new): ``cells[index]``, the same moved by ``distance``, both sums of h.
+
+        The cells are only read; raises IndexError when an index is out of range.
+        """
+
+    def advance_spans(self, live: Sequence[Cells], base: Sequence[Cells], start: int) -> Advanced:
+        """``advance`` of spans, at least one, as if they lay end to end: a group of many tensors in one call.
+
+        The index counts from the first span's start on. Live spans of uint32 over a base of uint16 are float32 patterns
+        to be rounded, as in ``advance_f32``. Raises ValueError where the sizes of live and base spans differ.
+        """
+
+    def step_spans(
+        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
+    ) -> Stepped:
+        """``step`` of spans, at least one, as if they lay end to end."""
+
+    def gather_spans(self, spans: Sequence[Cells], index: Index) -> Cells:
+        """``gather`` from spans, at least one, as if they lay end to end."""
+
+    def scatter_spans(self, spans: Sequence[Cells], index: Index, values: Cells) -> None:
+        """``scatter`` into spans, at least one, as if they lay end to end."""
+
+    def digest_spans(self, spans: Sequence[Cells], start: int) -> Lanes:
+        """``digest`` of spans, at least one, as if they lay end to end."""
+
+    def cast_f32(self, live: Cells, out: Cells) -> None:
+        """Round float32 patterns (uint32) to BF16 cells into ``out``: to nearest, ties to even; NaN stays NaN.
+
+        A NaN keeps its sign and its payload's top 6 bits and becomes quiet.
+        """
+
+    def gather(self, cells: Cells, index: Index) -> Cells:
+        """Return ``cells[index]``; raises IndexError when an index is out of range."""
+
+    def scatter(self, cells: Cells, index: Index, values: Cells) -> None:
+        """Store ``cells[index] = values``; raises IndexError, with nothing written, when an index is out of range."""
+
+    def distance(self, old: Cells, new: Cells, cell_type: CellType) -> Cells:
+        """Return order(new) - order(old) mod 2**bits."""
+
+    def move(self, old: Cells, distance: Cells, cell_type: CellType) -> Cells:
+        """Return the patterns that lie ``distance`` after ``old`` in the order: the inverse of ``distance``."""
+
+    def merge(self, first: tuple[Index, Cells], second: tuple[Index, Cells]) -> tuple[Index, Cells]:
+        """Join two (index, distance) lists: distances at the same index add mod 2**bits, zeros drop out."""
+
+    def union(self, first: Index, second: Index) -> Index:
+        """Return the indices that are in either list, strictly increasing as both are."""
+
+    def locate(self, among: Index, index: Index) -> Index:
+        """Return the places of ``index`` in ``among``, which contains it; both strictly increase."""
+
+    def digest(self, cells: Cells, start: int) -> Lanes:
+        """Return the sum of h(start + k, cells[k]) over all cells, mod 2**64 a lane."""
+
+    def digest_sparse(self, index: Index, values: Cells, start: int) -> Lanes:
+        """Return the sum of h(start + index[k], values[k]), mod 2**64 a lane."""
+
+    def count_classes(self, cells: Cells, cell_type: CellType) -> Index:
+        """Return how many of the cells have each of the 256 class values."""
+
+    def class_ranks(
+        self, spans: Sequence[Cells], index: Index, cell_type: CellType, first: int, classes: int
+    ) -> tuple[Index, Kinds, Index]:
+        """Return (rank, kind, population): each indexed cell's rank among the cells of its class, in index order.
+
+        ``spans`` are laid end to end. Class values are cut to ``first`` to ``first + classes - 1``; a kind is what is
+        above ``first``. ``population`` counts the cells of each kind.
+        """
+
+    def class_select(
+        self, spans: Sequence[Cells], counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
+    ) -> tuple[Index, Index, Cells]:
+        """Invert ``class_ranks``: from kind-major ``ranks`` (``counts[k]`` of kind k) return (index, source, old).
+
+        ``index`` is strictly increasing; ``source[k]`` is the position in ``ranks`` that gave ``index[k]``;
+        ``old[k]`` is the cell there.
+
+        Raises:
+            RankError: a rank is not below its class's population.
+        """
+
+    def encode_changes(
+        self,
+        cell_type: CellType,
+        places: Index,
+        kinds: Kinds | None,
+        counts: Index,
+        parameters: Kinds | None,
+        old: Cells,
+        new: Cells,
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint16], npt.NDArray[np.uint16]]:
+        """Code the changes of a group: return (stored tables, words of each chunk, words).
+
+        Args:
+            cell_type: of the cells.
+            places: indices, or with ``kinds`` ranks.
+            kinds: ``class``: the kind of each change; None for ``gap``.
+            counts: changes of each kind; for ``gap`` of all.
+            parameters: ``class``: the gap parameter of each kind; None for ``gap``.
+            old: changed cells as they were.
+            new: as they are now.
+        """
+
+    def decode_changes(self, coded: Coded, cell_type: CellType, limit: int) -> tuple[Index, Cells]:
+        """Invert ``encode_changes``: return (places, steps) in coding order.
+
+        Steps are distances for ``gap``; for ``class``, outward ones, kind after kind.
+
+        Raises:
+            CodecError: a table or a chunk breaks a rule, or a place reaches ``limit``.
+        """
+
+    def inward(self, old: Cells, source: Index, steps: Cells, cell_type: CellType) -> Cells:
+        """Return the distance of each old cell: ``steps[source]``, negated where the old cell of a float dtype is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The arrays that cells with coded exponents are made of, over one buffer."""
+
+    planes: npt.NDArray[np.uint16]
+    marks: npt.NDArray[np.uint8]
+    escapes: npt.NDArray[np.uint8]
+
+
+class ExponentLoops(Protocol):
+    """Array functions of the coding of exponents. They release the GIL while they work."""
+
+    def fit(self, cells: Cells) -> Heads:
+        """Choose each tile's window, from the cells alone, and count what escapes it."""
+
+    def split(self, cells: Cells, heads: Heads, out: Sections) -> bool:
+        """Write all sections; tell whether the cells have as many escapes as the heads say."""
+
+    def join(self, heads: Heads, sections: Sections, out: Cells) -> bool:
+        """Write all cells; tell whether the codes fit the heads' escapes and no place without a cell has a code."""
