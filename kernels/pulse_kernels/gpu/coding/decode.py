@@ -15,15 +15,15 @@ from pulse_kernels.format.rans import CHUNK
 from pulse_kernels.format.symbols import most_value_symbols
 from pulse_kernels.gpu.cells import UNSIGNED
 from pulse_kernels.gpu.changes import no_cells
-from pulse_kernels.gpu.class_rank import CLASSES, Classing, class_counts
-from pulse_kernels.gpu.class_select import class_select
 from pulse_kernels.gpu.coding.batches import BATCH, batches, sheet_of, tiles_of
+from pulse_kernels.gpu.coding.class_rank import CLASSES, Classing, class_counts
+from pulse_kernels.gpu.coding.class_select import class_select
 from pulse_kernels.gpu.coding.order import BLOCK
 from pulse_kernels.gpu.coding.parse import PADDING, Parsed, join, parse
 from pulse_kernels.gpu.coding.pieces import I64, Pieces
 from pulse_kernels.gpu.coding.rans_decode import LANES, RUNS, check_runs, decode_lanes, join_chunks
 from pulse_kernels.gpu.coding.rans_tables import constants, tables_from_bytes
-from pulse_kernels.gpu.coding.tokens import PIECES, WIDE
+from pulse_kernels.gpu.coding.symbols import PIECES, WIDE
 from pulse_kernels.gpu.tiling import Sheet, Tiles
 from pulse_kernels.gpu.transfer import upload
 

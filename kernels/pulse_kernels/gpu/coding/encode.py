@@ -13,8 +13,8 @@ from pulse_kernels.format.group import CoderName
 from pulse_kernels.format.rans import CHUNK
 from pulse_kernels.gpu.cells import UNSIGNED
 from pulse_kernels.gpu.changes import Changes, no_cells, offsets_of
-from pulse_kernels.gpu.class_rank import CLASSES, WARPS, Classing, class_counts, class_ranks, scan
 from pulse_kernels.gpu.coding.batches import BATCH, batches, changes_of, sheet_of, tiles_of
+from pulse_kernels.gpu.coding.class_rank import CLASSES, WARPS, Classing, class_counts, class_ranks, scan
 from pulse_kernels.gpu.coding.layout import SCAN, choose_parameters, lay_out, write_heads
 from pulse_kernels.gpu.coding.order import (
     BLOCK,
@@ -28,7 +28,7 @@ from pulse_kernels.gpu.coding.order import (
 from pulse_kernels.gpu.coding.pieces import Pieces
 from pulse_kernels.gpu.coding.rans_encode import LANES, encode_lanes
 from pulse_kernels.gpu.coding.rans_tables import SYMBOLS, MadeTables, constants, tables_from_counts
-from pulse_kernels.gpu.coding.tokens import PIECES, WIDE
+from pulse_kernels.gpu.coding.symbols import PIECES, WIDE
 from pulse_kernels.gpu.tiling import Sheet, Tiles
 
 GAP_TABLES = 6

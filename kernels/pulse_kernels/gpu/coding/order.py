@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulse_kernels.gpu.class_rank import count_in, count_kinds_of, one_in
-from pulse_kernels.gpu.coding.tokens import bucket, sign_and_magnitude, step_between, token
+from pulse_kernels.gpu.coding.class_rank import count_in, count_kinds_of, one_in
+from pulse_kernels.gpu.coding.symbols import bucket, sign_and_magnitude, step_between, token
 from pulse_kernels.gpu.language import jit, tl
 
 CLASS_TABLES = 20

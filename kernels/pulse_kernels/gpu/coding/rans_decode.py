@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulse_kernels.gpu.coding.tokens import bucket, extra_bits, first_value
+from pulse_kernels.gpu.coding.symbols import bucket, extra_bits, first_value
 from pulse_kernels.gpu.language import constant, jit, tl
 
 LANES = 32

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pulse_kernels.gpu.coding.tokens import bucket, raw_piece, sign_and_magnitude, token
+from pulse_kernels.gpu.coding.symbols import bucket, raw_piece, sign_and_magnitude, token
 from pulse_kernels.gpu.language import jit, tl
 
 LANES = 32

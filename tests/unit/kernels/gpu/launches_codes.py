@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pulse_kernels.gpu import class_rank, class_select
 from pulse_kernels.gpu.cells import UNSIGNED
-from pulse_kernels.gpu.coding import layout, order, rans_decode, rans_encode
+from pulse_kernels.gpu.coding import class_rank, class_select, layout, order, rans_decode, rans_encode
 from pulse_kernels.gpu.coding.encode import GAP_TABLES
-from pulse_kernels.gpu.coding.tokens import PIECES, WIDE
+from pulse_kernels.gpu.coding.symbols import PIECES, WIDE
 from pulse_kernels.gpu.tiling import TILE
 from tests.unit.kernels.gpu.launch import Launch
 

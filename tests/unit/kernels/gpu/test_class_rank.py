@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pulse_kernels import Cells
-from pulse_kernels.gpu.class_rank import Classing, class_counts, class_ranks, row_of
+from pulse_kernels.gpu.coding.class_rank import Classing, class_counts, class_ranks, row_of
 from tests.unit.kernels.gpu.coding import Step, weights
 from tests.unit.kernels.gpu.inputs import PATTERNS, REFERENCE, Policy, changed_at, places_of, policy, to_host
 

@@ -10,8 +10,8 @@ from pulse_kernels import CoderName, encode_group
 from pulse_kernels.format.rans import CHUNK
 from pulse_kernels.format.symbols import outward
 from pulse_kernels.gpu.apply import copy, distance, gather, locate, move, scatter, undo
-from pulse_kernels.gpu.class_rank import CLASSES, Classing, class_counts, class_ranks
-from pulse_kernels.gpu.class_select import class_select
+from pulse_kernels.gpu.coding.class_rank import CLASSES, Classing, class_counts, class_ranks
+from pulse_kernels.gpu.coding.class_select import class_select
 from pulse_kernels.gpu.coding.decode import decode_changes
 from pulse_kernels.gpu.coding.encode import encode_changes
 from pulse_kernels.gpu.diff import diff

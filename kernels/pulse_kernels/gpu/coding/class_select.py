@@ -12,7 +12,7 @@ import torch
 
 from pulse_kernels.gpu.cells import UNSIGNED
 from pulse_kernels.gpu.changes import no_cells
-from pulse_kernels.gpu.class_rank import (
+from pulse_kernels.gpu.coding.class_rank import (
     WARPS,
     ClassCounts,
     Classing,
@@ -23,7 +23,7 @@ from pulse_kernels.gpu.class_rank import (
     row_of,
     tile_kinds,
 )
-from pulse_kernels.gpu.coding.tokens import outward
+from pulse_kernels.gpu.coding.symbols import outward
 from pulse_kernels.gpu.language import jit, tl
 from pulse_kernels.gpu.tiling import Sheet
 
