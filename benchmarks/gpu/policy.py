@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pulse_kernels import CELL_TYPES, GROUP_BYTES
-from pulse_kernels.gpu.tiling import TILE, Sheet, Spans, Tiles
+from pulse_kernels.gpu.tiling import TILE, Spans, Tiles, Tiling
 
 LAYER = (58_720_256, 58_720_256, 58_720_256, 16_777_216, 16_777_216, 4_194_304, 4_194_304, 4096, 4096)
 """Cells of one layer's tensors, as in a Llama of 8 billion."""
@@ -47,7 +47,7 @@ class Policy:
         """Where they are."""
         return self.new[0].device
 
-    def sheets(self) -> tuple[Sheet, Sheet]:
+    def tilings(self) -> tuple[Tiling, Tiling]:
         """Return (old, new)."""
         return self.tiles.over(self.old), self.tiles.over(self.new)
 

@@ -28,7 +28,7 @@ from pulse_kernels.gpu.coding.decode import Moves, decode_changes
 from pulse_kernels.gpu.coding.encode import CodedGroups, encode_changes
 from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.digest import digest
-from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.gpu.tiling import Tiling
 
 SIZES = (8_000_000_000, 30_000_000_000)
 LIMITED = 8_000_000_000
@@ -126,7 +126,7 @@ def gpu_document(
 
 def _kernels(policy: Policy, repeats: int) -> tuple[dict[str, Spent], Changes, dict[CoderName, int]]:
     """Measure all that needs both states; nothing of what it returns holds them."""
-    old, new = policy.sheets()
+    old, new = policy.tilings()
     found = _diffs(policy, old, new, repeats)
     changes: Changes = found["diff"].result
     found |= _applying(policy, old, changes, repeats)
@@ -135,7 +135,7 @@ def _kernels(policy: Policy, repeats: int) -> tuple[dict[str, Spent], Changes, d
     return {name: replace(spent, result=None) for name, spent in (found | coding).items()}, changes, sizes
 
 
-def _diffs(policy: Policy, old: Sheet, new: Sheet, repeats: int) -> dict[str, Spent]:
+def _diffs(policy: Policy, old: Tiling, new: Tiling, repeats: int) -> dict[str, Spent]:
     device = policy.device
     find = measured(device, lambda: diff(new, old), repeats)
     changes: Changes = find.result
@@ -152,7 +152,7 @@ def _diffs(policy: Policy, old: Sheet, new: Sheet, repeats: int) -> dict[str, Sp
     return found
 
 
-def _applying(policy: Policy, old: Sheet, changes: Changes, repeats: int) -> dict[str, Spent]:
+def _applying(policy: Policy, old: Tiling, changes: Changes, repeats: int) -> dict[str, Spent]:
     device = policy.device
     scatter(old, changes)
     _check_equal(policy.old, policy.new, "apply")
@@ -186,7 +186,7 @@ def _dense(policy: Policy, sparse: torch_ways.Sparse, repeats: int) -> Spent:
 
 
 def _coding(
-    policy: Policy, old: Sheet, changes: Changes, repeats: int
+    policy: Policy, old: Tiling, changes: Changes, repeats: int
 ) -> tuple[dict[str, Spent], dict[CoderName, int]]:
     device, tiles = policy.device, policy.tiles
     found: dict[str, Spent] = {}

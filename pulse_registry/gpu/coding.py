@@ -10,25 +10,25 @@ from blake3 import blake3
 from pulse_kernels import CoderName
 from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.coding.encode import encode_changes
-from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.gpu.tiling import Tiling
 from pulse_registry.format.patch import Coded, CoderChoice, Entry, class_pays
-from pulse_registry.gpu.stream import Lane
-from pulse_registry.gpu.tile_table import Part
+from pulse_registry.gpu.stream import DeviceStream
+from pulse_registry.gpu.tile_table import TileTable
 from pulse_registry.weights.digest import Digest
 
 
 def code_part(
-    lane: Lane,
-    part: Part,
+    stream: DeviceStream,
+    part: TileTable,
     changes: Changes,
     sums: Sequence[tuple[Digest, Digest]],
-    base: Sheet,
+    base: Tiling,
     coder: CoderChoice,
 ) -> Iterator[Coded]:
     """Code what changes in a part; yield its groups in order.
 
     Args:
-        lane: to work on.
+        stream: to work on.
         part: whose groups these are.
         changes: of its cells.
         sums: of h over each group's old and new cells.
@@ -40,13 +40,13 @@ def code_part(
     changed = np.flatnonzero(counts).tolist()
     first: CoderName = "class" if coder == "class" else "gap"
     names = dict.fromkeys(changed, first)
-    with lane.work():
+    with stream.work():
         made = {first: encode_changes(changes, first, base)}
         pays = [n for n in changed if coder == "auto" and class_pays(part.groups[n].cells, made["gap"].size(n))]
         if pays:
             made["class"] = encode_changes(changes, "class", base)
             names |= {n: "class" for n in pays if made["class"].size(n) < made["gap"].size(n)}
-        data = {name: lane.download(made[name].data).numpy() for name in set(names.values())}
+        data = {name: stream.download(made[name].data).numpy() for name in set(names.values())}
     for number in changed:
         group, count, name = part.groups[number], int(counts[number]), names[number]
         begin, end = (int(at) for at in made[name].offsets[number : number + 2])

@@ -20,14 +20,14 @@ from pulse_kernels.gpu.changes import no_cells
 from pulse_kernels.gpu.coding.decode import decode_changes
 from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.merge import merge
-from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.gpu.tiling import Tiling
 from pulse_registry.errors import BaseMismatch, CorruptObject, about
 from pulse_registry.format.sparse_update import ModelUpdate
 from pulse_registry.gpu.group_batches import Arrival, Arrived
 from pulse_registry.gpu.sparse_update import Collected, DeviceUpdate, cut, reversed_, sums_of
-from pulse_registry.gpu.stream import Lane
+from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.gpu.stream_order import Memory
-from pulse_registry.gpu.tile_table import Part, cells_in_place, parts_of, spans_of, total
+from pulse_registry.gpu.tile_table import TileTable, cells_in_place, spans_of, tile_tables, total
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.destination import Source, wrong_base
 from pulse_registry.timeline import Timeline
@@ -44,15 +44,15 @@ WALKED_BYTES = 256 << 20
 class DeviceDestination:
     """Weights on a device; see ``Destination``."""
 
-    def __init__(self, geometry: Geometry, cells: Sequence[torch.Tensor], lane: Lane) -> None:
-        """Take contiguous tensors in layout order, and the lane to read them on."""
+    def __init__(self, geometry: Geometry, cells: Sequence[torch.Tensor], stream: DeviceStream) -> None:
+        """Take contiguous tensors in layout order, and the stream to read them on."""
         self.geometry = geometry
         self._cells = cells
-        self._lane = lane
-        self._memory = Memory(lane.device, cells)
-        self._parts = parts_of(geometry, lane.device)
-        with lane.work():
-            self._sheets = [self._over(part) for part in self._parts]
+        self._stream = stream
+        self._memory = Memory(stream.device, cells)
+        self._parts = tile_tables(geometry, stream.device)
+        with stream.work():
+            self._tilings = [self._over(part) for part in self._parts]
 
     @classmethod
     def into(cls, geometry: Geometry, views: Mapping[str, View], device: torch.device) -> DeviceDestination:
@@ -61,21 +61,21 @@ class DeviceDestination:
         Raises:
             InvalidModel: a tensor can't be written in place.
         """
-        return cls(geometry, cells_in_place(geometry, views), Lane(device))
+        return cls(geometry, cells_in_place(geometry, views), DeviceStream(device))
 
     def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[DeviceUpdate, Digest]:
-        """Decode and join all legs on a lane beside the model; see ``Destination.join``."""
+        """Decode and join all legs on a stream beside the model; see ``Destination.join``."""
         if not sources:
-            return DeviceUpdate((), self._lane), Digest()
+            return DeviceUpdate((), self._stream), Digest()
         arrival = Arrival(sources, fetchers, timeline)
         follow = self._stepped if len(sources) == 1 else self._walked
-        with closing(arrival), self._lane.work(after_caller=True), self._memory.read():
+        with closing(arrival), self._stream.work(after_caller=True), self._memory.read():
             for source in sources:
                 if isinstance(source.step, DeviceUpdate):
                     self._take_in(source.step)
             found = [follow(part, sources, arrival, timeline) for part in self._parts]
         timeline.note("verify", timeline.clock())
-        changes = DeviceUpdate(tuple(changes for changes, _ in found), self._lane)
+        changes = DeviceUpdate(tuple(changes for changes, _ in found), self._stream)
         return changes, sum((delta for _, delta in found), Digest())
 
     def apply(self, changes: ModelUpdate) -> None:
@@ -88,8 +88,8 @@ class DeviceDestination:
 
     def read(self, group: Group) -> Cells:
         """Return a copy of a group's cells, in host memory."""
-        with self._lane.work(after_caller=True), self._memory.read():
-            cells = self._lane.download(torch.cat(spans_of(group, self._cells)))
+        with self._stream.work(after_caller=True), self._memory.read():
+            cells = self._stream.download(torch.cat(spans_of(group, self._cells)))
         return cells.numpy().view(group.cell_type.dtype)
 
     def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
@@ -98,37 +98,37 @@ class DeviceDestination:
         def store(group: Group) -> None:
             cells = cells_of(group)
             host = torch.from_numpy(cells.view(f"i{cells.itemsize}" if cells.itemsize > 1 else "u1"))
-            with self._lane.work():
-                self._lane.upload(host, spans_of(group, self._cells))
+            with self._stream.work():
+                self._stream.upload(host, spans_of(group, self._cells))
 
-        with self._lane.work(after_caller=True), self._memory.written():
+        with self._stream.work(after_caller=True), self._memory.written():
             list(map_(store, self.geometry.groups))
-        self._lane.wait()
+        self._stream.wait()
 
     def digest(self) -> Digest:
         """Return the state digest by a full pass."""
-        with self._lane.work(after_caller=True), self._memory.read():
-            return total(self._sheets)
+        with self._stream.work(after_caller=True), self._memory.read():
+            return total(self._tilings)
 
-    def _over(self, part: Part) -> Sheet:
-        """Lay a part's tiles over the cells, on the lane."""
-        self._lane.keep(part.tiles.tables)
+    def _over(self, part: TileTable) -> Tiling:
+        """Lay a part's tiles over the cells, on the stream."""
+        self._stream.keep(part.tiles.tables)
         return part.tiles.over(self._cells)
 
     def _take_in(self, changes: DeviceUpdate) -> None:
-        """Let the lane read changes that another one made."""
-        self._lane.follow(changes.lane)
-        self._lane.keep(tensor for part in changes.parts for tensor in part.tensors)
+        """Let the stream read changes that another one made."""
+        self._stream.follow(changes.stream)
+        self._stream.keep(tensor for part in changes.parts for tensor in part.tensors)
 
-    def _store(self, changes: ModelUpdate, store: Callable[[Sheet, Changed], None]) -> None:
+    def _store(self, changes: ModelUpdate, store: Callable[[Tiling, Changed], None]) -> None:
         if not isinstance(changes, DeviceUpdate):
             raise TypeError(f"{type(changes).__name__} are changes of other weights than those on a device")
-        with self._lane.callers(), changes.lane.callers(), self._memory.written():
-            for sheet, part in zip(self._sheets, changes.parts, strict=False):  # no parts where nothing changes
-                store(sheet, part)
+        with self._stream.callers(), changes.stream.callers(), self._memory.written():
+            for tiling, part in zip(self._tilings, changes.parts, strict=False):  # no parts where nothing changes
+                store(tiling, part)
 
     def _stepped(
-        self, whole: Part, sources: Sequence[Source], arrival: Arrival, timeline: Timeline
+        self, whole: TileTable, sources: Sequence[Source], arrival: Arrival, timeline: Timeline
     ) -> tuple[Changed, Digest]:
         """Decode one leg against the live weights, batch by batch as it comes."""
         source, digest = sources[0], Digest()
@@ -146,7 +146,7 @@ class DeviceDestination:
         return collected.changes(), digest
 
     def _walked(
-        self, whole: Part, sources: Sequence[Source], arrival: Arrival, timeline: Timeline
+        self, whole: TileTable, sources: Sequence[Source], arrival: Arrival, timeline: Timeline
     ) -> tuple[Changed, Digest]:
         """Follow a chain in copies of the cells, batch by batch; return where it leads away from the live ones."""
         digest = Digest()
@@ -165,7 +165,7 @@ class DeviceDestination:
         return collected.changes(), digest
 
     def _step(
-        self, whole: Part, part: Part, base: Sheet, source: Source, coded: Mapping[int, memoryview]
+        self, whole: TileTable, part: TileTable, base: Tiling, source: Source, coded: Mapping[int, memoryview]
     ) -> tuple[Changed, Digest]:
         """Return what one leg changes of a part's cells, checked at each of them, and what that adds to the digest."""
         if source.patch is not None:
@@ -183,12 +183,12 @@ class DeviceDestination:
             digest += new - old
         return step, digest
 
-    def _decoded(self, part: Part, base: Sheet, source: Source, coded: Mapping[int, memoryview]) -> Changed:
+    def _decoded(self, part: TileTable, base: Tiling, source: Source, coded: Mapping[int, memoryview]) -> Changed:
         steps = [self._decoded_as(part, base, source, coded, name) for name in _coders(part, source)]
         return merge(*steps) if len(steps) == 2 else steps[0]
 
     def _decoded_as(
-        self, part: Part, base: Sheet, source: Source, coded: Mapping[int, memoryview], coder: CoderName
+        self, part: TileTable, base: Tiling, source: Source, coded: Mapping[int, memoryview], coder: CoderName
     ) -> Changed:
         """Decode the groups of one coder, and meet them with the cells that they move."""
         patch = source.patch
@@ -216,7 +216,7 @@ class DeviceDestination:
         new = apply.move(tiles, offsets, old, distance)
         return Changed(tiles, moves.index, old, new, offsets, moves.group_offsets, moves.host_offsets)
 
-    def _taken_back(self, part: Part, base: Sheet, step: Changed) -> Changed:
+    def _taken_back(self, part: TileTable, base: Tiling, step: Changed) -> Changed:
         """Return the way back of a step that was applied to these weights, if they still are what it made them."""
         if len(step):
             found = apply.gather(base, step.tile_offsets, step.index)
@@ -227,14 +227,14 @@ class DeviceDestination:
         return reversed_(step)
 
 
-def _coders(part: Part, source: Source) -> tuple[CoderName, ...]:
+def _coders(part: TileTable, source: Source) -> tuple[CoderName, ...]:
     """Return the coders of a patch's groups in a part; one, where it has none."""
     entries = {} if source.patch is None else source.patch.entries
     found = {entries[group.number].coder for group in part.groups if group.number in entries}
     return tuple(name for name in ("gap", "class") if name in found) or ("gap",)
 
 
-def _most(part: Part, source: Source) -> int:
+def _most(part: TileTable, source: Source) -> int:
     """Return how many cells of a part a leg changes."""
     if source.patch is not None:
         entries = source.patch.entries
@@ -246,7 +246,7 @@ def _size(coded: Arrived) -> int:
     return sum(len(data) for groups in coded.values() for data in groups.values())
 
 
-def _of_part(changes: DeviceUpdate, part: Part) -> Changed:
+def _of_part(changes: DeviceUpdate, part: TileTable) -> Changed:
     for found in changes.parts:
         if found.tiles.width == part.tiles.width:
             return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeAlias
 
-from pulse_registry.gpu.tile_table import Part
+from pulse_registry.gpu.tile_table import TileTable
 from pulse_registry.pull.destination import Source
 from pulse_registry.pull.group_stream import arriving
 from pulse_registry.timeline import Timeline
@@ -25,7 +25,7 @@ class Arrival:
         self._here: dict[int, dict[int, memoryview]] = {number: {} for number in self._patches}
         self._left = touched[::-1]
 
-    def of(self, part: Part) -> Arrived:
+    def of(self, part: TileTable) -> Arrived:
         """Return a part's groups, which are let go of.
 
         Raises:

@@ -1,7 +1,7 @@
 """The shadow of a model on a device: diffed, coded and moved on there.
 
-The trainer waits for the diff. Coding needs the cells as they were, so that the shadow moves on behind it, on a lane of
-its own; whatever needs the cells before that waits for it.
+The trainer waits for the diff. Coding needs the cells as they were, so that the shadow moves on behind it, on a stream
+of its own; whatever needs the cells before that waits for it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pulse_kernels import Cells
 from pulse_kernels.gpu import apply
 from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.diff import diff
-from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.gpu.tiling import Tiling
 from pulse_registry.format.patch import Coded, CoderChoice
 from pulse_registry.gpu.coding import code_part
-from pulse_registry.gpu.shadow_storage import Home, Resident, Streamed
+from pulse_registry.gpu.shadow_storage import ResidentStorage, ShadowStorage, StreamedStorage
 from pulse_registry.gpu.sparse_update import DeviceUpdate, sums_of
-from pulse_registry.gpu.stream import Lane
+from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.gpu.stream_order import Memory
 from pulse_registry.gpu.tile_table import live_cells, total
 from pulse_registry.pull.destination import Destination, HostDestination
@@ -55,34 +55,34 @@ class DeviceAdvance:
 class DeviceShadow:
     """A shadow whose cells are diffed and coded on a device; see ``Shadow``."""
 
-    def __init__(self, geometry: Geometry, home: Home, lane: Lane, pool: Executor) -> None:
-        """Take a home whose cells are to be filled through ``destination`` or ``take``, before ``resume``."""
+    def __init__(self, geometry: Geometry, storage: ShadowStorage, stream: DeviceStream, pool: Executor) -> None:
+        """Take a storage whose cells are to be filled through ``destination`` or ``take``, before ``resume``."""
         self.geometry = geometry
         self.version = -1
         self.digest = Digest()
-        self._home = home
-        self._lane = lane
+        self._storage = storage
+        self._stream = stream
         self._pool = pool
         self._lock = threading.RLock()
         self._pending: list[tuple[int, Digest, DeviceUpdate]] = []  # versions on their way, each with what it changes
         self._coding: Future[list[Coded]] | None = None
-        self._live: tuple[tuple[object, ...], list[Sheet]] = ((), [])
+        self._live: tuple[tuple[object, ...], list[Tiling]] = ((), [])
 
     def take(self, views: Mapping[str, View]) -> None:
         """Copy live tensors, rounded where the layout says so."""
-        with self._lock, self._lane.work(after_caller=True), self._live_memory(views).read():
+        with self._lock, self._stream.work(after_caller=True), self._live_memory(views).read():
             digest = Digest()
             for number, live in enumerate(self._over(views)):
-                with self._home.lent(number, write=True) as sheet:
-                    apply.copy(live, sheet)
-                    digest += total([sheet])
+                with self._storage.lent(number, write=True) as tiling:
+                    apply.copy(live, tiling)
+                    digest += total([tiling])
             self.digest = digest
 
     def destination(self) -> Destination:
         """Return the cells as what a pull changes; see ``Shadow.destination``."""
         with self._lock:
             self._settled()
-            return self._home.destination()
+            return self._storage.destination()
 
     def resume(self, version: int, digest: Digest) -> None:
         """Stand for a version that ``destination`` was brought to."""
@@ -93,15 +93,15 @@ class DeviceShadow:
         with self._lock:
             self._settled()
             began, version, changes = timeline.clock(), self.version + 1, []
-            with self._lane.work(after_caller=True), self._live_memory(views).read():
+            with self._stream.work(after_caller=True), self._live_memory(views).read():
                 for number, live in enumerate(self._over(views)):
-                    with self._home.lent(number) as base:
+                    with self._storage.lent(number) as base:
                         changes.append(diff(live, base))
                 sums = [sums_of(window) for window in changes]
             timeline.note("diff", began, nbytes=self.geometry.nbytes)
             digest = self.digest + sum((new - old for window in sums for old, new in window), Digest())
             self._coding = self._pool.submit(self._code, changes, sums, coder, timeline)
-            self._pending.append((version, self.digest, DeviceUpdate(tuple(changes), self._lane)))
+            self._pending.append((version, self.digest, DeviceUpdate(tuple(changes), self._stream)))
             self.version, self.digest = version, digest
             return DeviceAdvance(version, digest, self._coding)
 
@@ -129,15 +129,15 @@ class DeviceShadow:
         with self._lock:
             self._settled()
             window, number = self._place(group)
-            with self._lane.work():
-                cells = self._home.read(group)
+            with self._stream.work():
+                cells = self._storage.read(group)
                 for later, _, pending in reversed(self._pending):
                     if later > version:
                         changes = pending.parts[window]
                         begin, end = (int(at) for at in changes.host_offsets[number : number + 2])
                         where = changes.index[begin:end].to(cells.device, torch.int64)
                         cells[where] = changes.old[begin:end].to(cells.device)
-                return self._lane.download(cells).numpy().view(group.cell_type.dtype)
+                return self._stream.download(cells).numpy().view(group.cell_type.dtype)
 
     def digest_at(self, version: int) -> Digest:
         """Return the digest of the cells that ``cells_at`` gives."""
@@ -147,10 +147,10 @@ class DeviceShadow:
     def _code(self, changes: list[Changes], sums: list[Sums], coder: CoderChoice, timeline: Timeline) -> list[Coded]:
         began, found, moved = timeline.clock(), list[Coded](), 0
         try:
-            for number, window in enumerate(self._home.windows):
+            for number, window in enumerate(self._storage.windows):
                 if len(changes[number]):
-                    with self._lane.work(), self._home.lent(number, write=True) as base:
-                        found += code_part(self._lane, window, changes[number], sums[number], base, coder)
+                    with self._stream.work(), self._storage.lent(number, write=True) as base:
+                        found += code_part(self._stream, window, changes[number], sums[number], base, coder)
                         apply.scatter(base, changes[number])
                 moved = number + 1
         finally:
@@ -159,12 +159,12 @@ class DeviceShadow:
         timeline.note("code", began, nbytes=sum(len(coded.data) for coded in found))
         return sorted(found, key=lambda coded: coded.entry.group)
 
-    def _store(self, changes: Sequence[Changes], store: Callable[[Sheet, Changes], None], first: int = 0) -> None:
+    def _store(self, changes: Sequence[Changes], store: Callable[[Tiling, Changes], None], first: int = 0) -> None:
         """Store the old or the new cells of the windows from number ``first`` on."""
         for number in range(first, len(changes)):
             if len(changes[number]):
-                with self._lane.work(), self._home.lent(number, write=True) as sheet:
-                    store(sheet, changes[number])
+                with self._stream.work(), self._storage.lent(number, write=True) as tiling:
+                    store(tiling, changes[number])
 
     def _settled(self) -> None:
         """Wait until the cells are those of the newest version."""
@@ -173,23 +173,23 @@ class DeviceShadow:
             self._coding = None
 
     def _live_memory(self, views: Mapping[str, View]) -> Memory:
-        return Memory(self._lane.device, [view.tensor for view in views.values()])
+        return Memory(self._stream.device, [view.tensor for view in views.values()])
 
-    def _over(self, views: Mapping[str, View]) -> list[Sheet]:
+    def _over(self, views: Mapping[str, View]) -> list[Tiling]:
         """Lay the windows' tiles over live tensors; addresses that did not move are not uploaded again."""
         key = tuple(views[tensor.name].identity for tensor in self.geometry.layout.tensors)
         if key != self._live[0]:
-            tensors = live_cells(self.geometry, views, self._lane.device)
-            sheets = [window.tiles.over(tensors) for window in self._home.windows]
+            tensors = live_cells(self.geometry, views, self._stream.device)
+            tilings = [window.tiles.over(tensors) for window in self._storage.windows]
             if any(tensor.data_ptr() != identity[0] for tensor, identity in zip(tensors, key, strict=True)):
-                return sheets  # of copies
+                return tilings  # of copies
             # Without the tensors: a trainer that lets go of its model gets the memory back.
-            self._live = key, [replace(sheet, tensors=()) for sheet in sheets]
+            self._live = key, [replace(tiling, tensors=()) for tiling in tilings]
         return self._live[1]
 
     def _place(self, group: Group) -> tuple[int, int]:
         """Return a group's window and its number there."""
-        for window, part in enumerate(self._home.windows):
+        for window, part in enumerate(self._storage.windows):
             for number, found in enumerate(part.groups):
                 if found.number == group.number:
                     return window, number
@@ -212,9 +212,10 @@ def empty_device_shadow(
         host: makes the target of weights in host memory.
         place: where its cells stay.
     """
-    lane = Lane(device)
-    home: Home = Resident(geometry, lane) if place == "device" else Streamed(geometry, lane, host)
-    return DeviceShadow(geometry, home, lane, pool)
+    stream = DeviceStream(device)
+    if place == "device":
+        return DeviceShadow(geometry, ResidentStorage(geometry, stream), stream, pool)
+    return DeviceShadow(geometry, StreamedStorage(geometry, stream, host), stream, pool)
 
 
 def first_device_shadow(shadow: DeviceShadow, views: Mapping[str, View], version: int) -> DeviceShadow:

@@ -1,7 +1,8 @@
-"""Homes: where the cells of a shadow stay, and how they come to the device to be worked on.
+"""Storage of a shadow: where its cells stay, and how they come to the device to be worked on.
 
-They are worked on in windows: ``Resident`` cells are there, and a window is all groups of a cell width; ``Streamed``
-ones stay in pinned host memory and come through two buffers in turn, the next window while one is worked on.
+They are worked on in windows. Those of ``ResidentStorage`` are there, and a window is all groups of a cell width; those
+of ``StreamedStorage`` stay in pinned host memory and come through two buffers in turn, the next window while one is
+worked on.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any, Protocol
 import torch
 
 from pulse_kernels import CELL_TYPES
-from pulse_kernels.gpu.tiling import CELL_DTYPES, Sheet
+from pulse_kernels.gpu.tiling import CELL_DTYPES, Tiling
 from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.gpu.pinned import pinned_bytes
-from pulse_registry.gpu.stream import Lane
-from pulse_registry.gpu.tile_table import Part, empty_cells, parts_of, spans_of
+from pulse_registry.gpu.stream import DeviceStream
+from pulse_registry.gpu.tile_table import TileTable, empty_cells, spans_of, tile_tables
 from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -26,17 +27,17 @@ WINDOW_BYTES = 256 << 20
 """Of a streamed window; two of them are on the device. Each takes a link of 55 GB/s some 5 ms."""
 
 
-class Home(Protocol):
+class ShadowStorage(Protocol):
     """A shadow's cells.
 
     Attributes:
         windows: the groups of each window, in flat order within a cell width.
     """
 
-    windows: tuple[Part, ...]
+    windows: tuple[TileTable, ...]
 
-    def lent(self, number: int, *, write: bool = False) -> AbstractContextManager[Sheet]:
-        """Lend a window's cells on the device, in the block's order on the lane; with ``write``, keep what it did."""
+    def lent(self, number: int, *, write: bool = False) -> AbstractContextManager[Tiling]:
+        """Lend a window's cells on the device, in the block's order on the stream; with ``write``, keep what it did."""
         ...
 
     def read(self, group: Group) -> torch.Tensor:
@@ -48,43 +49,43 @@ class Home(Protocol):
         ...
 
 
-class Resident:
+class ResidentStorage:
     """Cells in device memory."""
 
-    def __init__(self, geometry: Geometry, lane: Lane) -> None:
+    def __init__(self, geometry: Geometry, stream: DeviceStream) -> None:
         """Allocate them."""
-        self.windows = parts_of(geometry, lane.device)
+        self.windows = tile_tables(geometry, stream.device)
         self._geometry = geometry
-        self._lane = lane
-        with lane.work():
-            self._cells = empty_cells(geometry, lane.device)
+        self._stream = stream
+        with stream.work():
+            self._cells = empty_cells(geometry, stream.device)
             for part in self.windows:
-                lane.keep(part.tiles.tables)
-            self._sheets = [part.tiles.over(self._cells) for part in self.windows]
+                stream.keep(part.tiles.tables)
+            self._tilings = [part.tiles.over(self._cells) for part in self.windows]
 
-    def lent(self, number: int, *, write: bool = False) -> AbstractContextManager[Sheet]:
+    def lent(self, number: int, *, write: bool = False) -> AbstractContextManager[Tiling]:
         """Lend a window; what is written stays."""
-        return nullcontext(self._sheets[number])
+        return nullcontext(self._tilings[number])
 
     def read(self, group: Group) -> torch.Tensor:
         """Return a copy of a group's cells, on the device."""
         return torch.cat(spans_of(group, self._cells))
 
     def destination(self) -> DeviceDestination:
-        """Return the cells as what a pull changes: on this lane, which so knows of all that is done to them."""
-        return DeviceDestination(self._geometry, self._cells, self._lane)
+        """Return the cells as what a pull changes: on this stream, which so knows of all that is done to them."""
+        return DeviceDestination(self._geometry, self._cells, self._stream)
 
 
-class Streamed:
+class StreamedStorage:
     """Cells in pinned host memory: a device with no room for them needs two windows."""
 
-    def __init__(self, geometry: Geometry, lane: Lane, host: Callable[[Weights], HostDestination]) -> None:
+    def __init__(self, geometry: Geometry, stream: DeviceStream, host: Callable[[Weights], HostDestination]) -> None:
         """Allocate them; ``host`` makes the target of weights in host memory."""
-        self.windows = tuple(w for part in parts_of(geometry, lane.device) for w in part.batches(WINDOW_BYTES))
-        self._lane = lane
-        self._copies = Lane(lane.device)
+        self.windows = tuple(w for part in tile_tables(geometry, stream.device) for w in part.batches(WINDOW_BYTES))
+        self._stream = stream
+        self._copies = DeviceStream(stream.device)
         self._host = host
-        self._memory = pinned_bytes(geometry.nbytes, lane.device)
+        self._memory = pinned_bytes(geometry.nbytes, stream.device)
         starts, at = {}, 0
         for group in geometry.groups:
             starts[group.number] = at
@@ -93,20 +94,20 @@ class Streamed:
         self._weights = Weights(geometry, _arrays(geometry, self._memory))
         most = max((self._bytes(number)[1] for number in range(len(self.windows))), default=0)
         with self._copies.work():
-            self._buffers = [torch.empty(most, dtype=torch.uint8, device=lane.device) for _ in range(2)]
-        lane.keep(self._buffers)
+            self._buffers = [torch.empty(most, dtype=torch.uint8, device=stream.device) for _ in range(2)]
+        stream.keep(self._buffers)
         for window in self.windows:
-            lane.keep(window.tiles.tables)
+            stream.keep(window.tiles.tables)
         self._ahead: int | None = None  # the window that the other buffer is being filled with
 
     @contextmanager
-    def lent(self, number: int, *, write: bool = False) -> Iterator[Sheet]:
+    def lent(self, number: int, *, write: bool = False) -> Iterator[Tiling]:
         """Lend a window from one of the buffers, while the next one comes into the other."""
         begin, size = self._bytes(number)
         buffer = self._buffers[number % 2][:size]
         if self._ahead != number:
             self._fetch(number)
-        self._lane.follow(self._copies)
+        self._stream.follow(self._copies)
         self._ahead = None
         if number + 1 < len(self.windows):
             self._fetch(number + 1)
@@ -115,7 +116,7 @@ class Streamed:
         yield tiles.packed(buffer.view(CELL_DTYPES[tiles.width]))
         if write:
             self._memory[begin : begin + size].copy_(buffer, non_blocking=True)
-            self._lane.wait()
+            self._stream.wait()
 
     def read(self, group: Group) -> torch.Tensor:
         """Return a copy of a group's cells, in host memory."""
@@ -134,7 +135,7 @@ class Streamed:
 
     def _fetch(self, number: int) -> None:
         begin, size = self._bytes(number)
-        self._copies.follow(self._lane)  # behind all that used the buffer before
+        self._copies.follow(self._stream)  # behind all that used the buffer before
         with self._copies.work():
             self._buffers[number % 2][:size].copy_(self._memory[begin : begin + size], non_blocking=True)
 

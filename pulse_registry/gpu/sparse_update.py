@@ -12,8 +12,8 @@ from pulse_kernels.gpu.changes import Changes, no_cells
 from pulse_kernels.gpu.digest import as_lanes, digest_sparse
 from pulse_kernels.gpu.transfer import upload
 from pulse_registry.gpu.finite import first_not_finite
-from pulse_registry.gpu.stream import Lane
-from pulse_registry.gpu.tile_table import Part
+from pulse_registry.gpu.stream import DeviceStream
+from pulse_registry.gpu.tile_table import TileTable
 from pulse_registry.weights.digest import Digest
 
 
@@ -23,11 +23,11 @@ class DeviceUpdate:
 
     Attributes:
         parts: of all the layout's parts, or none where nothing changes.
-        lane: that made them: what reads them on another stream waits for it.
+        stream: that made them: what reads them on another stream waits for it.
     """
 
     parts: tuple[Changes, ...]
-    lane: Lane
+    stream: DeviceStream
 
     @property
     def changed(self) -> int:
@@ -41,7 +41,7 @@ class DeviceUpdate:
 
     def not_finite(self) -> int | None:
         """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
-        with self.lane.work():
+        with self.stream.work():
             return min((found for part in self.parts if (found := first_not_finite(part)) is not None), default=None)
 
 
@@ -55,7 +55,7 @@ def sums_of(changes: Changes) -> list[tuple[Digest, Digest]]:
     return [(Digest(*lanes[:2]), Digest(*lanes[2:])) for lanes in as_lanes(digest_sparse(changes))]
 
 
-def cut(changes: Changes, whole: Part, part: Part) -> Changes:
+def cut(changes: Changes, whole: TileTable, part: TileTable) -> Changes:
     """Return what changes of some consecutive groups of a part."""
     if part is whole:
         return changes
@@ -73,7 +73,7 @@ class Collected:
     With room for all of them from the start nothing is held twice, but one piece at a time.
     """
 
-    def __init__(self, whole: Part, room: int) -> None:
+    def __init__(self, whole: TileTable, room: int) -> None:
         """Allocate room for so many changes."""
         self._whole = whole
         self._at = 0

@@ -1,4 +1,4 @@
-"""A lane: the stream of its own on which a push or a pull works beside the model."""
+"""A device stream of its own, on which a push or a pull works beside the model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ QUEUED_BYTES = 256 << 20
 """Of host memory on its way to the device: what is pinned for it, at most."""
 
 
-class Lane:
+class DeviceStream:
     """Work on one device, in order; on a CPU, where kernels are interpreted, plain calls.
 
-    What is allocated within ``work`` is the lane's, and given back to it: nothing else may use it without ``callers``,
-    or another lane's ``keep``.
+    What is allocated within ``work`` is this stream's, and given back to it: nothing else may use it without
+    ``callers``, or another stream's ``keep``.
 
     Attributes:
         device: where tensors are made.
@@ -40,8 +40,8 @@ class Lane:
         with torch.cuda.stream(self._stream):
             yield
 
-    def follow(self, other: Lane) -> None:
-        """Go on behind what another lane has queued."""
+    def follow(self, other: DeviceStream) -> None:
+        """Go on behind what another stream has queued."""
         if self._stream is not None:
             self._stream.wait_stream(other._stream)
 
@@ -52,16 +52,16 @@ class Lane:
             self._stream.synchronize()
 
     def keep(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Let tensors that another stream allocated live, if they are let go of, until this lane is done with them."""
+        """Let tensors that another stream allocated live, if they are let go of, until this one is done with them."""
         if self._stream is not None:
             for tensor in tensors:
                 tensor.record_stream(self._stream)
 
     @contextmanager
     def callers(self) -> Iterator[None]:
-        """Make the caller's stream that of the block, behind this lane, which then goes on behind the block.
+        """Make the caller's stream that of the block, behind this stream, which then goes on behind the block.
 
-        So the block may use what the lane has allocated, or keeps, whoever lets go of it and when.
+        So the block may use what the stream has allocated, or keeps, whoever lets go of it and when.
         """
         if self._stream is None:
             yield

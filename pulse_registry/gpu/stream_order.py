@@ -1,7 +1,7 @@
 """The order of work on one memory by several streams: whoever comes to it waits for the one that wrote it last.
 
-A worker's weights are written on whatever stream ``apply`` is called on, and read on lanes, from other threads, which
-know nothing of that stream. So what was written last is known by the memory.
+A worker's weights are written on whatever stream ``apply`` is called on, and read on other streams, from other threads,
+which know nothing of that stream. So what was written last is known by the memory.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pulse_kernels.gpu.digest import as_lanes, digest
-from pulse_kernels.gpu.tiling import CELL_DTYPES, Sheet, Spans, Tiles
+from pulse_kernels.gpu.tiling import CELL_DTYPES, Spans, Tiles, Tiling
 from pulse_registry.errors import InvalidModel
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
@@ -19,15 +19,15 @@ from pulse_registry.weights.model import View
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TileTable:
     """Groups of one cell width, and their table of tiles on the device."""
 
     groups: tuple[Group, ...]
     tiles: Tiles
-    _batches: dict[int, tuple[Part, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _batches: dict[int, tuple[TileTable, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, groups: Sequence[Group], device: torch.device) -> Part:
+    def of(cls, groups: Sequence[Group], device: torch.device) -> TileTable:
         """Make the table of some groups of one width, in flat order."""
         rows = [
             (number, span.tensor, span.start, span.stop - span.start)
@@ -38,13 +38,13 @@ class Part:
         starts, types = [group.start for group in groups], [group.cell_type for group in groups]
         return cls(tuple(groups), Tiles.cut(Spans(*columns), starts, types, device))
 
-    def batches(self, nbytes: int) -> tuple[Part, ...]:
+    def batches(self, nbytes: int) -> tuple[TileTable, ...]:
         """Cut the part into parts of at most so many bytes, or of one group; itself if that is all. Made once."""
         if nbytes not in self._batches:
             self._batches[nbytes] = tuple(self._cut(nbytes))
         return self._batches[nbytes]
 
-    def _cut(self, nbytes: int) -> Iterator[Part]:
+    def _cut(self, nbytes: int) -> Iterator[TileTable]:
         width, device = self.tiles.width, self.tiles.device
         if sum(group.cells for group in self.groups) * width <= nbytes:
             yield self
@@ -52,30 +52,30 @@ class Part:
         batch: list[Group] = []
         for group in self.groups:
             if batch and (sum(g.cells for g in batch) + group.cells) * width > nbytes:
-                yield Part.of(batch, device)
+                yield TileTable.of(batch, device)
                 batch = []
             batch.append(group)
-        yield Part.of(batch, device)
+        yield TileTable.of(batch, device)
 
 
-_made: weakref.WeakKeyDictionary[Geometry, dict[torch.device, tuple[Part, ...]]] = weakref.WeakKeyDictionary()
+_made: weakref.WeakKeyDictionary[Geometry, dict[torch.device, tuple[TileTable, ...]]] = weakref.WeakKeyDictionary()
 _MAKING = threading.Lock()
 
 
-def parts_of(geometry: Geometry, device: torch.device) -> tuple[Part, ...]:
+def tile_tables(geometry: Geometry, device: torch.device) -> tuple[TileTable, ...]:
     """Return the parts of a layout, by first group; made once a device, as long as the geometry lives."""
     with _MAKING:
         known = _made.setdefault(geometry, {})
         if device not in known:
-            known[device] = _parts_of(geometry, device)
+            known[device] = _tile_tables(geometry, device)
         return known[device]
 
 
-def _parts_of(geometry: Geometry, device: torch.device) -> tuple[Part, ...]:
+def _tile_tables(geometry: Geometry, device: torch.device) -> tuple[TileTable, ...]:
     by_width: dict[int, list[Group]] = {}
     for group in geometry.groups:
         by_width.setdefault(group.cell_type.width, []).append(group)
-    return tuple(Part.of(groups, device) for groups in by_width.values())
+    return tuple(TileTable.of(groups, device) for groups in by_width.values())
 
 
 def empty_cells(geometry: Geometry, device: torch.device) -> list[torch.Tensor]:
@@ -114,6 +114,6 @@ def spans_of(group: Group, cells: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [cells[span.tensor].view(-1).view(dtype)[span.start : span.stop] for span in group.spans]
 
 
-def total(sheets: Sequence[Sheet]) -> Digest:
+def total(tilings: Sequence[Tiling]) -> Digest:
     """Return the sum of the groups' digests by a full pass."""
-    return sum((Digest(*lanes) for sheet in sheets for lanes in as_lanes(digest(sheet))), Digest())
+    return sum((Digest(*lanes) for tiling in tilings for lanes in as_lanes(digest(tiling))), Digest())

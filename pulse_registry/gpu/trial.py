@@ -19,7 +19,7 @@ from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.digest import digest, digest_sparse
 from pulse_kernels.gpu.merge import merge
 from pulse_kernels.gpu.tiling import CELL_DTYPES, Spans, Tiles
-from pulse_registry.gpu.stream import Lane
+from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.process.private_files import make_folder
 
 CELLS = 64
@@ -84,10 +84,10 @@ def follow_step(device: torch.device, cell_type: CellType, *, rounded: bool = Fa
     Raises:
         RuntimeError: the kernels run, and give something else. Others: whatever compiling and launching raise.
     """
-    lane = Lane(device)
-    with lane.work():  # whichever device is the caller's
+    stream = DeviceStream(device)
+    with stream.work():  # whichever device is the caller's
         _follow(device, cell_type, rounded)
-    lane.wait()
+    stream.wait()
 
 
 def _follow(device: torch.device, cell_type: CellType, rounded: bool) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.cpu.coding import NumbaCoding
 from pulse_kernels.cpu.compile import compiled, loops_of
-from pulse_kernels.cpu.loops.simd import LANES
+from pulse_kernels.cpu.loops.simd import COUNTERS
 from pulse_kernels.cpu.loops.spans import Table, table
 from pulse_kernels.errors import RankError
 from pulse_kernels.format.digest import LANE_SEEDS, coefficients
@@ -184,7 +184,7 @@ class NumbaBackend:
     ) -> tuple[Index, Kinds, Index]:
         """See ``Backend.class_ranks``."""
         rank, kind = np.empty(len(index), np.uint32), np.empty(len(index), np.uint8)
-        counters, bounds = np.zeros(LANES, np.uint32), _bounds(cell_type, first, classes)
+        counters, bounds = np.zeros(COUNTERS, np.uint32), _bounds(cell_type, first, classes)
         cells = table(spans, compiled("address", cell_type.width))
         run, none = compiled("class_ranks", cell_type.width), _NONE[cell_type.width]
         if run(cells.at, cells.ends, none, index, *bounds, counters, rank, kind) != len(index):
@@ -197,10 +197,10 @@ class NumbaBackend:
         """See ``Backend.class_select``."""
         ends = np.cumsum(counts, dtype=np.int64)
         place = ends - counts
-        wanted = np.full(LANES, 0xFFFFFFFF, dtype=np.uint32)
+        wanted = np.full(COUNTERS, 0xFFFFFFFF, dtype=np.uint32)
         present = np.flatnonzero(counts)
         wanted[present] = ranks[place[present]]
-        counters, bounds = np.zeros(LANES, np.uint32), _bounds(cell_type, first, classes)
+        counters, bounds = np.zeros(COUNTERS, np.uint32), _bounds(cell_type, first, classes)
         index, source = np.empty(len(ranks), np.uint32), np.empty(len(ranks), np.uint32)
         old = np.empty(len(ranks), cell_type.dtype)
         cells = table(spans, compiled("address", cell_type.width))
@@ -269,8 +269,8 @@ def _out_of_range(cells: Table, index: Index) -> IndexError:
 def _bounds(cell_type: CellType, first: int, classes: int) -> tuple[int, int, int, int]:
     """Return (shift, mask, first, last) as the class loops take them."""
     last = first + classes - 1
-    if not 0 <= first <= last < first + LANES or last > 255:
-        raise ValueError(f"{classes} classes from {first} on; there are 1 to {LANES}, and the last is at most 255")
+    if not 0 <= first <= last < first + COUNTERS or last > 255:
+        raise ValueError(f"{classes} classes from {first} on; there are 1 to {COUNTERS}, and the last is at most 255")
     return cell_type.class_shift, cell_type.class_mask, first, last
 
 

@@ -14,7 +14,7 @@ from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.cpu.compile import compiled
 from pulse_kernels.cpu.loops import frequencies, rans
 from pulse_kernels.cpu.loops.frequencies import IMPOSSIBLE, SLOTS, SYMBOLS, TABLE_BYTES
-from pulse_kernels.cpu.loops.rans import CHANGE_WORDS, LANE_WORDS
+from pulse_kernels.cpu.loops.rans import CHANGE_WORDS, STREAM_WORDS
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.frequencies import BOUNDS, WEIGHTS
 from pulse_kernels.format.gap_tables import PARAMETERS, geometric_tables
@@ -69,9 +69,9 @@ class _Scratch:
     value_places: U32 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint32))
     slots: Kinds = field(default_factory=lambda: np.empty((MOST_CLASSES, SLOTS), np.uint8))
     places: U32 = field(default_factory=lambda: np.empty((MOST_CLASSES, SYMBOLS), np.uint32))
-    lanes: Words = field(default_factory=lambda: np.empty((2, LANE_WORDS), np.uint16))
+    streams: Words = field(default_factory=lambda: np.empty((2, STREAM_WORDS), np.uint16))
     stored: Kinds = field(default_factory=lambda: np.empty(MOST_CLASSES * TABLE_BYTES, np.uint8))
-    words: Words = field(default_factory=lambda: np.empty(4 * LANE_WORDS, np.uint16))
+    words: Words = field(default_factory=lambda: np.empty(4 * STREAM_WORDS, np.uint16))
 
 
 class NumbaCoding:
@@ -125,7 +125,7 @@ class NumbaCoding:
         while True:
             left, at = compiled("encode", wide.itemsize)(
                 *(codes, gaps, magnitudes, rows, divisors, gap_places, *values),
-                *(scratch.lanes, scratch.words, sizes, left, at),
+                *(scratch.streams, scratch.words, sizes, left, at),
             )
             if not left:
                 break

@@ -1,7 +1,7 @@
-"""Reading and writing changed cells through a sheet: gather, step, apply, undo; and copies of whole sheets.
+"""Reading and writing changed cells through a tiling: gather, step, apply, undo; and copies of whole tilings.
 
 A program serves one tile: its changes are a run of the list, so that their cells lie close together. Stores are values,
-never additions: to do one again changes nothing. Addresses come from the sheet; no tensor is moved or made anew.
+never additions: to do one again changes nothing. Addresses come from the tiling; no tensor is moved or made anew.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from pulse_kernels.gpu.cells import UNSIGNED, load_rounded, load_words, order, unorder
 from pulse_kernels.gpu.changes import Changes, no_cells
 from pulse_kernels.gpu.language import jit, tl
-from pulse_kernels.gpu.tiling import Sheet, Tiles
+from pulse_kernels.gpu.tiling import Tiles, Tiling
 
 RUN = 128
 """Changes that a program moves at a time; a tile with 1 % of its cells changed has 82."""
@@ -121,7 +121,7 @@ def copy_tiles(
     count: tl.tensor,
     TILE: tl.constexpr,
     CELL: tl.constexpr,
-    LANES: tl.constexpr,
+    PER_WORD: tl.constexpr,
     ROUNDED: tl.constexpr,
 ) -> None:
     """Copy a tile, rounding float32 memory to BF16."""
@@ -132,16 +132,16 @@ def copy_tiles(
         if tl.load(wide + tile) != 0:
             words = load_rounded(address, cells, TILE)
         else:
-            words = load_words(address, cells, TILE, CELL, LANES)
+            words = load_words(address, cells, TILE, CELL, PER_WORD)
     else:
-        words = load_words(address, cells, TILE, CELL, LANES)
-    word = tl.arange(0, TILE // LANES)
+        words = load_words(address, cells, TILE, CELL, PER_WORD)
+    word = tl.arange(0, TILE // PER_WORD)
     if (cells == TILE) & (to % 8 == 0):
         tl.store(to.to(tl.pointer_type(tl.uint64)) + word, words)
     else:
-        for lane in tl.static_range(LANES):
-            offset = word * LANES + lane
-            part = (words >> (lane * (64 // LANES))).to(CELL)
+        for slot in tl.static_range(PER_WORD):
+            offset = word * PER_WORD + slot
+            part = (words >> (slot * (64 // PER_WORD))).to(CELL)
             tl.store(to.to(tl.pointer_type(CELL)) + offset, part, mask=offset < cells)
 
 
@@ -156,12 +156,12 @@ def locate(tiles: Tiles, index: torch.Tensor, group_offsets: torch.Tensor) -> to
     return offsets
 
 
-def gather(sheet: Sheet, tile_offsets: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def gather(tiling: Tiling, tile_offsets: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Return the cells at ``index``, which lies within the groups (its reader has checked that)."""
-    out = no_cells(sheet.tiles, len(index))
+    out = no_cells(tiling.tiles, len(index))
     if len(index):
-        gather_cells[(len(sheet.tiles),)](
-            sheet.address, sheet.tiles.first, tile_offsets, index, out, RUN=RUN, num_warps=1
+        gather_cells[(len(tiling.tiles),)](
+            tiling.address, tiling.tiles.first, tile_offsets, index, out, RUN=RUN, num_warps=1
         )
     return out
 
@@ -176,17 +176,17 @@ def distance(changes: Changes) -> torch.Tensor:
     return _moved(changes.tiles, changes.tile_offsets, changes.old, changes.new, back=True)
 
 
-def scatter(sheet: Sheet, changes: Changes) -> None:
+def scatter(tiling: Tiling, changes: Changes) -> None:
     """Store the new cells: one launch on the current stream, no allocation, no wait."""
-    _store(sheet, changes, changes.new)
+    _store(tiling, changes, changes.new)
 
 
-def undo(sheet: Sheet, changes: Changes) -> None:
+def undo(tiling: Tiling, changes: Changes) -> None:
     """Store the old cells, as ``scatter`` does the new ones."""
-    _store(sheet, changes, changes.old)
+    _store(tiling, changes, changes.old)
 
 
-def copy(source: Sheet, target: Sheet) -> None:
+def copy(source: Tiling, target: Tiling) -> None:
     """Copy all cells, rounding where the source's memory is float32."""
     tiles = target.tiles
     if len(tiles):
@@ -194,7 +194,7 @@ def copy(source: Sheet, target: Sheet) -> None:
             *(source.address, source.wide, target.address, tiles.count),
             TILE=tiles.tile,
             CELL=UNSIGNED[tiles.width],
-            LANES=8 // tiles.width,
+            PER_WORD=8 // tiles.width,
             ROUNDED=source.any_wide,
             num_warps=8,
         )
@@ -215,8 +215,8 @@ def _moved(
     return out
 
 
-def _store(sheet: Sheet, changes: Changes, values: torch.Tensor) -> None:
+def _store(tiling: Tiling, changes: Changes, values: torch.Tensor) -> None:
     if len(changes):
-        scatter_cells[(len(sheet.tiles),)](
-            *(sheet.address, sheet.tiles.first, changes.tile_offsets, changes.index, values), RUN=RUN, num_warps=1
+        scatter_cells[(len(tiling.tiles),)](
+            *(tiling.address, tiling.tiles.first, changes.tile_offsets, changes.index, values), RUN=RUN, num_warps=1
         )

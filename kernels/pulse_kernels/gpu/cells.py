@@ -37,19 +37,19 @@ def load_words(
     count: tl.tensor,
     TILE: tl.constexpr,
     CELL: tl.constexpr,
-    LANES: tl.constexpr,
+    PER_WORD: tl.constexpr,
 ) -> Any:
-    """Return a tile as 64-bit words (uint64) of LANES cells, the first one lowest; zeros follow its ``count`` cells."""
-    word = tl.arange(0, TILE // LANES)
+    """Return a tile as uint64 words of PER_WORD cells, the first lowest; zeros follow its ``count`` cells."""
+    word = tl.arange(0, TILE // PER_WORD)
     if (count == TILE) & (address % 8 == 0):
         found = tl.load(address.to(tl.pointer_type(tl.uint64)) + word)
     else:
-        # Lane by lane, all in one dimension: the words then have one layout, and need no way through shared memory.
-        found = tl.zeros([TILE // LANES], tl.uint64)
-        for lane in tl.static_range(LANES):
-            offset = word * LANES + lane
+        # Slot by slot, all in one dimension: the words then have one layout, and need no way through shared memory.
+        found = tl.zeros([TILE // PER_WORD], tl.uint64)
+        for slot in tl.static_range(PER_WORD):
+            offset = word * PER_WORD + slot
             cells = tl.load(address.to(tl.pointer_type(CELL)) + offset, mask=offset < count, other=0)
-            found |= cells.to(tl.uint64) << (lane * (64 // LANES))
+            found |= cells.to(tl.uint64) << (slot * (64 // PER_WORD))
     return found
 
 
@@ -57,10 +57,10 @@ def load_words(
 def load_rounded(address: tl.tensor, count: tl.tensor, TILE: tl.constexpr) -> Any:
     """Return a tile of float32 memory as words of four BF16 cells; otherwise as ``load_words``."""
     found = tl.zeros([TILE // 4], tl.uint64)
-    for lane in tl.static_range(4):
-        offset = tl.arange(0, TILE // 4) * 4 + lane
+    for slot in tl.static_range(4):
+        offset = tl.arange(0, TILE // 4) * 4 + slot
         wide = tl.load(address.to(tl.pointer_type(tl.uint32)) + offset, mask=offset < count, other=0)
-        found |= round_bf16(wide).to(tl.uint64) << (lane * 16)
+        found |= round_bf16(wide).to(tl.uint64) << (slot * 16)
     return found
 
 

@@ -12,7 +12,7 @@ import torch
 from pulse_kernels.gpu.cells import UNSIGNED, load_rounded, load_words
 from pulse_kernels.gpu.changes import Changes, no_cells, offsets_of
 from pulse_kernels.gpu.language import jit, tl
-from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.gpu.tiling import Tiling
 
 SHARE = 0.0125
 """Of the cells, words for which the first attempt has room. A step of a fine-tune changes up to 1 % of them."""
@@ -36,36 +36,36 @@ def find_changes(
     new: tl.tensor,
     TILE: tl.constexpr,
     CELL: tl.constexpr,
-    LANES: tl.constexpr,
+    PER_WORD: tl.constexpr,
     ROUNDED: tl.constexpr,
 ) -> None:
     """Write a tile's words that differ to a place of its own, which is recorded; nothing past ``capacity``."""
     tile = tl.program_id(0).to(tl.int64)
     cells = tl.load(count + tile)
-    was = load_words(tl.load(shadow + tile), cells, TILE, CELL, LANES)
+    was = load_words(tl.load(shadow + tile), cells, TILE, CELL, PER_WORD)
     address = tl.load(live + tile)
     if ROUNDED:
         if tl.load(wide + tile) != 0:
             now = load_rounded(address, cells, TILE)
         else:
-            now = load_words(address, cells, TILE, CELL, LANES)
+            now = load_words(address, cells, TILE, CELL, PER_WORD)
     else:
-        now = load_words(address, cells, TILE, CELL, LANES)
-    bits: tl.constexpr = 64 // LANES
+        now = load_words(address, cells, TILE, CELL, PER_WORD)
+    bits: tl.constexpr = 64 // PER_WORD
     differs = was ^ now
     changed = (differs != 0).to(tl.int32)
     rank = tl.cumsum(changed, 0)
     total = tl.sum(changed, 0)
     begin = tl.atomic_add(cursor, total.to(tl.int64), sem="relaxed")
-    lanes = tl.zeros_like(changed)
-    for lane in tl.static_range(LANES):
-        lanes += ((differs >> (lane * bits)).to(CELL) != 0).to(tl.int32)
-    tl.store(found + tile, tl.sum(lanes, 0))
+    per_word = tl.zeros_like(changed)
+    for slot in tl.static_range(PER_WORD):
+        per_word += ((differs >> (slot * bits)).to(CELL) != 0).to(tl.int32)
+    tl.store(found + tile, tl.sum(per_word, 0))
     tl.store(words + tile, total)
     tl.store(place + tile, begin)
     target = begin + rank - 1
     room = (changed != 0) & (target < capacity)
-    tl.store(number + target, tl.arange(0, TILE // LANES), mask=room)
+    tl.store(number + target, tl.arange(0, TILE // PER_WORD), mask=room)
     tl.store(old + target, was.to(tl.int64, bitcast=True), mask=room)
     tl.store(new + target, now.to(tl.int64, bitcast=True), mask=room)
 
@@ -83,7 +83,7 @@ def order_changes(
     old: tl.tensor,
     new: tl.tensor,
     RUN: tl.constexpr,
-    LANES: tl.constexpr,
+    PER_WORD: tl.constexpr,
     CELL: tl.constexpr,
 ) -> None:
     """Split a tile's words into changed cells, at the place where they belong."""
@@ -92,15 +92,15 @@ def order_changes(
     total = tl.load(words + tile)
     source = tl.load(place + tile)
     base = tl.load(first + tile)
-    k = tl.arange(0, RUN * LANES)
-    lane = k % LANES
-    shift = (lane * (64 // LANES)).to(tl.int64)
+    k = tl.arange(0, RUN * PER_WORD)
+    slot = k % PER_WORD
+    shift = (slot * (64 // PER_WORD)).to(tl.int64)
     for done in range(0, total, RUN):
-        word = done + k // LANES
+        word = done + k // PER_WORD
         some = word < total
         was = (tl.load(old_words + source + word, mask=some, other=0) >> shift).to(CELL)
         now = (tl.load(new_words + source + word, mask=some, other=0) >> shift).to(CELL)
-        place_in_tile = tl.load(number + source + word, mask=some, other=0) * LANES + lane
+        place_in_tile = tl.load(number + source + word, mask=some, other=0) * PER_WORD + slot
         changed = (was != now).to(tl.int32)
         target = begin + tl.cumsum(changed, 0) - 1
         tl.store(index + target, base + place_in_tile, mask=changed != 0)
@@ -109,11 +109,11 @@ def order_changes(
         begin += tl.sum(changed, 0)
 
 
-def diff(live: Sheet, shadow: Sheet, share: float = SHARE) -> Changes:
+def diff(live: Tiling, shadow: Tiling, share: float = SHARE) -> Changes:
     """Return where ``live`` differs from ``shadow``, as bits; both only read.
 
     Args:
-        live: weights; float32 memory (``Sheet.wide``) is rounded to BF16 as ``Backend.cast_f32`` does.
+        live: weights; float32 memory (``Tiling.wide``) is rounded to BF16 as ``Backend.cast_f32`` does.
         shadow: the same tiles.
         share: of the cells, how many words that differ there is room for, at 20 bytes of scratch each. Where there are
             more, their number is known after the first pass, and another one has room for all.
@@ -122,7 +122,7 @@ def diff(live: Sheet, shadow: Sheet, share: float = SHARE) -> Changes:
     """
     tiles = shadow.tiles
     device, cell = tiles.device, UNSIGNED[tiles.width]
-    lanes = 8 // tiles.width
+    per_word = 8 // tiles.width
     found, words = (torch.empty(len(tiles), dtype=torch.int32, device=device) for _ in range(2))
     place = torch.empty(len(tiles), dtype=torch.int64, device=device)
     capacity = int(share * tiles.group_cells.sum()) + tiles.tile
@@ -136,7 +136,7 @@ def diff(live: Sheet, shadow: Sheet, share: float = SHARE) -> Changes:
                 *(found, words, place, number, old_words, new_words),
                 TILE=tiles.tile,
                 CELL=cell,
-                LANES=lanes,
+                PER_WORD=per_word,
                 ROUNDED=live.any_wide,
                 num_warps=8,
             )
@@ -153,7 +153,7 @@ def diff(live: Sheet, shadow: Sheet, share: float = SHARE) -> Changes:
         order_changes[(len(tiles),)](
             *(tiles.first, words, place, tile_offsets, number, old_words, new_words, index, old, new),
             RUN=RUN,
-            LANES=lanes,
+            PER_WORD=per_word,
             CELL=cell,
             num_warps=1,
         )

@@ -1,4 +1,4 @@
-"""State digest on the device: of whole sheets in one memory pass, and of changes alone (see ``digest_tables``).
+"""State digest on the device: of whole tilings in one memory pass, and of changes alone (see ``digest_tables``).
 
 The sum over a group is linear, so it can be taken the other way round: for each of the 1,024 places of a block, first
 the sum over blocks of multiplier * limb, and at the end of the tile one product with the place's coefficient. So a cell
@@ -18,7 +18,7 @@ from pulse_kernels.format.digest import BLOCK, GOLDEN, LANE_SEEDS, MASK64, coeff
 from pulse_kernels.gpu.cells import UNSIGNED
 from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.language import constant, jit, tl
-from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.gpu.tiling import Tiling
 
 RUN = 128
 """Changes that a program looks at a time."""
@@ -146,13 +146,13 @@ def digest_changed(
         tl.atomic_add(target + 3, tl.sum(new_1, 0).to(tl.int64, bitcast=True), sem="relaxed")
 
 
-def digest(sheet: Sheet) -> torch.Tensor:
+def digest(tiling: Tiling) -> torch.Tensor:
     """Return the two lanes of each group's sum of h, int64[G, 2] on the device; see ``as_lanes``."""
-    tiles = sheet.tiles
+    tiles = tiling.tiles
     sums = torch.zeros(tiles.groups, 2, dtype=torch.int64, device=tiles.device)
     if len(tiles):
         digest_tiles[(len(tiles),)](
-            *(sheet.address, tiles.count, tiles.group, tiles.flat, _table(tiles.device), sums),
+            *(tiling.address, tiles.count, tiles.group, tiles.flat, _table(tiles.device), sums),
             TILE=tiles.tile,
             CELL=UNSIGNED[tiles.width],
             LIMBS=max(1, tiles.width // 2),

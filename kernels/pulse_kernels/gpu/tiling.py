@@ -1,7 +1,7 @@
-"""Sheets: tensors of one cell width as a table of tiles on the device, so that a launch covers all of them.
+"""Tilings: tensors of one cell width as a table of tiles on the device, so that a launch covers all of them.
 
 The flat cell space is cut at the ends of groups and tensors, then into tiles of at most ``tile`` cells. ``Tiles``
-is that cut, the same for all tensors of a layout; a ``Sheet`` adds where the cells of each tile are. Sheets over the
+is that cut, the same for all tensors of a layout; a ``Tiling`` adds where the cells of each tile are. Tilings over the
 same tiles (live weights and shadow, say) line up tile by tile.
 """
 
@@ -127,7 +127,7 @@ class Tiles:
         """
         widths = {t.width for t in types}
         if len(widths) != 1:
-            raise ValueError(f"the groups' cells are {sorted(widths)} bytes wide: a sheet has cells of one width")
+            raise ValueError(f"the groups' cells are {sorted(widths)} bytes wide: a tiling has cells of one width")
         if tile < 1 or tile & (tile - 1):
             raise ValueError(f"a tile of {tile} cells: it must be a power of two")
         if len(spans.cells) and int(spans.cells.min()) < 1:
@@ -169,7 +169,7 @@ class Tiles:
             is_float=move(np.array([t.is_float for t in types]), torch.int32),
         )
 
-    def over(self, tensors: Sequence[torch.Tensor]) -> Sheet:
+    def over(self, tensors: Sequence[torch.Tensor]) -> Tiling:
         """Lay the tiles over tensors, by the spans' numbers; tensors that no span names are not looked at.
 
         A tensor of twice the cells' width holds float32 to be rounded to BF16 (``diff``, ``copy``). The host works by
@@ -191,7 +191,7 @@ class Tiles:
             if scale[slot] != self.width and (self.width, tensor.dtype) != (2, torch.float32):
                 raise ValueError(f"tensor {number} has {tensor.dtype} elements, the cells are {self.width} bytes wide")
         bases, scales = (part.index_select(0, self.tensor) for part in upload(self.device, base, scale))
-        return Sheet(
+        return Tiling(
             tiles=self,
             address=bases + scales * self.start,
             wide=(scales != self.width).int(),
@@ -199,7 +199,7 @@ class Tiles:
             tensors=tuple(tensors),
         )
 
-    def packed(self, cells: torch.Tensor) -> Sheet:
+    def packed(self, cells: torch.Tensor) -> Tiling:
         """Lay the tiles over one tensor that has all groups end to end.
 
         Raises:
@@ -209,11 +209,11 @@ class Tiles:
             raise ValueError(f"{cells.numel()} {cells.dtype} elements do not hold {self.group_cells.sum()} cells")
         (before,) = upload(self.device, np.cumsum(self.group_cells) - self.group_cells)
         address = cells.data_ptr() + self.width * (before[self.group] + self.first)
-        return Sheet(self, address, torch.zeros_like(self.count), False, (cells,))
+        return Tiling(self, address, torch.zeros_like(self.count), False, (cells,))
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class Tiling:
     """Tiles and where their cells are; keeps the tensors alive.
 
     Attributes:

@@ -23,7 +23,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-untyped]
 
-from pulse_registry.gpu import stream as lane
+from pulse_registry.gpu import stream as device_stream
 from pulse_registry.gpu import stream_order
 
 ADDRESSES = {"address", "live", "shadow", "source", "target"}
@@ -104,7 +104,7 @@ class Gpu:
 
     def stream(self, name: str = "") -> Stream:
         with self._lock:
-            made = Stream(self, name or f"lane {len(self._streams)}")
+            made = Stream(self, name or f"stream {len(self._streams)}")
             return self._streams.setdefault(made.name, made)
 
     def current(self, device: object = None) -> Stream:
@@ -277,7 +277,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
         return call
 
     with monkeypatch.context() as patched:
-        for module in (lane, stream_order):
+        for module in (device_stream, stream_order):
             patched.setattr(module, "has_streams", lambda device: True)
         patched.setattr(torch.cuda, "Stream", lambda device: gpu.stream())
         patched.setattr(torch.cuda, "current_stream", gpu.current)

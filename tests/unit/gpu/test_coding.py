@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pulse_registry.gpu import coding
-from pulse_registry.gpu.stream import Lane
+from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.store import MemoryStore
 from tests.unit.gpu.models import on_device
 
@@ -16,9 +16,9 @@ def test_class_is_coded_only_where_it_may_pay_and_one_of_them_is_copied(
     device: str, cells: int, tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coded, copied = [], []
-    encode, download = coding.encode_changes, Lane.download
+    encode, plain = coding.encode_changes, DeviceStream.download
     monkeypatch.setattr(coding, "encode_changes", lambda c, name, base: (coded.append(name), encode(c, name, base))[1])
-    monkeypatch.setattr(Lane, "download", lambda self, tensor: (copied.append(len(tensor)), download(self, tensor))[1])
+    monkeypatch.setattr(DeviceStream, "download", lambda self, data: (copied.append(len(data)), plain(self, data))[1])
     model = {"w": torch.zeros(cells, dtype=torch.bfloat16, device=device)}
     with on_device(MemoryStore(f"auto-{cells}"), device, coder="auto") as registry:
         registry.push(0, model)

@@ -17,9 +17,9 @@ from tests.support.registries import small_groups
 def test_groups_that_are_filled_are_waited_for_together(
     device: str, most: int, waits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited, wait = [], stream.Lane.wait
+    waited, wait = [], stream.DeviceStream.wait
     monkeypatch.setattr(stream, "QUEUED_BYTES", most)
-    monkeypatch.setattr(stream.Lane, "wait", lambda self: (waited.append(self), wait(self))[1])
+    monkeypatch.setattr(stream.DeviceStream, "wait", lambda self: (waited.append(self), wait(self))[1])
     tensors = {"a": torch.zeros(50, device=device).bfloat16(), "b": torch.zeros(25, device=device).bfloat16()}
     views = read_model(tensors)
     with small_groups(32):  # four groups of 16 cells, and one of 11

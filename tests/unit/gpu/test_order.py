@@ -14,7 +14,7 @@ from pulse_kernels.gpu.diff import diff
 from pulse_registry.gpu import destination as target_module
 from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.gpu.sparse_update import DeviceUpdate
-from pulse_registry.gpu.stream import Lane
+from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -120,12 +120,12 @@ def test_a_chain_a_step_back_and_a_keyframe_follow_what_a_side_stream_wrote(
 
 def test_tables_that_are_let_go_of_stay_until_the_side_stream_that_writes_by_them_is_done(gpu: Gpu) -> None:
     worker, new = ({"w": torch.zeros(40, dtype=torch.bfloat16) + value} for value in (0, 1))
-    views, lane = read_model(worker), Lane(torch.device("cpu"))
+    views, stream = read_model(worker), DeviceStream(torch.device("cpu"))
     geometry = Geometry(layout_of(views, "keep"))
-    target = DeviceDestination.into(geometry, views, lane.device)
-    with lane.work(after_caller=True):
+    target = DeviceDestination.into(geometry, views, stream.device)
+    with stream.work(after_caller=True):
         pairs = [(part.tiles.over([*new.values()]), part.tiles.over([*worker.values()])) for part in target._parts]
-        changes = DeviceUpdate(tuple(diff(*pair) for pair in pairs), lane)
+        changes = DeviceUpdate(tuple(diff(*pair) for pair in pairs), stream)
     with gpu.on(gpu.stream("side")):
         target.apply(changes)
     del views, geometry, target, changes, pairs

@@ -27,7 +27,7 @@ def test_threads_that_want_the_parts_of_a_layout_at_once_get_the_same(monkeypatc
 
     def want() -> None:
         together.wait(60)
-        tile_table.parts_of(geometry, torch.device("cpu"))
+        tile_table.tile_tables(geometry, torch.device("cpu"))
 
     threads = [threading.Thread(target=want) for _ in range(4)]
     for thread in threads:

@@ -84,13 +84,13 @@ def test_classes_are_counted_and_found_as_one_by_one(loops: dict[str, Any], widt
     cells = unaligned(random_cells(width, stretch + 30))
     kinds = [min(max((v >> shift) & mask, first), last) - first for v in cells[7 : 7 + stretch].tolist()]
     bounds = (cells.dtype.type(shift), cells.dtype.type(mask), np.uint8(first), np.uint8(last))
-    counters = np.full(simd.LANES, 1000, np.uint32)
-    wanted, found = np.full(simd.LANES, 1000, np.uint32), np.empty(stretch, np.uint8)
+    counters = np.full(simd.COUNTERS, 1000, np.uint32)
+    wanted, found = np.full(simd.COUNTERS, 1000, np.uint32), np.empty(stretch, np.uint8)
     hits = int(loops["count_classes"](cells, 7, bounds, counters, wanted, found))
     classes = last - first + 1
     assert found.tolist() == kinds
     assert hits == sum(1 << c for c in set(kinds))
-    assert counters.tolist() == [1000 + (kinds.count(c) if c < classes else 0) for c in range(simd.LANES)]
+    assert counters.tolist() == [1000 + (kinds.count(c) if c < classes else 0) for c in range(simd.COUNTERS)]
     for c in range(classes):
         masks = np.zeros(simd.BLOCKS, np.uint64)
         loops["find_class"](found, c, masks)

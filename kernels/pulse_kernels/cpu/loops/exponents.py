@@ -19,7 +19,7 @@ U16 = np.uint16
 U64 = np.uint64
 ONE, ALL = U16(1), U16(0xFFFF)
 SIGN, MANTISSA, BYTE = U16(0x80), U16(0x7F), U16(0xFF)
-LANES = TILE_CELLS // ROWS
+TILE_LANES = TILE_CELLS // ROWS
 AT_ONCE = 6
 HIGHEST = U64(1 << 63)
 PER_WORD = 4
@@ -159,20 +159,20 @@ def _window(tile: Array, counts: Array) -> tuple[int, int]:
 def exponents_fit(cells: Array, planes: Array, bases: Array, escapes: Array) -> None:
     """Choose each tile's window, and count its escapes."""
     counts = np.empty(256, np.int64)
-    lanes = np.empty(LANES, np.uint16)
+    lanes = np.empty(TILE_LANES, np.uint16)
     for number in range(len(planes)):
         tile = cells[number * TILE_CELLS : (number + 1) * TILE_CELLS]
         k, base = _window(tile, counts)
         lanes[:] = U16(0)
-        for at in range(0, len(tile), LANES):
-            _count(tile[at : at + LANES], U16(base), U16((1 << k) - 1), lanes)
+        for at in range(0, len(tile), TILE_LANES):
+            _count(tile[at : at + TILE_LANES], U16(base), U16((1 << k) - 1), lanes)
         planes[number], bases[number], escapes[number] = k, base, lanes.sum()
 
 
 def exponents_split(cells: Array, heads: Array, counts: Array, planes: Array, marks: Array, escapes: Array) -> bool:
     """Write planes, marks and escapes; False where a tile has another number of these than ``counts`` says."""
-    codes = np.empty(LANES, np.uint16)
-    mask = np.empty(LANES, np.uint16)
+    codes = np.empty(TILE_LANES, np.uint16)
+    mask = np.empty(TILE_LANES, np.uint16)
     words = mask.view(np.uint64)
     places = np.empty(TILE_CELLS + AT_ONCE, np.uint32)
     done = used = 0
@@ -207,9 +207,9 @@ def exponents_split(cells: Array, heads: Array, counts: Array, planes: Array, ma
 
 def exponents_join(heads: Array, counts: Array, planes: Array, marks: Array, escapes: Array, cells: Array) -> bool:
     """Write cells; False where a tile has another number of escapes, or a code after its last cell."""
-    codes = np.empty(LANES, np.uint16)
-    mask = np.empty(LANES, np.uint16)
-    work = np.empty(MAX_PLANES * LANES, np.uint16)
+    codes = np.empty(TILE_LANES, np.uint16)
+    mask = np.empty(TILE_LANES, np.uint16)
+    work = np.empty(MAX_PLANES * TILE_LANES, np.uint16)
     words = mask.view(np.uint64)
     places = np.empty(TILE_CELLS + AT_ONCE, np.uint32)
     done = used = 0

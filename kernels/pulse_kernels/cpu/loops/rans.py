@@ -22,7 +22,7 @@ ZERO, ONE, TWO = U64(0), U64(1), U64(2)
 LOWEST = U64(1 << 16)
 CHANGE_WORDS = 8
 """Most words that a change takes: 1 for each symbol, 6 for 83 raw bits."""
-LANE_WORDS = CHANGE_WORDS * CHUNK + 2
+STREAM_WORDS = CHANGE_WORDS * CHUNK + 2
 OK, TOO_FAR, BAD_CHANGE, BAD_END = range(4)
 """What ``decode`` returns."""
 
@@ -171,13 +171,13 @@ def _put(
     return _put_symbol(x, gap_places[row, low], gap_divisors[row, low], out, p)
 
 
-def _finish(x: U64, p: U64, lane: Array, words: Array, at: int) -> int:
-    """Write the state, and copy a lane's words to before ``at``; return where they begin."""
-    lane[p - ONE], lane[p - TWO] = x >> U64(16), x & U64(0xFFFF)
-    size = int(len(lane) - p) + 2
-    begin, source = U64(at - size), U64(len(lane) - size)
+def _finish(x: U64, p: U64, stream: Array, words: Array, at: int) -> int:
+    """Write the state, and copy a stream's words to before ``at``; return where they begin."""
+    stream[p - ONE], stream[p - TWO] = x >> U64(16), x & U64(0xFFFF)
+    size = int(len(stream) - p) + 2
+    begin, source = U64(at - size), U64(len(stream) - size)
     for k in range(U64(size)):
-        words[begin + k] = lane[source + k]
+        words[begin + k] = stream[source + k]
     return at - size
 
 
@@ -190,7 +190,7 @@ def encode(
     gap_places: Array,
     value_divisors: Array,
     value_places: Array,
-    lanes: Array,
+    streams: Array,
     words: Array,
     sizes: Array,
     chunks: int,
@@ -200,16 +200,16 @@ def encode(
 
     Chunks are left where ``words`` has no room for two more.
     """
-    first, second = lanes[0], lanes[1]
-    while chunks > 0 and at >= 2 * LANE_WORDS:
+    first, second = streams[0], streams[1]
+    while chunks > 0 and at >= 2 * STREAM_WORDS:
         k1 = U64(chunks - 1) * U64(CHUNK)
         n = U64(len(codes)) - k1
-        # The last chunk, being shorter, and an odd one go in both lanes: that costs no more time than one.
+        # The last chunk, being shorter, and an odd one go in both streams: that costs no more time than one.
         pair = chunks > 1 and n >= U64(CHUNK)
         n = min(n, U64(CHUNK))
         k0 = k1 - n if pair else k1
         x0 = x1 = LOWEST
-        p0 = p1 = U64(LANE_WORDS)
+        p0 = p1 = U64(STREAM_WORDS)
         while n > ZERO:
             n -= ONE
             x0, p0 = _put(
@@ -319,7 +319,7 @@ def decode(
     while chunk < len(sizes):
         k0 = U64(chunk) * U64(CHUNK)
         n = min(U64(len(gaps)) - k0, U64(CHUNK))
-        # The last chunk, being shorter, and an odd one go in both lanes: that costs no more time than one.
+        # The last chunk, being shorter, and an odd one go in both streams: that costs no more time than one.
         pair = U64(len(gaps)) - k0 >= U64(2 * CHUNK)
         k1 = k0 + n if pair else k0
         middle = start + U64(sizes[chunk])

@@ -27,8 +27,8 @@ BLOCKS = 8
 """Blocks a stretch."""
 STEP = 16
 """Cells that ``add_products`` takes at a time."""
-LANES = 32
-"""Most classes, and counters, of ``count_classes``."""
+COUNTERS = 32
+"""Counters of ``count_classes``, so most classes."""
 Loop = Callable[..., Any]
 Typed = tuple[Any, Callable[..., Any]]
 _I1, _I8, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 32, 64))

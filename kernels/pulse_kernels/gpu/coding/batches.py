@@ -10,7 +10,7 @@ import torch
 
 from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.coding.pieces import I64
-from pulse_kernels.gpu.tiling import Sheet, Tiles
+from pulse_kernels.gpu.tiling import Tiles, Tiling
 
 BATCH = 2**27
 """Changes of a batch, unless the caller says otherwise: one batch for a step of 13 G cells of which 1 % changes."""
@@ -67,10 +67,10 @@ def tiles_of(tiles: Tiles, batch: Batch) -> Tiles:
     )
 
 
-def sheet_of(sheet: Sheet, tiles: Tiles, batch: Batch) -> Sheet:
-    """Return a sheet's part over the tiles of a batch."""
-    address, wide = (table[batch.tiles].clone() for table in (sheet.address, sheet.wide))
-    return replace(sheet, tiles=tiles, address=address, wide=wide)
+def tiling_of(tiling: Tiling, tiles: Tiles, batch: Batch) -> Tiling:
+    """Return a tiling's part over the tiles of a batch."""
+    address, wide = (table[batch.tiles].clone() for table in (tiling.address, tiling.wide))
+    return replace(tiling, tiles=tiles, address=address, wide=wide)
 
 
 def changes_of(changes: Changes, tiles: Tiles, batch: Batch) -> Changes:

@@ -17,7 +17,7 @@ import torch
 from pulse_kernels.gpu.cells import UNSIGNED, load_tile
 from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.language import jit, tl
-from pulse_kernels.gpu.tiling import Sheet, Tiles
+from pulse_kernels.gpu.tiling import Tiles, Tiling
 from pulse_kernels.gpu.transfer import upload
 
 CLASSES = 32
@@ -242,7 +242,7 @@ def row_of(tiles: Tiles) -> int:
     return min(ROW, tiles.tile)
 
 
-def class_counts(base: Sheet, classing: Classing) -> ClassCounts:
+def class_counts(base: Tiling, classing: Classing) -> ClassCounts:
     """Count the base's cells by class; one pass over them."""
     tiles = base.tiles
     before = torch.empty((len(tiles), CLASSES), dtype=torch.int32, device=tiles.device)
@@ -256,7 +256,7 @@ def class_counts(base: Sheet, classing: Classing) -> ClassCounts:
     return ClassCounts(before, scan(before, tiles.offsets)[0])
 
 
-def class_ranks(base: Sheet, changes: Changes, classing: Classing, counts: ClassCounts) -> torch.Tensor:
+def class_ranks(base: Tiling, changes: Changes, classing: Classing, counts: ClassCounts) -> torch.Tensor:
     """Return ``class << 24 | rank`` of each change, int32, in the changes' order.
 
     Args:

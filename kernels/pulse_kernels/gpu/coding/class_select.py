@@ -25,7 +25,7 @@ from pulse_kernels.gpu.coding.class_rank import (
 )
 from pulse_kernels.gpu.coding.symbols import outward
 from pulse_kernels.gpu.language import jit, tl
-from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.gpu.tiling import Tiling
 
 ITEMS = 32
 """Ranks whose rows a program looks at together."""
@@ -183,7 +183,7 @@ def merge_classes(
 
 
 def class_select(
-    base: Sheet,
+    base: Tiling,
     classing: Classing,
     counts: ClassCounts,
     class_begin: torch.Tensor,

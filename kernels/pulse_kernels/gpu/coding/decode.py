@@ -15,16 +15,16 @@ from pulse_kernels.format.rans import CHUNK
 from pulse_kernels.format.symbols import most_value_symbols
 from pulse_kernels.gpu.cells import UNSIGNED
 from pulse_kernels.gpu.changes import no_cells
-from pulse_kernels.gpu.coding.batches import BATCH, batches, sheet_of, tiles_of
+from pulse_kernels.gpu.coding.batches import BATCH, batches, tiles_of, tiling_of
 from pulse_kernels.gpu.coding.class_rank import CLASSES, Classing, class_counts
 from pulse_kernels.gpu.coding.class_select import class_select
 from pulse_kernels.gpu.coding.order import BLOCK
 from pulse_kernels.gpu.coding.parse import PADDING, Parsed, join, parse
 from pulse_kernels.gpu.coding.pieces import I64, Pieces
-from pulse_kernels.gpu.coding.rans_decode import LANES, RUNS, check_runs, decode_lanes, join_chunks
+from pulse_kernels.gpu.coding.rans_decode import CHUNKS, RUNS, check_runs, decode_chunks, join_chunks
 from pulse_kernels.gpu.coding.rans_tables import constants, tables_from_bytes
 from pulse_kernels.gpu.coding.symbols import PIECES, WIDE
-from pulse_kernels.gpu.tiling import Sheet, Tiles
+from pulse_kernels.gpu.tiling import Tiles, Tiling
 from pulse_kernels.gpu.transfer import upload
 
 _MESSAGES = (
@@ -68,7 +68,7 @@ def decode_changes(
     coder: CoderName,
     changed: Sequence[int] | I64,
     groups: Sequence[bytes | memoryview],
-    base: Sheet | None = None,
+    base: Tiling | None = None,
     chunk: int = CHUNK,
     batch: int = BATCH,
 ) -> Moves:
@@ -107,7 +107,7 @@ def decode_changes(
     distance = no_cells(tiles, len(index))
     for part in parts:
         own = tiles_of(tiles, part)
-        under = None if base is None else sheet_of(base, own, part)
+        under = None if base is None else tiling_of(base, own, part)
         moves = _decode(own, coder, counts[part.groups], groups[part.groups], under, chunk, part.groups.start)
         index[part.changes], distance[part.changes] = moves.index, moves.distance
     (group_offsets,) = upload(tiles.device, host_offsets)
@@ -119,7 +119,7 @@ def _decode(
     coder: CoderName,
     counts: I64,
     groups: Sequence[bytes | memoryview],
-    base: Sheet | None,
+    base: Tiling | None,
     chunk: int,
     first: int,
 ) -> Moves:
@@ -186,7 +186,7 @@ def _entropy(
     count = int(parsed.run_end[-1])
     places, steps = torch.empty(count, dtype=torch.int32, device=device), no_cells(tiles, count)
     sums = torch.zeros(len(chunks) + 1, dtype=torch.int64, device=device)
-    decode_lanes[(-(-len(chunks) // LANES),)](
+    decode_chunks[(-(-len(chunks) // CHUNKS),)](
         *(data.view(torch.int16), chunks.group, chunks.start, chunks.count, words_at, words_end),
         *(piece_run, runs.end, runs.gap, *((tables, slots) if contexts else (known.gap_tables, known.gap_slots))),
         *(tables, slots, places, steps, sums[1:], errors, len(chunks), chunks.longest),
@@ -194,7 +194,7 @@ def _entropy(
         CELL=UNSIGNED[tiles.width],
         WIDE=WIDE[tiles.width],
         PIECES=PIECES[tiles.width],
-        LANES=LANES,
+        CHUNKS=CHUNKS,
         num_warps=1,
     )
     torch.cumsum(sums, 0, out=sums)

@@ -13,7 +13,7 @@ from pulse_kernels.format.group import CoderName
 from pulse_kernels.format.rans import CHUNK
 from pulse_kernels.gpu.cells import UNSIGNED
 from pulse_kernels.gpu.changes import Changes, no_cells, offsets_of
-from pulse_kernels.gpu.coding.batches import BATCH, batches, changes_of, sheet_of, tiles_of
+from pulse_kernels.gpu.coding.batches import BATCH, batches, changes_of, tiles_of, tiling_of
 from pulse_kernels.gpu.coding.class_rank import CLASSES, WARPS, Classing, class_counts, class_ranks, scan
 from pulse_kernels.gpu.coding.layout import SCAN, choose_parameters, lay_out, write_heads
 from pulse_kernels.gpu.coding.order import (
@@ -26,10 +26,10 @@ from pulse_kernels.gpu.coding.order import (
     sort_changes,
 )
 from pulse_kernels.gpu.coding.pieces import Pieces
-from pulse_kernels.gpu.coding.rans_encode import LANES, encode_lanes
+from pulse_kernels.gpu.coding.rans_encode import CHUNKS, encode_chunks
 from pulse_kernels.gpu.coding.rans_tables import SYMBOLS, MadeTables, constants, tables_from_counts
 from pulse_kernels.gpu.coding.symbols import PIECES, WIDE
-from pulse_kernels.gpu.tiling import Sheet, Tiles
+from pulse_kernels.gpu.tiling import Tiles, Tiling
 
 GAP_TABLES = 6
 """Tables of a group with ``gap``."""
@@ -76,7 +76,7 @@ class _Ordered:
 def encode_changes(
     changes: Changes,
     coder: CoderName,
-    base: Sheet | None = None,
+    base: Tiling | None = None,
     chunk: int = CHUNK,
     batch: int = BATCH,
 ) -> CodedGroups:
@@ -104,7 +104,7 @@ def encode_changes(
         if coder == "gap" or base is None:
             ordered = _as_they_lie(some, chunk)
         else:
-            ordered = _by_class(some, sheet_of(base, tiles, part))
+            ordered = _by_class(some, tiling_of(base, tiles, part))
         coded.append(_write(ordered, some, coder == "gap", chunk))
     if len(coded) == 1:
         return coded[0]
@@ -116,7 +116,7 @@ def _shapes(tiles: Tiles) -> dict[str, Any]:
     return {"CELL": UNSIGNED[tiles.width], "WIDE": WIDE[tiles.width]}
 
 
-def _by_class(changes: Changes, base: Sheet) -> _Ordered:
+def _by_class(changes: Changes, base: Tiling) -> _Ordered:
     tiles, device, groups = changes.tiles, changes.tiles.device, changes.tiles.groups
     pieces = Pieces.cut(changes.host_offsets, BLOCK, device)
     cut = (pieces.group, pieces.start, pieces.count)
@@ -178,9 +178,9 @@ def _write(ordered: _Ordered, changes: Changes, contexts: bool, chunk: int) -> C
     table_bytes = torch.empty(groups, dtype=torch.int32, device=device)
     group_words, group_bytes = (torch.empty(groups, dtype=torch.int64, device=device) for _ in range(2))
 
-    def lanes(group_at: torch.Tensor, words: torch.Tensor, write: bool) -> None:
+    def run(group_at: torch.Tensor, words: torch.Tensor, write: bool) -> None:
         if len(chunks):
-            encode_lanes[(-(-len(chunks) // LANES),)](
+            encode_chunks[(-(-len(chunks) // CHUNKS),)](
                 *(ordered.places, ordered.steps, chunks.group, chunks.start, chunks.count, chunks.offsets),
                 *(changes.group_offsets, ordered.parameters),
                 *(made.tables if contexts else constants(device).gap_tables, made.tables),
@@ -190,11 +190,11 @@ def _write(ordered: _Ordered, changes: Changes, contexts: bool, chunk: int) -> C
                 WRITE=write,
                 PIECES=PIECES[tiles.width],
                 TABLES=tables,
-                LANES=LANES,
+                CHUNKS=CHUNKS,
                 num_warps=1,
             )
 
-    lanes(group_words, sizes, False)
+    run(group_words, sizes, False)
     if not groups:
         return CodedGroups(torch.empty(0, dtype=torch.uint8, device=device), np.zeros(1, np.int64))
     lay_out[(groups,)](
@@ -213,5 +213,5 @@ def _write(ordered: _Ordered, changes: Changes, contexts: bool, chunk: int) -> C
         CONTEXTS=contexts,
         TABLES=tables,
     )
-    lanes(group_at, data.view(torch.int16), True)
+    run(group_at, data.view(torch.int16), True)
     return CodedGroups(data, offsets)

@@ -1,4 +1,4 @@
-"""Heads of coded groups, of all groups at once, on the host: what the lanes need to know before they start.
+"""Heads of coded groups, of all groups at once, on the host: what the programs need to know before they start.
 
 Every size, count and table is checked here, so that no kernel reads past its group's bytes. NumPy works on all groups
 together; only the walk along the stored tables goes step by step, as each says where the next begins.

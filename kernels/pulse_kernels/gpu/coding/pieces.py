@@ -1,4 +1,4 @@
-"""Runs of at most so many changes of one group: what a program, or a lane, takes on."""
+"""Runs of at most so many changes of one group: what a program takes on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""rANS on the device, reading: a lane decodes one chunk of changes, tens of thousands of them at once.
+"""rANS on the device, reading: a program decodes some chunks of changes, tens of thousands of them at once.
 
-Nothing that the bytes say can make a lane read or write out of bounds; what breaks a rule sets a bit of its group's
+Nothing that the bytes say can make a program read or write out of bounds; what breaks a rule sets a bit of its group's
 error, which is read when all is done.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 from pulse_kernels.gpu.coding.symbols import bucket, extra_bits, first_value
 from pulse_kernels.gpu.language import constant, jit, tl
 
-LANES = 32
+CHUNKS = 32
 """Chunks a program."""
 RUNS = 128
 """Classes whose last ranks a program checks."""
@@ -51,7 +51,7 @@ def take_symbol(
 
 
 @jit
-def decode_lanes(
+def decode_chunks(
     words: tl.tensor,
     piece_group: tl.tensor,
     piece_start: tl.tensor,
@@ -75,33 +75,33 @@ def decode_lanes(
     CELL: tl.constexpr,
     WIDE: tl.constexpr,
     PIECES: tl.constexpr,
-    LANES: tl.constexpr,
+    CHUNKS: tl.constexpr,
 ) -> None:
     """Write places, each plus one and counted from the start of its class or of its chunk, and steps of chunks.
 
     A run is a class with changes: its end, its gap table, and its number, which is its value table's. With CONTEXTS
     (``gap``) there is one a group, and six tables each, gap tables first. ``tails``: the last place of each chunk.
     """
-    one = tl.full((LANES,), 1, WIDE)
-    BITS: tl.constexpr = tl.zeros((LANES,), CELL).dtype.primitive_bitwidth
+    one = tl.full((CHUNKS,), 1, WIDE)
+    BITS: tl.constexpr = tl.zeros((CHUNKS,), CELL).dtype.primitive_bitwidth
     WIDTH: tl.constexpr = one.dtype.primitive_bitwidth
     most: tl.constexpr = WIDTH - 1
-    lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
-    live = lane < chunks
-    start = tl.load(piece_start + lane, mask=live, other=0)
-    count = tl.load(piece_count + lane, mask=live, other=0)
-    at = tl.load(words_at + lane, mask=live, other=0)
-    end = tl.load(words_end + lane, mask=live, other=0)
-    run = tl.load(piece_run + lane, mask=live, other=0)
+    chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
+    live = chunk < chunks
+    start = tl.load(piece_start + chunk, mask=live, other=0)
+    count = tl.load(piece_count + chunk, mask=live, other=0)
+    at = tl.load(words_at + chunk, mask=live, other=0)
+    end = tl.load(words_end + chunk, mask=live, other=0)
+    run = tl.load(piece_run + chunk, mask=live, other=0)
     stop = tl.load(run_end + run, mask=live, other=0)
     gap_table = tl.load(run_gap + run, mask=live, other=0)
     low_word = tl.load(words + at, mask=live, other=0).to(tl.uint16, bitcast=True).to(tl.uint32)
     high_word = tl.load(words + at + 1, mask=live, other=0).to(tl.uint16, bitcast=True).to(tl.uint32)
     state = low_word | (high_word << 16)
     at += 2
-    place = tl.zeros((LANES,), tl.int32)
-    context = tl.zeros((LANES,), tl.int32)
-    error = tl.zeros((LANES,), tl.int32)
+    place = tl.zeros((CHUNKS,), tl.int32)
+    context = tl.zeros((CHUNKS,), tl.int32)
+    error = tl.zeros((CHUNKS,), tl.int32)
     for k in range(longest):
         here = live & (k < count)
         j = start + k
@@ -125,11 +125,11 @@ def decode_lanes(
         sign, size_token = symbol & 1, symbol >> 1
         gap_width = extra_bits(gap_token)
         width = gap_width + extra_bits(size_token)
-        gap_bits, size_bits = tl.zeros((LANES,), WIDE), tl.zeros((LANES,), WIDE)
+        gap_bits, size_bits = tl.zeros((CHUNKS,), WIDE), tl.zeros((CHUNKS,), WIDE)
         for PIECE in tl.static_range(PIECES):
             n = tl.minimum(tl.maximum(width - 16 * PIECE, 0), 16)
             some = here & (n > 0)
-            bits = (state & ((tl.full((LANES,), 1, tl.uint32) << n.to(tl.uint32)) - 1)).to(WIDE)
+            bits = (state & ((tl.full((CHUNKS,), 1, tl.uint32) << n.to(tl.uint32)) - 1)).to(WIDE)
             bits = tl.where(some, bits, 0)
             state, at = refill(tl.where(some, state >> n.to(tl.uint32), state), at, end, words, some)
             shift = 16 * PIECE - gap_width
@@ -148,8 +148,8 @@ def decode_lanes(
         tl.store(steps + j, step.to(steps.dtype.element_ty, bitcast=True), mask=here)
         context = tl.where(here, bucket(m), context)
     error |= tl.where((state != 65536) | (at != end), WORDS, 0)
-    tl.store(tails + lane, place.to(tl.int64), mask=live)
-    group = tl.load(piece_group + lane, mask=live, other=0)
+    tl.store(tails + chunk, place.to(tl.int64), mask=live)
+    group = tl.load(piece_group + chunk, mask=live, other=0)
     tl.atomic_or(errors + group, error, mask=live & (error != 0), sem="relaxed")
 
 

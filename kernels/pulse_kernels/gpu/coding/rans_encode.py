@@ -1,4 +1,4 @@
-"""rANS on the device, writing: a lane codes one chunk of changes, from its last change to its first.
+"""rANS on the device, writing: a program codes chunks of changes, each from its last change to its first.
 
 The same kernel runs twice: once it counts the words of each chunk, then, when all sizes are known, it writes every word
 where it belongs in the finished bytes. That costs the arithmetic twice, and saves scratch for the words at their worst.
@@ -11,7 +11,7 @@ from typing import Any
 from pulse_kernels.gpu.coding.symbols import bucket, raw_piece, sign_and_magnitude, token
 from pulse_kernels.gpu.language import jit, tl
 
-LANES = 32
+CHUNKS = 32
 """Chunks a program: a warp, or half a wavefront."""
 
 
@@ -58,7 +58,7 @@ def put_raw(
 
 
 @jit
-def encode_lanes(
+def encode_chunks(
     places: tl.pointer_type,
     steps: tl.tensor,
     piece_group: tl.tensor,
@@ -82,31 +82,31 @@ def encode_lanes(
     WIDE: tl.constexpr,
     PIECES: tl.constexpr,
     TABLES: tl.constexpr,
-    LANES: tl.constexpr,
+    CHUNKS: tl.constexpr,
 ) -> None:
     """Count the words of chunks, or (WRITE) write them, and their numbers, into the groups' bytes.
 
     ``places`` are ``class << 24 | place``. With CONTEXTS (``gap``) a group has six tables, and the magnitude before
     chooses; otherwise a class has a value table, and ``parameters`` name its gap table.
     """
-    lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
-    live = lane < chunks
-    group = tl.load(piece_group + lane, mask=live, other=0).to(tl.int64)
-    start = tl.load(piece_start + lane, mask=live, other=0)
-    count = tl.load(piece_count + lane, mask=live, other=0)
+    chunk = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
+    live = chunk < chunks
+    group = tl.load(piece_group + chunk, mask=live, other=0).to(tl.int64)
+    start = tl.load(piece_start + chunk, mask=live, other=0)
+    count = tl.load(piece_count + chunk, mask=live, other=0)
     group_start = tl.load(group_offsets + group, mask=live, other=0)
-    state = tl.full((LANES,), 1 << 16, tl.uint32)
-    begin = tl.zeros((LANES,), tl.int64)
-    at = tl.zeros((LANES,), tl.int64)
+    state = tl.full((CHUNKS,), 1 << 16, tl.uint32)
+    begin = tl.zeros((CHUNKS,), tl.int64)
+    at = tl.zeros((CHUNKS,), tl.int64)
     if WRITE:
-        size = tl.load(sizes + lane, mask=live, other=2)
+        size = tl.load(sizes + chunk, mask=live, other=2)
         begin = (tl.load(group_at + group, mask=live, other=0) + tl.load(group_words + group, mask=live, other=0)) // 2
-        number = lane - tl.load(piece_offsets + group, mask=live, other=0)
+        number = chunk - tl.load(piece_offsets + group, mask=live, other=0)
         own = tl.load(piece_offsets + group + 1, mask=live, other=0) - tl.load(
             piece_offsets + group, mask=live, other=0
         )
         tl.store(words + begin - own + number, size.to(tl.int16), mask=live)
-        begin += tl.load(words_at + lane, mask=live, other=0)
+        begin += tl.load(words_at + chunk, mask=live, other=0)
         at = begin + size - 1
     for back in range(longest):
         k = count - 1 - back
@@ -142,4 +142,4 @@ def encode_lanes(
         tl.store(words + begin, (state & 0xFFFF).to(tl.int16), mask=live)
         tl.store(words + begin + 1, (state >> 16).to(tl.int16), mask=live)
     else:
-        tl.store(sizes + lane, (2 - at).to(tl.int32), mask=live)
+        tl.store(sizes + chunk, (2 - at).to(tl.int32), mask=live)

@@ -14,7 +14,7 @@ from pulse_kernels.format.group import choose_classes
 from pulse_kernels.format.group_bytes import join
 from pulse_kernels.format.symbols import outward
 from pulse_kernels.gpu.changes import Changes
-from pulse_kernels.gpu.tiling import Sheet
+from pulse_kernels.gpu.tiling import Tiling
 from pulse_kernels.protocol import Coded
 from pulse_kernels.reference.backend import order, unorder
 from pulse_kernels.reference.coding import encode_changes
@@ -50,9 +50,9 @@ class Step:
     model: Policy
     new: Cells
 
-    def sheet(self, shift: int = 0) -> Sheet:
+    def tiling(self, shift: int = 0) -> Tiling:
         """Return the base on the device."""
-        return self.model.sheet(shift=shift)
+        return self.model.tiling(shift=shift)
 
     def groups(self) -> list[tuple[Cells, Index, Cells, Cells]]:
         """Return (base, index, old, new) of each group."""

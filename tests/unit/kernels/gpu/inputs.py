@@ -10,7 +10,7 @@ import torch
 
 from pulse_kernels import CELL_TYPES, Cells, CellType, Index, get_backend
 from pulse_kernels.gpu.changes import Changes
-from pulse_kernels.gpu.tiling import CELL_DTYPES, Sheet, Spans, Tiles
+from pulse_kernels.gpu.tiling import CELL_DTYPES, Spans, Tiles, Tiling
 from tests.unit.kernels.inputs import random_cells
 
 REFERENCE = get_backend("reference")
@@ -42,7 +42,7 @@ class Policy:
             tensors.append(memory[shift:])
         return tensors
 
-    def sheet(self, cells: Cells | None = None, shift: int = 0) -> Sheet:
+    def tiling(self, cells: Cells | None = None, shift: int = 0) -> Tiling:
         """Lay the tiles over new tensors of these cells."""
         return self.tiles.over(self.tensors(cells, shift))
 

@@ -18,14 +18,14 @@ KERNELS = [
         Launch(
             "diff.find_changes",
             f"{DIFF} number:*i32 old:*i64 new:*i64",
-            {"TILE": TILE, "CELL": UNSIGNED[2], "LANES": 4, "ROUNDED": rounded},
+            {"TILE": TILE, "CELL": UNSIGNED[2], "PER_WORD": 4, "ROUNDED": rounded},
             8,
             ("ld.global.b64",),
             shared=1024,  # sums across warps; the words stay in the registers that they were loaded into
         )
         for rounded in (False, True)
     ),
-    Launch("diff.order_changes", f"{ORDER} old:*i16 new:*i16", {"RUN": 64, "LANES": 4, "CELL": UNSIGNED[2]}),
+    Launch("diff.order_changes", f"{ORDER} old:*i16 new:*i16", {"RUN": 64, "PER_WORD": 4, "CELL": UNSIGNED[2]}),
     Launch(
         "digest.digest_tiles",
         "address:*i64 count:*i32 group:*i32 flat:*i64 table:*i32 sums:*i64",
@@ -58,7 +58,7 @@ KERNELS = [
     Launch(
         "apply.copy_tiles",
         "source:*i64 wide:*i32 target:*i64 count:*i32",
-        {"TILE": TILE, "CELL": UNSIGNED[2], "LANES": 4, "ROUNDED": True},
+        {"TILE": TILE, "CELL": UNSIGNED[2], "PER_WORD": 4, "ROUNDED": True},
         8,
         ("ld.global.b64", "st.global.b64"),
         shared=0,

@@ -81,24 +81,24 @@ def by_tile_and_piece(width: int) -> list[Launch]:
     ]
 
 
-def by_lane(width: int) -> list[Launch]:
+def by_chunk(width: int) -> list[Launch]:
     """Return the launches over chunks: their arithmetic is another for cells of 8 bytes."""
-    lanes = shapes(width) | {"PIECES": PIECES[width]}
+    chunked = shapes(width) | {"PIECES": PIECES[width]}
     return [
         *(
             Launch(
-                "rans_encode.encode_lanes",
+                "rans_encode.encode_chunks",
                 f"{ENCODE} {cells('steps', width=width)} words:{'*i16' if write else '*i32'}",
-                lanes | {"CONTEXTS": contexts, "WRITE": write, "TABLES": tables, "LANES": rans_encode.LANES},
+                chunked | {"CONTEXTS": contexts, "WRITE": write, "TABLES": tables, "CHUNKS": rans_encode.CHUNKS},
             )
             for contexts, tables in ((False, order.CLASS_TABLES), (True, GAP_TABLES))
             for write in (False, True)
         ),
         *(
             Launch(
-                "rans_decode.decode_lanes",
+                "rans_decode.decode_chunks",
                 f"{DECODE} {cells('steps', width=width)}",
-                lanes | {"CONTEXTS": contexts, "LANES": rans_decode.LANES},
+                chunked | {"CONTEXTS": contexts, "CHUNKS": rans_decode.CHUNKS},
             )
             for contexts in (False, True)
         ),
@@ -107,8 +107,8 @@ def by_lane(width: int) -> list[Launch]:
 
 KERNELS: list[Launch] = [
     *by_tile_and_piece(2),
-    *by_lane(2),
-    *by_lane(8),
+    *by_chunk(2),
+    *by_chunk(8),
     Launch("ranks.scan_counts", "counts:*i32 offsets:*i64 totals:*i32 starts:*i32", {"SCAN": class_rank.SCAN}, 4),
     Launch("codes_order.choose_classes", "counts:*i32 classing:*i32", {"TABLES": order.CLASS_TABLES}, 4),
     Launch(

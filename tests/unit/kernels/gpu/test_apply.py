@@ -26,15 +26,15 @@ from tests.unit.kernels.inputs import same
 def test_apply_makes_the_weights_the_new_ones_and_undo_the_old_ones_again(device: str, pattern: str) -> None:
     model = policy(device)
     live = changed_at(model.cells, places_of(pattern, len(model.cells)))
-    changes = diff(model.sheet(live), model.sheet())
+    changes = diff(model.tiling(live), model.tiling())
     tensors = model.tensors()
     addresses = [tensor.data_ptr() for tensor in tensors]
-    sheet = model.tiles.over(tensors)
+    tiling = model.tiles.over(tensors)
     for _ in range(2):  # to store again changes nothing
-        scatter(sheet, changes)
+        scatter(tiling, changes)
     assert same(flat_cells(tensors), live)
     for _ in range(2):
-        undo(sheet, changes)
+        undo(tiling, changes)
     assert same(flat_cells(tensors), model.cells)
     assert [tensor.data_ptr() for tensor in tensors] == addresses
 
@@ -43,7 +43,7 @@ def test_apply_makes_the_weights_the_new_ones_and_undo_the_old_ones_again(device
 def test_apply_to_cells_of_every_width_in_tensors_that_begin_at_an_odd_cell(device: str, name: str) -> None:
     model = policy(device, name)
     live = changed_at(model.cells, places_of("a run", len(model.cells)))
-    changes = diff(model.sheet(live), model.sheet())
+    changes = diff(model.tiling(live), model.tiling())
     tensors = model.tensors(shift=1)
     scatter(model.tiles.over(tensors), changes)
     assert same(flat_cells(tensors), live)
@@ -53,10 +53,10 @@ def test_apply_to_cells_of_every_width_in_tensors_that_begin_at_an_odd_cell(devi
 def test_locate_finds_the_tiles_of_changes_and_gather_their_cells(device: str, pattern: str) -> None:
     model = policy(device)
     places = places_of(pattern, len(model.cells))
-    changes = diff(model.sheet(changed_at(model.cells, places)), model.sheet())
+    changes = diff(model.tiling(changed_at(model.cells, places)), model.tiling())
     offsets = locate(model.tiles, changes.index, changes.group_offsets)
     assert torch.equal(offsets, changes.tile_offsets)
-    assert same(to_host(gather(model.sheet(shift=1), offsets, changes.index)), model.cells[places])
+    assert same(to_host(gather(model.tiling(shift=1), offsets, changes.index)), model.cells[places])
 
 
 @pytest.mark.parametrize("name", ["F8_E4M3", "BF16", "I16", "F32", "I32", "F64", "U64"])
@@ -67,7 +67,7 @@ def test_move_and_distance_are_those_of_the_reference(device: str, name: str) ->
     model.cells[:36] = np.repeat(corners, 6)
     live = changed_at(model.cells, places_of("many", len(model.cells)))
     live[:36] = np.tile(corners, 6)
-    changes = diff(model.sheet(live), model.sheet(), share=1.0)
+    changes = diff(model.tiling(live), model.tiling(), share=1.0)
     steps = distance(changes)
     old, new = to_host(changes.old), to_host(changes.new)
     assert same(to_host(steps), REFERENCE.distance(old, new, model.cell_type))
@@ -94,5 +94,5 @@ def test_copy_rounds_float32_tensors_and_leaves_the_memory_around_the_target_alo
 def test_copy_of_cells_of_every_width(device: str, name: str) -> None:
     model = policy(device, name)
     targets = [torch.zeros_like(tensor) for tensor in model.tensors()]
-    copy(model.sheet(shift=1), model.tiles.over(targets))
+    copy(model.tiling(shift=1), model.tiles.over(targets))
     assert same(flat_cells(targets), model.cells)

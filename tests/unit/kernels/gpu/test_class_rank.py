@@ -24,11 +24,11 @@ def small(device: str, name: str = "BF16", tile: int = 256) -> Policy:
 def check(model: Policy, new: Cells, first: int, classes: int, shift: int = 0) -> None:
     step = Step(model, new)
     groups = step.groups()
-    sheet, changes = step.sheet(shift), step.changes()
+    tiling, changes = step.tiling(shift), step.changes()
     classing = Classing.of(model.tiles, np.full(len(groups), first), np.full(len(groups), classes))
-    counts = class_counts(sheet, classing)
+    counts = class_counts(tiling, classing)
     population = counts.population.cpu().numpy()
-    found = np.split(to_host(class_ranks(sheet, changes, classing, counts)), changes.host_offsets[1:-1])
+    found = np.split(to_host(class_ranks(tiling, changes, classing, counts)), changes.host_offsets[1:-1])
     for (base, index, _, _), ranks, known in zip(groups, found, population, strict=True):
         rank, kind, expected = REFERENCE.class_ranks([base], index, model.cell_type, first, classes)
         assert np.array_equal(known[:classes], expected)

@@ -24,7 +24,7 @@ SIZES = (1, 255, 44)
 def all_chunks_in_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a program take more chunks than it does: the interpreter's time goes by programs and steps."""
     for module in ("encode", "decode"):
-        monkeypatch.setattr(f"pulse_kernels.gpu.coding.{module}.LANES", 128)
+        monkeypatch.setattr(f"pulse_kernels.gpu.coding.{module}.CHUNKS", 128)
 
 
 def step_of(device: str, pattern: str, name: str = "BF16", sizes: tuple[int, ...] = SIZES, group: int = 200) -> Step:
@@ -35,13 +35,13 @@ def step_of(device: str, pattern: str, name: str = "BF16", sizes: tuple[int, ...
 
 
 def encoded(step: Step, coder: CoderName, chunk: int = SHORT) -> list[bytes]:
-    found = encode_changes(step.changes(), coder, step.sheet(), chunk)
+    found = encode_changes(step.changes(), coder, step.tiling(), chunk)
     data = found.data.cpu().numpy().tobytes()
     return [data[a:b] for a, b in zip(found.offsets, found.offsets[1:], strict=False)]
 
 
 def decoded(step: Step, coder: CoderName, groups: list[bytes], chunk: int = SHORT) -> Moves:
-    return decode_changes(step.model.tiles, coder, step.counts(), groups, step.sheet(), chunk)
+    return decode_changes(step.model.tiles, coder, step.counts(), groups, step.tiling(), chunk)
 
 
 def check(step: Step, coder: CoderName, chunk: int = SHORT) -> None:
@@ -88,7 +88,7 @@ def test_chunks_of_the_formats_size_are_those_of_encode_group(device: str, coder
     kind = step.model.cell_type
     expected = [encode_group(REFERENCE, coder, kind, len(base), *change, [base]) for base, *change in groups]
     assert encoded(step, coder, CHUNK) == expected
-    found = decode_changes(step.model.tiles, coder, step.counts(), expected, step.sheet())
+    found = decode_changes(step.model.tiles, coder, step.counts(), expected, step.tiling())
     assert np.array_equal(to_host(found.distance), step.distances())
 
 
@@ -104,7 +104,7 @@ def test_groups_of_different_types_of_one_width_are_coded_together(device: str) 
             for kind, (base, *change) in zip(types, step.groups(), strict=True)
         ]
         assert encoded(step, coder, CHUNK) == alone
-        found = decode_changes(tiles, coder, step.counts(), alone, step.sheet())
+        found = decode_changes(tiles, coder, step.counts(), alone, step.tiling())
         assert np.array_equal(to_host(found.index), np.concatenate([index for _, index, _, _ in step.groups()]))
 
 
@@ -139,7 +139,7 @@ def test_ranks_past_the_cells_of_their_class_are_refused(device: str) -> None:
     groups = step.coded("class")
     other = replace(step.model, cells=np.full_like(step.model.cells, 0x0100))
     with pytest.raises(RankError, match="coded group 0: a rank is past the cells of its class"):
-        decode_changes(step.model.tiles, "class", step.counts(), groups, other.sheet(), SHORT)
+        decode_changes(step.model.tiles, "class", step.counts(), groups, other.tiling(), SHORT)
 
 
 def test_a_place_past_the_end_of_the_group_is_refused(device: str) -> None:
@@ -178,16 +178,16 @@ def test_batches_of_groups_are_coded_as_all_at_once(device: str, coder: CoderNam
     expected = step.coded(coder)
     assert len(expected) == 5
     changes, tiles = step.changes(), step.model.tiles
-    found = encode_changes(changes, coder, step.sheet(), SHORT, batch=4)
+    found = encode_changes(changes, coder, step.tiling(), SHORT, batch=4)
     assert found.data.cpu().numpy().tobytes() == b"".join(expected)
     assert np.diff(found.offsets).tolist() == [len(group) for group in expected]
-    moves = decode_changes(tiles, coder, step.counts(), expected, step.sheet(), SHORT, batch=4)
+    moves = decode_changes(tiles, coder, step.counts(), expected, step.tiling(), SHORT, batch=4)
     assert np.array_equal(to_host(moves.index), to_host(changes.index))
     assert np.array_equal(to_host(moves.distance), step.distances())
     last = max(group for group, count in enumerate(step.counts()) if count)
     expected[last] += b"\0\0"
     with pytest.raises(CodecError, match=f"coded group {last}: "):
-        decode_changes(tiles, coder, step.counts(), expected, step.sheet(), SHORT, batch=4)
+        decode_changes(tiles, coder, step.counts(), expected, step.tiling(), SHORT, batch=4)
 
 
 def test_changes_are_sorted_by_class_and_back(device: str) -> None:

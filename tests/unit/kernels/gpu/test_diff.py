@@ -25,7 +25,7 @@ TYPES = {1: "F8_E4M3", 2: "BF16", 4: "F32", 8: "I64"}
 
 
 def check(model: Policy, live: np.ndarray, shift: int = 0, share: float = 0.02) -> None:
-    changes = diff(model.sheet(live, shift), model.sheet(), share)
+    changes = diff(model.tiling(live, shift), model.tiling(), share)
     expected = [REFERENCE.diff(a, b) for a, b in zip(model.groups(live), model.groups(model.cells), strict=True)]
     found = by_group(changes)
     assert len(found) == len(expected)
@@ -78,7 +78,7 @@ def test_diff_tells_patterns_apart_that_are_equal_as_numbers(device: str) -> Non
     model.cells[[3, 4, 5, 6]] = zero, minus_zero, nan, nan
     live = model.cells.copy()
     live[[3, 4, 5]] = minus_zero, zero, other_nan
-    changes = diff(model.sheet(live), model.sheet())
+    changes = diff(model.tiling(live), model.tiling())
     assert by_group(changes)[0][0].tolist() == [3, 4, 5]
 
 
@@ -101,5 +101,5 @@ def test_diff_rounds_float32_tensors_as_the_reference_does_beside_tensors_that_a
     model.cells[: len(wide) : 2] = rounded[::2]  # half of them are as they were
     narrow[7] ^= 1
     tensors = [to_device(wide, device).view(torch.float32), *model.tensors(np.concatenate([rounded, narrow]))[1:]]
-    changes = diff(model.tiles.over(tensors), model.sheet())
+    changes = diff(model.tiles.over(tensors), model.tiling())
     assert all_same(by_group(changes)[0], REFERENCE.diff(np.concatenate([rounded, narrow]), model.cells))

@@ -15,11 +15,11 @@ def check_whole(model: Policy, shift: int = 0) -> None:
         list(REFERENCE.digest(cells, start))
         for cells, start in zip(model.groups(model.cells), model.starts(), strict=True)
     ]
-    assert as_lanes(digest(model.sheet(shift=shift))) == expected
+    assert as_lanes(digest(model.tiling(shift=shift))) == expected
 
 
 def check_sparse(model: Policy, live: np.ndarray) -> None:
-    changes = diff(model.sheet(live), model.sheet())
+    changes = diff(model.tiling(live), model.tiling())
     expected = []
     for (index, old, new), start in zip(by_group(changes), model.starts(), strict=True):
         sums = (REFERENCE.digest_sparse(index, cells, start) for cells in (old, new))
@@ -64,6 +64,6 @@ def test_sums_over_changes_of_cells_of_every_width(device: str, name: str) -> No
 def test_sums_over_changes_lead_from_the_old_digest_to_the_new_one(device: str) -> None:
     model = policy(device)
     live = changed_at(model.cells, places_of("many", len(model.cells)))
-    sums = digest_sparse(diff(model.sheet(live), model.sheet()))
-    moved = digest(model.sheet()) + sums[:, 2:] - sums[:, :2]
-    assert as_lanes(moved) == as_lanes(digest(model.sheet(live)))
+    sums = digest_sparse(diff(model.tiling(live), model.tiling()))
+    moved = digest(model.tiling()) + sums[:, 2:] - sums[:, :2]
+    assert as_lanes(moved) == as_lanes(digest(model.tiling(live)))

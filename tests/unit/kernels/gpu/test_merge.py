@@ -22,9 +22,9 @@ def test_merged_changes_are_the_diff_across_both(device: str, first: str, second
     end = changed_at(middle, places_of(second, size), seed=2)
     taken_back = np.arange(0, size, 3)
     end[taken_back] = model.cells[taken_back]  # what both change and the second one takes back drops out
-    sheets = [model.sheet(cells) for cells in (model.cells, middle, end)]
-    merged = merge(diff(sheets[1], sheets[0], 1.0), diff(sheets[2], sheets[1], 1.0))
-    expected = diff(sheets[2], sheets[0], 1.0)
+    tilings = [model.tiling(cells) for cells in (model.cells, middle, end)]
+    merged = merge(diff(tilings[1], tilings[0], 1.0), diff(tilings[2], tilings[1], 1.0))
+    expected = diff(tilings[2], tilings[0], 1.0)
     for one, other in zip(by_group(merged), by_group(expected), strict=True):
         assert all_same(one, other)
     assert merged.tile_offsets.tolist() == expected.tile_offsets.tolist()
@@ -34,7 +34,7 @@ def test_merged_changes_are_the_diff_across_both(device: str, first: str, second
 @pytest.mark.parametrize("name", ["U8", "F32", "F64"])
 def test_merging_a_change_with_its_inverse_leaves_nothing(device: str, name: str) -> None:
     model = policy(device, name, sizes=(300, 5))
-    base, other = model.sheet(), model.sheet(changed_at(model.cells, places_of("many", 305)))
+    base, other = model.tiling(), model.tiling(changed_at(model.cells, places_of("many", 305)))
     merged = merge(diff(other, base, 1.0), diff(base, other, 1.0))
     assert len(merged) == 0
     assert len(merged.index) == len(merged.old) == len(merged.new) == 0

@@ -45,7 +45,7 @@ def model_of(device: str, name: str) -> Policy:
     if name == "BF16":
         model.cells[:] = weights(len(model.cells))
     assert model.tiles.count.tolist() == list(SIZES)
-    assert model.sheet().address[0].item() % 16 == 0
+    assert model.tiling().address[0].item() % 16 == 0
     return model
 
 
@@ -53,7 +53,7 @@ def model_of(device: str, name: str) -> Policy:
 def test_cells_are_compared_summed_moved_and_merged(device: str, name: str) -> None:
     model = model_of(device, name)
     live = changed_at(model.cells, EDGES)
-    base, changes = model.sheet(), diff(model.sheet(live), model.sheet())
+    base, changes = model.tiling(), diff(model.tiling(live), model.tiling())
     assert all_same(by_group(changes)[0], REFERENCE.diff(live, model.cells))
     assert as_lanes(digest(base)) == [list(REFERENCE.digest(model.cells, 0))]
     sums = [REFERENCE.digest_sparse(EDGES.astype(np.uint32), cells[EDGES], 0) for cells in (model.cells, live)]
@@ -65,14 +65,14 @@ def test_cells_are_compared_summed_moved_and_merged(device: str, name: str) -> N
     assert same(to_host(steps), REFERENCE.distance(model.cells[EDGES], live[EDGES], model.cell_type))
     assert same(to_host(move(model.tiles, offsets, changes.old, steps)), live[EDGES])
     tensors = model.tensors()
-    sheet = model.tiles.over(tensors)
-    scatter(sheet, changes)
+    tiling = model.tiles.over(tensors)
+    scatter(tiling, changes)
     assert same(flat_cells(tensors), live)
-    assert len(merge(changes, diff(base, sheet))) == 0
-    undo(sheet, changes)
+    assert len(merge(changes, diff(base, tiling))) == 0
+    undo(tiling, changes)
     assert same(flat_cells(tensors), model.cells)
     targets = [torch.zeros_like(tensor) for tensor in tensors]
-    copy(sheet, model.tiles.over(targets))
+    copy(tiling, model.tiles.over(targets))
     assert same(flat_cells(targets), model.cells)
 
 
@@ -83,10 +83,10 @@ def test_float32_tensors_are_rounded(device: str) -> None:
     REFERENCE.cast_f32(wide, rounded)
     live = np.concatenate([rounded, model.cells[TILE:]])
     model.cells[:TILE:3] = rounded[::3]
-    sheet = model.tiles.over([to_device(wide, device).view(torch.float32), model.tensors(live)[1]])
-    assert all_same(by_group(diff(sheet, model.sheet(), 1.0))[0], REFERENCE.diff(live, model.cells))
+    tiling = model.tiles.over([to_device(wide, device).view(torch.float32), model.tensors(live)[1]])
+    assert all_same(by_group(diff(tiling, model.tiling(), 1.0))[0], REFERENCE.diff(live, model.cells))
     targets = [torch.zeros_like(tensor) for tensor in model.tensors()]
-    copy(sheet, model.tiles.over(targets))
+    copy(tiling, model.tiles.over(targets))
     assert same(flat_cells(targets), live)
 
 
@@ -97,7 +97,7 @@ def test_cells_are_ranked_within_their_class_and_found_again(device: str, name: 
     step = Step(model, changed_at(model.cells, places))
     first, classes = (108, 20) if name == "BF16" else (3, CLASSES)
     classing = Classing.of(model.tiles, np.array([first]), np.array([classes]))
-    changes, base = step.changes(), step.sheet()
+    changes, base = step.changes(), step.tiling()
     counts = class_counts(base, classing)
     found = to_host(class_ranks(base, changes, classing, counts)).view(np.int32)
     rank, kind, population = REFERENCE.class_ranks(
@@ -130,7 +130,7 @@ def test_changes_are_coded_and_read_back(device: str, name: str, coder: CoderNam
     ((base, *change),) = step.groups()
     expected = encode_group(REFERENCE, coder, model.cell_type, len(base), *change, [base])
     assert expected == step.coded(coder, CHUNK)[0]
-    assert encode_changes(step.changes(), coder, step.sheet()).data.cpu().numpy().tobytes() == expected
-    found = decode_changes(model.tiles, coder, step.counts(), [expected], step.sheet())
+    assert encode_changes(step.changes(), coder, step.tiling()).data.cpu().numpy().tobytes() == expected
+    found = decode_changes(model.tiles, coder, step.counts(), [expected], step.tiling())
     assert np.array_equal(to_host(found.index), FEW)
     assert same(to_host(found.distance), step.distances())

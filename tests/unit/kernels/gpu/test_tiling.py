@@ -36,16 +36,16 @@ def test_addresses_and_flat_indices_of_a_tensor_of_more_than_two_to_the_31_cells
     count = len(edges) - 1
     one = Spans(np.arange(count), np.zeros(count, np.int64), edges[:-1], np.diff(edges))
     tiles = Tiles.cut(one, edges[:-1].tolist(), [BF16] * count, "meta")
-    sheet = Tiles.cut(one, edges[:-1].tolist(), [BF16] * count, "cpu").over([FakeTensor(cells)])  # type: ignore[list-item]
+    tiling = Tiles.cut(one, edges[:-1].tolist(), [BF16] * count, "cpu").over([FakeTensor(cells)])  # type: ignore[list-item]
     assert len(tiles) == -(-cells // TILE)
-    assert sheet.tiles.flat[-1].item() == (cells - 1) // TILE * TILE
-    assert sheet.tiles.first.max().item() < group
-    assert torch.equal(sheet.address, FakeTensor.ADDRESS + 2 * sheet.tiles.flat)
-    assert sheet.tiles.count.sum().item() == cells
+    assert tiling.tiles.flat[-1].item() == (cells - 1) // TILE * TILE
+    assert tiling.tiles.first.max().item() < group
+    assert torch.equal(tiling.address, FakeTensor.ADDRESS + 2 * tiling.tiles.flat)
+    assert tiling.tiles.count.sum().item() == cells
 
 
 class FakeTensor:
-    """As much of a tensor as a sheet asks for, without its memory."""
+    """As much of a tensor as a tiling asks for, without its memory."""
 
     ADDRESS = 2**46
     dtype = torch.bfloat16

@@ -44,7 +44,7 @@ def test_steps_of_differing_sizes_compile_nothing_that_was_not_compiled_before(
             variants.dry = True
             monkeypatch.setattr(torch, "empty", torch.zeros)  # what nothing writes
         for step in steps(device):
-            changes, base, tiles = step.changes(), step.sheet(), step.model.tiles
+            changes, base, tiles = step.changes(), step.tiling(), step.model.tiles
             digest(base)
             digest_sparse(changes)
             for coder in CODERS:
