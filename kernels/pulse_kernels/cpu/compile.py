@@ -108,7 +108,7 @@ def _exposed(_: str) -> str | None:
     """Look once for each folder that is named."""
     loops_folder()  # makes numba's folder, if need be; numba itself would leave it open where the umask does
     try:
-        folder: str | None = numba.njit(cache=True)(_loop).stats.cache_path
+        folder: str | None = numba.njit(cache=True)(spans.address).stats.cache_path
     except (RuntimeError, OSError):
         return None  # there is none
     return None if folder is None else loops_exposed(Path(folder))
