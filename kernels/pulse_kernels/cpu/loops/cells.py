@@ -1,4 +1,4 @@
-"""The loops of the numba backend: plain functions on arrays, compiled by ``numba_compile`` for each cell width.
+"""The loops of the numba backend: plain functions on arrays, compiled by ``cpu.compile`` for each cell width.
 
 They hold no Python objects, release the GIL and check nothing that their caller can check once an array. Where speed
 counts, indices are unsigned or run from 0 over a slice: they need no wrap-around test, and the loop vectorizes.

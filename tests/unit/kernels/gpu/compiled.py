@@ -24,13 +24,14 @@ import pulse_kernels.gpu
 from tests.unit.kernels.gpu import launches_cells, launches_codes
 from tests.unit.kernels.gpu.launch import Launch
 
+PREFIX = "pulse_kernels.gpu."
 KERNELS: list[Launch] = [*launches_cells.KERNELS, *launches_codes.KERNELS]
 
 
 def modules() -> Iterator[ModuleType]:
     """Import every module of the package."""
-    for found in pkgutil.iter_modules(pulse_kernels.gpu.__path__):
-        yield import_module(f"pulse_kernels.gpu.{found.name}")
+    for found in pkgutil.walk_packages(pulse_kernels.gpu.__path__, PREFIX):
+        yield import_module(found.name)
 
 
 def launched() -> set[str]:
@@ -42,7 +43,7 @@ def launched() -> set[str]:
             if not inspect.isfunction(function) or function.__module__ != module.__name__:
                 continue
             if inspect.signature(function).return_annotation == "None":
-                names.add(f"{module.__name__.rpartition('.')[2]}.{name}")
+                names.add(f"{module.__name__.removeprefix(PREFIX)}.{name}")
     return names
 
 
@@ -53,8 +54,8 @@ def target(name: str) -> GPUTarget:
 
 def compile_launch(launch: Launch, name: str) -> Any:
     """Compile one launch down to machine code."""
-    module, function = launch.kernel.split(".")
-    kernel = getattr(import_module(f"pulse_kernels.gpu.{module}"), function)
+    module, _, function = launch.kernel.rpartition(".")
+    kernel = getattr(import_module(f"{PREFIX}{module}"), function)
     given = dict(argument.split(":") for argument in launch.arguments.split())
     signature = {argument: given.get(argument, "constexpr") for argument in kernel.arg_names}
     source = ASTSource(kernel, signature, constexprs=launch.constants)

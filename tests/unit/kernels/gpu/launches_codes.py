@@ -41,39 +41,44 @@ def by_tile_and_piece(width: int) -> list[Launch]:
     """Return the launches over tiles, and over pieces of the changes."""
     cell, wide = {"CELL": UNSIGNED[width]}, shapes(width)
     return [
-        Launch("ranks.count_classes", f"{TILED} classing:*i32 counts:*i32", cell | {"TILE": TILE}, class_rank.WARPS),
         Launch(
-            "ranks.rank_changes",
+            "coding.class_rank.count_classes",
+            f"{TILED} classing:*i32 counts:*i32",
+            cell | {"TILE": TILE},
+            class_rank.WARPS,
+        ),
+        Launch(
+            "coding.class_rank.rank_changes",
             f"{TILED} first:*i32 classing:*i32 counts:*i32 tile_offsets:*i64 index:*i32 ranks:*i32",
             SPLIT | cell | {"ITEMS": class_rank.ITEMS},
             class_rank.WARPS,
         ),
         Launch(
-            "ranks_select.find_places",
+            "coding.class_select.find_places",
             f"{FIND} {cells('steps', width=width)} places:*i32 found:*i32",
             SPLIT | cell | {"ITEMS": class_select.ITEMS},
             class_rank.WARPS,
         ),
         Launch(
-            "ranks_select.merge_classes",
+            "coding.class_select.merge_classes",
             f"{MERGE} {cells('steps', 'distance', width=width)}",
             {"ITEMS": class_select.ITEMS},
             4,
         ),
         Launch(
-            "codes_order.count_exponents",
+            "coding.order.count_exponents",
             f"{PIECE} {cells('old', width=width)} classing:*i32 counts:*i32",
             cell | {"BLOCK": order.BLOCK},
             4,
         ),
         Launch(
-            "codes_order.sort_changes",
+            "coding.order.sort_changes",
             f"{SORTED} {cells('old', 'new', 'steps', width=width)}",
             wide | {"TABLES": order.CLASS_TABLES, "BLOCK": order.BLOCK},
             class_rank.WARPS,
         ),
         Launch(
-            "codes_order.count_contexts",
+            "coding.order.count_contexts",
             f"{COUNTED} {cells('old', 'new', 'steps', width=width)}",
             wide | {"BLOCK": order.BLOCK},
             4,
@@ -87,7 +92,7 @@ def by_chunk(width: int) -> list[Launch]:
     return [
         *(
             Launch(
-                "rans_encode.encode_chunks",
+                "coding.rans_encode.encode_chunks",
                 f"{ENCODE} {cells('steps', width=width)} words:{'*i16' if write else '*i32'}",
                 chunked | {"CONTEXTS": contexts, "WRITE": write, "TABLES": tables, "CHUNKS": rans_encode.CHUNKS},
             )
@@ -96,7 +101,7 @@ def by_chunk(width: int) -> list[Launch]:
         ),
         *(
             Launch(
-                "rans_decode.decode_chunks",
+                "coding.rans_decode.decode_chunks",
                 f"{DECODE} {cells('steps', width=width)}",
                 chunked | {"CONTEXTS": contexts, "CHUNKS": rans_decode.CHUNKS},
             )
@@ -109,25 +114,30 @@ KERNELS: list[Launch] = [
     *by_tile_and_piece(2),
     *by_chunk(2),
     *by_chunk(8),
-    Launch("ranks.scan_counts", "counts:*i32 offsets:*i64 totals:*i32 starts:*i32", {"SCAN": class_rank.SCAN}, 4),
-    Launch("codes_order.choose_classes", "counts:*i32 classing:*i32", {"TABLES": order.CLASS_TABLES}, 4),
     Launch(
-        "codes_order.count_kinds",
+        "coding.class_rank.scan_counts",
+        "counts:*i32 offsets:*i64 totals:*i32 starts:*i32",
+        {"SCAN": class_rank.SCAN},
+        4,
+    ),
+    Launch("coding.order.choose_classes", "counts:*i32 classing:*i32", {"TABLES": order.CLASS_TABLES}, 4),
+    Launch(
+        "coding.order.count_kinds",
         "ranks:*i32 piece_start:*i64 piece_count:*i64 counts:*i32",
         {"BLOCK": order.BLOCK},
         4,
     ),
     Launch(
-        "rans_tables.make_tables",
+        "coding.rans_tables.make_tables",
         "counts:*i32 weights:*i32 bounds:*i64 tables:*i32 levels:*u8 ends:*i32",
         {},
         4,
     ),
-    Launch("rans_tables.read_tables", "data:*u8 at:*i64 weights:*i32 tables:*i32 slots:*u8", {}, 8),
-    Launch("codes_layout.choose_parameters", "changed:*i32 population:*i32 odds:*fp64 parameters:*i32", {}, 4),
+    Launch("coding.rans_tables.read_tables", "data:*u8 at:*i64 weights:*i32 tables:*i32 slots:*u8", {}, 8),
+    Launch("coding.layout.choose_parameters", "changed:*i32 population:*i32 odds:*fp64 parameters:*i32", {}, 4),
     *(
         Launch(
-            "codes_layout.lay_out",
+            "coding.layout.lay_out",
             f"{LAY_OUT} group_words:*i64 group_bytes:*i64",
             {"CONTEXTS": contexts, "TABLES": tables, "SCAN": layout.SCAN},
             4,
@@ -136,16 +146,16 @@ KERNELS: list[Launch] = [
     ),
     *(
         Launch(
-            "codes_layout.write_heads",
+            "coding.layout.write_heads",
             f"{HEADS} piece_offsets:*i64 group_at:*i64 data:*u8",
             {"CONTEXTS": contexts, "TABLES": tables},
             4,
         )
         for contexts, tables in ((False, order.CLASS_TABLES), (True, GAP_TABLES))
     ),
-    Launch("rans_decode.join_chunks", JOIN, {"BLOCK": order.BLOCK}, 4),
+    Launch("coding.rans_decode.join_chunks", JOIN, {"BLOCK": order.BLOCK}, 4),
     *(
-        Launch("rans_decode.check_runs", CHECK, {"RANKED": ranked, "RUNS": rans_decode.RUNS}, 4)
+        Launch("coding.rans_decode.check_runs", CHECK, {"RANKED": ranked, "RUNS": rans_decode.RUNS}, 4)
         for ranked in (False, True)
     ),
 ]
