@@ -176,7 +176,7 @@ class Guard:
 
 
 class Requirement:
-    """A scope that a route needs, of a route of a run for that run: ``requires("read").check(request)``."""
+    """A scope that a route needs, of a route of a run for that run: ``Requirement("read").check(request)``."""
 
     def __init__(self, scope: Scope | None) -> None:
         """Say which scope; None: any good token will do."""
@@ -218,11 +218,6 @@ class Requirement:
         except AccessDenied:
             return False
         return True
-
-
-def requires(scope: Scope) -> Requirement:
-    """Return the check that a route of this scope makes first."""
-    return Requirement(scope)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Annotated, Final
 
 from blake3 import blake3
-from fastapi import Path, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, PulseError
@@ -191,7 +191,7 @@ async def read_snapshot(run: ReadRun, seq: Seq) -> Response:
         404: problem("There is no such layout."),
     },
 )
-async def read_layout(run: ReadRun, layout_id: Annotated[LayoutId, Path(alias="id")]) -> Response:
+async def read_layout(run: ReadRun, layout_id: LayoutId) -> Response:
     """Read a layout."""
     return await _document(run, keys.layout_key(layout_id))
 
@@ -208,7 +208,7 @@ async def read_layout(run: ReadRun, layout_id: Annotated[LayoutId, Path(alias="i
     openapi_extra=raw_body(),
 )
 @body_limit(None)
-async def store_layout(request: Request, run: PublishRun, layout_id: Annotated[LayoutId, Path(alias="id")]) -> Response:
+async def store_layout(request: Request, run: PublishRun, layout_id: LayoutId) -> Response:
     """Store a layout."""
     service, name, data = run.service, run.name, await request.body()
     if len(data) > LAYOUT:

@@ -31,9 +31,9 @@ _OBJECT: Final = re.compile(
 )
 
 
-def segment(description: str, pattern: str, example: str) -> Any:
+def segment(description: str, pattern: str, example: str, *, alias: str | None = None) -> Any:
     """Return what a part of the path is; it matches ``pattern`` as a whole."""
-    return Path(description=description, pattern=f"^({pattern})$", examples=[example])
+    return Path(description=description, pattern=f"^({pattern})$", examples=[example], alias=alias)
 
 
 def text(description: str, pattern: str, example: str) -> Any:
@@ -90,7 +90,7 @@ Wait = Annotated[int, between(0, 86_400), DECIMAL]
 Boolean = Annotated[bool, BeforeValidator(_boolean)]
 
 RunName = Annotated[str, segment("the run's name", GIVEN_RUN_NAME.pattern, examples.RUN)]
-LayoutId = Annotated[str, segment("the layout's id", "[0-9a-f]{64}", examples.LAYOUT)]
+LayoutId = Annotated[str, segment("the layout's id", "[0-9a-f]{64}", examples.LAYOUT, alias="id")]
 Seq = Annotated[str, segment("a number of a record", NUMBER, "43")]
 ObjectPath = Annotated[str, segment("an object's key without objects/", ".+", examples.PATCH.removeprefix("objects/"))]
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 METHODS = {"get", "head", "put", "post", "delete"}
+_SAYS_NOTHING = [("default", None), ("additionalProperties", True)]
+"""What some releases write where others leave it out."""
 
 
 def meaning(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def _resolved(document: Mapping[str, Any], schema: Any) -> Any:
     for name, part in schema.items():
         if name == "properties":
             found[name] = {key: _resolved(document, value) for key, value in part.items()}
-        elif name not in ("$ref", "title") and (name, part) != ("default", None):
+        elif name not in ("$ref", "title") and (name, part) not in _SAYS_NOTHING:
             found[name] = _resolved(document, part)
     return found
 

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from pulse_registry.client.problems import problem_of
 from pulse_registry.errors import PulseError
-from pulse_server.auth.access import Guard, requires
+from pulse_server.auth.access import Guard, Requirement
 from pulse_server.errors import Refused
 from pulse_server.settings import Settings
 from pulse_server.telemetry import logs, metrics
@@ -70,7 +70,7 @@ def small_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
 
     @router.put("/v1/runs/{run}/objects/{path:path}")
     async def put_object(run: str, path: str, request: Request) -> Response:
-        requires("publish").check(request)
+        Requirement("publish").check(request)
         pieces = [piece async for piece in request.stream()]
         app.state.seen.append(b"".join(pieces))
         return Response(status_code=201)
@@ -78,11 +78,11 @@ def small_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     @router.get("/v1/runs/{run}/events")
     @router.get("/v1/runs/{run}")
     async def read(run: str, request: Request) -> dict[str, str]:
-        return {"name": requires("read").check(request).name}
+        return {"name": Requirement("read").check(request).name}
 
     @router.post("/v1/runs/{run}/log")
     async def publish(run: str, request: Request) -> Response:
-        requires("publish").check(request)
+        Requirement("publish").check(request)
         app.state.seen.append(await request.body())
         return Response(status_code=201)
 

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound
 from pulse_schemas.api import Scope
-from pulse_server.auth.access import ANYBODY, Guard, Principal, requires
+from pulse_server.auth.access import ANYBODY, Guard, Principal, Requirement
 from pulse_server.errors import Unauthenticated
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenFile, TokenSet, new_token
@@ -106,7 +106,7 @@ def test_a_request_that_waits_is_checked_again_by_the_time_that_it_is_then() -> 
     clock = Clock()
     token, entry = new_token("x", "read", ("*",), now=NOW, expires_at=NOW + timedelta(seconds=10))
     request = request_for(guard_of(TokenSet(tokens=(entry,)), clock), asgi(token, run="math-7b"))
-    needed = requires("read")
+    needed = Requirement("read")
     needed.check(request)
     assert needed.holds(request)
     clock.moment = NOW + timedelta(seconds=10)
@@ -124,12 +124,12 @@ def test_a_request_that_waits_is_checked_again_by_what_its_token_allows_then(
     file.add(entry)
     clock.seconds += 1.0
     request = request_for(guard, asgi(token, run="math-7b"))
-    requires("read").check(request)
+    Requirement("read").check(request)
     file.remove(entry.id)
     file.add(entry.model_copy(update={"runs": ("code-*",)}))
     clock.seconds += 1.0
     with pytest.raises(AccessDenied, match="not for the run"):
-        requires("read").check_again(request)
+        Requirement("read").check_again(request)
 
 
 def test_each_scope_includes_those_before_it() -> None:
@@ -179,10 +179,10 @@ def test_a_route_asks_for_its_scope_and_its_run(scope: str, run: str, needed: Sc
     token, tokens = one_token(scope, ("math-*",))
     request = request_for(guard_of(tokens), asgi(token, run=run))
     if refusal is None:
-        assert requires(needed).check(request).name == "tester"
+        assert Requirement(needed).check(request).name == "tester"
         return
     with pytest.raises(AccessDenied, match=re.escape(refusal)) as raised:
-        requires(needed).check(request)
+        Requirement(needed).check(request)
     assert not isinstance(raised.value, Unauthenticated)
 
 
@@ -192,7 +192,7 @@ def test_a_route_asks_for_its_scope_and_its_run(scope: str, run: str, needed: Sc
 def test_what_is_no_name_of_a_run_is_refused_whoever_asks(run: str) -> None:
     token, tokens = one_token("admin")
     with pytest.raises(InvalidArgument, match="no run name"):
-        requires("read").check(request_for(guard_of(tokens), asgi(token, run=run)))
+        Requirement("read").check(request_for(guard_of(tokens), asgi(token, run=run)))
 
 
 def test_an_open_service_asks_nobody() -> None:
