@@ -1,4 +1,4 @@
-"""From a registry's URL, and a token where that is a service's, to its store."""
+"""From a registry's URL, of a service or of what `open_store` knows, to its store."""
 
 from __future__ import annotations
 

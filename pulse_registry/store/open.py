@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote
@@ -19,6 +18,7 @@ from pulse_registry.store.s3.store import ANSWER_S, S3Store
 from pulse_registry.store.wrappers.prefix import PrefixStore
 
 _HOST_AND_PORT: Final = re.compile(r"([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(/.*)?", re.DOTALL)
+_OF_SERVICES: Final = ("http", "https")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -28,9 +28,8 @@ def open_store(url: str, *, answer_s: float | None = None) -> Store:
     Args:
         url: `memory://name/...` (in this process), `file:///absolute/path` (percent-encoded),
             `s3://bucket/prefix` (percent-encoded; with the options `endpoint_url`, `region`, `addressing_style` and
-            `profile` behind a `?`, the rest as the AWS SDKs take it), `https://host/prefix` (a service, with the token
-            in PULSE_TOKEN; `http://` as PULSE_ALLOW_HTTP allows), or a local path, absolute, relative or beginning
-            with `~`.
+            `profile` behind a `?`, the rest as the AWS SDKs take it), or a local path, absolute, relative or beginning
+            with `~`. A service's is for `client.connect`.
         answer_s: how long a bucket may say nothing before a request is given up; None: 20 s. Others take no notice.
 
     Raises:
@@ -41,7 +40,7 @@ def open_store(url: str, *, answer_s: float | None = None) -> Store:
         raise InvalidArgument("the URL of the store is empty")
     found = _SCHEME.fullmatch(url)
     if found is None:
-        for scheme in SCHEMES:
+        for scheme in (*SCHEMES, *_OF_SERVICES):
             if url.lower().startswith(f"{scheme}:"):
                 raise InvalidArgument(f"{url!r} is not a URL: write {scheme}://...")
         if _HOST_AND_PORT.fullmatch(url):
@@ -52,8 +51,10 @@ def open_store(url: str, *, answer_s: float | None = None) -> Store:
         return FileStore(os.path.expanduser(url))
     scheme, rest = found.group(1).lower(), found.group(2)
     opener = SCHEMES.get(scheme)
+    if scheme in _OF_SERVICES:
+        raise InvalidArgument(f"{url!r} is a service, and no store: open it by pulse_registry.open or client.connect")
     if opener is None:
-        known = ", ".join(f"{name}://" for name in sorted(SCHEMES))
+        known = ", ".join(f"{name}://" for name in sorted((*SCHEMES, *_OF_SERVICES)))
         raise InvalidArgument(f"no store for the scheme {scheme}:// of {url!r}; known: {known} and local paths")
     return opener(rest, answer_s)
 
@@ -78,17 +79,9 @@ def _open_s3(rest: str, answer_s: float | None) -> Store:
     return PrefixStore(store, prefix) if prefix else store
 
 
-def _open_service(scheme: str, rest: str, answer_s: float | None) -> Store:
-    from pulse_registry.client.connect import open_service  # which opens stores itself
-
-    return open_service(f"{scheme}://{rest}")
-
-
 SCHEMES: Final[Mapping[str, Callable[[str, float | None], Store]]] = MappingProxyType(
     {
         "file": _open_file,
-        "http": partial(_open_service, "http"),
-        "https": partial(_open_service, "https"),
         "memory": _open_memory,
         "s3": _open_s3,
     }

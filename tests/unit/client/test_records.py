@@ -241,15 +241,15 @@ def test_whether_a_token_may_go_in_clear_is_said_by_the_caller_or_the_environmen
     monkeypatch.setenv("PULSE_TOKEN", token)
     for refused in (
         lambda: connect(url),
-        lambda: open_store(url),
         lambda: pulse_registry.open(url, run="run", token=token),
     ):
         with pytest.raises(InvalidArgument, match="PULSE_ALLOW_HTTP"):
             refused()
     assert repr(connect(url, token, allow_http=True)) == "ServiceStore('http://pulse.example.com')"
     monkeypatch.setenv("PULSE_ALLOW_HTTP", "1")
-    for allowed in (connect(url), open_store(url)):
-        assert isinstance(allowed, ServiceStore)
+    assert isinstance(connect(url), ServiceStore)
+    with pytest.raises(InvalidArgument, match=r"a service, and no store.*connect"):
+        open_store(url)
     with pytest.raises(InvalidArgument):
         connect(url, allow_http=False)
     monkeypatch.setenv("PULSE_ALLOW_HTTP", "perhaps")
