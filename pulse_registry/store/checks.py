@@ -72,6 +72,13 @@ def not_found(key: str, url: str) -> NotFound:
     return NotFound(f"there is no object {key!r} in {url}")
 
 
+def folder_of_another(key: str, url: str) -> InvalidArgument:
+    """Return the error of a put whose key is, or has among its folders, another object's."""
+    return InvalidArgument(
+        f"can't put {key!r} in {url}: this store can't hold a key that is the folder of another; choose another key"
+    )
+
+
 def already_exists(key: str, url: str) -> AlreadyExists:
     """Return the error of a create whose key is taken."""
     return AlreadyExists(f"object {key!r} is already in {url}")

@@ -1,6 +1,6 @@
 """A store in this process's memory, for tests and for trying things out. Nothing outlives the process.
 
-All of its stores share one name space, that of fsspec's memory file system: the same URL sees the same data.
+All of its stores share one name space: the same URL sees the same data.
 """
 
 from __future__ import annotations
@@ -9,17 +9,24 @@ import os
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
-
-from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
+from typing import Final
 
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
 from pulse_registry.store.body import Body, body_views
-from pulse_registry.store.checks import ByteRange, already_exists, check_range, check_whole, not_found, too_short
+from pulse_registry.store.checks import (
+    ByteRange,
+    already_exists,
+    check_range,
+    check_whole,
+    folder_of_another,
+    not_found,
+    too_short,
+)
 from pulse_registry.store.keys import check_key, check_prefix, key_problem
-from pulse_registry.store.os_errors import translated
 
-# One for all instances, as their data is one; fsspec's own class takes no lock.
+OBJECTS: Final[dict[str, tuple[bytes, datetime]]] = {}
+"""All objects of this process, with the time at which each was written, under ``name/key``."""
+# One for all instances, as their data is one.
 _LOCK: Final = threading.RLock()
 # A child that is forked off while another thread holds it could never take it.
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
@@ -38,8 +45,7 @@ class MemoryStore(Store):
             InvalidArgument: the name is not valid.
         """
         check_key(name)
-        self._files = MemoryFileSystem()
-        self._folder = f"/{name}/"
+        self._folder = f"{name}/"
         self.url = f"memory://{name}"
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
@@ -47,67 +53,58 @@ class MemoryStore(Store):
         check_key(key)
         if byte_range is not None:
             check_range(key, byte_range)
-        with _LOCK:
-            file = self._file(key)
-            if byte_range is None:
-                check_whole(key, self.url, file.size, max_bytes)
-            start, stop = byte_range or (0, file.size)
-            if stop > file.size:
-                raise too_short(key, self.url, (start, stop), file.size)
-            return bytes(file.getbuffer()[start:stop])
+        data, _ = self._find(key)
+        if byte_range is None:
+            check_whole(key, self.url, len(data), max_bytes)
+            return data
+        if byte_range[1] > len(data):
+            raise too_short(key, self.url, byte_range, len(data))
+        return data[slice(*byte_range)]
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing: see Store.put."""
         check_key(key)
         content = b"".join(body_views(data))
-        with _LOCK, translated("put", key, self.url):
-            if if_absent and self.exists(key):
+        with _LOCK:
+            if if_absent and self._folder + key in OBJECTS:
                 raise already_exists(key, self.url)
             self._refuse_object_as_folder(key)
-            self._files.pipe_file(self._folder + key, content)
-
-    def exists(self, key: str) -> bool:
-        """Tell whether the object is there: see Store.exists."""
-        check_key(key)
-        return self._folder + key in self._files.store
+            OBJECTS[self._folder + key] = content, datetime.now(UTC)
 
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
         check_key(key)
-        with _LOCK:
-            return int(self._file(key).size)
+        return len(self._find(key)[0])
 
     def modified(self, key: str) -> datetime:
         """Return when the object was last written, by this process's clock: see Store.modified."""
         check_key(key)
-        with _LOCK:
-            written: datetime = self._file(key).modified
-            return written.astimezone(UTC)
+        return self._find(key)[1]
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string, as they were at the call: see Store.list."""
         check_prefix(prefix)
+        start, length = self._folder + prefix, len(self._folder)
         with _LOCK:
-            start, length = self._folder + prefix, len(self._folder)
-            keys = [path[length:] for path in self._files.store if path.startswith(start)]
+            keys = [path[length:] for path in OBJECTS if path.startswith(start)]
         return iter(sorted(key for key in keys if (after is None or key > after) and key_problem(key) is None))
 
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""
         check_key(key)
         with _LOCK:
-            self._files.store.pop(self._folder + key, None)
-
-    def _file(self, key: str) -> Any:
-        try:
-            return self._files.store[self._folder + key]
-        except KeyError:
-            raise not_found(key, self.url) from None
+            OBJECTS.pop(self._folder + key, None)
 
     def _refuse_object_as_folder(self, key: str) -> None:
-        """Raise NotADirectoryError if a folder of the key is an object."""
+        """Raise InvalidArgument if a folder of the key is an object, as in a file store."""
         folder = key.rpartition("/")[0]
         while folder:
-            if self.exists(folder):
-                raise NotADirectoryError(folder)
+            if self._folder + folder in OBJECTS:
+                raise folder_of_another(key, self.url)
             folder = folder.rpartition("/")[0]
+
+    def _find(self, key: str) -> tuple[bytes, datetime]:
+        try:
+            return OBJECTS[self._folder + key]
+        except KeyError:
+            raise not_found(key, self.url) from None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, StoreUnavailable
 from pulse_registry.store.base import Verb
-from pulse_registry.store.checks import not_found
+from pulse_registry.store.checks import folder_of_another, not_found
 from pulse_registry.store.root import Misplaced
 
 _ADVICE = {
@@ -44,9 +44,7 @@ def _as_pulse_error(error: OSError, verb: Verb, key: str, url: str) -> PulseErro
     if missing and verb in ("get", "size", "exists"):
         return not_found(key, url)
     if verb == "put" and isinstance(error, NotADirectoryError | IsADirectoryError):
-        return InvalidArgument(
-            f"can't put {key!r} in {url}: this store can't hold a key that is the folder of another; choose another key"
-        )
+        return folder_of_another(key, url)
     if error.errno == errno.ENAMETOOLONG:
         return InvalidArgument(
             f"can't {verb} {key!r} in {url}: the path is too long for the file system; use a shorter one"

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime
 
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.store import MemoryStore, Store
+from pulse_registry.store.memory import OBJECTS
 from pulse_registry.testing import StoreTests, Subject
 from tests.conformance.model import StoreMachine
 
@@ -17,12 +18,12 @@ _names = (f"test-conformance-memory-{number}" for number in itertools.count())
 class TestMemoryStore(StoreTests):
     @pytest.fixture
     def subject(self) -> Subject:
-        name, files = next(_names), MemoryFileSystem()
-        return Subject(
-            store=MemoryStore(name),
-            raw_get=lambda key: files.cat_file(f"/{name}/{key}"),
-            raw_set=lambda key, data: files.pipe_file(f"/{name}/{key}", data),
-        )
+        name = next(_names)
+
+        def raw_set(key: str, data: bytes) -> None:
+            OBJECTS[f"{name}/{key}"] = data, datetime.now(UTC)
+
+        return Subject(store=MemoryStore(name), raw_get=lambda key: OBJECTS[f"{name}/{key}"][0], raw_set=raw_set)
 
 
 class _Machine(StoreMachine):
