@@ -18,6 +18,7 @@ from pulse_registry.client.routes import run_path
 from pulse_registry.client.transport import MOST_PROBLEM_BYTES, Pace
 from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, UnsupportedFormat
 from pulse_registry.store.body import Body, Stream, body_size, body_views
+from pulse_registry.store.parts import MAX_PARTS, parts_of
 from pulse_registry.store.wrappers.retry import Retries
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
 
@@ -27,7 +28,6 @@ HELD_BYTES: Final = 64 << 20
 """A stream up to this size is held as a whole, to be hashed before it is announced."""
 IN_FLIGHT_BYTES: Final = 256 << 20
 """Parts under way take about so much memory together; one at least, eight at most."""
-_MOST_PARTS: Final = 10_000
 _COMPLETE_S: Final = 120.0
 _STORED_S: Final = 5.0
 """The service has written as it received: a longer wait would leave no time to try again."""
@@ -74,12 +74,12 @@ class Uploads:
             self._send_direct(upload.request, key, body_views(data) if views is None else views, size, sha256)
         elif upload.kind == "parts" and upload.upload_id is not None and upload.part_size:
             part_size = min(upload.part_size, max(1, size))
-            if not size / _MOST_PARTS <= part_size <= IN_FLIGHT_BYTES:
+            if not size / MAX_PARTS <= part_size <= IN_FLIGHT_BYTES:
                 raise UnsupportedFormat(
                     f"{self._api.url} wants {key!r}, of {size} bytes, in parts of {upload.part_size}; upgrade the older"
                 )
-            pieces = _parts(body_views(data) if views is None else views, part_size)
-            _PartsUpload(self._api, self._bucket, self._retries, run, key, upload.upload_id).send(pieces, part_size)
+            parts = parts_of(data if views is None else views, part_size)
+            _PartsUpload(self._api, self._bucket, self._retries, run, key, upload.upload_id).send(parts, part_size)
         else:
             raise UnsupportedFormat(
                 f"{self._api.url} does not say how to store {key!r} in a way that this release knows; upgrade the older"
@@ -110,7 +110,7 @@ class _PartsUpload:
         self._key = key
         self._path = f"{run_path(run)}/uploads/{quote(upload_id, safe='')}"
 
-    def send(self, parts: Iterator[memoryview], part_size: int) -> None:
+    def send(self, parts: Iterator[Sequence[memoryview]], part_size: int) -> None:
         """Send all parts and complete the object, or give the upload up."""
         try:
             done = self._send_all(parts, max(1, min(8, IN_FLIGHT_BYTES // part_size)))
@@ -119,7 +119,7 @@ class _PartsUpload:
             self._give_up()
             raise
 
-    def _send_all(self, parts: Iterator[memoryview], at_once: int) -> list[PartDone]:
+    def _send_all(self, parts: Iterator[Sequence[memoryview]], at_once: int) -> list[PartDone]:
         done: list[PartDone] = []
         under_way: deque[Future[PartDone]] = deque()
         with ThreadPoolExecutor(at_once, thread_name_prefix="pulse-part") as pool:
@@ -134,13 +134,13 @@ class _PartsUpload:
                 raise
         return done
 
-    def _send_part(self, number: int, part: memoryview) -> PartDone:
-        sha256 = _sha256([part])
-        request = PartRequest(key=self._key, number=number, size=part.nbytes, sha256=sha256)
+    def _send_part(self, number: int, part: Sequence[memoryview]) -> PartDone:
+        sha256, size = _sha256(part), sum(view.nbytes for view in part)
+        request = PartRequest(key=self._key, number=number, size=size, sha256=sha256)
 
         def send() -> str:
             signed = self._api.json(SignedRequest, "POST", f"{self._path}/parts", body=request)
-            return self._bucket.put(signed, f"{self._key}, part {number}", [part])
+            return self._bucket.put(signed, f"{self._key}, part {number}", part)
 
         def attempt() -> str:
             try:
@@ -184,21 +184,3 @@ def _sha256(views: Iterable[memoryview]) -> str:
     for view in views:
         hasher.update(view)
     return hasher.hexdigest()
-
-
-def _parts(views: Iterable[memoryview], part_size: int) -> Iterator[memoryview]:
-    """Cut a body into parts, each a buffer of its own, made as it is asked for."""
-    part, filled = bytearray(), 0
-    for view in views:
-        at = 0
-        while at < view.nbytes:
-            if not part:
-                part = bytearray(part_size)
-            count = min(part_size - filled, view.nbytes - at)
-            part[filled : filled + count] = view[at : at + count]
-            filled, at = filled + count, at + count
-            if filled == part_size:
-                yield memoryview(part)
-                part, filled = bytearray(), 0
-    if filled:
-        yield memoryview(part)[:filled]

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.store.keys import check_key
+from pulse_registry.store.parts import MAX_PARTS
 from pulse_registry.store.presigner import SignedPut, UploadedPart
 from pulse_registry.store.s3.errors import translated
-from pulse_registry.store.s3.upload import MAX_PARTS
 
 _MAX_EXPIRES_S: Final = 7 * 24 * 3600
 _MAX_PUT_BYTES: Final = 5 << 30

@@ -7,24 +7,21 @@ What is Growing goes up as it grows: its first part, which begins with what is k
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pulse_registry.errors import NotFound, PulseError, StoreUnavailable
-from pulse_registry.store.body import Body, Stream, body_size, body_views
+from pulse_registry.store.body import Body, body_size
+from pulse_registry.store.parts import Part, growing_parts, part_size, parts_of
 from pulse_registry.store.s3.body import Pace, Parcel, crc32
 from pulse_registry.store.s3.errors import translated
 from pulse_registry.store.streaming_body import Growing
 from pulse_registry.store.wrappers.retry import Retries
 
-Part = tuple[int, Sequence[memoryview]]
-"""A part's number, from 1, and its bytes."""
-MAX_PARTS: Final = 10_000
 LEAST_PART_BYTES: Final = 5 << 20
 """S3's rule for all parts but the last."""
-_MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,67 +138,3 @@ class Upload:
     def _abort(self, key: str, upload_id: str) -> None:
         with translated("give up the upload of", key, self.url):
             self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload_id)
-
-
-def part_size(size: int, part_bytes: int) -> int:
-    """Return how large an object's parts are: as large as asked for, or more if there were too many of them."""
-    least = -(-size // MAX_PARTS)
-    return part_bytes if part_bytes >= least else -(-least // _MIB) * _MIB
-
-
-def parts_of(data: Body, size: int) -> Iterator[Sequence[memoryview]]:
-    """Cut a body into parts of a size, the last one shorter. Buffers are not copied, but those of a Stream are."""
-    return _stream_parts(data, size) if isinstance(data, Stream) else _view_parts(body_views(data), size)
-
-
-def growing_parts(data: Growing, least: int, size: int) -> Iterator[Part]:
-    """Cut what grows into parts of a size, each given as soon as it is full; the first one, of ``least``, comes last.
-
-    The first part also holds the first buffer, whatever its size.
-    """
-    held: list[memoryview] = []
-
-    def behind() -> Iterator[memoryview]:
-        room = least
-        for view in (view for buffer in data.rest() for view in body_views(buffer)):
-            if room:
-                held.append(view[:room])
-            yield view[room:]
-            room -= min(room, view.nbytes)
-
-    yield from enumerate(_view_parts(behind(), size), 2)
-    yield 1, [*body_views(data.first()), *held]
-
-
-def _view_parts(views: Iterable[memoryview], size: int) -> Iterator[Sequence[memoryview]]:
-    part: list[memoryview] = []
-    room = size
-    for view in views:
-        rest = view
-        while rest.nbytes:
-            taken, rest = rest[:room], rest[room:]
-            part.append(taken)
-            room -= taken.nbytes
-            if not room:
-                yield part
-                part, room = [], size
-    if part:
-        yield part
-
-
-def _stream_parts(stream: Stream, size: int) -> Iterator[Sequence[memoryview]]:
-    left = stream.nbytes
-    part = memoryview(bytearray(min(size, left)))
-    at = 0
-    for view in body_views(stream):
-        rest = view
-        while rest.nbytes:
-            taken, rest = rest[: part.nbytes - at], rest[part.nbytes - at :]
-            if not taken.nbytes:
-                break  # more than it has announced, which body_views refuses at the end
-            part[at : at + taken.nbytes] = taken
-            at += taken.nbytes
-            if at == part.nbytes:
-                yield [part]
-                left -= at
-                part, at = memoryview(bytearray(min(size, left))), 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pulse_registry.errors import AccessDenied, AlreadyExists, CorruptObject, InvalidArgument, StoreUnavailable
 from pulse_registry.store import Growing, MemoryStore, PrefixStore, RetryStore, S3Place, S3Store, Store, create
 from pulse_registry.store.body import Buffer
-from pulse_registry.store.s3.upload import growing_parts
+from pulse_registry.store.parts import growing_parts
 from pulse_registry.testing import CountingStore
 from tests.support.misbehaving_s3 import Request
 from tests.support.servers import S3Bucket

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.store import Stream
+from pulse_registry.store.parts import MAX_PARTS, part_size, parts_of
 from pulse_registry.store.s3.body import Meter, Pace, Parcel, crc32
-from pulse_registry.store.s3.upload import MAX_PARTS, Upload, part_size, parts_of
+from pulse_registry.store.s3.upload import Upload
 from pulse_registry.store.wrappers.retry import Retries
 from tests.support.waiting import HANG_S
 
