@@ -330,9 +330,11 @@ class Patch:
         place, taken = self._places[number], self._groups.pop(number, None)
         if taken is not None and blake3(taken).digest() == digest:
             return taken
-        read = partial(self._read, (place.start, place.stop))
         with about(key):
-            return memoryview(verified(read, digest, f"{key}: the BLAKE3 of group {number}"))
+            return verified(partial(self._read_view, place), digest, f"{key}: the BLAKE3 of group {number}", taken)
+
+    def _read_view(self, place: range) -> memoryview:
+        return memoryview(self._read((place.start, place.stop)))
 
 
 def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, list[Entry]]:

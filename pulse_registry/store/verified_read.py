@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 _logger = logging.getLogger(__name__)
 
 
-def checked(read: Callable[[], Data], check: Callable[[Data], Result]) -> Result:
+def checked(read: Callable[[], Data], check: Callable[[Data], Result], first: Data | None = None) -> Result:
     """Read bytes, check them, and return what the check makes of them; damaged ones are read again at once.
 
     That the same damaged bytes come twice is no accident of the way: then, too, the error stands.
@@ -32,6 +32,7 @@ def checked(read: Callable[[], Data], check: Callable[[Data], Result]) -> Result
     Args:
         read: fetches the bytes afresh.
         check: returns what they hold, or raises CorruptObject.
+        first: what was read of them already.
 
     Raises:
         CorruptObject: the store holds other bytes than were committed, as far as can be told.
@@ -41,7 +42,7 @@ def checked(read: Callable[[], Data], check: Callable[[Data], Result]) -> Result
     while True:
         answer: Data | None = None
         try:
-            answer = read()
+            answer, first = read() if first is None else first, None
             return check(answer)
         except CorruptObject as error:
             mark = blake3(str(error).encode() if answer is None else answer).digest()
@@ -51,19 +52,20 @@ def checked(read: Callable[[], Data], check: Callable[[Data], Result]) -> Result
             _logger.warning("%s; it is read again", error)
 
 
-def verified(read: Callable[[], Data], digest: bytes, what: str) -> Data:
+def verified(read: Callable[[], Data], digest: bytes, what: str, first: Data | None = None) -> Data:
     """Read bytes that hash to a BLAKE3; see ``checked``.
 
     Args:
         read: fetches the bytes afresh.
         digest: the BLAKE3 that they have.
         what: the subject of the error's message, as "KEY: the BLAKE3 of piece 3".
+        first: what was read of them already.
 
     Raises:
         CorruptObject: the store holds other bytes than were committed.
         Other errors of ``read`` pass at once.
     """
-    return checked(read, partial(_with_digest, digest, what))
+    return checked(read, partial(_with_digest, digest, what), first)
 
 
 def filled(store: Store, key: str, byte_range: ByteRange, buffer: memoryview) -> memoryview:

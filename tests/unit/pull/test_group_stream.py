@@ -124,8 +124,10 @@ def test_no_more_than_a_few_ranges_are_on_their_way():
 
 
 def test_what_fails_to_come_is_raised_when_all_reading_has_ended():
-    stored = Stored(2)
-    found, running = stored.begin(), []
+    stored, running = Stored(2), []
+    entries = list(stored.begin()[1].entries.values())
+    start = stored.refs[1].head_size + sum(entry.size for entry in entries[:5])
+    place = (start, start + entries[5].size)
 
     def get(key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         running.append(1)
@@ -136,10 +138,8 @@ def test_what_fails_to_come_is_raised_when_all_reading_has_ended():
         finally:
             running.pop()
 
-    entries = list(found[1].entries.values())
-    start = stored.refs[1].head_size + sum(entry.size for entry in entries[:5])
-    place = (start, start + entries[5].size)
     stored.store.get = get  # type: ignore[method-assign]
+    found = stored.begin()
     came: list[int] = []
     with ThreadPoolExecutor(4) as fetchers:
         with pytest.raises(StoreUnavailable, match="no"):
