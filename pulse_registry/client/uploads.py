@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import quote
 
@@ -17,8 +16,9 @@ from pulse_registry.client.presigned_urls import own_path
 from pulse_registry.client.routes import run_path
 from pulse_registry.client.transport import MOST_PROBLEM_BYTES, Pace
 from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, UnsupportedFormat
+from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.store.body import Body, Stream, body_size, body_views
-from pulse_registry.store.parts import MAX_PARTS, parts_of
+from pulse_registry.store.parts import MAX_PARTS, Part, parts_of
 from pulse_registry.store.wrappers.retry import Retries
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
 
@@ -120,21 +120,11 @@ class _PartsUpload:
             raise
 
     def _send_all(self, parts: Iterator[Sequence[memoryview]], at_once: int) -> list[PartDone]:
-        done: list[PartDone] = []
-        under_way: deque[Future[PartDone]] = deque()
         with ThreadPoolExecutor(at_once, thread_name_prefix="pulse-part") as pool:
-            try:
-                for number, part in enumerate(parts, 1):
-                    if len(under_way) == at_once:
-                        done.append(under_way.popleft().result())
-                    under_way.append(pool.submit(self._send_part, number, part))
-                done += [future.result() for future in under_way]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        return done
+            return [*ParallelMap(pool, at_once=at_once)(self._send_part, enumerate(parts, 1))]
 
-    def _send_part(self, number: int, part: Sequence[memoryview]) -> PartDone:
+    def _send_part(self, numbered: Part) -> PartDone:
+        number, part = numbered
         sha256, size = _sha256(part), sum(view.nbytes for view in part)
         request = PartRequest(key=self._key, number=number, size=size, sha256=sha256)
 

@@ -19,24 +19,32 @@ class ParallelMap:
     """
 
     def __init__(self, pool: Executor, *, at_once: int | None = None) -> None:
-        """Take an executor; ``at_once``: of one call's rows, so many are in its line, and other calls' come between."""
+        """Take an executor.
+
+        Args:
+            pool: whose threads make the calls.
+            at_once: of one call's rows, so many are under way at a time, and the next one is asked for when one of
+                these is done; None: all, at once.
+        """
         self._pool, self._at_once = pool, at_once
 
     def __call__(self, function: Callable[..., Any], *columns: Iterable[Any]) -> Iterator[Any]:
         """Call ``function`` on each row of the columns; raises the first error by order."""
-        rows = list(zip(*columns, strict=True))
-        if len(rows) < 2:
-            return iter([function(*row) for row in rows])
+        rows: Iterable[tuple[Any, ...]] = zip(*columns, strict=True)
+        if self._at_once is None:
+            rows = list(rows)
+            if len(rows) < 2:
+                return iter([function(*row) for row in rows])
         futures: list[Future[Any]] = []
         under_way: set[Future[Any]] = set()
         try:
             for row in rows:
+                futures.append(self._pool.submit(function, *row))
+                under_way.add(futures[-1])
                 if len(under_way) == self._at_once:
                     done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                     if any(future.exception() is not None for future in done):
                         break
-                futures.append(self._pool.submit(function, *row))
-                under_way.add(futures[-1])
         except BaseException:
             end(futures)
             raise

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pulse_registry.format.patch import Patch
 from pulse_registry.process.cores import usable_cores
-from pulse_registry.process.parallel import end, results
+from pulse_registry.process.parallel import ParallelMap, end
 from pulse_registry.pull.fetch import FETCH_THREADS, RANGE_BYTES
 from pulse_registry.timeline import Timeline
 
@@ -63,14 +63,5 @@ def in_pool(pool: Executor, work: Callable[[int], Result], numbers: Generator[in
     The first error is raised once all work has ended.
     """
     in_hand = 4 * max(4, usable_cores())  # groups that arrived and are not decoded yet: enough to keep threads busy
-    futures: list[Future[Result]] = []
-    try:
-        with closing(numbers):
-            for number in numbers:
-                futures.append(pool.submit(work, number))
-                if len(futures) > in_hand:
-                    futures[-1 - in_hand].result()
-    except BaseException:
-        end(futures)
-        raise
-    return results(futures)
+    with closing(numbers):
+        return [*ParallelMap(pool, at_once=in_hand)(work, numbers)]

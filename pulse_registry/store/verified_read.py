@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from blake3 import blake3
@@ -65,7 +64,7 @@ def verified(read: Callable[[], Data], digest: bytes, what: str, first: Data | N
         CorruptObject: the store holds other bytes than were committed.
         Other errors of ``read`` pass at once.
     """
-    return checked(read, partial(_with_digest, digest, what), first)
+    return checked(read, lambda data: _with_digest(digest, what, data), first)
 
 
 def filled(store: Store, key: str, byte_range: ByteRange, buffer: memoryview) -> memoryview:

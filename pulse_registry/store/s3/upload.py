@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pulse_registry.errors import NotFound, PulseError, StoreUnavailable
+from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.store.body import Body, body_size
 from pulse_registry.store.parts import Part, growing_parts, part_size, parts_of
 from pulse_registry.store.s3.body import Pace, Parcel, crc32
@@ -73,24 +74,12 @@ class Upload:
     def _send(self, key: str, upload_id: str, parts: Iterable[Part]) -> list[dict[str, Any]]:
         """Send all parts, as many at a time as there are threads; return what the store answered, by number."""
 
-        def send(number: int, views: Sequence[memoryview]) -> dict[str, Any]:
-            return self.retries(lambda: self._send_part(key, upload_id, number, views))
+        def send(part: Part) -> dict[str, Any]:
+            return self.retries(lambda: self._send_part(key, upload_id, *part))
 
-        sent: list[Future[dict[str, Any]]] = []
-        under_way: set[Future[dict[str, Any]]] = set()
         with ThreadPoolExecutor(self.threads, thread_name_prefix="pulse-upload") as pool:
-            try:
-                for number, views in parts:
-                    sent.append(pool.submit(send, number, views))
-                    under_way.add(sent[-1])
-                    if len(under_way) == self.threads:
-                        done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                        for part in done:
-                            part.result()
-                return sorted((part.result() for part in sent), key=lambda part: int(part["PartNumber"]))
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+            sent = ParallelMap(pool, at_once=self.threads)(send, parts)
+            return sorted(sent, key=lambda part: int(part["PartNumber"]))
 
     def _send_part(self, key: str, upload_id: str, number: int, views: Sequence[memoryview]) -> dict[str, Any]:
         checksum = crc32(views)
