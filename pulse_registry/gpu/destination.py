@@ -7,9 +7,9 @@ memory than a batch, however long it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import torch
 
@@ -28,7 +28,6 @@ from pulse_registry.gpu.sparse_update import Collected, DeviceUpdate, cut, rever
 from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.gpu.stream_order import Memory
 from pulse_registry.gpu.tile_table import TileTable, cells_in_place, spans_of, tile_tables, total
-from pulse_registry.process.parallel import Map
 from pulse_registry.pull.destination import Source, wrong_base
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -92,17 +91,17 @@ class DeviceDestination:
             cells = self._stream.download(torch.cat(spans_of(group, self._cells)))
         return cells.numpy().view(group.cell_type.dtype)
 
-    def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
-        """Store all cells, through pinned memory; waits for the device at the end, and now and then."""
+    @contextmanager
+    def filling(self) -> Iterator[Callable[[Group, Cells], None]]:
+        """Return a context in which all cells are stored, through pinned memory; it ends when the device is done."""
 
-        def store(group: Group) -> None:
-            cells = cells_of(group)
+        def store(group: Group, cells: Cells) -> None:
             host = torch.from_numpy(cells.view(f"i{cells.itemsize}" if cells.itemsize > 1 else "u1"))
             with self._stream.work():
                 self._stream.upload(host, spans_of(group, self._cells))
 
         with self._stream.work(after_caller=True), self._memory.written():
-            list(map_(store, self.geometry.groups))
+            yield store
         self._stream.wait()
 
     def digest(self) -> Digest:

@@ -1,95 +1,105 @@
-"""Pulling: route -> fetch -> decode -> verify -> apply, for one worker's weights."""
+"""Application of a staged version to live weights, in place, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError
-from pulse_registry.log import RunState
 from pulse_registry.pull.base_check import check_all
 from pulse_registry.pull.destination import Destination
-from pulse_registry.pull.failover import Found, stage_version
 from pulse_registry.pull.replica import ReplicaState, UndoStep
-from pulse_registry.pull.stage import StagedCells
+from pulse_registry.pull.request import PullRequest
+from pulse_registry.pull.stage import stage_version
+from pulse_registry.pull.staged_cells import StagedCells
 from pulse_registry.results import PullResult
-from pulse_registry.timeline import Timeline, extents
+from pulse_registry.timeline import extents
 from pulse_registry.weights.nonfinite import NonFinite, judge
-from pulse_schemas import VersionEntry
 
-__all__ = ["Staged", "stage_into"]
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """What holds for all pulls of a worker.
+
+    Attributes:
+        undo_share: what is kept to go back in memory, at most, as a share of the weights' bytes.
+        check_every: at which pulls all cells are compared with the version that they are taken for: every n-th; 0: at
+            none. There is nothing to compare where nothing is known of them, or a keyframe leads to the version.
+        nonfinite: what becomes of a version with NaN or infinities among the cells that would change.
+        applied: is told of each result once the weights have changed; it neither waits nor fails.
+    """
+
+    undo_share: float = 0.0
+    check_every: int = 0
+    nonfinite: NonFinite = "allow"
+    applied: Callable[[PullResult], None] | None = None
+
+
+def stage_new(context: Context, request: PullRequest, settings: PullSettings) -> Staged:
+    """Stage a version into weights that hold nothing, and that nobody has seen."""
+    return stage_into(context, replace(request, new=True), settings, ReplicaState(), replace_all=True)
 
 
 def stage_into(
-    context: Context,
-    state: RunState,
-    entry: VersionEntry,
-    target: Destination,
-    held: ReplicaState | None,
-    *,
-    replace: bool,
-    undo_limit: int,
-    timeline: Timeline,
-    applied: Callable[[PullResult], None] | None = None,
-    nonfinite: NonFinite = "allow",
-    check_every: int = 0,
+    context: Context, request: PullRequest, settings: PullSettings, replica: ReplicaState, *, replace_all: bool = False
 ) -> Staged:
-    """Stage a version into a target; ``held`` is what its weights are known to hold (None: they are new).
+    """Stage a version into weights; ``replica`` is what they are known to hold, unless ``replace_all``.
 
     The weights may be changed meanwhile, by another staged version: nobody waits for a staging to end. This one then
     raises BaseMismatch.
-
-    ``timeline`` began with the call. ``applied`` is told of the result once the weights have changed; it neither waits
-    nor fails. ``nonfinite`` says what becomes of a version with NaN or infinities among the cells that would change.
-    ``check_every`` n: at every n-th pull, all cells are compared with the version that they are taken for; 0: at none.
-    There is nothing to compare where nothing is known of them, or a keyframe leads to the version.
     """
-    new = held is None
-    held = held if held is not None else ReplicaState()
-    with held.lock:
-        mend(target, held)
-        holds, writes = held.version, held.writes
-        base = state.find(holds) if holds is not None and not replace else None
-        if base is not None and base.layout != entry.layout:
-            base = None
-        undo = list(reversed(held.undo)) if base is not None else []
-        full = check_every > 0 and (held.pulls + 1) % check_every == 0
-    found: Found | None = None
-    try:
-        found = stage_version(context, state, entry, target, base=base, timeline=timeline, undo=undo, new=new)
-        if nonfinite != "allow":
-            flat = found.cells.not_finite(context, target)
-            judge(nonfinite, target.geometry, flat, f"version {entry.version}", state.run, context.events)
-        if full and base is not None and found.route.base is not None:
-            with timeline.during("verify"):  # last, so that little time is left for others to change the weights in
-                check_all(target, base)
-        _check_unchanged(held, writes, entry.version)
-        return Staged(context, target, held, entry, found, undo_limit, timeline, applied, base=holds)
-    except BaseException as error:
-        if found is not None:
-            found.cells.close()
-        if isinstance(error, PulseError):
-            _check_unchanged(held, writes, entry.version)  # what was found amiss may be nothing else
-        raise
+    destination, version = request.destination, request.entry.version
+    with replica.lock:
+        mend(destination, replica)
+        holds, writes = replica.version, replica.writes
+        request = _on_base(request, replica, replace_all=replace_all)
+        full = settings.check_every > 0 and (replica.pulls + 1) % settings.check_every == 0
+    with ExitStack() as undo:
+        try:
+            cells = stage_version(context, request)
+            undo.callback(cells.close)
+            if settings.nonfinite != "allow":
+                flat, what = cells.not_finite(), f"version {version}"
+                judge(settings.nonfinite, destination.geometry, flat, what, request.state.run, context.events)
+            if full and request.base is not None and cells.route.base is not None:
+                with request.timeline.during("verify"):  # last, so that little time is left for others to change them
+                    check_all(destination, request.base)
+        except PulseError:
+            _check_unchanged(replica, writes, version)  # what was found amiss may be nothing else
+            raise
+        _check_unchanged(replica, writes, version)
+        undo.pop_all()
+    return Staged(request, settings, replica, cells, base=holds)
 
 
-def _check_unchanged(held: ReplicaState, writes: int, version: int) -> None:
-    with held.lock:
-        if held.writes != writes:
+def _on_base(request: PullRequest, replica: ReplicaState, *, replace_all: bool) -> PullRequest:
+    """Return the request with what the weights hold, where that is known and of the version's layout."""
+    holds = None if replace_all else replica.version
+    base = None if holds is None else request.state.find(holds)
+    if base is None or base.layout != request.entry.layout:
+        return request
+    return replace(request, base=base, undo=tuple(reversed(replica.undo)))
+
+
+def _check_unchanged(replica: ReplicaState, writes: int, version: int) -> None:
+    with replica.lock:
+        if replica.writes != writes:
             raise BaseMismatch(
-                f"the weights were changed while version {version} was staged for them, and hold {_name(held.version)} "
-                "now. Stage it again"
+                f"the weights were changed while version {version} was staged for them, and hold "
+                f"{_name(replica.version)} now. Stage it again"
             )
 
 
-def mend(target: Destination, held: ReplicaState) -> None:
+def mend(destination: Destination, replica: ReplicaState) -> None:
     """Undo an application that was cut off: the weights are again the version that is remembered."""
-    if held.torn is not None:
-        held.writes += 1
-        target.undo(held.torn)
-        held.torn = None
+    if replica.torn is not None:
+        replica.writes += 1
+        destination.undo(replica.torn)
+        replica.torn = None
 
 
 class Staged:
@@ -106,39 +116,30 @@ class Staged:
 
     def __init__(
         self,
-        context: Context,
-        target: Destination,
-        held: ReplicaState,
-        entry: VersionEntry,
-        found: Found,
-        undo_limit: int,
-        timeline: Timeline,
-        applied: Callable[[PullResult], None] | None = None,
+        request: PullRequest,
+        settings: PullSettings,
+        replica: ReplicaState,
+        cells: StagedCells,
         *,
         base: int | None,
     ) -> None:
-        self.version = entry.version
-        self.step = entry.step
-        self.route = found.route
-        self.avoided = found.avoided
-        self.nbytes = found.route.nbytes
-        cells = found.cells
-        self.changed = target.geometry.cells if cells.whole else cells.changes.changed
-        self._target = target
-        self._timeline = timeline
-        self._context = context
-        self._held = held
-        self._entry = entry
+        self.version = request.entry.version
+        self.step = request.entry.step
+        self.route = cells.route
+        self.avoided = cells.avoided
+        self.nbytes = cells.route.nbytes
+        self.changed = cells.changed
+        self._request = request
+        self._settings = settings
+        self._replica = replica
         self._cells: StagedCells | None = cells
         self._base = base
-        self._undo_limit = undo_limit
-        self._tell = applied
         self._applied = False
 
     @property
     def fits(self) -> bool:
         """Whether the weights hold what it was staged for, so that ``apply`` would change them."""
-        return self._cells is not None and not self._applied and self._held.version == self._base
+        return self._cells is not None and not self._applied and self._replica.version == self._base
 
     def apply(self) -> PullResult:
         """Change the weights to the staged version, in place; addresses do not move. Idempotent.
@@ -147,14 +148,17 @@ class Staged:
             BaseMismatch: another version was applied to the weights since this one was staged; nothing was changed.
             InvalidArgument: it was discarded.
         """
-        timeline = self._timeline.copy()
+        timeline = self._request.timeline.copy()
         began = timeline.clock()
-        with self._held.lock:
+        with self._replica.lock:
             cells = self._staged()
-            if self._held.version != (self.version if self._applied else self._base) or self._held.torn is not None:
+            if (
+                self._replica.version != (self.version if self._applied else self._base)
+                or self._replica.torn is not None
+            ):
                 raise BaseMismatch(
                     f"version {self.version} was staged for weights that hold {_name(self._base)}; they hold "
-                    f"{_name(self._held.version)} now. Stage it again"
+                    f"{_name(self._replica.version)} now. Stage it again"
                 )
             if not self._applied:
                 self._write(cells)
@@ -163,7 +167,7 @@ class Staged:
         result = PullResult(
             version=self.version,
             step=self.step,
-            digest=self._entry.digest,
+            digest=self._request.entry.digest,
             nbytes=self.nbytes,
             objects=self.route.objects,
             changed=self.changed,
@@ -171,8 +175,8 @@ class Staged:
             phases=extents(phases),
             timeline=phases,
         )
-        if self._tell is not None:
-            self._tell(result)
+        if self._settings.applied is not None:
+            self._settings.applied(result)
         return result
 
     def undo(self) -> None:
@@ -184,20 +188,22 @@ class Staged:
             BaseMismatch: another version was applied since; pull the one that you want.
             InvalidArgument: what the weights held before was not known, so that it was not kept; or it was discarded.
         """
-        with self._held.lock:
+        with self._replica.lock:
             cells = self._staged()
             if not self._applied:
                 return
-            if self._held.version != self.version:
-                raise BaseMismatch(f"the weights hold {_name(self._held.version)} now; pull the version that you want")
+            if self._replica.version != self.version:
+                raise BaseMismatch(
+                    f"the weights hold {_name(self._replica.version)} now; pull the version that you want"
+                )
             if cells.keyframe is not None or self._base is None:
                 raise InvalidArgument(
                     "the weights were replaced whole, and what they held before was not kept; pull the version you want"
                 )
-            self._held.version, self._held.torn = self._base, cells.changes
-            self._held.undo = [step for step in self._held.undo if step.target != self.version]
-            self._held.undone, self._applied = self.version, False
-            mend(self._target, self._held)
+            self._replica.version, self._replica.torn = self._base, cells.update
+            self._replica.undo = [step for step in self._replica.undo if step.target != self.version]
+            self._replica.undone, self._applied = self.version, False
+            mend(self._request.destination, self._replica)
 
     def discard(self) -> None:
         """Give back files and memory; the weights stay as they are. Idempotent."""
@@ -219,21 +225,22 @@ class Staged:
         return self._cells
 
     def _write(self, cells: StagedCells) -> None:
-        held, changes = self._held, cells.changes
-        held.writes += 1
+        replica, update = self._replica, cells.update
+        replica.writes += 1
         sparse = cells.keyframe is None
-        held.torn = changes if sparse else None
+        replica.torn = update if sparse else None
         if not sparse:
-            held.forget()  # until all cells are written, the weights hold nothing known
-        cells.store_into(self._context, self._target)
-        held.torn = None
-        held.version = self.version
-        if held.undone == self.version:
-            held.undone = None
+            replica.forget()  # until all cells are written, the weights hold nothing known
+        cells.store()
+        replica.torn = None
+        replica.version = self.version
+        if replica.undone == self.version:
+            replica.undone = None
         self._applied = True
-        held.pulls += 1
+        replica.pulls += 1
         if sparse and self._base is not None and self._base != self.version:
-            held.remember(UndoStep(self._base, self.version, changes), self._undo_limit)
+            limit = int(self._settings.undo_share * self._request.destination.geometry.nbytes)
+            replica.remember(UndoStep(self._base, self.version, update), limit)
 
 
 def _name(version: int | None) -> str:

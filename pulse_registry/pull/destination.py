@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from pulse_registry.errors import BaseMismatch
 from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps
 from pulse_registry.format.patch import Entry, Patch
 from pulse_registry.format.sparse_update import Delta, HostUpdate, ModelUpdate, SparseUpdate
-from pulse_registry.process.parallel import Map, ParallelMap
+from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.route import Leg
 from pulse_registry.timeline import Timeline
@@ -37,8 +37,8 @@ class Source:
 class Destination(Protocol):
     """Weights of one layout.
 
-    ``join`` and ``read`` change nothing. ``apply``, ``undo`` and ``fill`` store final cells, in place: to do one again
-    does no harm, and what was cut off is mended by it.
+    ``join`` and ``read`` change nothing. ``apply``, ``undo`` and ``filling`` store final cells, in place: to do one
+    again does no harm, and what was cut off is mended by it.
     """
 
     geometry: Geometry
@@ -72,8 +72,8 @@ class Destination(Protocol):
         """Return a copy of a group's cells, in host memory. Thread-safe."""
         ...
 
-    def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
-        """Store all cells, each group's from host memory: what ``cells_of``, called by ``map_``'s threads, returns."""
+    def filling(self) -> AbstractContextManager[Callable[[Group, Cells], None]]:
+        """Return a context in which all cells are stored, each group's from host memory, by calls of any threads."""
         ...
 
     def digest(self) -> Digest:
@@ -125,9 +125,9 @@ class HostDestination:
         """Return a copy of a group's cells."""
         return self.weights.copy_of(group)
 
-    def fill(self, cells_of: Callable[[Group], Cells], map_: Map) -> None:
-        """Store all cells."""
-        list(map_(lambda group: self.weights.fill(group, cells_of(group)), self.geometry.groups))
+    def filling(self) -> AbstractContextManager[Callable[[Group, Cells], None]]:
+        """Return a context in which all cells are stored."""
+        return nullcontext(self.weights.fill)
 
     def digest(self) -> Digest:
         """Return the state digest by a full pass."""

@@ -6,120 +6,43 @@ the newer log says which way to go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from pulse_registry.context import Context
 from pulse_registry.errors import CorruptObject, Gone, NotFound, StoreUnavailable
 from pulse_registry.events import Event, EventKind
-from pulse_registry.log import RunState
-from pulse_registry.pull.destination import Destination
-from pulse_registry.pull.replica import UndoStep
+from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.route import Route, plan
-from pulse_registry.pull.stage import StagedCells, stage_cells
 from pulse_registry.store import Store
-from pulse_registry.timeline import Timeline
-from pulse_registry.weights.digest import Digest
-from pulse_schemas import VersionEntry
 
 MOST_AVOIDED: Final = 1_000
 """Objects that one pull, or one piece of a compactor's work, goes around: each costs a request and a search."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A way to a version, with its cells staged.
-
-    Attributes:
-        route: that led there in the end.
-        cells: ready to be applied.
-        avoided: keys of the objects that are gone or damaged, in the order in which they were found to be.
-    """
-
-    route: Route
-    cells: StagedCells
-    avoided: tuple[str, ...]
-
-
-def stage_version(
-    context: Context,
-    state: RunState,
-    entry: VersionEntry,
-    target: Destination,
-    *,
-    base: VersionEntry | None,
-    timeline: Timeline,
-    undo: Sequence[UndoStep] = (),
-    new: bool = False,
-) -> Found:
-    """Stage a version by the cheapest route whose objects are whole; the target's weights are not changed.
-
-    Args:
-        context: store, threads, and who hears of objects that were avoided.
-        state: the run, as it was last seen.
-        entry: the version.
-        target: the live weights, of the version's layout.
-        base: the version that they hold, of the same layout; None: nothing known.
-        timeline: notes ``route``, ``fetch``, ``decode`` and ``verify``.
-        undo: the steps that can be taken back in memory, newest first.
-        new: as in ``stage_cells``.
-
-    Raises:
-        Gone: the version was retired.
-        NotFound, CorruptObject: nothing leads there but by an object that is gone or damaged, or more than MOST_AVOIDED
-            of them are; the first of these.
-        BaseMismatch, UnsupportedFormat, StoreUnavailable: as ``stage_cells``.
-    """
-    routes = _Routes(context, state, entry, base, undo)
-    began = timeline.began
-    while True:
-        route = routes.next()
-        _announce(context.store, state.run, route)
-        timeline.note("route", began)
-        try:
-            cells = stage_cells(
-                context,
-                target,
-                route,
-                base_digest=Digest.parse(base.digest) if base is not None else None,
-                target_digest=Digest.parse(entry.digest),
-                timeline=timeline,
-                undo=undo,
-                new=new,
-            )
-            return Found(route, cells, tuple(routes.avoided))
-        except (NotFound, CorruptObject) as error:
-            began = timeline.clock()
-            routes.learn(route, error)
-
-
-class _Routes:
+class Routes:
     """The routes to one version, each without the objects that were found to be gone or damaged on those before it."""
 
-    def __init__(
-        self,
-        context: Context,
-        state: RunState,
-        entry: VersionEntry,
-        base: VersionEntry | None,
-        undo: Sequence[UndoStep],
-    ) -> None:
-        self.avoided: dict[str, str] = {}  # why, by key
+    def __init__(self, context: Context, request: PullRequest) -> None:
+        """Begin with all of them."""
+        self._avoided: dict[str, str] = {}  # why, by key
         self._context = context
-        self._state = state
-        self._entry = entry
-        self._have = base.version if base is not None else None
-        self._undo = [step.base for step in undo]
+        self._state, self._entry = request.state, request.entry
+        self._have = None if request.base is None else request.base.version
+        self._undo = [step.base for step in request.undo]
         self._object_cost = context.object_cost()
         self._first: NotFound | CorruptObject | None = None
         self._told = 0
         self._dropped: set[str] = set()
 
-    def next(self) -> Route:
-        """Return the cheapest one that is left, and tell of what it avoids.
+    @property
+    def avoided(self) -> tuple[str, ...]:
+        """Keys of the objects that are gone or damaged, in the order in which they were found to be."""
+        return tuple(self._avoided)
+
+    def cheapest(self) -> Route:
+        """Choose the cheapest one that is left, and tell of what it avoids; let a service know what will be read.
 
         Raises:
             Gone: the version was retired meanwhile.
@@ -134,7 +57,7 @@ class _Routes:
                 have=self._have,
                 undo=self._undo,
                 object_cost=self._object_cost,
-                avoid=self.avoided,
+                avoid=self._avoided,
             )
         except Gone:
             raise
@@ -142,19 +65,20 @@ class _Routes:
             if self._first is None:
                 raise
             raise self._first from error
-        for key, why in islice(self.avoided.items(), self._told, None):
+        for key, why in islice(self._avoided.items(), self._told, None):
             message = f"{why}; version {self._entry.version} is reached by another route"
             self._context.events.tell(Event(EventKind.OBJECT_AVOIDED, self._state.run, message, key))
-        self._told = len(self.avoided)
+        self._told = len(self._avoided)
+        _announce(self._context.store, self._state.run, route)
         return route
 
-    def learn(self, route: Route, error: NotFound | CorruptObject) -> None:
+    def avoid(self, route: Route, error: NotFound | CorruptObject) -> None:
         """Take note of what was wrong with a route; raise it where no other one can help."""
         key = _culprit(route, error)
         if key is None:
             raise error
         self._first = self._first or error
-        if len(self.avoided) >= MOST_AVOIDED:
+        if len(self._avoided) >= MOST_AVOIDED:
             raise self._first from error
         copies = self._context.copies
         if copies is not None and key not in self._dropped and copies.discard(key):
@@ -163,7 +87,7 @@ class _Routes:
         if self._context.refresh is not None:
             self._state = self._context.refresh()
         if self._state.is_live(key):
-            self.avoided[key] = str(error)
+            self._avoided[key] = str(error)
 
 
 def _culprit(route: Route, error: NotFound | CorruptObject) -> str | None:

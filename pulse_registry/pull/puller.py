@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -11,10 +11,11 @@ from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, CorruptObject
 from pulse_registry.events import Events
 from pulse_registry.log import RunState
-from pulse_registry.pull.apply import Staged, stage_into
+from pulse_registry.pull.apply import PullSettings, Staged, stage_into, stage_new
 from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
 from pulse_registry.pull.replica import Replicas, ReplicaState
+from pulse_registry.pull.request import PullRequest
 from pulse_registry.results import PullResult, VersionName
 from pulse_registry.timeline import Timeline
 from pulse_registry.versions import Versions
@@ -22,7 +23,6 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import Model, View, read_destination, read_model
-from pulse_registry.weights.nonfinite import NonFinite
 from pulse_registry.weights.tensors import Framework, new_tensors
 from pulse_schemas import VersionEntry
 
@@ -46,23 +46,6 @@ class Destinations(Protocol):
             LayoutMismatch: they are not those of the layout.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PullSettings:
-    """What holds for all pulls of a worker.
-
-    Attributes:
-        undo_share: what is kept to go back in memory, at most, as a share of the weights' bytes.
-        check_every: at which pulls all cells are compared: every n-th; 0: at none.
-        nonfinite: what becomes of a version with NaN or infinities among the cells that would change.
-        applied: is told of each result once the weights have changed; it neither waits nor fails.
-    """
-
-    undo_share: float
-    check_every: int
-    nonfinite: NonFinite
-    applied: Callable[[PullResult], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,45 +108,25 @@ class Puller:
     def stage(self, version: VersionName, into: Into, timeline: Timeline) -> Staged:
         """Fetch, decode and verify all that leads to a version; see ``Registry.stage``."""
         settings = self._settings
+        if into.check_every is not None:
+            settings = replace(settings, check_every=into.check_every)
 
         def staged(state: RunState, entry: VersionEntry) -> Staged:
             context = self._context()
-            geometry = context.geometry(entry.layout)
-            return stage_into(
-                context,
-                state,
-                entry,
-                self._destinations.into(context, geometry, into.views, cast=into.cast),
-                into.replica,
-                replace=into.replace,
-                undo_limit=int(settings.undo_share * geometry.nbytes),
-                timeline=timeline,
-                applied=settings.applied,
-                nonfinite=settings.nonfinite,
-                check_every=settings.check_every if into.check_every is None else into.check_every,
-            )
+            destination = self._destinations.into(context, context.geometry(entry.layout), into.views, cast=into.cast)
+            request = PullRequest(state, entry, destination, timeline)
+            return stage_into(context, request, settings, into.replica, replace_all=into.replace)
 
         return self._versions.use(version, staged)
 
     def load(self, version: VersionName, framework: Framework, timeline: Timeline) -> dict[str, Any]:
         """Return a version as new tensors by name; see ``Registry.load``."""
-        settings = self._settings
 
         def loaded(state: RunState, entry: VersionEntry) -> dict[str, Any]:
             context = self._context()
             weights = Weights.empty(context.geometry(entry.layout))
-            with stage_into(
-                context,
-                state,
-                entry,
-                HostDestination(weights, context.backend, context.pool),
-                None,
-                replace=True,
-                undo_limit=0,
-                timeline=timeline,
-                applied=settings.applied,
-                nonfinite=settings.nonfinite,
-            ) as staged:
+            destination = HostDestination(weights, context.backend, context.pool)
+            with stage_new(context, PullRequest(state, entry, destination, timeline), self._settings) as staged:
                 staged.apply()
             tensors = new_tensors(weights, framework)
             self.replicas.of(read_model(tensors)).now_at(entry.version)
@@ -177,11 +140,9 @@ class Puller:
         Raises:
             CorruptObject: an object is damaged.
         """
-        weights, timeline = Weights.empty(context.geometry(entry.layout)), Timeline()
+        weights = Weights.empty(context.geometry(entry.layout))
         destination = HostDestination(weights, context.backend, context.pool)
-        with stage_into(
-            context, state, entry, destination, None, replace=True, undo_limit=0, timeline=timeline
-        ) as staged:
+        with stage_new(context, PullRequest(state, entry, destination, Timeline()), PullSettings()) as staged:
             staged.apply()
         found = weights.digest(context.backend, context.map_)
         if found != Digest.parse(entry.digest):
@@ -215,11 +176,6 @@ class Puller:
         made = Prefetch(stage, number, news, into.replica, events, versions.run)
         self.prefetches.add(made)
         return made
-
-    def wake(self) -> None:
-        """Let prefetches know that weights have changed."""
-        for prefetch in list(self.prefetches):
-            prefetch.wake()
 
 
 def _other_cells(entry: VersionEntry, found: Digest) -> str:

@@ -18,12 +18,12 @@ class UndoStep:
 
     base: int
     target: int
-    changes: ModelUpdate
+    update: ModelUpdate
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.changes.nbytes
+        return self.update.nbytes
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ from pulse_registry.format.keys import layout_key
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId, RunState
 from pulse_registry.log.documents import LAYOUT
 from pulse_registry.process.closing import Closing
-from pulse_registry.pull.failover import stage_version
+from pulse_registry.pull.request import PullRequest
+from pulse_registry.pull.stage import stage_version
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.layout_change import first_difference
 from pulse_registry.push.options import PushOptions
@@ -311,10 +312,9 @@ class Publisher:
         if base is not None and base.version == latest.version:
             shadow.resume(latest.version, shadow.digest)
             return shadow
-        target = shadow.destination()
-        staged = stage_version(self._context, state, latest, target, base=base, timeline=Timeline()).cells
+        staged = stage_version(self._context, PullRequest(state, latest, shadow.destination(), Timeline(), base))
         self._shadow = None  # until all cells are written, there is nothing to go on from
-        staged.store_into(self._context, target)
+        staged.store()
         digest = staged.digest
         staged.close()
         shadow.resume(latest.version, digest)

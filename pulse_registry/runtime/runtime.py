@@ -23,10 +23,11 @@ from pulse_registry.process.closing import Closing
 from pulse_registry.process.cores import checked_threads
 from pulse_registry.process.fork import Home, at_home
 from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.pull.apply import PullSettings
 from pulse_registry.pull.base_check import pulls_a_check
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
-from pulse_registry.pull.puller import Puller, PullSettings
+from pulse_registry.pull.puller import Puller
 from pulse_registry.push.publisher import Publisher
 from pulse_registry.results import PullResult, PushResult
 from pulse_registry.retention import Collector
@@ -322,7 +323,8 @@ class Runtime:
             self._lease.hold(result.version)
         if self._reporter is not None:
             self._reporter.tell(result)
-        self.puller.wake()
+        for prefetch in list(self.puller.prefetches):
+            prefetch.wake()
 
     def _compacting(self, context: Context) -> Background:
         """Return a compactor with threads of its own, so that the pushes keep theirs."""

@@ -25,6 +25,8 @@ def test_groups_that_are_filled_are_waited_for_together(
     with small_groups(32):  # four groups of 16 cells, and one of 11
         geometry = Geometry(layout_of(views, "keep"))
         target = DeviceDestination.into(geometry, views, torch.device(device))
-        target.fill(lambda group: np.arange(group.start, group.start + group.cells, dtype=np.uint16), map)
+        with target.filling() as write:
+            for group in geometry.groups:
+                write(group, np.arange(group.start, group.start + group.cells, dtype=np.uint16))
     assert len(waited) == waits
     assert torch.cat([*tensors.values()]).view(torch.int16).tolist() == list(range(75))

@@ -169,6 +169,6 @@ def test_a_full_pass_that_confirms_the_version_keeps_the_way_back():
 
 
 def test_a_full_pass_over_torn_weights_forgets_what_was_torn():
-    held = ReplicaState(3, [step(2, 3, 1)], torn=step(3, 4, 1).changes)
+    held = ReplicaState(3, [step(2, 3, 1)], torn=step(3, 4, 1).update)
     held.now_at(3)
     assert (held.version, held.undo, held.torn) == (3, [], None)
