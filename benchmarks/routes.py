@@ -22,6 +22,7 @@ from rich.table import Table
 from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_registry.format import keys
 from pulse_registry.log import RunState
+from pulse_registry.log.fold import advance
 from pulse_registry.pull.route import plan
 from pulse_schemas import CommitRecord, KeyframeRef, ObjectRef, PatchRef, Snapshot, VersionEntry
 
@@ -176,7 +177,7 @@ def measure_shape(shape: Shape, count: int, repeats: int, seed: int = 0) -> list
 
 def _after(state: RunState, record: CommitRecord) -> RunState:
     newer = state.copy()
-    newer.advance(record, _HASH)
+    advance(newer, record, _HASH)
     return newer
 
 

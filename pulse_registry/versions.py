@@ -10,7 +10,7 @@ from pulse_registry.errors import Gone, InvalidArgument, NotFound
 from pulse_registry.log import LogReader, RunState
 from pulse_registry.log.integers import integer
 from pulse_registry.log.names import LATEST, fold
-from pulse_registry.log.tail import await_news
+from pulse_registry.log.tail import await_record
 from pulse_registry.process.fork import Home
 from pulse_registry.results import Version, VersionName, describe
 from pulse_registry.store import Gateway
@@ -89,7 +89,7 @@ class Versions:
         self, state: RunState, poll_seconds: float, timeout_s: float, sleep: Callable[[float], object]
     ) -> RunState:
         """Wait for what follows a state, and return the state after it; the same one if there was nothing."""
-        return await_news(
+        return await_record(
             self._reader, self._gateway, state, poll_seconds=poll_seconds, timeout_s=timeout_s, sleep=sleep
         )
 

@@ -21,9 +21,10 @@ from pulse_registry.errors import (
 )
 from pulse_registry.format import keys
 from pulse_registry.log.documents import RECORD, read_document
+from pulse_registry.log.named_objects import objects_of
 from pulse_registry.log.reader import LogReader
-from pulse_registry.log.rules import is_void, objects_of, violation
-from pulse_registry.log.snapshotter import LogKeeper
+from pulse_registry.log.rules import is_void, violation
+from pulse_registry.log.snapshotter import Snapshotter
 from pulse_registry.log.state import RunState
 from pulse_registry.store.wrappers.retry import retrying_at_most
 from pulse_schemas import (
@@ -54,27 +55,27 @@ class Map(Protocol):
         ...
 
 
-class Admission:
+class AppendGuard:
     """Appends records to one run's log for others; safe to share between threads.
 
     One record is admitted at a time. So even over a store whose conditional put lets several writers win, each number
     has one record, as long as all writers of the run come through this one object.
     """
 
-    def __init__(self, store: Store, run: str, reader: LogReader, keeper: LogKeeper, *, each: Map = map) -> None:
+    def __init__(self, store: Store, run: str, reader: LogReader, snapshotter: Snapshotter, *, each: Map = map) -> None:
         """Prepare to admit; no I/O yet.
 
         Args:
             store: the store, scoped to the run's prefix.
             run: the run's name.
             reader: reads the same run; it is kept up to date with what is appended.
-            keeper: keeps the run's snapshots and its hint.
+            snapshotter: keeps the run's snapshots and its hint.
             each: how to look at the objects that a record names: `map`, or a parallel one.
         """
         self._store = store
         self._run = run
         self._reader = reader
-        self._keeper = keeper
+        self._snapshotter = snapshotter
         self._each = each
         self._lock = threading.Lock()
         self._looked = False
@@ -106,7 +107,7 @@ class Admission:
             self._check_named(state, record)
             self._create(record, sealed)
             self._reader.accept(sealed)
-        self._keeper.appended(record)
+        self._snapshotter.appended(record)
         return record
 
     def _read(self, sealed: bytes) -> Record:

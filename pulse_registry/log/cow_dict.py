@@ -16,10 +16,10 @@ _GONE = object()
 _LEAST_LAYER = 64
 
 
-class Layered(MutableMapping[K, V], Generic[K, V]):
+class CowDict(MutableMapping[K, V], Generic[K, V]):
     """A dict: a base that copies share and nobody changes, and what differs from it. Iterates in order of insertion.
 
-    >>> first = Layered[str, int]()
+    >>> first = CowDict[str, int]()
     >>> first["a"] = 1
     >>> second = first.copy()
     >>> second["b"] = 2
@@ -36,12 +36,12 @@ class Layered(MutableMapping[K, V], Generic[K, V]):
         self._more = 0  # entries of the top alone, less those of the base that are gone
         self._shared = False
 
-    def copy(self) -> Layered[K, V]:
+    def copy(self) -> CowDict[K, V]:
         """Return a dict of the same entries; neither sees what is changed in the other.
 
         Other threads may read this one meanwhile.
         """
-        other = Layered[K, V]()
+        other = CowDict[K, V]()
         # As many as the square root: the layers that are copied, and the bases that are made, then cost about the same.
         if len(self._top) > _LEAST_LAYER and len(self._top) ** 2 > len(self._base):
             other._base = {**self._base, **self._top}  # type: ignore[dict-item]

@@ -39,7 +39,7 @@ class _Dropped(NamedTuple):
     before: _Dropped | None
 
 
-class Edges:
+class RouteGraph:
     """The edges of one state: a keyframe from nothing to its version; a patch onwards and, if its coder allows, back.
 
     Rows are in the order of the log. Nothing leads into a version that was retired.
@@ -54,9 +54,9 @@ class Edges:
         self._waiting = 0
         self._graph: Any = None
 
-    def copy(self) -> Edges:
+    def copy(self) -> RouteGraph:
         """Return edges that can go on without these, at no cost."""
-        other = Edges.__new__(Edges)
+        other = RouteGraph.__new__(RouteGraph)
         other._columns, other._count, other._dead, other._graph = self._columns, self._count, self._dead, self._graph
         other._dropped, other._waiting = self._dropped, self._waiting
         return other

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from pulse_registry.errors import Gone
-from pulse_registry.log.cow_dict import Layered
+from pulse_registry.log.cow_dict import CowDict
 from pulse_schemas import VersionEntry
 
 
@@ -21,7 +21,7 @@ class History(Sequence[VersionEntry]):
     def __init__(self, run: str) -> None:
         """Begin without versions; ``run`` is for messages."""
         self._run = run
-        self._entries = Layered[int, VersionEntry]()  # by number, rising
+        self._entries = CowDict[int, VersionEntry]()  # by number, rising
         self._count = 0
 
     def __len__(self) -> int:

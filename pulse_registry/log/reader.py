@@ -20,9 +20,10 @@ from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError,
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
 from pulse_registry.log.documents import LOG, most_bytes
+from pulse_registry.log.fold import advance, sealed_hash
 from pulse_registry.log.gap import MOST_LISTED, beyond, missing
 from pulse_registry.log.guard import Guard
-from pulse_registry.log.state import RunState, sealed_hash
+from pulse_registry.log.state import RunState
 from pulse_registry.log.unsealing import (
     record_with_hash,
     unsealed_countersignature,
@@ -279,7 +280,7 @@ class LogReader:
                 if before is not None:
                     self._believe(self._guard.check, *before)
             self._believe(self._guard.check, record, sealed)
-        state.advance(record, sealed_hash(sealed))
+        advance(state, record, sealed_hash(sealed))
         if record.seq == 0:
             self._first = (_key_of(sealed),)
         if self._guard is not None:

@@ -1,4 +1,4 @@
-"""What must hold for a record to follow a state: each rule one predicate that returns what is wrong, or None.
+"""The rules of the log: what must hold for a record to follow a state, each a predicate that returns what is wrong.
 
 The reader refuses a record that breaks a rule; the writer asks the same rules before it writes one.
 """
@@ -6,24 +6,20 @@ The reader refuses a record that breaks a rule; the writer asks the same rules b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from pulse_registry.format.keys import is_object_key, versions_of
+from pulse_registry.log.named_objects import keyframes_of, objects_of, patches_of
+from pulse_registry.log.state import RunState
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
     DeleteRecord,
     EpochRecord,
-    KeyframeRef,
     ObjectRef,
-    PatchRef,
     Record,
     RetireRecord,
     TagRecord,
 )
-
-if TYPE_CHECKING:
-    from pulse_registry.log.state import RunState
 
 
 def is_void(state: RunState, record: Record) -> bool:
@@ -180,26 +176,3 @@ def _named(record: CommitRecord | AttachRecord) -> Iterator[tuple[ObjectRef, tup
     for keyframe in keyframes_of(record):
         for item in (keyframe.index, *keyframe.shards):
             yield item, (keyframe.version,)
-
-
-def objects_of(record: CommitRecord | AttachRecord) -> Iterator[ObjectRef]:
-    """Yield every object that a record names."""
-    for patch in patches_of(record):
-        yield patch.object
-    for keyframe in keyframes_of(record):
-        yield keyframe.index
-        yield from keyframe.shards
-
-
-def patches_of(record: CommitRecord | AttachRecord) -> tuple[PatchRef, ...]:
-    """Return the patches that a record names."""
-    if isinstance(record, AttachRecord):
-        return record.patches
-    return () if record.patch is None else (record.patch,)
-
-
-def keyframes_of(record: CommitRecord | AttachRecord) -> tuple[KeyframeRef, ...]:
-    """Return the keyframes that a record names."""
-    if isinstance(record, AttachRecord):
-        return record.keyframes
-    return () if record.keyframe is None else (record.keyframe,)

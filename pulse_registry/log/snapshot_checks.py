@@ -8,7 +8,7 @@ from pulse_registry.format.keys import is_object_key, versions_of
 from pulse_schemas import Snapshot, VersionEntry
 
 
-def contradiction(snapshot: Snapshot) -> str | None:
+def snapshot_violation(snapshot: Snapshot) -> str | None:
     """Return in words the first thing in which a snapshot contradicts itself, or None."""
     known = {entry.version: entry for entry in snapshot.versions}
     return (

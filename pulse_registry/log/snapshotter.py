@@ -24,7 +24,7 @@ SNAPSHOT_EVERY = 64
 """Records from one snapshot to the next."""
 
 
-class LogKeeper:
+class Snapshotter:
     """Writes the snapshots and the hint that are due after each record; safe to share between threads."""
 
     def __init__(

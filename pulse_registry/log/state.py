@@ -1,25 +1,22 @@
-"""The state of a run: what its records say, folded one by one. No I/O.
+"""The state of a run: what its records say, and what each of them changes. No I/O.
 
-The fold is the only place where a record gets its meaning; a snapshot is this state, written down.
+A snapshot is this state, written down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from itertools import chain
-from typing import NamedTuple
-
-from blake3 import blake3
 
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format.keys import versions_of
-from pulse_registry.log.cow_dict import Layered
-from pulse_registry.log.filed import Filed
-from pulse_registry.log.graph import Edges, Ref
+from pulse_registry.log.cow_dict import CowDict
+from pulse_registry.log.cow_lists import CowLists
+from pulse_registry.log.graph import Ref, RouteGraph
 from pulse_registry.log.history import History
-from pulse_registry.log.rules import is_void, keyframes_of, patches_of, violation
-from pulse_registry.log.snapshot_checks import contradiction
+from pulse_registry.log.named_objects import keyframes_of, patches_of
+from pulse_registry.log.retirements import Retirement, Retirements
+from pulse_registry.log.snapshot_checks import snapshot_violation
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
@@ -35,21 +32,6 @@ from pulse_schemas import (
     TagRecord,
     VersionEntry,
 )
-
-
-class Effect(StrEnum):
-    """What a record did to a state."""
-
-    APPLIED = "applied"
-    VOID = "void"
-
-
-class _Retirement(NamedTuple):
-    """What record ``seq`` retired."""
-
-    seq: int
-    versions: tuple[int, ...]
-    keys: tuple[str, ...]
 
 
 class RunState:
@@ -70,24 +52,24 @@ class RunState:
         self.last: str | None = None
         self.epoch = 0
         self._versions = History(run)
-        self._by_step = Layered[int, int]()
+        self._by_step = CowDict[int, int]()
         # Live objects in the order of the log, by key (a keyframe's: that of its index) and by version. The
         # values are never changed in place, so that copies of the dicts are a copy of the state.
-        self._patches = Layered[str, PatchRef]()
-        self._into, self._from = Filed[PatchRef](_patch_key), Filed[PatchRef](_patch_key)
-        self._keyframes = Layered[str, KeyframeRef]()
-        self._keyframes_of = Filed[KeyframeRef](_keyframe_key)
-        self._keyframe_file = Layered[str, str]()
-        self.edges = Edges()
+        self._patches = CowDict[str, PatchRef]()
+        self._into, self._from = CowLists[PatchRef](_patch_key), CowLists[PatchRef](_patch_key)
+        self._keyframes = CowDict[str, KeyframeRef]()
+        self._keyframes_of = CowLists[KeyframeRef](_keyframe_key)
+        self._keyframe_file = CowDict[str, str]()
+        self.edges = RouteGraph()
         # What was retired and is not forgotten, by the record that did.
-        self._retired_versions = Layered[int, int]()
-        self._retired_keys = Layered[str, int]()
-        # The same by record, those that no delete record has told of yet: numbered, so that the oldest is found. Keys
-        # that one has told of and that can be named again are filed under their versions, to go with the first of them.
-        self._retirements, self._oldest = Layered[int, _Retirement](), 0
-        self._keys_of = Filed[str](str)
-        self._tags = Layered[str, int]()
-        self._tags_of = Layered[int, int]()  # how many each version has
+        self._retired_versions = CowDict[int, int]()
+        self._retired_keys = CowDict[str, int]()
+        # The same by record, those that no delete record has told of yet. Keys that one has told of and that can be
+        # named again are filed under their versions, to go with the first of them.
+        self._retirements = Retirements()
+        self._keys_of = CowLists[str](str)
+        self._tags = CowDict[str, int]()
+        self._tags_of = CowDict[int, int]()  # how many each version has
 
     @property
     def versions(self) -> Sequence[VersionEntry]:
@@ -186,7 +168,7 @@ class RunState:
         return key in self._patches or key in self._keyframe_file
 
     def copy(self) -> RunState:
-        """Return a state that can be advanced without changing this one."""
+        """Return a state that can go on without changing this one."""
         other = RunState.__new__(RunState)
         other.run, other.seq, other.last, other.epoch = self.run, self.seq, self.last, self.epoch
         other._versions = self._versions.copy()
@@ -199,46 +181,32 @@ class RunState:
         other._keyframe_file = self._keyframe_file.copy()
         other._retired_versions = self._retired_versions.copy()
         other._retired_keys = self._retired_keys.copy()
-        other._retirements, other._oldest = self._retirements.copy(), self._oldest
+        other._retirements = self._retirements.copy()
         other._keys_of = self._keys_of.copy()
         other._tags, other._tags_of = self._tags.copy(), self._tags_of.copy()
         other.edges = self.edges.copy()
         return other
 
-    def advance(self, record: Record, sealed_hash: str) -> Effect:
-        """Fold the next record, in place, in time that depends on the record alone.
+    def apply(self, record: Record) -> None:
+        """Change what a record says, in place, in time that depends on the record alone.
 
         Args:
-            record: record ``seq + 1``.
-            sealed_hash: BLAKE3 (hex) of the record's sealed bytes.
-
-        Returns:
-            VOID for a commit of a fenced writer, which takes its place in the log but counts for nothing.
-
-        Raises:
-            CorruptObject: the record breaks a rule of the log; the state is unchanged.
+            record: one that breaks no rule and is not void, which `log.fold.advance` sees to.
         """
-        wrong = violation(self, record)
-        if wrong is not None:
-            raise CorruptObject(f"run {self.run!r}: record {record.seq} is not valid: {wrong}")
-        void = is_void(self, record)
-        if not void:
-            match record:
-                case EpochRecord():
-                    self.epoch = record.epoch
-                case CommitRecord():
-                    self._add_version(_entry(record))
-                    self._add_objects(patches_of(record), keyframes_of(record))
-                case AttachRecord():
-                    self._add_objects(patches_of(record), keyframes_of(record))
-                case RetireRecord():
-                    self._retire(record)
-                case DeleteRecord():
-                    self._forget(record)
-                case TagRecord():
-                    self._tag(record.name, record.version)
-        self.seq, self.last = record.seq, sealed_hash
-        return Effect.VOID if void else Effect.APPLIED
+        match record:
+            case EpochRecord():
+                self.epoch = record.epoch
+            case CommitRecord():
+                self._add_version(_entry(record))
+                self._add_objects(patches_of(record), keyframes_of(record))
+            case AttachRecord():
+                self._add_objects(patches_of(record), keyframes_of(record))
+            case RetireRecord():
+                self._retire(record)
+            case DeleteRecord():
+                self._forget(record)
+            case TagRecord():
+                self._tag(record.name, record.version)
 
     def to_snapshot(self) -> Snapshot:
         """Return this state as a document; the same state gives the same bytes.
@@ -275,7 +243,7 @@ class RunState:
         Raises:
             CorruptObject: the snapshot contradicts itself, so that no fold can have made it.
         """
-        wrong = contradiction(snapshot)
+        wrong = snapshot_violation(snapshot)
         if wrong is not None:
             raise CorruptObject(f"snapshot {snapshot.seq}: {wrong}")
         state = cls(snapshot.run)
@@ -286,7 +254,7 @@ class RunState:
         state._add_objects(snapshot.patches, snapshot.keyframes)
         state._retired_versions.update((retired.version, retired.seq) for retired in snapshot.retired_versions)
         state._retired_keys.update((retired.key, retired.seq) for retired in snapshot.retired_keys)
-        state._retirements.update(enumerate(_retirements(snapshot)))
+        state._retirements = Retirements.of(snapshot)
         for name, version in snapshot.tags.items():
             state._tag(name, version)
         state.edges.drop((), tuple(state._retired_versions))
@@ -328,7 +296,7 @@ class RunState:
         keys = (*record.keys, *files)
         for key in keys:
             self._retired_keys.setdefault(key, record.seq)
-        self._retirements[self._oldest + len(self._retirements)] = _Retirement(record.seq, record.versions, keys)
+        self._retirements.add(Retirement(record.seq, record.versions, keys))
         self.edges.drop(gone, record.versions)
 
     def _drop_patch(self, patch: PatchRef) -> None:
@@ -360,7 +328,7 @@ class RunState:
         """
         gone: list[Ref] = []
         keys: list[str] = []
-        for retired in self._retired_until(record.until):
+        for retired in self._retirements.take(record.until):
             keys += retired.keys
             for version in retired.versions:
                 if self._retired_versions.pop(version, None) is not None:
@@ -377,13 +345,6 @@ class RunState:
             for version in versions:
                 self._keys_of.add(version, key)
 
-    def _retired_until(self, seq: int) -> Iterator[_Retirement]:
-        """Take away and yield what records up to one retired, oldest first."""
-        while (oldest := self._retirements.get(self._oldest)) is not None and oldest.seq <= seq:
-            del self._retirements[self._oldest]
-            self._oldest += 1
-            yield oldest
-
     def _forget_version(self, version: int) -> list[Ref]:
         """Forget a version, and return the objects that are live no longer."""
         entry = self._versions.forget(version)
@@ -395,23 +356,6 @@ class RunState:
         for keyframe in keyframes:
             self._drop_keyframe(keyframe)
         return [*patches, *keyframes]
-
-
-def fold(run: str, records: Iterable[Record]) -> RunState:
-    """Return the state that ``records``, from record 0 on, make.
-
-    Raises:
-        CorruptObject: a record breaks a rule of the log.
-    """
-    state = RunState(run)
-    for record in records:
-        state.advance(record, sealed_hash(record.seal()))
-    return state
-
-
-def sealed_hash(sealed: bytes) -> str:
-    """Return the hash by which the next record names a record's sealed bytes."""
-    return blake3(sealed).hexdigest()
 
 
 def _entry(record: CommitRecord) -> VersionEntry:
@@ -426,19 +370,6 @@ def _entry(record: CommitRecord) -> VersionEntry:
         created_at=record.created_at,
         metadata=record.metadata,
     )
-
-
-def _retirements(snapshot: Snapshot) -> list[_Retirement]:
-    """Return what a snapshot lists as retired by the records that did, oldest first."""
-    versions: dict[int, list[int]] = {}
-    keys: dict[int, list[str]] = {}
-    for version in snapshot.retired_versions:
-        versions.setdefault(version.seq, []).append(version.version)
-    for key in snapshot.retired_keys:
-        keys.setdefault(key.seq, []).append(key.key)
-    return [
-        _Retirement(seq, tuple(versions.get(seq, ())), tuple(keys.get(seq, ()))) for seq in sorted({*versions, *keys})
-    ]
 
 
 def _patch_key(patch: PatchRef) -> str:

@@ -10,7 +10,7 @@ from pulse_registry.log import LogReader, RunState
 from pulse_registry.store import Gateway
 
 
-def await_news(
+def await_record(
     reader: LogReader,
     gateway: Gateway | None,
     state: RunState,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format import keys
-from pulse_registry.log.state import sealed_hash
+from pulse_registry.log.fold import sealed_hash
 from pulse_schemas import Countersignature, Fault, Head, Record, SchemaError, Snapshot, unseal_record
 
 

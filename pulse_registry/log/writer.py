@@ -29,7 +29,7 @@ from pulse_registry.log.clock import Clock, NewId, timestamp
 from pulse_registry.log.documents import RECORD
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import retired_object, violation
-from pulse_registry.log.snapshotter import SNAPSHOT_EVERY, LogKeeper
+from pulse_registry.log.snapshotter import SNAPSHOT_EVERY, Snapshotter
 from pulse_registry.log.state import RunState
 from pulse_registry.store.wrappers.retry import retrying_at_most
 from pulse_schemas import (
@@ -120,9 +120,9 @@ class LogWriter:
         self._new_id = new_id
         self._name = writer_name
         self._signer = signer
-        self._keeper: LogKeeper | None = None
+        self._snapshotter: Snapshotter | None = None
         if snapshot_every is not None:
-            self._keeper = LogKeeper(store, reader, snapshot_every=snapshot_every, signer=signer)
+            self._snapshotter = Snapshotter(store, reader, snapshot_every=snapshot_every, signer=signer)
         self._lock = threading.RLock()
         self._term_id = new_id()
         self._epoch: int | None = None
@@ -336,8 +336,8 @@ class LogWriter:
             while record is None:
                 record = self._try(make_record, write_id)
             self._unknown.pop(write_id, None)
-            if self._keeper is not None:
-                self._keeper.appended(record)
+            if self._snapshotter is not None:
+                self._snapshotter.appended(record)
             return record
 
     def _try(self, make_record: MakeRecord, write_id: str) -> Record | None:

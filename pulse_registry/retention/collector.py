@@ -18,6 +18,7 @@ from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.format import keys
 from pulse_registry.format.keys import versions_of
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState, StoreClock
+from pulse_registry.log.fold import advance
 from pulse_registry.retention.leases import Leases, read_leases
 from pulse_registry.retention.plan import Needs, Plan, can_be_named, harm, plan_gc
 from pulse_registry.retention.policy import Policy
@@ -189,7 +190,7 @@ class Collector:
         """Plan on a state, and make sure that to retire all of it, and so any part of it, does no harm."""
         plan = plan_gc(state, policy, needs)
         after = state.copy()
-        after.advance(_whole(state, plan), "0" * 64)
+        advance(after, _whole(state, plan), "0" * 64)
         wrong = harm(state, after, plan, needs.held)
         if wrong is not None:
             raise PulseError(f"run {self._run!r}: nothing more is retired, for {wrong}: this is a defect, report it")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pulse_registry.errors import Conflict, InvalidArgument, NotFound, Untrusted
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, RunState, sealed_hash
+from pulse_registry.log.fold import advance
 from pulse_schemas import Countersignature, Record, Signer
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Countersigning:
     def _look(self) -> list[tuple[RefusedRecord, bytes]]:
         state, found = RunState(self._reader.run), []
         for record, sealed, refusal in self._records():
-            state.advance(record, sealed_hash(sealed))
+            advance(state, record, sealed_hash(sealed))
             if refusal is not None:
                 found.append((RefusedRecord(record, sealed_hash(sealed), str(refusal)), sealed))
         if state.seq < 0:

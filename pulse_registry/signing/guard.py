@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 from pulse_registry.errors import Distrust, Untrusted
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log.clock import Clock, utc_now
-from pulse_registry.log.state import sealed_hash
+from pulse_registry.log.fold import sealed_hash
 from pulse_registry.signing.keys import key_text, parse_key
 from pulse_registry.signing.last_seen import Memory
 from pulse_registry.signing.pinned_keys import SNAPSHOT, Pin, Trust

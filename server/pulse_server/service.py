@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final, ParamSpec, TypeVar
 
 from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUnavailable
-from pulse_registry.log import Admission, LogKeeper, LogReader, utc_now
+from pulse_registry.log import AppendGuard, LogReader, Snapshotter, utc_now
 from pulse_registry.log.documents import most_bytes
 from pulse_registry.log.layouts import fetch_layout_bytes
 from pulse_registry.log.runs import list_runs
@@ -347,12 +347,12 @@ class Service:
     def _new_feed(self, run: str) -> RunFeed:
         store = self.store_of(run)
         reader = self._new_reader(run)
-        keeper = LogKeeper(store, reader, signer=self._signer)
-        admission = Admission(store, run, reader, keeper, each=self.each)
+        snapshotter = Snapshotter(store, reader, signer=self._signer)
+        append_guard = AppendGuard(store, run, reader, snapshotter, each=self.each)
         pace = Pace(self.settings.poll_seconds, self.settings.idle_seconds)
         return RunFeed(
             reader,
-            admission,
+            append_guard,
             self._followers,
             pace,
             turns=self._turns,

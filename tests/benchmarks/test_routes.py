@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from benchmarks.results import Row, rows_of
 from benchmarks.routes import SHAPES, a_run, app, next_commit
 from pulse_registry.log import RunState
+from pulse_registry.log.fold import advance
 from pulse_registry.pull.route import _near, _starts, plan
 
 VERSIONS = 600
@@ -61,5 +62,5 @@ def test_the_runs_are_what_they_are_called(ladder: RunState) -> None:
     assert {p.target - p.base for p in ladder.patches} == {2**k for k in range(10)}
     assert plan(a_run(SHAPES[0], 300), 299, have=0).objects == 299
     newer = ladder.copy()
-    newer.advance(next_commit(ladder, random.Random(0)), "f" * 64)
+    advance(newer, next_commit(ladder, random.Random(0)), "f" * 64)
     assert plan(newer, VERSIONS, have=VERSIONS - 1).objects == 1

@@ -12,6 +12,7 @@ from typing import Any
 from pulse_registry.errors import AlreadyExists, NotFound
 from pulse_registry.format import keys
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, fold, sealed_hash
+from pulse_registry.log.fold import advance
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views
 from pulse_registry.store.checks import check_whole
 from pulse_schemas import (
@@ -210,7 +211,7 @@ def chain(versions: int) -> Script:
     for number in range(versions):
         script.records.append(script.make_commit(version=number))
         record = script.records[-1]
-        script.state.advance(record, sealed_hash(record.seal()))
+        advance(script.state, record, sealed_hash(record.seal()))
     return script
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from starlette.types import Receive
 
 from pulse_registry.errors import PulseError, StoreUnavailable
-from pulse_registry.log import Admission, LogReader, RunState
+from pulse_registry.log import AppendGuard, LogReader, RunState
 from pulse_schemas import Record
 from pulse_server.runs.bodies import version_body
 from pulse_server.scheduling.threads import in_thread
@@ -63,7 +63,7 @@ class RunFeed:
     def __init__(
         self,
         reader: LogReader,
-        admission: Admission,
+        append_guard: AppendGuard,
         pool: Executor,
         pace: Pace,
         *,
@@ -75,7 +75,7 @@ class RunFeed:
 
         Args:
             reader: reads the run's log.
-            admission: appends to it, for others.
+            append_guard: appends to it, for others.
             pool: the threads that ask the store.
             pace: how often to look.
             turns: places in ``pool``: whoever asks for looks at many runs leaves some to others, and so do the looks
@@ -93,7 +93,7 @@ class RunFeed:
         self.users = 0
         self.edition = 0
         self.on_idle: Callable[[RunFeed], None] = lambda feed: None
-        self._reader, self._admission = reader, admission
+        self._reader, self._append_guard = reader, append_guard
         self._pool, self._pace, self._clock = pool, pace, clock
         self._turns = Turns(1, 1) if turns is None else turns
         self._defect = defect
@@ -225,7 +225,7 @@ class RunFeed:
         """Append a record for a writer, and tell those who wait; goes on to its end even if the caller is cancelled.
 
         Raises:
-            As `Admission.admit`.
+            As `AppendGuard.admit`.
         """
         task = asyncio.get_running_loop().create_task(self._append(sealed), name=f"append to {self.run}")
         self._appends.add(task)
@@ -269,7 +269,7 @@ class RunFeed:
     async def _append(self, sealed: bytes) -> Record:
         async with self._appending, self._turns.turn(CALLER.get()):  # those that wait for their turn take no thread
             began = self._clock()
-            record = await in_thread(self._pool, self._admission.admit, sealed)
+            record = await in_thread(self._pool, self._append_guard.admit, sealed)
         self._looked = began
         self._publish(self._reader.state)
         return record

@@ -60,7 +60,7 @@ class Named:
 
 
 @dataclass(slots=True)
-class Edges:
+class RouteGraph:
     """Live patches and keyframes, by their own key (a keyframe's: that of its index)."""
 
     patches: dict[str, Json] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Truth:
         self.records = 0
         self.epoch = 0
         self.tags: dict[str, int] = {}
-        self.edges = Edges()
+        self.edges = RouteGraph()
         self.check: Callable[[Json, bool], None] | None = None
         self.counts: dict[str, int] = {}
         self.leases: Callable[[], Iterator[tuple[Json, float]]] = lambda: iter(())

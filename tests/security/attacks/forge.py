@@ -13,7 +13,7 @@ from blake3 import blake3
 from pulse_kernels import GROUP_BYTES
 from pulse_registry.format import keys
 from pulse_registry.format.patch import _ENTRY
-from pulse_registry.log.state import sealed_hash
+from pulse_registry.log.fold import sealed_hash
 from pulse_schemas import CommitRecord, canonical_json, unseal_record
 from tests.support.records import DictStore
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format import keys
-from pulse_registry.log.state import sealed_hash
+from pulse_registry.log.fold import sealed_hash
 from pulse_schemas import canonical_json
 from tests.security.attacks.edits import sealed_bytes
 from tests.security.attacks.forge import seal

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pulse_registry.format import keys
 from pulse_registry.interop import export_delta, export_full
 from pulse_registry.log import RunState, sealed_hash
+from pulse_registry.log.fold import advance
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -83,7 +84,7 @@ def logged() -> Run:
     state = RunState(RUN)
     for record in script.records:
         run.store.objects[f"run/{keys.record_key(record.seq)}"] = record.seal()
-        state.advance(record, sealed_hash(record.seal()))
+        advance(state, record, sealed_hash(record.seal()))
         if record.seq == SNAPSHOT:
             run.store.objects[f"run/{keys.snapshot_key(SNAPSHOT)}"] = state.to_snapshot().seal()
     run.store.objects["run/head"] = Head(seq=state.seq, snapshot=SNAPSHOT).seal()

@@ -14,6 +14,7 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
 from pulse_registry.log import gap as gap_module
 from pulse_registry.log import reader as reader_module
+from pulse_registry.log.fold import advance
 from pulse_registry.log.store_clock import StoreClock
 from pulse_registry.retention import leases as leases_module
 from pulse_registry.retention.leases import read_leases
@@ -87,7 +88,7 @@ class Made(DictStore):
             }
             record = made[seq % 3 if self._collected and number else 0]()
             self.objects[key] = record.seal()
-            self.script.state.advance(record, sealed_hash(self.objects[key]))
+            advance(self.script.state, record, sealed_hash(self.objects[key]))
         return super().get(key, byte_range, max_bytes=max_bytes)
 
 
@@ -170,7 +171,7 @@ def test_a_page_of_long_records_is_read_as_far_as_it_goes() -> None:
     for number in range(1, 100):
         record = script.make_commit(version=number, metadata={"note": "x" * (1 << 19)})
         script.records.append(record)
-        script.state.advance(record, sealed_hash(record.seal()))
+        advance(script.state, record, sealed_hash(record.seal()))
     fill(inner, script)
     store = CountingStore(inner)
     with TestClient(app_over(store)) as client:

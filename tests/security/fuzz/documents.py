@@ -16,6 +16,7 @@ from pulse_registry.compaction.ladder import CompactOptions, keyframe_wanted
 from pulse_registry.errors import CorruptObject, PulseError, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log import RunState, sealed_hash
+from pulse_registry.log.fold import advance
 from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.pull.route import plan
 from pulse_registry.push.options import PushOptions
@@ -75,7 +76,7 @@ class _Records:
         self.states = [RunState(RUN)]
         for record in self.records:
             state = self.states[-1].copy()
-            state.advance(record, sealed_hash(record.seal()))
+            advance(state, record, sealed_hash(record.seal()))
             self.states.append(state)
         self.written = [None, *(state.to_snapshot().canonical() for state in self.states[1:])]
 
@@ -101,7 +102,7 @@ class _Records:
             return False
         state = before.copy()
         try:
-            state.advance(record, sealed_hash(sealed))
+            advance(state, record, sealed_hash(sealed))
         except CorruptObject:
             now = None if state.last is None else state.to_snapshot().canonical()
             expect(now == written, "a refused record leaves the state as it was")

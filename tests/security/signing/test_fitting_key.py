@@ -8,7 +8,7 @@ import pytest
 from pulse_registry import Registry, Trust
 from pulse_registry.errors import CorruptObject, Distrust, InvalidArgument, Untrusted
 from pulse_registry.format import keys
-from pulse_registry.log import Admission, LogKeeper, LogReader
+from pulse_registry.log import AppendGuard, LogReader, Snapshotter
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.retention import Policy
@@ -112,7 +112,7 @@ def test_a_writer_that_lost_the_race_for_the_first_record_asks_who_won_it():
 
 def door(store):
     believes = LogReader(store, RUN)
-    return Admission(store, RUN, believes, LogKeeper(store, believes))
+    return AppendGuard(store, RUN, believes, Snapshotter(store, believes))
 
 
 def test_a_service_without_pins_admits_no_unsigned_record_to_a_signed_run():

@@ -7,7 +7,7 @@ import pytest
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.errors import InvalidArgument, StoreUnavailable, Untrusted
 from pulse_registry.format import keys
-from pulse_registry.log import Admission, LogKeeper, LogReader
+from pulse_registry.log import AppendGuard, LogReader, Snapshotter
 from pulse_registry.store import PrefixStore, open_store
 from pulse_schemas import Snapshot, open_sealed
 from pulse_server import Settings, create_app
@@ -29,14 +29,14 @@ from tests.support.records import RUN, DictStore, chain
 
 def door(store, *pins, signer=None, every=64):
     believes = reader(store, None, *pins) if pins else LogReader(store, RUN)
-    return Admission(store, RUN, believes, LogKeeper(store, believes, snapshot_every=every, signer=signer))
+    return AppendGuard(store, RUN, believes, Snapshotter(store, believes, snapshot_every=every, signer=signer))
 
 
 def test_a_signed_record_is_admitted_byte_for_byte_and_again():
     written, store = history(0), DictStore()
-    admission = door(store, TRAINER.public)
+    append_guard = door(store, TRAINER.public)
     for _ in range(2):
-        admission.admit(record_at(written, 0))
+        append_guard.admit(record_at(written, 0))
     assert record_at(store, 0) == record_at(written, 0)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format import keys
-from pulse_registry.log import LogKeeper, LogReader, sealed_hash
+from pulse_registry.log import LogReader, Snapshotter, sealed_hash
 from pulse_registry.testing import CountingStore
 from pulse_schemas import ObjectRef, Snapshot, unseal_record
 from tests.security.signing.actors import (
@@ -131,10 +131,10 @@ def test_a_writer_leaves_no_snapshot_that_readers_with_its_pins_would_pass_over(
     pins = (TRAINER.public, f"{COMPACTOR.public}=attach,epoch")
     follower = reader(store, None, *pins)
     follower.refresh()
-    keeper = LogKeeper(store, follower, snapshot_every=1, signer=signer)
-    keeper.appended(unseal_record(store.objects[keys.record_key(9)]))
+    snapshotter = Snapshotter(store, follower, snapshot_every=1, signer=signer)
+    snapshotter.appended(unseal_record(store.objects[keys.record_key(9)]))
     assert snapshots(store) == before
-    LogKeeper(store, follower, snapshot_every=1, signer=TRAINER).appended(
+    Snapshotter(store, follower, snapshot_every=1, signer=TRAINER).appended(
         unseal_record(store.objects[keys.record_key(9)])
     )
     assert snapshots(store) == [*before, keys.snapshot_key(9)]

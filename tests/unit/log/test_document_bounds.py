@@ -15,7 +15,7 @@ from pulse_registry.format import keyframe as keyframe_module
 from pulse_registry.format import keys
 from pulse_registry.format.keyframe import MOST_SHARDS, SHARD_BYTES
 from pulse_registry.format.pieces import MOST_INDEX_BYTES, PIECE_BYTES
-from pulse_registry.log import Admission, LogKeeper, LogReader, documents
+from pulse_registry.log import AppendGuard, LogReader, Snapshotter, documents
 from pulse_registry.log import snapshotter as keeper_module
 from pulse_registry.push import publisher as publish_module
 from pulse_registry.push.labels import METADATA_BYTES
@@ -173,11 +173,11 @@ def test_a_record_that_readers_would_refuse_is_not_admitted() -> None:
     script = chain(1)
     store = script.store_in(DictStore())
     reader = LogReader(store, RUN)
-    admission = Admission(store, RUN, reader, LogKeeper(store, reader))
+    append_guard = AppendGuard(store, RUN, reader, Snapshotter(store, reader))
     long = script.make_commit(version=1, metadata={"note": "x" * documents.RECORD}).seal()
     before = dict(store.objects)
     with pytest.raises(InvalidArgument, match="at most 8,388,608 bytes"):
-        admission.admit(long)
+        append_guard.admit(long)
     assert store.objects == before
 
 

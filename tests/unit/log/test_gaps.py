@@ -7,7 +7,7 @@ import pytest
 from pulse_registry.errors import CorruptObject
 from pulse_registry.events import EventKind, Events
 from pulse_registry.format import keys
-from pulse_registry.log import Admission, LogKeeper, LogReader, LogWriter
+from pulse_registry.log import AppendGuard, LogReader, LogWriter, Snapshotter
 from pulse_registry.store import MOST_WHOLE_BYTES
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore
@@ -72,14 +72,14 @@ def test_a_service_admits_no_record_where_one_is_missing():
     store = store_without(6)
     before = dict(store.objects)
     reader = LogReader(store, RUN)
-    door = Admission(store, RUN, reader, LogKeeper(store, reader))
+    door = AppendGuard(store, RUN, reader, Snapshotter(store, reader))
     with pytest.raises(CorruptObject, match="record 6 is missing"):
         door.admit(chain(5).epoch().records[-1].seal())
     assert store.objects == before
     store.put(keys.record_key(6), chain(12).records[6].seal())
     door.admit(chain(12).epoch().records[-1].seal())
     counting = CountingStore(store)
-    door = Admission(counting, RUN, LogReader(counting, RUN), LogKeeper(counting, reader))
+    door = AppendGuard(counting, RUN, LogReader(counting, RUN), Snapshotter(counting, reader))
     for record in chain(12).epoch().epoch().epoch().records[-2:]:
         door.admit(record.seal())
     assert counting.calls["list"] == 1

@@ -6,6 +6,7 @@ import pytest
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.log import rules
+from pulse_registry.log.fold import advance
 from pulse_schemas import ObjectRef
 from tests.support.records import OTHER_LAYOUT, Script, chain, keyframe, patch
 
@@ -214,7 +215,7 @@ def test_a_record_is_refused_for(name, monkeypatch):
     assert message in found
     assert rule(state, record) == found
     with pytest.raises(CorruptObject) as caught:
-        state.advance(record, HASH)
+        advance(state, record, HASH)
     assert f"record {record.seq} " in str(caught.value)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from pulse_registry.compaction.ladder import CompactOptions, keyframe_wanted
 from pulse_registry.format.keys import patch_key
 from pulse_registry.log import RunState
+from pulse_registry.log.fold import advance
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.publisher import keyframe_due
 from pulse_registry.retention.plan import Needs, plan_gc
@@ -35,7 +36,7 @@ class Follower:
         # Built without the schemas' checks, which would take most of the time.
         common = {"run": RUN, "seq": state.seq + 1, "epoch": 1, "write_id": write_id(0), "created_at": WHEN}
         record = kind.model_construct(**common, previous=state.last, **fields)
-        state.advance(record, f"{record.seq:064x}")
+        advance(state, record, f"{record.seq:064x}")
         self.state = state
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pulse_kernels import BackendUnavailable
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import RunState
-from pulse_registry.log.graph import Edges
+from pulse_registry.log.graph import RouteGraph
 from pulse_registry.pull.route import Route, _far, _near, _starts, plan
 from pulse_schemas import Snapshot, VersionEntry
 from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, WHEN, Script, chain, keyframe, patch
@@ -334,7 +334,7 @@ def test_where_nothing_compiled_helps_the_plain_search_goes_all_the_way(monkeypa
         raise BackendUnavailable("no numba")
 
     if missing == "numba":
-        monkeypatch.setattr(Edges, "graph", unavailable)
+        monkeypatch.setattr(RouteGraph, "graph", unavailable)
     script = chain(600)
     if missing != "numba":
         script.attach(patches=(patch(0, 1, size=2**62, tag=1),))

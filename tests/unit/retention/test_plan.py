@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import RunState
+from pulse_registry.log.fold import advance
 from pulse_registry.pull.route import plan as plan_route
 from pulse_registry.retention import Plan, Policy, plan_gc
 from pulse_registry.retention.plan import Needs, harm
@@ -41,7 +42,7 @@ def retired(state: RunState, plan: Plan) -> tuple[RunState, RetireRecord]:
         keys=(*plan.keys, *plan.orphans),
     )
     after = state.copy()
-    after.advance(record, "0" * 64)
+    advance(after, record, "0" * 64)
     return after, record
 
 
@@ -192,7 +193,7 @@ def test_a_record_that_would_take_away_what_must_stay_is_seen(name):
     assert harm(state, good, plan, held) is None
     changes, message = BROKEN[name]
     after = state.copy()
-    after.advance(record.model_copy(update=changes), "0" * 64)
+    advance(after, record.model_copy(update=changes), "0" * 64)
     found = harm(state, after, plan, held)
     assert found is not None
     assert re.search(message, found)

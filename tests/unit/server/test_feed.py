@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound, StoreUnavailable
-from pulse_registry.log import Admission, LogKeeper, LogReader, RunState
+from pulse_registry.log import AppendGuard, LogReader, RunState, Snapshotter
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, PrefixStore, Store
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore
@@ -75,7 +75,7 @@ class World:
         store = PrefixStore(self.store, run)
         reader = LogReader(store, run)
         return RunFeed(
-            reader, Admission(store, run, reader, LogKeeper(store, reader)), self.pool, pace, clock=self.clock
+            reader, AppendGuard(store, run, reader, Snapshotter(store, reader)), self.pool, pace, clock=self.clock
         )
 
     def feeds(self, **options: Any) -> Feeds:
@@ -426,8 +426,8 @@ def test_looks_at_many_runs_leave_threads_for_those_who_ask() -> None:
         def make(run: str) -> RunFeed:
             store = PrefixStore(base, run)
             reader = LogReader(store, run)
-            admission = Admission(store, run, reader, LogKeeper(store, reader))
-            return RunFeed(reader, admission, pool, PACE, turns=turns)
+            append_guard = AppendGuard(store, run, reader, Snapshotter(store, reader))
+            return RunFeed(reader, append_guard, pool, PACE, turns=turns)
 
         script = fill(base, run_of(2, "asked"))
         feeds = Feeds(make, max_feeds=100, missing_s=5.0)

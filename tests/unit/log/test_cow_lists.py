@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.log import filed
-from pulse_registry.log.filed import Filed
+from pulse_registry.log import cow_lists
+from pulse_registry.log.cow_lists import CowLists
 
 steps = st.lists(st.tuples(st.sampled_from(["add", "remove", "pop", "copy"]), st.integers(0, 2)), max_size=80)
 
 
 @given(steps, st.integers(1, 4), st.randoms(use_true_random=False))
 def test_every_copy_says_what_plain_lists_say(steps, few, rng):
-    before = filed._FEW
-    filed._FEW = few
+    before = cow_lists._FEW
+    cow_lists._FEW = few
     try:
-        lists, model, kept = Filed[str](str), {0: [], 1: [], 2: []}, []
+        lists, model, kept = CowLists[str](str), {0: [], 1: [], 2: []}, []
         for number, (what, at) in enumerate(steps):
             if what == "add":
                 lists.add(at, f"{number}")
@@ -34,7 +34,7 @@ def test_every_copy_says_what_plain_lists_say(steps, few, rng):
         for found, expected in [*kept, (lists, model)]:
             assert {key: list(found.of(key)) for key in expected} == expected
     finally:
-        filed._FEW = before
+        cow_lists._FEW = before
 
 
 def test_a_copy_and_one_item_more_copy_few_of_the_others():
@@ -45,7 +45,7 @@ def test_a_copy_and_one_item_more_copy_few_of_the_others():
         looked += 1
         return item
 
-    lists = Filed[str](key)
+    lists = CowLists[str](key)
     for number in range(5_000):
         lists = lists.copy()
         lists.add(0, f"{number}")

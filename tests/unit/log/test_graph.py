@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.log import RunState
-from pulse_registry.log.graph import Edges
+from pulse_registry.log.fold import advance
+from pulse_registry.log.graph import RouteGraph
 from tests.support.records import Script, chain, keyframe, patch
 
 
-def rows(edges: Edges) -> Counter:
+def rows(edges: RouteGraph) -> Counter:
     starts, ends, alive = edges.start.tolist(), edges.end.tolist(), edges.alive.tolist()
     numbers = [number for number, live in enumerate(alive) if live]
     legs = edges.legs(edges.alive.nonzero()[0])
@@ -57,7 +58,7 @@ def test_they_are_the_live_legs_after_every_record_in_old_states_too(data):
             case _:
                 record = script.make_delete()
         script.state = state.copy()
-        script.state.advance(record, "0" * 64)
+        advance(script.state, record, "0" * 64)
         states.append(script.state)
         script.records.append(record)
     for state in states:
@@ -69,9 +70,9 @@ def test_they_are_the_live_legs_after_every_record_in_old_states_too(data):
 def test_two_states_that_go_on_from_one_do_not_see_each_other():
     script = chain(3)
     one, other = script.state.copy(), script.state.copy()
-    one.advance(script.make_attach(patches=(patch(0, 2, size=7),)), "1" * 64)
-    other.advance(script.make_attach(keyframes=(keyframe(2, size=7),)), "2" * 64)
-    one.advance(Script.make_attach(_of(one), patches=(patch(0, 1, size=8, tag=3),)), "3" * 64)
+    advance(one, script.make_attach(patches=(patch(0, 2, size=7),)), "1" * 64)
+    advance(other, script.make_attach(keyframes=(keyframe(2, size=7),)), "2" * 64)
+    advance(one, Script.make_attach(_of(one), patches=(patch(0, 1, size=8, tag=3),)), "3" * 64)
     for state in (script.state, one, other):
         assert rows(state.edges) == expected(state)
 
@@ -85,7 +86,7 @@ def _of(state: RunState) -> Script:
 def test_rows_that_are_dead_for_good_are_let_go_of():
     script = chain(400)
     state = script.state.copy()
-    state.advance(script.make_retire(versions=tuple(range(390))), "0" * 64)
+    advance(state, script.make_retire(versions=tuple(range(390))), "0" * 64)
     assert rows(state.edges) == expected(state)
     assert len(state.edges) < 30 < len(script.state.edges)
 

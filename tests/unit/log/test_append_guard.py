@@ -9,7 +9,7 @@ import pytest
 
 from pulse_registry.errors import AlreadyExists, Conflict, Fenced, InvalidArgument, StoreUnavailable
 from pulse_registry.format import keys
-from pulse_registry.log import Admission, LogKeeper, LogReader, rules
+from pulse_registry.log import AppendGuard, LogReader, Snapshotter, rules
 from pulse_registry.log.append_guard import LONGEST_LEAP
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore, Fault, FaultStore
@@ -17,9 +17,9 @@ from pulse_schemas import AttachRecord, CommitRecord, EpochRecord
 from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, Script, chain, keyframe, new_store, patch, write_id
 
 
-def admission(store, **options):
+def append_guard(store, **options):
     reader = LogReader(store, RUN)
-    return Admission(store, RUN, reader, LogKeeper(store, reader), **options)
+    return AppendGuard(store, RUN, reader, Snapshotter(store, reader), **options)
 
 
 def with_objects(store, record):
@@ -47,7 +47,7 @@ def ready(versions=2):
 def test_a_whole_history_is_admitted_byte_for_byte():
     store, script = new_store(), chain(3)
     script.attach(patches=(patch(0, 2, tag=5),)).retire(keys=(patch(0, 2, tag=5).object.key,))
-    door = admission(store)
+    door = append_guard(store)
     for record in script.records:
         assert door.admit(with_objects(store, record).seal()) == record
     assert [store.get(key) for key in stored(store)] == [record.seal() for record in script.records]
@@ -56,7 +56,7 @@ def test_a_whole_history_is_admitted_byte_for_byte():
 
 def test_the_same_record_again_is_no_error():
     store, script = ready()
-    door, record = admission(store), with_objects(store, script.make_commit())
+    door, record = append_guard(store), with_objects(store, script.make_commit())
     for _ in range(3):
         assert door.admit(record.seal()) == record
     assert door.admit(script.records[0].seal()) == script.records[0]
@@ -67,7 +67,7 @@ def test_another_record_at_a_taken_number_is_refused():
     store, script = ready()
     other = script.records[1].model_copy(update={"write_id": write_id(77)})
     with pytest.raises(AlreadyExists, match="another record is number 1"):
-        admission(store).admit(other.seal())
+        append_guard(store).admit(other.seal())
     assert store.get(keys.record_key(1)) == script.records[1].seal()
 
 
@@ -75,7 +75,7 @@ def test_a_record_that_comes_too_early_is_a_conflict():
     store, script = ready()
     record = with_objects(store, script.make_commit(seq=9))
     with pytest.raises(Conflict, match="record 9 can't be appended: the newest is 2"):
-        admission(store).admit(record.seal())
+        append_guard(store).admit(record.seal())
 
 
 def test_a_commit_of_an_older_epoch_is_fenced():
@@ -84,7 +84,7 @@ def test_a_commit_of_an_older_epoch_is_fenced():
     script.epoch()
     store.put(keys.record_key(3), script.records[-1].seal())
     with pytest.raises(Fenced, match="epoch 2"):
-        admission(store).admit(script.make_commit(epoch=1).seal())
+        append_guard(store).admit(script.make_commit(epoch=1).seal())
     assert len(stored(store)) == 4
 
 
@@ -104,13 +104,13 @@ def test_a_record_that_breaks_a_rule_is_refused_and_nothing_is_written(change):
     record = with_objects(store, script.make_commit(**change))
     before = dict(store.objects)
     with pytest.raises(InvalidArgument, match="is not valid"):
-        admission(store).admit(record.seal())
+        append_guard(store).admit(record.seal())
     assert store.objects == before
 
 
 def test_what_is_no_sealed_record_of_this_run_is_refused():
     store, script = ready()
-    door, sealed = admission(store), with_objects(store, script.make_commit()).seal()
+    door, sealed = append_guard(store), with_objects(store, script.make_commit()).seal()
     flipped = sealed.replace(b'"cells":100', b'"cells":101')
     newer = script.make_commit().model_copy(update={"format": "pulse-record/2"})
     strange = Script("other").epoch().records[0]
@@ -126,7 +126,7 @@ def test_an_object_that_is_missing_or_of_another_size_is_named():
     store, script = ready()
     record = script.make_commit(patch=None, keyframe=keyframe(2, shards=3, tag=9))
     store.put(keys.layout_key(LAYOUT), b"{}")
-    door, items = admission(store), [*rules.objects_of(record)]
+    door, items = append_guard(store), [*rules.objects_of(record)]
     for number, item in enumerate(items):
         with pytest.raises(InvalidArgument, match=f"{item.key}, which is not there"):
             door.admit(record.seal())
@@ -143,14 +143,14 @@ def test_a_layout_that_is_missing_is_named():
     record = with_objects(store, script.make_commit(layout=OTHER_LAYOUT, patch=None, keyframe=keyframe(2, tag=9)))
     store.delete(keys.layout_key(OTHER_LAYOUT))
     with pytest.raises(InvalidArgument, match=keys.layout_key(OTHER_LAYOUT)):
-        admission(store).admit(record.seal())
+        append_guard(store).admit(record.seal())
 
 
 def test_an_object_key_that_is_no_key_is_refused():
     store, script = ready()
     bad = patch(1, 2).model_copy(update={"object": patch(1, 2).object.model_copy(update={"key": "log/0"})})
     with pytest.raises(InvalidArgument, match="outside the folder"):
-        admission(store).admit(script.make_commit(patch=bad).seal())
+        append_guard(store).admit(script.make_commit(patch=bad).seal())
 
 
 @pytest.mark.parametrize("error", [None, lambda verb, key: AlreadyExists(key)], ids=["no-answer", "said-to-exist"])
@@ -159,7 +159,7 @@ def test_a_put_whose_answer_was_lost_is_a_success(error):
     record = with_objects(base, script.make_commit())
     more = {} if error is None else {"error": error}
     fault = Fault("fail_after", verb="put", matches=lambda verb, key: key == keys.record_key(3), nth=1, **more)
-    assert admission(FaultStore(base, [fault])).admit(record.seal()) == record
+    assert append_guard(FaultStore(base, [fault])).admit(record.seal()) == record
     assert base.get(keys.record_key(3)) == record.seal()
 
 
@@ -167,7 +167,7 @@ def test_a_put_that_failed_says_so_and_the_same_record_can_be_sent_again():
     base, script = ready()
     record = with_objects(base, script.make_commit())
     fault = Fault("fail_before", verb="put", matches=lambda verb, key: key == keys.record_key(3), nth=1)
-    door = admission(FaultStore(base, [fault]))
+    door = append_guard(FaultStore(base, [fault]))
     with pytest.raises(StoreUnavailable):
         door.admit(record.seal())
     assert door.admit(record.seal()) == record
@@ -183,7 +183,7 @@ def test_a_number_that_another_replica_takes_meanwhile_is_not_overwritten():
                 base.put(key, other.seal())
             super().put(key, data, if_absent=if_absent)
 
-    door = admission(Overtaken(base))
+    door = append_guard(Overtaken(base))
     with pytest.raises(AlreadyExists, match="took number 3"):
         door.admit(mine.seal())
     assert base.get(keys.record_key(3)) == other.seal()
@@ -210,7 +210,7 @@ def test_one_writer_wins_each_number_even_where_the_store_lets_all_win():
     base, script = new_store(), chain(1)
     script.store_in(base)
     gateway = AllWin(base)
-    door, writers = admission(gateway), 16
+    door, writers = append_guard(gateway), 16
     start = threading.Barrier(writers)
 
     def contend(number):
@@ -237,7 +237,7 @@ def test_one_writer_wins_each_number_even_where_the_store_lets_all_win():
 
 def test_an_epoch_is_admitted_and_the_run_gets_a_hint_and_snapshots():
     store, script = new_store(), chain(130)
-    door = admission(store)
+    door = append_guard(store)
     for record in script.records:
         door.admit(with_objects(store, record).seal())
     assert list(store.list(keys.SNAPSHOTS)) == [keys.snapshot_key(63), keys.snapshot_key(127)]
@@ -257,7 +257,7 @@ def test_objects_are_looked_at_with_the_map_that_is_given():
         seen.extend(items)
         return map(function, items)
 
-    admission(store, each=each).admit(record.seal())
+    append_guard(store, each=each).admit(record.seal())
     assert seen == [*rules.objects_of(record)]
 
 
@@ -265,6 +265,6 @@ def test_an_epoch_that_would_leave_none_for_later_writers_is_refused_and_one_aft
     store, script = ready()
     for epoch in (1 + LONGEST_LEAP + 1, 2**63 - 1):
         with pytest.raises(InvalidArgument, match="more than 4294967296 after the newest, 1"):
-            admission(store).admit(script.make_epoch(epoch=epoch).seal())
+            append_guard(store).admit(script.make_epoch(epoch=epoch).seal())
     assert len(stored(store)) == 3
-    assert admission(store).admit(script.make_epoch(epoch=1 + LONGEST_LEAP).seal()).epoch == 1 + LONGEST_LEAP
+    assert append_guard(store).admit(script.make_epoch(epoch=1 + LONGEST_LEAP).seal()).epoch == 1 + LONGEST_LEAP

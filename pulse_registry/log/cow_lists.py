@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from pulse_registry.log.cow_dict import Layered
+from pulse_registry.log.cow_dict import CowDict
 
 T = TypeVar("T")
 _FEW: Final = 64
 
 
-class Filed(Generic[T]):
+class CowLists(Generic[T]):
     """Items by number, each list in the order in which they came.
 
-    >>> first = Filed[str](key=str.lower)
+    >>> first = CowLists[str](key=str.lower)
     >>> first.add(7, "A")
     >>> second = first.copy()
     >>> second.remove(7, "A")
@@ -30,11 +30,11 @@ class Filed(Generic[T]):
     def __init__(self, key: Callable[[T], str]) -> None:
         """Begin empty; ``key`` tells the items of a list apart."""
         self._key = key
-        self._lists = Layered[int, tuple[T, ...] | Layered[str, T]]()
+        self._lists = CowDict[int, tuple[T, ...] | CowDict[str, T]]()
 
-    def copy(self) -> Filed[T]:
+    def copy(self) -> CowLists[T]:
         """Return the same lists; neither sees what is changed in the other."""
-        other = Filed[T].__new__(Filed)
+        other = CowLists[T].__new__(CowLists)
         other._key, other._lists = self._key, self._lists.copy()
         return other
 
@@ -56,7 +56,7 @@ class Filed(Generic[T]):
     def remove(self, number: int, item: T) -> None:
         """Take away an item, which is there."""
         found, key = self._lists[number], self._key(item)
-        rest: tuple[T, ...] | Layered[str, T]
+        rest: tuple[T, ...] | CowDict[str, T]
         if isinstance(found, tuple):
             rest = tuple(other for other in found if self._key(other) != key)
         else:
@@ -73,10 +73,10 @@ class Filed(Generic[T]):
         self._lists.pop(number, None)
         return found
 
-    def _many(self, found: tuple[T, ...] | Layered[str, T]) -> Layered[str, T]:
+    def _many(self, found: tuple[T, ...] | CowDict[str, T]) -> CowDict[str, T]:
         """Return what can be changed without those seeing it who have the list as it is."""
         if not isinstance(found, tuple):
             return found.copy()
-        many = Layered[str, T]()
+        many = CowDict[str, T]()
         many.update((self._key(item), item) for item in found)
         return many

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.log import cow_dict
-from pulse_registry.log.cow_dict import Layered
+from pulse_registry.log.cow_dict import CowDict
 
 KEYS = st.integers(0, 12)
 STEPS = st.lists(
@@ -21,7 +21,7 @@ STEPS = st.lists(
 )
 
 
-def check(found: Layered[int, int], expected: dict[int, int]) -> None:
+def check(found: CowDict[int, int], expected: dict[int, int]) -> None:
     assert len(found) == len(expected)
     assert list(reversed(found)) == list(found)[::-1]
     assert dict(found) == dict(found.items()) == expected
@@ -37,8 +37,8 @@ def check(found: Layered[int, int], expected: dict[int, int]) -> None:
 def test_copies_of_copies_hold_what_plain_dicts_hold(steps, layer):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(cow_dict, "_LEAST_LAYER", layer)
-        found, expected = Layered[int, int](), dict[int, int]()
-        others: list[tuple[Layered[int, int], dict[int, int]]] = []
+        found, expected = CowDict[int, int](), dict[int, int]()
+        others: list[tuple[CowDict[int, int], dict[int, int]]] = []
         for what, key, value in steps:
             match what:
                 case "set":
@@ -64,7 +64,7 @@ def test_copies_of_copies_hold_what_plain_dicts_hold(steps, layer):
 
 
 def test_entries_come_in_order_of_insertion_and_new_ones_last():
-    first = Layered[str, int]()
+    first = CowDict[str, int]()
     first.update({"b": 1, "a": 2})
     second = first.copy()
     second["c"] = 3
@@ -76,7 +76,7 @@ def test_entries_come_in_order_of_insertion_and_new_ones_last():
 
 
 def test_a_copy_takes_along_what_is_new_and_not_what_was_there():
-    big = Layered[int, int]()
+    big = CowDict[int, int]()
     for key in range(10_000):
         big[key] = key
     copies = [big]
