@@ -13,8 +13,8 @@ import threading
 
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.process.hashing import large_hasher
+from pulse_registry.process.open_files import read_into, reserve, write_all
 from pulse_registry.process.private_files import release_lock, take_lock
-from pulse_registry.pull.download import reserve
 from pulse_schemas import ObjectRef
 
 RANGE_BYTES = 8 << 20
@@ -87,17 +87,14 @@ class Part:
 
     def write(self, number: int, data: memoryview) -> None:
         """Store a range, and mark it."""
-        at = self.span(number)[0]
-        while data:
-            done = os.pwrite(self._descriptor, data, at)
-            data, at = data[done:], at + done
+        write_all(self._descriptor, data, self.span(number)[0])
         os.pwrite(self._descriptor, b"\1", self.ref.size + number)
 
     def check(self) -> bool:
         """Tell whether the bytes are those that were committed, by a full pass."""
         hasher, buffer, at = large_hasher(self.ref.size), bytearray(min(RANGE_BYTES, self.ref.size)), 0
         while at < self.ref.size:
-            got = os.preadv(self._descriptor, [memoryview(buffer)[: self.ref.size - at]], at)
+            got = read_into(self._descriptor, memoryview(buffer)[: self.ref.size - at], at)
             if not got:
                 return False
             hasher.update(memoryview(buffer)[:got])

@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.node import NodeCache
 from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.process.open_files import read_into
 from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore
 from pulse_registry.store.checks import check_buffer
 from pulse_schemas import ObjectRef
@@ -80,20 +81,16 @@ class CachedStore(WrapperStore):
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
         """Read a range into a buffer of its size: see Store.get_into."""
-        view, at = check_buffer(key, byte_range, buffer), byte_range[0]
+        view, got = check_buffer(key, byte_range, buffer), 0
         descriptor = self._open(key, byte_range)
         if descriptor is not None:
             try:
-                while at < byte_range[1]:
-                    got = os.preadv(descriptor, [view[at - byte_range[0] :]], at)
-                    if not got:
-                        break
-                    at += got
+                got = read_into(descriptor, view, byte_range[0])
             except OSError:
-                at = -1
+                got = -1
             finally:
                 os.close(descriptor)
-            if at == byte_range[1]:
+            if got == view.nbytes:
                 return
             self._unreadable(key)
         self._store.get_into(key, byte_range, buffer)

@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from pulse_registry.process.regular_file import open_regular
+from pulse_registry.process.open_files import open_regular
 
 _BLOCK = bytes(1 << 20)
 

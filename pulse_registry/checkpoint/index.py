@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pulse_registry.process.regular_file import open_regular
+from pulse_registry.process.open_files import open_regular
 from pulse_registry.quoting import quoted
 
 INDEX_LIMIT = 64 << 20

@@ -15,7 +15,7 @@ from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.keyframe import INDEX_NAME, Shard, check_shards
 from pulse_registry.format.safetensors import head_of
-from pulse_registry.process.regular_file import open_regular, reader_of, size_of
+from pulse_registry.process.open_files import open_regular, reader_of, size_of
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.tensors import new_tensors

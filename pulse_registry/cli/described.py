@@ -16,7 +16,7 @@ from pulse_registry.format.patch import read_head
 from pulse_registry.format.pieces import CODING_FORMAT, MOST_INDEX_BYTES
 from pulse_registry.format.safetensors import BITS, Header, HeaderFault, TensorPlace, head_of, parse_head
 from pulse_registry.log.documents import SNAPSHOT, most_bytes
-from pulse_registry.process.regular_file import reader_of, size_of
+from pulse_registry.process.open_files import reader_of, size_of
 from pulse_registry.quoting import quoted
 from pulse_registry.signing.keys import key_text
 from pulse_registry.store import Store

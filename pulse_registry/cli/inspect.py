@@ -14,7 +14,7 @@ from pulse_registry.cli.output import print_fields, print_json, print_table
 from pulse_registry.cli.session import opened_store
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log.names import run_name
-from pulse_registry.process.regular_file import open_regular
+from pulse_registry.process.open_files import open_regular
 from pulse_registry.store import PrefixStore
 
 

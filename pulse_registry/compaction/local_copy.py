@@ -18,8 +18,8 @@ from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, NotFound, PulseError, StoreUnavailable
 from pulse_registry.events import Event, EventKind
 from pulse_registry.log import RunState
+from pulse_registry.process.open_files import reserve
 from pulse_registry.process.temporary_folder import temporary_folder
-from pulse_registry.pull.download import reserve
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.keyframe_cells import KeyframeCells

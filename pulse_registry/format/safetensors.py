@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pulse_registry.process.open_files import ReadRange
 from pulse_registry.quoting import quoted
 
 HEADER_LIMIT = 100_000_000
@@ -49,9 +50,6 @@ _NO_MORE = 1 << 64
 """The library counts elements, bits and bytes in 64 bits without a sign."""
 _DEPTH = 127
 """How deep JSON may be nested in the library's parser."""
-
-ReadRange = Callable[[int, int], bytes]
-"""Reads bytes ``start`` to ``stop`` of a file."""
 
 
 class HeaderFault(ValueError):

@@ -12,8 +12,8 @@ from pathlib import Path
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.safetensors import Header, HeaderFault, head_of, parse_head
 from pulse_registry.interop.delta_index import DeltaIndex
+from pulse_registry.process.open_files import reserve
 from pulse_registry.process.temporary_folder import temporary_folder
-from pulse_registry.pull.download import reserve
 from pulse_registry.quoting import quoted
 from pulse_registry.weights.file_tensor import SourceFile
 

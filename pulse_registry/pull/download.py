@@ -7,7 +7,6 @@ process.
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import re
@@ -21,6 +20,7 @@ from typing import Protocol
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.process import environment
 from pulse_registry.process.fork import Home
+from pulse_registry.process.open_files import reserve, write_all
 from pulse_registry.process.private_files import NotOurs, open_file, take_lock
 from pulse_registry.process.temporary_folder import temporary_folder
 from pulse_schemas import ObjectRef
@@ -150,9 +150,7 @@ class SpoolFile:
         """Store bytes."""
         self._written = True
         with self._disk():
-            while data:
-                done = os.pwrite(self._descriptor, data, start)
-                data, start = data[done:], start + done
+            write_all(self._descriptor, data, start)
 
     def map(self) -> mmap.mmap:
         """Return its bytes as read-only memory."""
@@ -230,14 +228,3 @@ def remove_stale(folder: Path, now: float | None = None) -> None:
                 found = os.lstat(path)
                 if found.st_uid == os.geteuid() and found.st_mtime < before:
                     path.unlink(missing_ok=True)
-
-
-def reserve(descriptor: int, size: int) -> None:
-    """Make a file this long, with all its blocks where the file system can say so: full disks are found at once."""
-    os.ftruncate(descriptor, size)
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-                raise

@@ -12,7 +12,8 @@ import numpy as np
 from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import about
 from pulse_registry.format.keyframe import check_shards
-from pulse_registry.format.safetensors import ReadRange, head_of
+from pulse_registry.format.safetensors import head_of
+from pulse_registry.process.open_files import ReadRange
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.download import MemoryShard, ShardBytes
 from pulse_registry.pull.fetch import fetch_shards

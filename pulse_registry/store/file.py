@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
+from pulse_registry.process.open_files import read_into
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
 from pulse_registry.store.body import Body, Buffer, body_views
 from pulse_registry.store.checks import (
@@ -97,18 +98,17 @@ class FileStore(Store):
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
         """Read a range into a buffer: see Store.get_into."""
         check_key(key)
-        left, at = check_buffer(key, byte_range, buffer), byte_range[0]
+        view = check_buffer(key, byte_range, buffer)
         with translated("get", key, self.url):
             file, size = self._root.open_file(key)
             try:
                 if byte_range[1] > size:
                     raise too_short(key, self.url, byte_range, size)
-                while left.nbytes and (got := os.preadv(file, [left], at)):
-                    left, at = left[got:], at + got
+                got = read_into(file, view, byte_range[0])
             finally:
                 os.close(file)
-        if left.nbytes:
-            raise too_short(key, self.url, byte_range, at)
+        if got < view.nbytes:
+            raise too_short(key, self.url, byte_range, byte_range[0] + got)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Write an object, all or nothing; see Store.put."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pulse_kernels import CELL_TYPES, Cells
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.process.regular_file import open_regular
+from pulse_registry.process.open_files import open_regular, read_into
 from pulse_registry.quoting import quoted
 from pulse_schemas import Dtype
 
@@ -45,9 +45,7 @@ class SourceFile:
 
     def read_into(self, at: int, buffer: memoryview) -> bool:
         """Read bytes from a place of the file on; tell whether it had them all."""
-        while buffer.nbytes and (got := os.preadv(self._descriptor, [buffer], at)):
-            buffer, at = buffer[got:], at + got
-        return not buffer.nbytes
+        return read_into(self._descriptor, buffer, at) == buffer.nbytes
 
 
 class FileTensor:

@@ -24,8 +24,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from pulse_registry.errors import Conflict, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.log.names import fold
+from pulse_registry.process.open_files import open_regular
 from pulse_registry.process.private_files import NotOurs, hold_lock, release_lock
-from pulse_registry.process.regular_file import open_regular
 from pulse_schemas.api import Scope
 
 FORMAT: Final = "pulse-tokens/1"
