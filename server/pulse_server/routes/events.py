@@ -16,9 +16,9 @@ from pulse_registry.errors import StoreUnavailable
 from pulse_registry.log import RunState
 from pulse_schemas import VersionEntry
 from pulse_schemas.api import MissedVersions
+from pulse_server.routes.dependencies import ReadRun
 from pulse_server.routes.operation import answer, operations, problem
 from pulse_server.routes.params import Before, read_whole, whole
-from pulse_server.routes.token import ReadRun
 from pulse_server.runs.bodies import version_body
 from pulse_server.runs.feed import RunFeed
 from pulse_server.service import Service

@@ -7,8 +7,8 @@ from fastapi.responses import Response
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_schemas.api import Health, Ready
+from pulse_server.routes.dependencies import MetricsToken, TheService
 from pulse_server.routes.operation import answer, operations, problem
-from pulse_server.routes.token import MetricsToken, TheService
 from pulse_server.telemetry.probe import StoreProbe
 from pulse_server.transport.answers import Rendered
 

@@ -16,9 +16,9 @@ from pulse_schemas import Lease, SchemaError
 from pulse_server.auth.access import Principal
 from pulse_server.auth.names import split_name, whole_name
 from pulse_server.routes import examples
+from pulse_server.routes.dependencies import ReadRun
 from pulse_server.routes.operation import answer, operations, problem, raw_body
 from pulse_server.routes.params import segment
-from pulse_server.routes.token import ReadRun
 from pulse_server.transport.answers import no_content
 
 router = operations("leases")

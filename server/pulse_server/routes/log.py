@@ -21,9 +21,9 @@ from pulse_registry.store import create
 from pulse_schemas import DeleteRecord, RetireRecord, SchemaError, unseal_record
 from pulse_schemas.api import Appended, LogPage, SnapshotList
 from pulse_server.routes import examples
+from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
 from pulse_server.routes.operation import Responses, answer, body_limit, operations, problem, raw_body
 from pulse_server.routes.params import DECIMAL, LayoutId, Number, Seq, Wait, between, waiting, whole
-from pulse_server.routes.token import PublishRun, ReadRun, RunRequest
 from pulse_server.runs.feed import RunFeed
 from pulse_server.scheduling.turns import CALLER
 from pulse_server.service import Service

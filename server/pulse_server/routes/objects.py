@@ -16,9 +16,9 @@ from pulse_registry.store import Store
 from pulse_schemas.api import UrlBody, UrlRequest
 from pulse_server.errors import InvalidRequest
 from pulse_server.routes import examples
+from pulse_server.routes.dependencies import PublishRun, ReadRun
 from pulse_server.routes.operation import answer, body_limit, operations, problem, raw_body
 from pulse_server.routes.params import ObjectPath, checked_key, document, object_key
-from pulse_server.routes.token import PublishRun, ReadRun
 from pulse_server.scheduling.turns import CALLER
 from pulse_server.service import Service
 from pulse_server.transport.answers import Rendered, no_content

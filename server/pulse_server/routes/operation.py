@@ -22,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 
 from pulse_schemas.api import Answer
 from pulse_server.errors import InvalidRequest, unprocessable
+from pulse_server.routes.dependencies import RunRequest, RunToken, Token
 from pulse_server.routes.json_body import MAX_VALUES, ReadRequest, body_of
-from pulse_server.routes.token import RunRequest, RunToken, Token
 from pulse_server.transport.problems import MEDIA_TYPE
 
 SMALL_BODY: Final = 4 << 10

@@ -14,9 +14,9 @@ from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 from pulse_schemas import ObjectRef
 from pulse_schemas.api import LegBody, ObjectBody, RouteBody
 from pulse_server.routes import examples
+from pulse_server.routes.dependencies import ReadRun
 from pulse_server.routes.operation import answer, hot, operations, problem
 from pulse_server.routes.params import DECIMAL, Boolean, Number, between, text, whole
-from pulse_server.routes.token import ReadRun
 from pulse_server.runs.feed import RunFeed
 from pulse_server.service import Service
 from pulse_server.transport.answers import FreshRoute, Rendered

@@ -13,9 +13,9 @@ from pulse_registry.log.names import GIVEN_RUN_NAME, fold
 from pulse_schemas import canonical_json
 from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
 from pulse_server.routes import examples
+from pulse_server.routes.dependencies import AnyToken, ReadRun, ReadToken, TheService
 from pulse_server.routes.operation import answer, operations, problem
 from pulse_server.routes.params import DECIMAL, between, text, whole
-from pulse_server.routes.token import AnyToken, ReadRun, ReadToken, TheService
 from pulse_server.runs.bodies import chain_body, run_body
 from pulse_server.scheduling.turns import CALLER
 from pulse_server.service import Service

@@ -13,9 +13,9 @@ from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
 from pulse_server.routes import examples
+from pulse_server.routes.dependencies import PublishRun, RunRequest
 from pulse_server.routes.operation import answer, body_limit, operations, problem
 from pulse_server.routes.params import checked_key, document, segment, text
-from pulse_server.routes.token import PublishRun, RunRequest
 from pulse_server.service import Service
 from pulse_server.transport.answers import Rendered, no_content
 from pulse_server.transport.urls import own_path

@@ -13,9 +13,9 @@ from pulse_registry.log import RunState
 from pulse_schemas import VersionEntry, canonical_json
 from pulse_schemas.api import VersionBody, VersionPage
 from pulse_server.routes import examples
+from pulse_server.routes.dependencies import ReadRun, RunRequest
 from pulse_server.routes.operation import answer, hot, operations, problem
 from pulse_server.routes.params import DECIMAL, Before, Wait, between, segment, waiting, whole
-from pulse_server.routes.token import ReadRun, RunRequest
 from pulse_server.runs.bodies import version_body
 from pulse_server.runs.feed import RunFeed
 from pulse_server.transport.answers import Rendered, no_content

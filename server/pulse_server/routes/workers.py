@@ -10,9 +10,9 @@ from fastapi.responses import Response
 from pulse_registry.errors import StoreUnavailable
 from pulse_schemas.api import WorkerList, WorkerReport
 from pulse_server.routes import examples
+from pulse_server.routes.dependencies import ReadRun
 from pulse_server.routes.operation import answer, body_limit, operations, problem
 from pulse_server.routes.params import document, segment
-from pulse_server.routes.token import ReadRun
 from pulse_server.transport.answers import Rendered, no_content
 
 router = operations("workers")

@@ -1,4 +1,4 @@
-"""The tokens that path operations ask for, as FastAPI's security dependencies, and the run that one is about.
+"""FastAPI dependencies of path operations: a token of a scope, the run that a request is about, the service.
 
 FastAPI reads the types of a dependency's parameters when it is made: no `annotations` from the future here.
 """
