@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -130,6 +130,17 @@ def restored(store: Store, like: Model, version: int | str = "latest") -> Bits:
     with quick(store) as reader:
         reader.pull(version, into=into)  # type: ignore[call-overload]
     return bits(into)
+
+
+def all_restored(store: Store, like: Sequence[Model]) -> list[Bits]:
+    """Return the versions from 0 on, as many as ``like``, each pulled into memory that holds nothing of any."""
+    found = []
+    with quick(store) as reader:
+        for version, model in enumerate(like):
+            into = garbage(model)
+            reader.pull(version, into=into)
+            found.append(bits(into))
+    return found
 
 
 def copied(store: DictStore) -> DictStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from tests.support.registries import (
     bits,
     calls_of,
     change,
+    copied,
     failing,
     garbage,
     keep_undo,
@@ -27,7 +29,9 @@ from tests.support.registries import (
 VERSIONS = 7
 
 
+@functools.cache
 def model_at(version: int) -> Model:
+    """Return the weights of a version; they are not to be changed."""
     model = small_model()
     for number in range(version):
         change(model, seed=number)
@@ -35,6 +39,12 @@ def model_at(version: int) -> Model:
 
 
 def a_run(coder: str, keyframe_every: int | None) -> DictStore:
+    """Return a store of a run of all versions."""
+    return copied(_a_run(coder, keyframe_every))
+
+
+@functools.cache
+def _a_run(coder: str, keyframe_every: int | None) -> DictStore:
     store = DictStore()
     with quick(store, coder=coder, keyframe_share=1e9, keyframe_every=keyframe_every) as registry:
         for version in range(VERSIONS):
@@ -76,8 +86,8 @@ def open_worker(pull: Pull, store, retries: bool) -> tuple[Registry, Model]:
         if pull.knows:
             registry.pull(pull.have, into=weights)
         else:
-            with quick(store) as other:
-                other.pull(pull.have, into=weights)
+            for name, cells in model_at(pull.have).items():
+                weights[name][...] = cells
     return registry, weights
 
 

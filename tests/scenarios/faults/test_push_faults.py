@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,11 +19,14 @@ from tests.support.records import DictStore
 from tests.support.registries import (
     Model,
     Outage,
+    all_restored,
     bits,
     calls_of,
     change,
     check_store,
     commits,
+    copied,
+    copy_of,
     failing,
     quick,
     restored,
@@ -56,6 +60,12 @@ FAILURES = [("fail_before", False), ("fail_after", False), ("fail_before", True)
 
 
 def model_at(version: int) -> Model:
+    """Return the weights of a version, in memory of their own."""
+    return copy_of(_model_at(version))
+
+
+@functools.cache
+def _model_at(version: int) -> Model:
     model = small_model()
     for number in range(version):
         change(model, seed=number)
@@ -64,16 +74,24 @@ def model_at(version: int) -> Model:
 
 def prepared(push: Push, retries: bool) -> tuple[DictStore, Registry, Outage]:
     """Return a store with the versions before, and the registry that is to push the next one through faults."""
-    store = DictStore()
+    store = DictStore() if push.warm else copied(_versions_before(push))
     faulty, outage = failing(store)
-    before = push.open(faulty if push.warm else store, retries)
-    for version in range(push.before):
-        before.push(version, model_at(version))
-    settle(before)
+    registry = push.open(faulty, retries)
     if push.warm:
-        return store, before, outage
-    before.close()
-    return store, push.open(faulty, retries), outage
+        for version in range(push.before):
+            registry.push(version, model_at(version))
+        settle(registry)
+    return store, registry, outage
+
+
+@functools.cache
+def _versions_before(push: Push) -> DictStore:
+    store = DictStore()
+    with push.open(store, False) as registry:
+        for version in range(push.before):
+            registry.push(version, model_at(version))
+        settle(registry)
+    return store
 
 
 def pushed(registry: Registry, version: int) -> Callable[[], object]:
@@ -85,11 +103,17 @@ def pushed(registry: Registry, version: int) -> Callable[[], object]:
     return run
 
 
-def check_history(store: Store, versions: int) -> None:
+def check_log(store: Store, versions: int) -> None:
+    """All versions are committed, and the bytes that the log names are there."""
     assert [record.step for record in commits(store)] == list(range(versions))
     check_store(store)
-    for version in range(versions):
-        assert restored(store, model_at(version), version) == bits(model_at(version))
+
+
+def check_history(store: Store, versions: int) -> None:
+    """Every version can be restored, too."""
+    check_log(store, versions)
+    models = [model_at(version) for version in range(versions)]
+    assert all_restored(store, models) == [bits(model) for model in models]
 
 
 @pytest.mark.parametrize(("action", "lasting"), FAILURES)
@@ -119,7 +143,7 @@ def test_a_push_that_loses_a_call_is_whole_or_absent_and_the_next_one_carries_it
                 assert outage.heal()
                 expected = push.before + 1
                 assert len(commits(store)) == expected, "what was acknowledged is in the log"
-            check_history(store, expected)
+            check_log(store, expected)  # no object changes any more: they are pulled below
             for version in range(expected, push.before + 3):
                 assert registry.push(version, model_at(version)).version == version
             settle(registry)
@@ -200,8 +224,7 @@ def test_pushes_that_do_not_wait_fail_together_and_the_next_one_carries_them_all
                 assert landed == sorted(landed)
                 assert told.items() <= dict(enumerate(landed)).items()
                 assert len(landed) - 2 - len(told) <= 1, "at most one landed without its answer"
-                for version, step in enumerate(landed):
-                    assert restored(store, model, version) == steps[step]
+                assert all_restored(store, [model] * len(landed)) == [steps[step] for step in landed]
                 result = registry.push(9, model)
                 assert result.version == len(landed)
                 settle(registry)
