@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import pulse_registry
+from tests.support.installed import needs
 
-pytest.importorskip("torch")
+needs("torch")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 

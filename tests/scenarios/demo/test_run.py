@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.installed import needs
 from tests.support.waiting import HANG_S, until
 
-for extra in ("torch", "transformers", "accelerate", "gguf", "matplotlib"):
-    pytest.importorskip(extra)
+needs("torch", "transformers", "accelerate", "gguf", "matplotlib")
 
 PROGRAM = """
 import signal, sys

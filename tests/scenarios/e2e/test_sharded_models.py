@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from torch import distributed
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DeviceMesh, DTensor, Shard, distribute_tensor, init_device_mesh
 
 from pulse_registry import InvalidModel, Registry
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 
+if TYPE_CHECKING:  # it takes seconds to import, in every process that collects this file
+    from torch.distributed.tensor import DeviceMesh
+
 
 @pytest.fixture
 def mesh() -> Iterator[DeviceMesh]:
     """A mesh of this process alone."""
+    from torch import distributed
+    from torch.distributed.tensor import init_device_mesh
+
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         yield init_device_mesh("cpu", (1,))
@@ -34,6 +38,8 @@ def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
 
 
 def refuses(registry: Registry, model: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.tensor import DTensor
+
     registry.push(0, {name: torch.ones(4, 4, dtype=torch.bfloat16)})
     with monkeypatch.context() as patched:
         patched.setattr(DTensor, "__torch_dispatch__", lambda *_, **__: pytest.fail("it was worked with"))
@@ -52,6 +58,8 @@ def refuses(registry: Registry, model: object, name: str, monkeypatch: pytest.Mo
 def test_a_distributed_tensor_is_refused_by_name_with_what_to_do(
     registry: Registry, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
     sharded = distribute_tensor(torch.ones(4, 4, dtype=torch.bfloat16), mesh, [Shard(0)])
     refuses(registry, {"w": sharded}, "w", monkeypatch)
     registry.pull(0, into={"w": (full := sharded.full_tensor())})
@@ -61,6 +69,8 @@ def test_a_distributed_tensor_is_refused_by_name_with_what_to_do(
 def test_a_module_of_fsdp_is_refused_by_name_with_what_to_do(
     registry: Registry, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from torch.distributed.fsdp import fully_shard
+
     module = torch.nn.Linear(4, 4, bias=False)
     fully_shard(module, mesh=mesh)
     refuses(registry, module, "weight", monkeypatch)

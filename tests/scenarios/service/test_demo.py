@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.installed import needs
 from tests.support.servers import S3Server
 from tests.support.service import Service
 
-for extra in ("torch", "transformers", "accelerate", "gguf", "matplotlib"):
-    pytest.importorskip(extra)
+needs("torch", "transformers", "accelerate", "gguf", "matplotlib")
 
 pytestmark = pytest.mark.sweep
 
