@@ -128,7 +128,7 @@ def measure_hops(folder: Path) -> dict[str, Hops]:
     profile.watch()
     try:
         with (
-            pulse_registry.open(folder.as_uri(), run="hops", dtype="keep") as trainer,
+            pulse_registry.open(folder.as_uri(), run="hops", push=pulse_registry.PushOptions(dtype="keep")) as trainer,
             pulse_registry.open(folder.as_uri(), run="hops") as worker,
         ):
 

@@ -6,7 +6,7 @@ for bit, and changes its live weights in place.
 Examples:
     >>> import numpy as np
     >>> import pulse_registry
-    >>> registry = pulse_registry.open("memory://docs", run="demo", dtype="keep")
+    >>> registry = pulse_registry.open("memory://docs", run="demo", push=pulse_registry.PushOptions(dtype="keep"))
     >>> weights = {"layer.weight": np.zeros((4, 4), np.float32)}
     >>> registry.push(1, weights).kind
     'keyframe'
@@ -20,6 +20,7 @@ Examples:
     True
 """
 
+from pulse_registry.compaction import CompactOptions, Compactor
 from pulse_registry.errors import (
     AccessDenied,
     AlreadyExists,
@@ -39,18 +40,27 @@ from pulse_registry.errors import (
 )
 from pulse_registry.events import Event, EventKind
 from pulse_registry.opening import open
+from pulse_registry.options import CacheOptions, ComputeOptions, NetworkOptions, PullOptions, PushOptions
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Leg, Route
-from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.results import PullResult, PushResult, Version
+from pulse_registry.retention import Collected, Policy
 from pulse_registry.signing import SigningKey, Trust
+from pulse_registry.signing.countersigning import RefusedRecord
+from pulse_registry.timeline import Timeline
+from pulse_schemas import Layout, Signer
 
 __all__ = [
     "AccessDenied",
     "AlreadyExists",
     "BaseMismatch",
+    "CacheOptions",
+    "Collected",
+    "CompactOptions",
+    "Compactor",
+    "ComputeOptions",
     "Conflict",
     "CorruptObject",
     "Event",
@@ -59,19 +69,26 @@ __all__ = [
     "Gone",
     "InvalidArgument",
     "InvalidModel",
+    "Layout",
     "LayoutMismatch",
     "Leg",
+    "NetworkOptions",
     "NotFound",
+    "Policy",
     "Prefetch",
+    "PullOptions",
     "PullResult",
     "PulseError",
     "PushOptions",
     "PushResult",
+    "RefusedRecord",
     "Registry",
     "Route",
+    "Signer",
     "SigningKey",
     "Staged",
     "StoreUnavailable",
+    "Timeline",
     "Trust",
     "UnsupportedFormat",
     "Untrusted",

@@ -96,7 +96,9 @@ def run_attacked(folder: Path, size: Attacked, say: Say = print) -> dict[str, An
             size.attacks,
         )
         resource.prlimit(service.pid, resource.RLIMIT_AS, (_address_space(service.pid) + _MEMORY,) * 2)
-        with pulse_registry.open(served.url, run=VICTIM, token=tokens["trainer"], backend="reference") as registry:
+        with pulse_registry.open(
+            served.url, run=VICTIM, token=tokens["trainer"], compute=pulse_registry.ComputeOptions(backend="reference")
+        ) as registry:
             push = _pusher(registry)
             push()
             say(f"{size.seconds:g} s without attacks")

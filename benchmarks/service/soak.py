@@ -33,7 +33,7 @@ def run_soak(root: str, folder: Path, soak: Soak, settings: Mapping[str, str], s
     """Run the load and return the result document; the first minutes, in which caches fill, do not count."""
     samples: list[tuple[float, int, int]] = []
     done = threading.Event()
-    with pulse_registry.open(root, run=RUN, backend="reference") as registry:
+    with pulse_registry.open(root, run=RUN, compute=pulse_registry.ComputeOptions(backend="reference")) as registry:
         push = _pusher(registry)
         push()
         with service(root, folder, settings=settings) as served:

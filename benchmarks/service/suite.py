@@ -44,7 +44,7 @@ def run_suite(root: str, folder: Path, size: Size, settings: Mapping[str, str], 
     """
     details: dict[str, Any] = {}
     newest = size.versions - 1
-    with pulse_registry.open(root, run=RUN, backend="reference") as registry:
+    with pulse_registry.open(root, run=RUN, compute=pulse_registry.ComputeOptions(backend="reference")) as registry:
         push = _pusher(registry)
         for _ in range(size.versions):
             push()

@@ -19,6 +19,7 @@ from pulse_registry.cli.session import open_session
 from pulse_registry.compaction import CompactOptions, Compactor, Done
 from pulse_registry.compaction.loop import follow
 from pulse_registry.errors import InvalidArgument, PulseError
+from pulse_registry.options import PullOptions
 from pulse_registry.process import environment
 
 
@@ -69,7 +70,7 @@ def compact(
             quiet=json_output or follow_,
             token=token,
             allow_http=allow_http,
-            spool=spool,
+            pull=PullOptions(spool=spool),
             trust=trust,
             signing_key=signing_key,
         ) as session,

@@ -40,7 +40,7 @@ def import_(
         quiet=json_output,
         token=token,
         allow_http=allow_http,
-        options=options,
+        push=options,
         trust=trust,
         signing_key=signing_key,
     ) as session:

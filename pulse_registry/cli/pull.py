@@ -27,6 +27,7 @@ from pulse_registry.cli.output import print_json, say, size
 from pulse_registry.cli.progress import MeteredFiles
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
+from pulse_registry.options import PullOptions
 
 
 def pull(
@@ -59,10 +60,9 @@ def pull(
         quiet=json_output,
         token=token,
         allow_http=allow_http,
-        spool=out,
+        pull=PullOptions(spool=out, nonfinite=nonfinite.value),
         trust=trust,
         cache=copies,
-        nonfinite=nonfinite.value,
     ) as session:
         files = MeteredFiles(session.meter)
         result = pull_checkpoint(session.registry, out, wanted, replace=replace, files=files)

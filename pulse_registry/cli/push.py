@@ -68,7 +68,7 @@ def push(
 ) -> None:
     """Publish a checkpoint as the next version: the cells that changed, or all of the first one."""
     model = read_checkpoint(source)
-    options = PushOptions(coder.value, dtype.value, keyframe_coding=keyframe_coding.value)
+    options = PushOptions(coder.value, dtype.value, keyframe_coding=keyframe_coding.value, nonfinite=nonfinite.value)
     with open_session(
         root,
         run,
@@ -76,10 +76,9 @@ def push(
         quiet=json_output,
         token=token,
         allow_http=allow_http,
-        options=options,
+        push=options,
         trust=trust,
         signing_key=signing_key,
-        nonfinite=nonfinite.value,
     ) as session:
         result = session.registry.push(step, model)
     if json_output:

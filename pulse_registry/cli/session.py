@@ -16,7 +16,6 @@ from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.signing import signer_of, trust_of
 from pulse_registry.store import Store
-from pulse_registry.weights.nonfinite import NonFinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,13 @@ def open_session(
     quiet: bool,
     token: str | None = None,
     allow_http: bool = False,
-    options: PushOptions | None = None,
-    spool: Path | None = None,
+    push: PushOptions | None = None,
+    pull: PullOptions | None = None,
     trust: list[str] | None = None,
     signing_key: Path | None = None,
     cache: CacheFolder | None = None,
-    nonfinite: NonFinite = "allow",
 ) -> Iterator[Session]:
-    """Open a run; with ``options``, to push to it, so that it may be new. For the rest see ``pulse_registry.open``.
+    """Open a run; with ``push``, to push to it, so that it may be new. For the rest see ``pulse_registry.open``.
 
     Raises:
         NotFound: there is no such run, and nothing will be pushed.
@@ -60,16 +58,15 @@ def open_session(
             MeteredStore(store, meter),
             run,
             Options(
-                push=options or PushOptions(),
+                push=push or PushOptions(),
+                pull=pull or PullOptions(),
                 signer=signer,
                 trust=pinned,
                 cache=cache,
-                nonfinite=nonfinite,
-                pull=PullOptions(downloads=spool),
             ),
         ) as registry,
     ):
-        if options is None and registry.state().seq < 0:
+        if push is None and registry.state().seq < 0:
             raise NotFound(f"there is no run {run!r} in {root}")
         yield Session(registry, meter)
 

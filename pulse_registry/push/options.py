@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from pulse_registry.errors import InvalidArgument
@@ -10,6 +11,8 @@ from pulse_registry.format.exponent_coding import KeyframeCoding
 from pulse_registry.format.patch import CoderChoice
 from pulse_registry.weights.device import ShadowPlace
 from pulse_registry.weights.model import PublishDtype
+from pulse_registry.weights.nonfinite import NonFinite, check_policy
+from pulse_schemas import Signer
 
 WhenFull = Literal["wait", "coalesce"]
 """What a push does while as many as may be are on their way: it waits for one, or takes the newest one's place."""
@@ -32,7 +35,11 @@ class PushOptions:
         when_full: what a push does then, before its diff: ``wait`` until one is committed, or has failed; or
             ``coalesce``: its state takes the place of the newest one that has not begun to be stored.
         allow_new_layout: whether a push may have other tensors than the version before it, which makes it a keyframe;
-            it is told as an event.
+            it is told as an event ``layout_changed``. False raises LayoutMismatch instead.
+        nonfinite: what becomes of weights that are NaN or infinite, of those that a push changes: ``allow`` does not
+            look, ``warn`` tells of them as an event, ``refuse`` raises InvalidModel, and nothing is written.
+        signing_key: signs every record that is written: a key's file, as ``pulse key new`` makes it, a `SigningKey`, or
+            whatever else has its method ``sign``; None takes the file from PULSE_SIGNING_KEY, or signs nothing.
     """
 
     coder: CoderChoice = "auto"
@@ -45,9 +52,12 @@ class PushOptions:
     max_pending: int = 2
     when_full: WhenFull = "wait"
     allow_new_layout: bool = True
+    nonfinite: NonFinite = "allow"
+    signing_key: Signer | str | os.PathLike[str] | None = field(default=None, repr=False)
 
-    def check(self) -> None:
-        """Raise InvalidArgument where an option is out of range."""
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        check_policy(self.nonfinite)
         if self.coder not in ("auto", "gap", "class"):
             raise InvalidArgument(f"coder is {self.coder!r}; it is one of auto, gap, class")
         if self.shadow not in ("device", "host"):

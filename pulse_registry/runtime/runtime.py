@@ -8,6 +8,7 @@ import socket
 import threading
 import weakref
 from concurrent.futures import Executor
+from pathlib import Path
 
 from pulse_kernels import warm_up_ahead
 from pulse_registry.client.reports import Reporter, TakesReports
@@ -38,9 +39,8 @@ from pulse_registry.signing import PinGuard, state_folder
 from pulse_registry.signing.countersigning import Countersigning
 from pulse_registry.store import Store
 from pulse_registry.versions import Versions
-from pulse_registry.weights.backend import backend_of, check_backend, what_compiles
+from pulse_registry.weights.backend import backend_of, what_compiles
 from pulse_registry.weights.model import Model, read_model
-from pulse_registry.weights.nonfinite import check_policy
 
 
 class Runtime:
@@ -69,14 +69,11 @@ class Runtime:
             InvalidArgument: the run's name or an option is not valid.
         """
         run = run_name(run)
-        options.push.check()
-        check_policy(options.nonfinite)
-        check_backend(options.compute.backend)
         check_every = pulls_a_check(options.pull.check)
         self.run, self.url, self.options = run, store.url, options
         self.events = Events() if options.on_event is None else Events(options.on_event)
         self.stores = StoreStack(
-            store, run, dependencies, self.events, object_cost=options.pull.object_cost, cache=options.cache
+            store, run, dependencies, self.events, object_cost=options.network.object_cost, cache=options.cache
         )
         device = options.compute.device
         self.placement = device if callable(device) else placement(device, self._tell_placement)
@@ -84,7 +81,7 @@ class Runtime:
         self._around, self._home = dependencies, Home()
         self.reader = self._log_reader()
         self.versions = Versions(self.reader, self.stores.gateway, self.url, self._home)
-        settings = PullSettings(options.pull.undo_share, check_every, options.nonfinite, self._applied)
+        settings = PullSettings(options.pull.undo_share, check_every, options.pull.nonfinite, self._applied)
         self.puller = Puller(self.versions, lambda: self.context(), PlacedDestinations(self.placement), settings)
         self.reader_id = dependencies.new_id()
         self._reporter, self._lease = self._reporting(), self._leasing()
@@ -95,7 +92,7 @@ class Runtime:
         self._context: Context | None = None
         self._pools: tuple[Executor, ...] = ()
         self._closed = False
-        if options.compute.ahead:
+        if options.compile_ahead:
             self._tell_what_compiles()
 
     @property
@@ -121,9 +118,9 @@ class Runtime:
         with self._lock:
             self._check_open()
             if self._context is None:
-                compute, stores = self.options.compute, self.stores
+                compute, spool, stores = self.options.compute, self.options.pull.spool, self.stores
                 backend = backend_of(compute.backend)
-                if not compute.ahead:
+                if not self.options.compile_ahead:
                     self._tell_what_compiles()
                 elif backend.name != "reference":
                     warm_up_ahead()
@@ -134,7 +131,7 @@ class Runtime:
                     backend,
                     pool,
                     fetchers,
-                    self.options.pull.downloads,
+                    None if spool is None else Path(spool),
                     self.events,
                     self.reader.refresh,
                     stores.cache,
@@ -181,7 +178,7 @@ class Runtime:
                     options.push,
                     around.threads(1, "pulse-push"),
                     self.placement,
-                    options.nonfinite,
+                    options.push.nonfinite,
                     self._committed,
                 )
                 if options.push.compact == "inline":
@@ -288,7 +285,7 @@ class Runtime:
         return reporter
 
     def _leasing(self) -> LeaseKeeper | None:
-        name, seconds, around = self.options.name, self.options.lease_seconds, self._around
+        name, seconds, around = self.options.name, self.options.pull.lease_seconds, self._around
         if name is None or seconds is None:
             return None
         lease = ReaderLease(

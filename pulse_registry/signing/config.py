@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from pulse_registry.errors import InvalidArgument
 from pulse_registry.process import environment
 from pulse_registry.signing.keys import SigningKey
 from pulse_registry.signing.pinned_keys import Trust
@@ -22,20 +21,15 @@ def signer_of(key: Signer | str | os.PathLike[str] | None) -> Signer | None:
     return SigningKey.load(given) if isinstance(given, str | os.PathLike) else given
 
 
-def trust_of(trust: Iterable[str] | Trust | None, state_dir: str | os.PathLike[str] | None = None) -> Trust | None:
+def trust_of(trust: Iterable[str] | Trust | None) -> Trust | None:
     """Return the pins, given as texts; None takes them from the environment, or believes the store.
 
     Raises:
-        InvalidArgument: as `Trust`; or a folder for what was seen is given and nothing is pinned, or both in a `Trust`
-            and beside it.
+        InvalidArgument: as `Trust`.
     """
     if isinstance(trust, Trust):
-        if state_dir is not None:
-            raise InvalidArgument("give state_dir to the Trust, or give the keys as texts")
         return trust
     keys = (environment.TRUST.read() or "").split() if trust is None else trust
     if trust is None and not keys:
-        if state_dir is not None:
-            raise InvalidArgument("state_dir keeps what was seen of signed records: give trust as well")
         return None
-    return Trust(keys, state_dir=state_dir)
+    return Trust(keys)

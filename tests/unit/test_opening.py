@@ -51,7 +51,7 @@ import sys, threading
 sys.modules["numba"] = None
 import pulse_registry
 try:
-    pulse_registry.open("memory://x", run="run", backend=sys.argv[1])
+    pulse_registry.open("memory://x", run="run", compute=pulse_registry.ComputeOptions(backend=sys.argv[1]))
 except pulse_registry.InvalidArgument as error:
     print("refused", sys.argv[1] in str(error), threading.active_count())
 """
@@ -63,7 +63,7 @@ def test_without_numba_auto_works():
 import sys
 sys.modules["numba"] = None
 import numpy, pulse_registry
-with pulse_registry.open("memory://x", run="run", dtype="keep") as registry:
+with pulse_registry.open("memory://x", run="run", push=pulse_registry.PushOptions(dtype="keep")) as registry:
     print(registry.push(0, {"w": numpy.zeros(4, numpy.float32)}).version)
     registry.warm_up()
 """
@@ -86,7 +86,7 @@ class Connected(MemoryStore):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"run": "run", "create": False}, {"run": "NO NAME"}, {"run": "r", "backend": "x"}]
+    "arguments", [{"run": "run", "create": False}, {"run": "NO NAME"}, {"run": "r", "name": "no name"}]
 )
 def test_an_open_that_fails_closes_its_connections(arguments, monkeypatch: pytest.MonkeyPatch):
     store = Connected("connected")
@@ -98,7 +98,7 @@ def test_an_open_that_fails_closes_its_connections(arguments, monkeypatch: pytes
 
 def test_threads_are_an_option_of_open():
     with pytest.raises(InvalidArgument, match="threads"):
-        pulse_registry.open("memory://x", run="run", threads=0)
+        pulse_registry.open("memory://x", run="run", compute=pulse_registry.ComputeOptions(threads=0))
 
 
 @pytest.fixture
@@ -179,7 +179,8 @@ def test_a_registry_made_of_a_store_tells_at_its_first_push(
 
 
 def test_a_registry_says_what_it_is_without_asking_the_store(tmp_path: Path):
-    options = {"dtype": "keep", "backend": "reference", "name": "host-3"}
+    compute = pulse_registry.ComputeOptions(backend="reference")
+    options = {"push": pulse_registry.PushOptions(dtype="keep"), "compute": compute, "name": "host-3"}
     with pulse_registry.open(str(tmp_path), run="math", **options) as registry:
         assert repr(registry) == f"<Registry url={registry.url!r} run='math' name='host-3' newest=None open>"
         registry.push(0, {"w": numpy.zeros(4, numpy.float32)})

@@ -18,6 +18,11 @@ NAMES = [
     "AccessDenied",
     "AlreadyExists",
     "BaseMismatch",
+    "CacheOptions",
+    "Collected",
+    "CompactOptions",
+    "Compactor",
+    "ComputeOptions",
     "Conflict",
     "CorruptObject",
     "Event",
@@ -26,19 +31,26 @@ NAMES = [
     "Gone",
     "InvalidArgument",
     "InvalidModel",
+    "Layout",
     "LayoutMismatch",
     "Leg",
+    "NetworkOptions",
     "NotFound",
+    "Policy",
     "Prefetch",
+    "PullOptions",
     "PullResult",
     "PulseError",
     "PushOptions",
     "PushResult",
+    "RefusedRecord",
     "Registry",
     "Route",
+    "Signer",
     "SigningKey",
     "Staged",
     "StoreUnavailable",
+    "Timeline",
     "Trust",
     "UnsupportedFormat",
     "Untrusted",
@@ -46,17 +58,11 @@ NAMES = [
     "open",
 ]
 SIGNATURES = {
-    "open": "(url: 'str', *, run: 'str', token: 'str | None' = None, allow_http: 'bool | None' = None, name: "
-    "'str | None' = None, lease_seconds: 'float | None' = 3600.0, create: 'bool' = True, coder: \"Literal['auto', "
-    "'gap', 'class']\" = 'auto', dtype: \"Literal['bf16', 'keep']\" = 'bf16', keyframe_share: 'float' = "
-    "0.5, keyframe_every: 'int | None' = None, keyframe_coding: \"Literal['raw', 'exponents']\" = 'raw', backend: "
-    "'BackendName' = 'auto', threads: 'int | None' = None, device: 'DeviceName' = 'auto', shadow: 'ShadowPlace' = "
-    "'device', compact: \"Literal['off', 'inline']\" = 'off', max_pending: 'int' = 2, when_full: 'WhenFull' = "
-    "'wait', allow_new_layout: 'bool' = True, on_event: 'Listener | None' = None, object_cost: 'int | None' = "
-    "None, signing_key: 'Signer | str | os.PathLike[str] | None' = None, trust: 'Iterable[str] | Trust | None' = "
-    "None, state_dir: 'str | os.PathLike[str] | None' = None, nonfinite: 'NonFinite' = 'allow', check: 'BaseCheck' "
-    "= 'touched', cache: 'str | os.PathLike[str] | None' = None, cache_bytes: 'int | None' = None, spool: 'str | "
-    "os.PathLike[str] | None' = None) -> 'Registry'",
+    "open": "(url: 'str', *, run: 'str', name: 'str | None' = None, token: 'str | None' = None, create: 'bool' = "
+    "True, push: 'PushOptions | None' = None, pull: 'PullOptions | None' = None, compute: 'ComputeOptions | "
+    "None' = None, network: 'NetworkOptions | None' = None, cache: 'CacheOptions | str | os.PathLike[str] | "
+    "None' = None, trust: 'Trust | Iterable[str] | None' = None, on_event: 'Listener | None' = None) -> "
+    "'Registry'",
     "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.take_over": "(self, model: 'Model') -> 'Version | None'",
@@ -93,7 +99,11 @@ FIELDS = {
     "PullResult": "version step digest nbytes objects changed phases timeline avoided",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata",
     "PushOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "
-    "allow_new_layout",
+    "allow_new_layout nonfinite signing_key",
+    "PullOptions": "check nonfinite lease_seconds undo_share spool",
+    "ComputeOptions": "backend threads device",
+    "NetworkOptions": "allow_http object_cost",
+    "CacheOptions": "folder max_bytes",
 }
 
 

@@ -39,7 +39,9 @@ def model(fill: float = 0.5, shape: tuple[int, ...] = (8, 4), dtype=ml_dtypes.bf
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A registry with the run ``math`` of two versions."""
-    with pulse_registry.open(str(tmp_path), run="math", keyframe_share=1e9) as registry:
+    with pulse_registry.open(
+        str(tmp_path), run="math", push=pulse_registry.PushOptions(keyframe_share=1e9)
+    ) as registry:
         registry.push(10, model(0.5))
         registry.push(20, model(0.75))
     return tmp_path
@@ -163,7 +165,7 @@ def test_something_that_is_no_model(root: Path) -> None:
 )
 def test_a_wrong_option(tmp_path: Path, options: dict, says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
-        pulse_registry.open(str(tmp_path), run="math", **options)
+        pulse_registry.open(str(tmp_path), run="math", push=pulse_registry.PushOptions(**options))
 
 
 @pytest.mark.parametrize("step", [1.5, "1", None, True])
@@ -294,7 +296,8 @@ def test_a_disk_that_is_full_for_real(tmp_path: Path) -> None:
 import resource, signal, sys, numpy as np, pulse_registry
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 model = {"w": np.random.default_rng(0).random(300_000).astype(np.float32)}
-with pulse_registry.open(sys.argv[1], run="math", dtype="keep", backend="reference") as registry:
+options = {"push": pulse_registry.PushOptions(dtype="keep")}
+with pulse_registry.open(sys.argv[1], run="math", **options) as registry:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, resource.RLIM_INFINITY))
     try:
         registry.push(1, model)

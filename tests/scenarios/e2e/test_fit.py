@@ -15,7 +15,9 @@ from pulse_registry import BaseMismatch, InvalidModel, LayoutMismatch, Registry
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with pulse_registry.open(f"memory://{uuid.uuid4().hex}", run="run", keyframe_share=1e9) as registry:
+    with pulse_registry.open(
+        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(keyframe_share=1e9)
+    ) as registry:
         yield registry
 
 
@@ -50,7 +52,9 @@ def _widened_f16(cell: int) -> int:
 def test_every_pattern_of_16_bits_is_widened_bit_for_bit_and_taken_back(dtype: torch.dtype) -> None:
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     turned = every.flip(0)
-    registry = pulse_registry.open(f"memory://{uuid.uuid4().hex}", run="run", dtype="keep")
+    registry = pulse_registry.open(
+        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(dtype="keep")
+    )
     registry.push(0, {"w": every})
     registry.push(1, {"w": turned})
     into = {"w": torch.full((2**16,), 1.2345)}
@@ -85,7 +89,9 @@ def test_an_fp32_model_is_told_how_it_takes_a_bf16_version(registry: Registry) -
 def test_a_cast_that_is_not_exact_or_not_done_names_the_tensor_both_dtypes_and_what_to_do(
     stored: str, own: str
 ) -> None:
-    with pulse_registry.open(f"memory://{uuid.uuid4().hex}", run="run", dtype="keep") as registry:
+    with pulse_registry.open(
+        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(dtype="keep")
+    ) as registry:
         registry.push(0, {"layer.w": torch.zeros(3, dtype=getattr(torch, stored))})
         into = {"layer.w": torch.ones(3, dtype=getattr(torch, own))}
         with pytest.raises(
@@ -173,7 +179,9 @@ def test_replicas_that_share_some_memory_are_refused(registry: Registry, tied: t
 
 
 def test_tensors_of_different_dtypes_in_the_version_are_not_one_in_a_model(registry: Registry) -> None:
-    with pulse_registry.open(f"memory://{uuid.uuid4().hex}", run="run", dtype="keep") as kept:
+    with pulse_registry.open(
+        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(dtype="keep")
+    ) as kept:
         kept.push(0, {"a": torch.zeros(3).bfloat16(), "b": torch.zeros(3)})
         memory = torch.ones(3)
         with pytest.raises(LayoutMismatch, match="'b' and 'a' are one in the model, and F32 and BF16 in the version"):
@@ -210,7 +218,9 @@ def test_tensors_that_are_one_in_the_model_follow_patches_as_long_as_these_chang
 def test_a_keyframe_on_the_way_replaces_replicas_and_wider_tensors_whole() -> None:
     rng = np.random.default_rng(5)
     shared = torch.from_numpy(rng.integers(-(2**15), 2**15, 4000, dtype=np.int16)).view(torch.bfloat16)
-    with pulse_registry.open(f"memory://{uuid.uuid4().hex}", run="run", keyframe_every=5) as registry:
+    with pulse_registry.open(
+        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(keyframe_every=5)
+    ) as registry:
         for step in range(6):
             registry.push(step, {"embedding": shared, "head": shared})
             # Every step changes the same cells to anything: the chain then costs more than the keyframe.

@@ -26,7 +26,9 @@ def stepped():
     model["w"][3, 5] += 1.0
     return model
 def opened(**options):
-    return pulse_registry.open(sys.argv[1], run="run", dtype="keep", backend="reference", **options)
+    push = pulse_registry.PushOptions(dtype="keep")
+    compute = pulse_registry.ComputeOptions(backend="reference")
+    return pulse_registry.open(sys.argv[1], run="run", push=push, compute=compute, **options)
 def in_child(work):
     pid = os.fork()
     if pid == 0:
@@ -214,7 +216,12 @@ def pickled(registry: Registry) -> Registry:
 
 def test_a_pickled_registry_opens_the_same_run_with_the_same_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    with pulse_registry.open("policies", run="math", dtype="keep", threads=3, backend="reference") as registry:
+    with pulse_registry.open(
+        "policies",
+        run="math",
+        push=pulse_registry.PushOptions(dtype="keep"),
+        compute=pulse_registry.ComputeOptions(threads=3, backend="reference"),
+    ) as registry:
         registry.push(0, {"w": np.zeros(4, np.float32)})
         monkeypatch.chdir("/")
         with pickled(registry) as twin, pickled(twin) as third:
@@ -228,11 +235,15 @@ def test_a_pickle_carries_no_token_and_no_key_and_takes_those_of_its_environment
 ):
     key = SigningKey.generate()
     key.save(tmp_path / "key.pem")
-    where = {"run": "run", "dtype": "keep", "backend": "reference"}
+    where = {"run": "run", "compute": pulse_registry.ComputeOptions(backend="reference")}
     service = pulse_registry.open("https://host.invalid", token="pulse_secret_of_mine", **where)
     assert b"secret" not in pickle.dumps(service)
-    signed = {"trust": [key.public], "state_dir": tmp_path / "seen", **where}
-    with service, pulse_registry.open(str(tmp_path / "root"), signing_key=key, **signed) as registry:
+    signed = {"trust": Trust([key.public], state_dir=tmp_path / "seen"), **where}
+    push = pulse_registry.PushOptions(dtype="keep", signing_key=key)
+    with (
+        service,
+        pulse_registry.open(str(tmp_path / "root"), push=push, **signed) as registry,
+    ):
         registry.push(0, {"w": np.zeros(4, np.float32)})
         with pickled(registry) as twin:
             assert twin.version().version == 0

@@ -17,7 +17,9 @@ from pulse_registry import InvalidArgument, InvalidModel, NotFound, Registry
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with pulse_registry.open(f"memory://{uuid.uuid4().hex}", run="run", backend="reference") as registry:
+    with pulse_registry.open(
+        f"memory://{uuid.uuid4().hex}", run="run", compute=pulse_registry.ComputeOptions(backend="reference")
+    ) as registry:
         weight = torch.arange(6.0).bfloat16().reshape(2, 3)
         model = {"w": weight, "head": weight, "ids": torch.arange(3)}
         registry.push(0, model)

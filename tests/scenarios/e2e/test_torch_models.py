@@ -71,7 +71,7 @@ def worker() -> Policy:
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[Registry]:
-    with pulse_registry.open(str(tmp_path), run="policy", keyframe_every=6) as opened:
+    with pulse_registry.open(str(tmp_path), run="policy", push=pulse_registry.PushOptions(keyframe_every=6)) as opened:
         yield opened
 
 
@@ -82,7 +82,9 @@ def test_workers_join_late_fall_behind_and_go_back_bit_for_bit(tmp_path: Path, c
     follower, straggler = worker(), worker()
     addresses = {name: tensor.data_ptr() for name, tensor in follower.state_dict().items()}
     with (
-        pulse_registry.open(str(tmp_path), run="policy", coder=coder, keyframe_every=6) as trainer,
+        pulse_registry.open(
+            str(tmp_path), run="policy", push=pulse_registry.PushOptions(coder=coder, keyframe_every=6)
+        ) as trainer,
         pulse_registry.open(str(tmp_path), run="policy") as one,
         pulse_registry.open(tmp_path.as_uri(), run="policy") as other,
     ):

@@ -35,7 +35,7 @@ def main() -> None:
     with Registry(
         Deadly(Path(root), int(nth)),
         "run",
-        Options(pull=PullOptions(downloads=Path(spool)), compute=ComputeOptions(backend="reference")),
+        Options(pull=PullOptions(spool=Path(spool)), compute=ComputeOptions(backend="reference")),
     ) as registry:
         registry.load()
 

@@ -61,7 +61,7 @@ def test_a_pull_after_one_that_was_killed_fetches_no_piece_again_that_was_verifi
     there = sum(on_disk[at : at + PIECE] == whole[at : at + PIECE] for at in range(0, len(whole), PIECE))
     store = CountingStore(FileStore(run))
     with Registry(
-        store, "run", Options(pull=PullOptions(downloads=tmp_path), compute=ComputeOptions(backend="reference"))
+        store, "run", Options(pull=PullOptions(spool=tmp_path), compute=ComputeOptions(backend="reference"))
     ) as registry:
         tensors = registry.load()
     assert bits(tensors) == bits(model)
@@ -77,7 +77,7 @@ def test_a_checkpoint_folder_is_made_of_what_a_killed_pull_had_fetched_and_holds
     (tmp_path / f".pulse-{'e' * 64}.part").write_bytes(b"of a keyframe that nobody wants any more")
     store = CountingStore(FileStore(run))
     with Registry(
-        store, "run", Options(pull=PullOptions(downloads=tmp_path), compute=ComputeOptions(backend="reference"))
+        store, "run", Options(pull=PullOptions(spool=tmp_path), compute=ComputeOptions(backend="reference"))
     ) as registry:
         assert pull_checkpoint(registry, tmp_path).verified
     assert pieces_read(store) < PIECES

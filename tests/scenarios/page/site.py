@@ -87,7 +87,9 @@ class Site:
         """Push a version that differs from the one before in ``changed`` cells."""
         weights = self._weights.setdefault(run, {"w": np.zeros((64, CELLS // 64), np.float32)})
         weights["w"].reshape(-1)[:changed] += 1.0
-        with pulse_registry.open(self.root, run=run, backend="reference") as registry:
+        with pulse_registry.open(
+            self.root, run=run, compute=pulse_registry.ComputeOptions(backend="reference")
+        ) as registry:
             registry.push(step, weights, metadata=metadata)
 
     def begin(self, run: str) -> None:
@@ -96,7 +98,9 @@ class Site:
         LogWriter(store, run, LogReader(store, run), utc_now, random_id, "a test").begin()
 
     def digest(self, run: str) -> str:
-        with pulse_registry.open(self.root, run=run, create=False, backend="reference") as registry:
+        with pulse_registry.open(
+            self.root, run=run, create=False, compute=pulse_registry.ComputeOptions(backend="reference")
+        ) as registry:
             return registry.version("latest").digest
 
     def report(self, run: str, worker: str, version: int, digest: str | None = None, **phases: float) -> None:

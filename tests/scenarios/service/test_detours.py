@@ -45,9 +45,9 @@ def test_a_worker_goes_around_a_bad_object_and_the_service_hears_of_it(
         run=run,
         token=file_service.token,
         name="w",
-        backend="reference",
-        object_cost=0,
         on_event=events.append,
+        compute=pulse_registry.ComputeOptions(backend="reference"),
+        network=pulse_registry.NetworkOptions(object_cost=0),
     ) as worker:
         weights = blank(policy(0))
         worker.pull(0, into=weights)

@@ -16,7 +16,11 @@ def test_a_version_announced_by_a_service_is_ready_without_the_caller(
     with opened(file_service, run) as trainer:
         trainer.push(0, policy(0))
         with pulse_registry.open(
-            file_service.url, run=run, token=file_service.token, backend="reference", cache=tmp_path
+            file_service.url,
+            run=run,
+            token=file_service.token,
+            cache=tmp_path,
+            compute=pulse_registry.ComputeOptions(backend="reference"),
         ) as worker:
             weights = blank(policy(0))
             worker.pull(into=weights)

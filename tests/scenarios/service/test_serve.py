@@ -31,7 +31,7 @@ OPEN = ("--insecure-open",)
 
 
 def push(root: str, run: str) -> None:
-    with pulse_registry.open(root, run=run, backend="reference") as registry:
+    with pulse_registry.open(root, run=run, compute=pulse_registry.ComputeOptions(backend="reference")) as registry:
         registry.push(0, {"w": np.zeros((4, 25), np.float32)})
 
 

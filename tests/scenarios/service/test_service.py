@@ -76,9 +76,16 @@ def test_open_takes_the_token_from_the_environment(
     file_service: Service, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSE_TOKEN", file_service.token)
-    with pulse_registry.open(file_service.url, run=run, dtype="keep", backend="reference") as trainer:
+    with pulse_registry.open(
+        file_service.url,
+        run=run,
+        push=pulse_registry.PushOptions(dtype="keep"),
+        compute=pulse_registry.ComputeOptions(backend="reference"),
+    ) as trainer:
         trainer.push(0, policy(0))
-    with pulse_registry.open(file_service.url, run=run, create=False, backend="reference") as worker:
+    with pulse_registry.open(
+        file_service.url, run=run, create=False, compute=pulse_registry.ComputeOptions(backend="reference")
+    ) as worker:
         assert worker.versions()[0].kind == "keyframe"
     with pytest.raises(NotFound):
         pulse_registry.open(file_service.url, run=f"{run}-not", create=False)
@@ -136,7 +143,8 @@ def test_a_worker_needs_no_keys_of_the_bucket(services: dict[str, Service], run:
         push_all(trainer, 3)
     program = (
         "import sys, json, hashlib, numpy as np, pulse_registry\n"
-        f"registry = pulse_registry.open({service.url!r}, run={run!r}, backend='reference')\n"
+        "compute = pulse_registry.ComputeOptions(backend='reference')\n"
+        f"registry = pulse_registry.open({service.url!r}, run={run!r}, compute=compute)\n"
         "weights = {'a.weight': np.zeros((200, 100), np.uint16), 'b.weight': np.zeros(20_000, np.uint16)}\n"
         "result = registry.pull('latest', into=weights)\n"
         "registry.close()\n"
@@ -300,7 +308,11 @@ def test_a_worker_with_a_name_reports_what_it_applied(file_service: Service, run
         push_all(trainer, 3)
     weights = blank(policy(0))
     with pulse_registry.open(
-        file_service.url, run=run, token=file_service.token, name="host-3:0", backend="reference"
+        file_service.url,
+        run=run,
+        token=file_service.token,
+        name="host-3:0",
+        compute=pulse_registry.ComputeOptions(backend="reference"),
     ) as worker:
         worker.pull(0, into=weights)
         result = worker.pull(1, into=weights)
@@ -319,7 +331,11 @@ def test_a_trainer_that_resumes_is_no_worker_once_it_pushes(file_service: Servic
         push_all(trainer, 2)
     weights = blank(policy(0))
     with pulse_registry.open(
-        file_service.url, run=run, token=file_service.token, name="trainer", backend="reference"
+        file_service.url,
+        run=run,
+        token=file_service.token,
+        name="trainer",
+        compute=pulse_registry.ComputeOptions(backend="reference"),
     ) as trainer:
         trainer.pull(into=weights)
         await_worker(file_service, run, "trainer", 1)
@@ -334,7 +350,11 @@ def test_a_trainer_with_a_name_reports_its_pushes_and_is_no_worker(
     told: list[WorkerReport] = []
     monkeypatch.setattr(ServiceStore, "report", lambda _, run, worker, report: told.append(report))
     with pulse_registry.open(
-        file_service.url, run=run, token=file_service.token, name="trainer", backend="reference"
+        file_service.url,
+        run=run,
+        token=file_service.token,
+        name="trainer",
+        compute=pulse_registry.ComputeOptions(backend="reference"),
     ) as trainer:
         result = trainer.push(0, policy(0))
     (report,) = told
@@ -342,7 +362,11 @@ def test_a_trainer_with_a_name_reports_its_pushes_and_is_no_worker(
     assert [(phase.phase, phase.busy) for phase in report.timeline] == [(p.phase, p.busy) for p in result.timeline]
     monkeypatch.undo()
     with pulse_registry.open(
-        file_service.url, run=run, token=file_service.token, name="trainer", backend="reference"
+        file_service.url,
+        run=run,
+        token=file_service.token,
+        name="trainer",
+        compute=pulse_registry.ComputeOptions(backend="reference"),
     ) as trainer:
         trainer.push(1, policy(1))
     assert workers_of(file_service, run) == {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from pulse_registry.errors import PulseError
 from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.options import ComputeOptions, Options, PullOptions
+from pulse_registry.options import ComputeOptions, NetworkOptions, Options
 from pulse_registry.pull.lease import ReaderLease
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -93,7 +93,7 @@ class Process:
             Options(
                 push=publish,
                 on_event=self._heard,
-                pull=PullOptions(object_cost=_OBJECT_COST),
+                network=NetworkOptions(object_cost=_OBJECT_COST),
                 compute=ComputeOptions(backend="numba"),
             ),
             dependencies=self.surroundings,

@@ -15,7 +15,7 @@ from pulse_registry.cache import CacheFolder
 from pulse_registry.client.connect import connect
 from pulse_registry.errors import Gone, NotFound, PulseError
 from pulse_registry.events import Event
-from pulse_registry.options import Options
+from pulse_registry.options import Options, PullOptions
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import Body, Store, WrapperStore
@@ -77,7 +77,7 @@ class Process:
             Options(
                 push=options,
                 name=name,
-                lease_seconds=self.plan.lease_seconds,
+                pull=PullOptions(lease_seconds=self.plan.lease_seconds),
                 on_event=self._told,
                 cache=folder,
                 owns_store=True,

@@ -95,7 +95,7 @@ def test_no_pull_goes_on_with_a_part_that_another_user_has_put_into_its_spool(
 
     monkeypatch.setattr(SpoolFile, "map", map_later)
     with Registry(
-        FileStore(run), "run", Options(pull=PullOptions(downloads=shared), compute=ComputeOptions(backend="reference"))
+        FileStore(run), "run", Options(pull=PullOptions(spool=shared), compute=ComputeOptions(backend="reference"))
     ) as registry:
         assert bits(registry.load()) == bits(model)
     assert len(list(shared.iterdir())) == 1, "theirs, which is left alone"

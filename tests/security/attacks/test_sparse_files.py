@@ -50,11 +50,11 @@ def sparse(path: Path, nbytes: int = LONG) -> None:
 @pytest.fixture(params=[False, True], ids=["unsigned", "pinned"])
 def pins(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     key = SigningKey.generate()
-    signing = {"signing_key": key} if request.param else {}
+    signing = {"push": pulse_registry.PushOptions(signing_key=key)} if request.param else {}
     with pulse_registry.open(str(tmp_path / "bucket"), run=RUN, **signing) as trainer:
         for step in range(2):
             trainer.push(step, {"w": np.full(100, step, np.uint16)})
-    return {"trust": [key.public], "state_dir": tmp_path / "state"} if request.param else {}
+    return {"trust": pulse_registry.Trust([key.public], state_dir=tmp_path / "state")} if request.param else {}
 
 
 def pulled(folder: Path, pins: dict[str, Any]) -> tuple[int, PulseError | None]:

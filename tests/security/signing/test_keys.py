@@ -158,15 +158,7 @@ def test_keys_and_pins_come_from_the_environment_unless_they_are_given(monkeypat
     assert signer_of(None).public == TRAINER.public
     assert signer_of(STRANGER) is STRANGER
     assert [str(pin) for pin in trust_of(None).pins] == [TRAINER.public, LIMITED]
-    assert [str(pin) for pin in trust_of([STRANGER.public], tmp_path).pins] == [STRANGER.public]
-
-
-def test_a_folder_for_what_was_seen_needs_keys(monkeypatch, tmp_path):
-    monkeypatch.delenv("PULSE_TRUST", raising=False)
-    with pytest.raises(InvalidArgument, match="give trust as well"):
-        trust_of(None, tmp_path)
-    with pytest.raises(InvalidArgument, match="to the Trust"):
-        trust_of(Trust([TRAINER.public]), tmp_path)
+    assert [str(pin) for pin in trust_of([STRANGER.public]).pins] == [STRANGER.public]
 
 
 def test_what_was_seen_is_kept_where_the_user_says(monkeypatch, tmp_path):

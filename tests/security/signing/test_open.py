@@ -25,8 +25,14 @@ def _own_state(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
 
 
-def opened(root, **options):
-    return pulse_registry.open(str(root), run="math", dtype="keep", backend="reference", **options)
+def opened(root, *, signing_key=None, **options):
+    return pulse_registry.open(
+        str(root),
+        run="math",
+        push=pulse_registry.PushOptions(dtype="keep", signing_key=signing_key),
+        compute=pulse_registry.ComputeOptions(backend="reference"),
+        **options,
+    )
 
 
 def weights(seed=0):

@@ -150,11 +150,15 @@ def test_open_takes_the_cache_from_its_arguments_or_the_environment(
     root = tmp_path / "root"
     with quick(FileStore(root)) as registry:
         registry.push(0, small_model())
-    with pulse_registry.open(str(root), run=RUN, cache=tmp_path / "given", backend="reference") as registry:
+    with pulse_registry.open(
+        str(root), run=RUN, cache=tmp_path / "given", compute=pulse_registry.ComputeOptions(backend="reference")
+    ) as registry:
         registry.pull(into=garbage(small_model()))
     assert len(list((tmp_path / "given").iterdir())) == 3
     monkeypatch.setenv("PULSE_CACHE", str(tmp_path / "environment"))
-    with pulse_registry.open(str(root), run=RUN, backend="reference") as registry:
+    with pulse_registry.open(
+        str(root), run=RUN, compute=pulse_registry.ComputeOptions(backend="reference")
+    ) as registry:
         registry.pull(into=garbage(small_model()))
     assert len(list((tmp_path / "environment").iterdir())) == 3
 

@@ -63,7 +63,8 @@ from safetensors.numpy import save_file
 folder = Path(sys.argv[1])
 path = folder / "m.safetensors"
 state = {"a": np.arange(50_000, dtype=np.float32), "b": np.arange(50_000, dtype=np.float32)}
-with pulse_registry.open(str(folder / "runs"), run="run", dtype="keep", backend="reference") as registry:
+options = {"push": pulse_registry.PushOptions(dtype="keep")}
+with pulse_registry.open(str(folder / "runs"), run="run", **options) as registry:
     for step in range(2):
         for cut in (0, 4096, 200_000, 399_000):
             save_file(state, path)

@@ -65,7 +65,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = str(folder / "registry")
     model = {f"t{text}": np.ones(4, ml_dtypes.bfloat16) for text in IN_LAYOUTS.values()}
     for step in range(2):
-        with pulse_registry.open(root, run="math", backend="reference") as registry:
+        with pulse_registry.open(
+            root, run="math", compute=pulse_registry.ComputeOptions(backend="reference")
+        ) as registry:
             registry.push(step, model, metadata={text: [text] for text in HOSTILE.values()})
         model = {name: tensor + 1 for name, tensor in model.items()}
     store = PrefixStore(open_store(root), "math")
@@ -273,7 +275,9 @@ def test_no_line_of_a_log_looks_like_another_record(what: str) -> None:
 def test_the_librarys_warnings_are_printed_as_text(places: dict[str, Any], tmp_path: Path) -> None:
     """In a process of its own: pytest sets up logging."""
     root = tmp_path / "registry"
-    with pulse_registry.open(str(root), run="math", backend="reference") as registry:
+    with pulse_registry.open(
+        str(root), run="math", compute=pulse_registry.ComputeOptions(backend="reference")
+    ) as registry:
         registry.push(0, {"w": np.ones(4, np.float32)})
     (root / "math" / "head").write_bytes(b"\x1b[31m\x9b\xc2\x9bred\n" * 3)
     ours = dict(os.environ, PULSE_ROOT=str(root), PULSE_RUN="math", PYTHONIOENCODING="utf-8")

@@ -18,7 +18,9 @@ def whole(run: Run, pulse: Pulse) -> Run:
     """The run, whose versions 3 and 4 need no others."""
     with pulse_registry.open(str(run.root), run=run.name) as registry:
         model = registry.load(3)
-    with pulse_registry.open(str(run.root), run=run.name, keyframe_every=1) as registry:
+    with pulse_registry.open(
+        str(run.root), run=run.name, push=pulse_registry.PushOptions(keyframe_every=1)
+    ) as registry:
         registry.push(50, model)
         registry.push(60, model)
     return run

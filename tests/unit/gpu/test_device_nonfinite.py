@@ -15,7 +15,7 @@ from pulse_kernels import finite as on_host
 from pulse_kernels.gpu.tiling import CELL_DTYPES
 from pulse_registry import InvalidModel, PushOptions, Registry
 from pulse_registry.gpu.finite import first_not_finite
-from pulse_registry.options import ComputeOptions, Options
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.store import MemoryStore
 from tests.support.registries import RUN, small_groups
 from tests.unit.gpu.models import Tensors, blank, holds, made, on_device
@@ -29,13 +29,13 @@ def groups() -> Iterator[None]:
 
 
 def refusing(store: MemoryStore, device: str) -> Registry:
-    options = PushOptions(keyframe_share=100.0, coder="gap")
+    options = PushOptions(keyframe_share=100.0, coder="gap", nonfinite="refuse")
     return Registry(
         store,
         RUN,
         Options(
             push=options,
-            nonfinite="refuse",
+            pull=PullOptions(nonfinite="refuse"),
             compute=ComputeOptions(backend="reference", device=lambda views: torch.device(device)),
         ),
     )

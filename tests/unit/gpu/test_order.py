@@ -15,7 +15,7 @@ from pulse_registry.gpu import destination as target_module
 from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.gpu.sparse_update import DeviceUpdate
 from pulse_registry.gpu.stream import DeviceStream
-from pulse_registry.options import ComputeOptions, Options
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Dependencies
@@ -48,9 +48,9 @@ def opened(gpu: Gpu, store: MemoryStore) -> Iterator[Callable[..., Registry]]:
 
     def open_one(nonfinite: Any = "allow", **options: Any) -> Registry:
         around = Dependencies(threads=gpu.threads, retrying=lambda store: store)
-        chosen = PushOptions(**({"keyframe_share": 100.0, "coder": "gap"} | options))
+        chosen = PushOptions(**({"keyframe_share": 100.0, "coder": "gap", "nonfinite": nonfinite} | options))
         compute = ComputeOptions(backend="reference", device=lambda views: torch.device("cpu"))
-        how = Options(push=chosen, compute=compute, nonfinite=nonfinite)
+        how = Options(push=chosen, compute=compute, pull=PullOptions(nonfinite=nonfinite))
         registries.append(Registry(store, RUN, how, dependencies=around))
         return registries[-1]
 

@@ -75,7 +75,12 @@ def test_a_message_does_not_repeat_a_name_of_any_length() -> None:
 
 
 def test_open_and_tags_take_capitals_and_store_lower_case(tmp_path: Path) -> None:
-    with pulse_registry.open(str(tmp_path), run=GIVEN, dtype="keep", backend="reference") as registry:
+    with pulse_registry.open(
+        str(tmp_path),
+        run=GIVEN,
+        push=pulse_registry.PushOptions(dtype="keep"),
+        compute=pulse_registry.ComputeOptions(backend="reference"),
+    ) as registry:
         registry.push(0, WEIGHTS)
         registry.tag("Best", 0)
         assert (registry.run, registry.tags()) == (STORED, {"best": 0})
@@ -88,7 +93,12 @@ def test_open_and_tags_take_capitals_and_store_lower_case(tmp_path: Path) -> Non
 
 
 def test_the_command_line_takes_capitals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pulse_registry.open(str(tmp_path), run=STORED, dtype="keep", backend="reference") as registry:
+    with pulse_registry.open(
+        str(tmp_path),
+        run=STORED,
+        push=pulse_registry.PushOptions(dtype="keep"),
+        compute=pulse_registry.ComputeOptions(backend="reference"),
+    ) as registry:
         registry.push(0, WEIGHTS)
     at = ("--root", str(tmp_path), "--run", GIVEN)
     for command in (("log",), ("tag", "Best", "--version", "LATEST"), ("verify", "--version", "BEST"), ("route",)):
@@ -101,7 +111,12 @@ def test_the_command_line_takes_capitals(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize("path", ["", "/chain", "/versions/latest", "/head", "/log/0", "/workers"])
 def test_the_service_takes_capitals_in_its_urls(path: str) -> None:
     root = f"memory://{uuid.uuid4().hex}"
-    with pulse_registry.open(root, run=STORED, dtype="keep", backend="reference") as registry:
+    with pulse_registry.open(
+        root,
+        run=STORED,
+        push=pulse_registry.PushOptions(dtype="keep"),
+        compute=pulse_registry.ComputeOptions(backend="reference"),
+    ) as registry:
         registry.push(0, WEIGHTS)
     settings = Settings.read(root="memory://unused", insecure_open=True)
     with calling(create_app(settings, MemoryStore(root.removeprefix("memory://")))) as call:
@@ -116,7 +131,12 @@ def test_a_run_in_capitals_is_the_one_that_a_tokens_pattern_is_for() -> None:
 
 
 def test_no_tag_of_other_letters_is_looked_up_as_another(tmp_path: Path) -> None:
-    with pulse_registry.open(str(tmp_path), run="a", dtype="keep", backend="reference") as registry:
+    with pulse_registry.open(
+        str(tmp_path),
+        run="a",
+        push=pulse_registry.PushOptions(dtype="keep"),
+        compute=pulse_registry.ComputeOptions(backend="reference"),
+    ) as registry:
         registry.push(0, WEIGHTS)
         registry.tag("k", 0)
         with pytest.raises(NotFound):

@@ -84,10 +84,12 @@ def test_what_the_environment_names_is_taken(tmp_path: Path, monkeypatch: pytest
 def test_open_takes_a_folder_for_what_is_on_its_way(
     by_environment: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    given = {} if by_environment else {"spool": tmp_path}
+    given = {} if by_environment else {"pull": pulse_registry.PullOptions(spool=tmp_path)}
     if by_environment:
         monkeypatch.setenv("PULSE_SPOOL", str(tmp_path))
-    with pulse_registry.open("memory://spool", run="run", backend="reference", **given) as registry:
+    with pulse_registry.open(
+        "memory://spool", run="run", compute=pulse_registry.ComputeOptions(backend="reference"), **given
+    ) as registry:
         assert registry._runtime.context().downloads == tmp_path
 
 
@@ -112,4 +114,4 @@ def test_without_one_what_a_compactor_and_a_keyframe_need_goes_into_the_temporar
 
 def test_a_spool_that_is_no_folder_is_refused(tmp_path: Path):
     with pytest.raises(pulse_registry.InvalidArgument, match="spool"):
-        pulse_registry.open(str(tmp_path), run="run", spool=tmp_path / "none")
+        pulse_registry.open(str(tmp_path), run="run", pull=pulse_registry.PullOptions(spool=tmp_path / "none"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pulse_registry
-from pulse_registry import Registry
+from pulse_registry import PullOptions, Registry
 from pulse_registry.errors import BaseMismatch, InvalidArgument
 from pulse_registry.events import Events
 from tests.support.registries import Model, bits, copy_of
@@ -31,9 +31,9 @@ SEEN: dict[str, tuple[dict[str, Any], Pull]] = {
     "pull": ({}, lambda worker, into: worker.pull(into=into, check="all")),
     "stage": ({}, lambda worker, into: worker.stage(into=into, check="all")),
     "prefetch": ({}, staged_by_prefetch),
-    "open": ({"check": "all"}, lambda worker, into: worker.pull(into=into)),
+    "open": ({"pull": PullOptions(check="all")}, lambda worker, into: worker.pull(into=into)),
     "a pull that changes nothing": ({}, lambda worker, into: worker.pull(0, into=into, check="all")),
-    "every pull": ({"check": 1}, lambda worker, into: worker.pull(into=into)),
+    "every pull": ({"pull": PullOptions(check=1)}, lambda worker, into: worker.pull(into=into)),
 }
 
 
@@ -44,8 +44,15 @@ class Site:
         self.model = {"w": np.arange(1000, dtype=np.uint16)}
         self.into = copy_of(self.model)
         url = f"memory://base-check-{name}"
-        self.trainer = pulse_registry.open(url, run="run", keyframe_share=1e9, backend="reference")
-        self.worker = pulse_registry.open(url, run="run", backend="reference", **options)
+        self.trainer = pulse_registry.open(
+            url,
+            run="run",
+            push=pulse_registry.PushOptions(keyframe_share=1e9),
+            compute=pulse_registry.ComputeOptions(backend="reference"),
+        )
+        self.worker = pulse_registry.open(
+            url, run="run", compute=pulse_registry.ComputeOptions(backend="reference"), **options
+        )
         self.push()
         self.worker.pull(into=self.into)
 
@@ -127,7 +134,7 @@ def test_every_third_pull_checks_all_cells(site: Callable[..., Site]) -> None:
 @pytest.mark.parametrize("check", ["some", "", 0, -1, True, 1.5, None, "2"])
 def test_there_is_no_other_way_to_check(site: Callable[..., Site], check: Any) -> None:
     with pytest.raises(InvalidArgument, match="check is "):
-        pulse_registry.open("memory://base-check", run="run", check=check)
+        pulse_registry.open("memory://base-check", run="run", pull=pulse_registry.PullOptions(check=check))
     at = site(check=np.int64(2))
     if check is not None:
         for refusing in (at.worker.pull, at.worker.stage, at.worker.prefetch):

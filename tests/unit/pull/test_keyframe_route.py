@@ -15,13 +15,18 @@ VERSIONS = 6
 def registry(tmp_path) -> Registry:
     rng = np.random.default_rng(5)
     weights = {"w": rng.integers(0, 2**16, 4000, dtype=np.uint16)}
-    registry = pulse_registry.open(str(tmp_path), run="r", backend="reference", keyframe_every=VERSIONS - 1)
+    registry = pulse_registry.open(
+        str(tmp_path),
+        run="r",
+        push=pulse_registry.PushOptions(keyframe_every=VERSIONS - 1),
+        compute=pulse_registry.ComputeOptions(backend="reference"),
+    )
     for step in range(VERSIONS):
         registry.push(step, weights)
         # Every step changes the same few cells to anything: the chain then costs more than the keyframe.
         weights["w"][:900] = rng.integers(0, 2**16, 900, dtype=np.uint16)
     registry.close()
-    return pulse_registry.open(str(tmp_path), run="r", backend="reference")
+    return pulse_registry.open(str(tmp_path), run="r", compute=pulse_registry.ComputeOptions(backend="reference"))
 
 
 def test_the_change_over_a_keyframe_is_sparse_and_can_be_undone(registry: Registry) -> None:

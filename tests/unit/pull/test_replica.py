@@ -111,7 +111,9 @@ def test_entries_of_dead_weights_are_let_go(make: Callable[..., Any]):
 
 @by_framework
 def test_nothing_keeps_a_pulled_model_alive(make: Callable[..., Any]):
-    with pulse_registry.open("memory://held-alive", run=make.__module__ or "torch", dtype="keep") as registry:
+    with pulse_registry.open(
+        "memory://held-alive", run=make.__module__ or "torch", push=pulse_registry.PushOptions(dtype="keep")
+    ) as registry:
         trainer = make((300, 300))
         for number in range(3):
             trainer[number, number] = 1
@@ -131,7 +133,9 @@ def test_nothing_keeps_a_pulled_model_alive(make: Callable[..., Any]):
 
 
 def test_nothing_keeps_a_pushed_model_alive():
-    with pulse_registry.open("memory://held-pushed", run="run", dtype="keep") as registry:
+    with pulse_registry.open(
+        "memory://held-pushed", run="run", push=pulse_registry.PushOptions(dtype="keep")
+    ) as registry:
         model = torch.nn.Linear(30, 30)
         for number in range(2):
             registry.push(number, model)

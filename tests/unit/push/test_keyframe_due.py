@@ -89,8 +89,8 @@ def test_merged_patches_do_not_count():
 )
 def test_options_out_of_range_are_refused_by_name(options: dict[str, object], named: str):
     with pytest.raises(InvalidArgument, match=named):
-        PushOptions(**options).check()  # type: ignore[arg-type]
+        PushOptions(**options)  # type: ignore[arg-type]
 
 
 def test_the_default_options_are_in_range():
-    PushOptions().check()
+    PushOptions()

@@ -38,12 +38,12 @@ from tests.support.registries import (
 
 def opened(store: Any, told: list[Event] | None = None, *, nonfinite: Any = "allow", **options: Any) -> Registry:
     with without_pauses(retries=False):
-        chosen = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))
+        chosen = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9, "nonfinite": nonfinite} | options))
         listener = None if told is None else told.append
         return Registry(
             store,
             RUN,
-            Options(push=chosen, on_event=listener, nonfinite=nonfinite, compute=ComputeOptions(backend="reference")),
+            Options(push=chosen, on_event=listener, compute=ComputeOptions(backend="reference")),
         )
 
 

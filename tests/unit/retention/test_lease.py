@@ -11,7 +11,7 @@ import pytest
 from pulse_registry.errors import Conflict, Gone, InvalidArgument, StoreUnavailable
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
-from pulse_registry.options import ComputeOptions, Options
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -237,7 +237,7 @@ def test_a_worker_with_a_name_has_a_lease_from_its_first_pull_until_it_is_closed
     store = Waiting(DictStore())
     pushed(store, 3)
     with Registry(
-        store, RUN, Options(name="w", lease_seconds=100, compute=ComputeOptions(backend="reference"))
+        store, RUN, Options(name="w", pull=PullOptions(lease_seconds=100), compute=ComputeOptions(backend="reference"))
     ) as worker:
         assert leases(store) == []
         worker.pull(1, into=weights())
@@ -247,7 +247,7 @@ def test_a_worker_with_a_name_has_a_lease_from_its_first_pull_until_it_is_closed
     assert leases(store) == []
 
 
-@pytest.mark.parametrize("options", [{}, {"name": "w", "lease_seconds": None}])
+@pytest.mark.parametrize("options", [{}, {"name": "w", "pull": PullOptions(lease_seconds=None)}])
 def test_a_worker_without_a_name_or_that_wants_none_takes_no_lease(options):
     store = CountingStore(DictStore())
     pushed(store, 2)

@@ -100,7 +100,9 @@ def test_a_worker_behind_the_service_has_a_lease_until_it_is_closed() -> None:
         trainer.push(0, {"w": np.zeros(4, np.uint16)})
     below = PrefixStore(store, RUN)
     with running(app_over(store)) as service:
-        with pulse_registry.open(service.url, run=RUN, name="w", backend="reference") as worker:
+        with pulse_registry.open(
+            service.url, run=RUN, name="w", compute=pulse_registry.ComputeOptions(backend="reference")
+        ) as worker:
             worker.pull("latest", into={"w": np.zeros(4, np.uint16)})
             assert leased.wait(HANG_S)
             (key,) = below.list(keys.LEASES)

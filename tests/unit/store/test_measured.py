@@ -97,19 +97,29 @@ def test_a_failed_read_is_not_measured():
 
 def test_a_negative_price_is_refused_on_opening(tmp_path):
     with pytest.raises(InvalidArgument, match="object_cost is -1"):
-        pulse_registry.open(str(tmp_path), run="r", object_cost=-1)
+        pulse_registry.open(str(tmp_path), run="r", network=pulse_registry.NetworkOptions(object_cost=-1))
 
 
 def test_a_run_s_routes_follow_the_price_that_was_set(tmp_path):
     import numpy as np
 
     weights = {"w": np.zeros(1000, np.uint16)}
-    with pulse_registry.open(str(tmp_path), run="r", backend="reference", keyframe_every=4) as registry:
+    with pulse_registry.open(
+        str(tmp_path),
+        run="r",
+        push=pulse_registry.PushOptions(keyframe_every=4),
+        compute=pulse_registry.ComputeOptions(backend="reference"),
+    ) as registry:
         for step in range(4):
             weights["w"][step] += 1
             registry.push(step, weights)
     for price, kinds in ((0, ["patch"] * 3), (10**6, ["keyframe"])):
-        with pulse_registry.open(str(tmp_path), run="r", backend="reference", object_cost=price) as registry:
+        with pulse_registry.open(
+            str(tmp_path),
+            run="r",
+            compute=pulse_registry.ComputeOptions(backend="reference"),
+            network=pulse_registry.NetworkOptions(object_cost=price),
+        ) as registry:
             assert [leg.kind for leg in registry.route(0, 3).legs] == kinds
             into = {"w": np.zeros(1000, np.uint16)}
             registry.pull(0, into=into)

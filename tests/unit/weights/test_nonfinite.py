@@ -10,7 +10,7 @@ import pytest
 
 from pulse_registry import InvalidArgument, InvalidModel, PushOptions, Registry
 from pulse_registry.events import EventKind
-from pulse_registry.options import ComputeOptions, Options
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.weights.model import numpy_dtype
 from tests.support.records import DictStore
 from tests.support.registries import small_groups
@@ -26,13 +26,13 @@ def _groups():
 
 @contextmanager
 def opened(store, policy, told=None, **options):
-    chosen = PushOptions(**({"dtype": "keep", "keyframe_share": 100.0, "coder": "gap"} | options))
+    chosen = PushOptions(**({"dtype": "keep", "keyframe_share": 100.0, "coder": "gap", "nonfinite": policy} | options))
     with Registry(
         store,
         "math",
         Options(
             push=chosen,
-            nonfinite=policy,
+            pull=PullOptions(nonfinite=policy),
             on_event=([] if told is None else told).append,
             compute=ComputeOptions(backend="reference"),
         ),
@@ -234,4 +234,4 @@ def test_a_pull_that_warns_goes_on():
 
 def test_a_policy_that_is_none_is_refused():
     with pytest.raises(InvalidArgument, match="nonfinite is 'ignore'; it is one of allow, warn, refuse"):
-        Registry(DictStore(), "math", Options(nonfinite="ignore"))
+        Registry(DictStore(), "math", Options(pull=PullOptions(nonfinite="ignore")))
