@@ -218,7 +218,7 @@ def _published(view: View, publish: PublishDtype) -> Dtype:
         return "BF16"
     raise InvalidModel(
         f"tensor {view.name!r} is {view.dtype}, and floating tensors are published as BF16 here: a silent cast would "
-        "lose bits. Open the registry with dtype='keep' to publish it as it is, or cast it yourself"
+        "lose bits. Open the registry with PushOptions(dtype='keep') to publish it as it is, or cast it yourself"
     )
 
 
