@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import assert_never
 
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format.keys import versions_of
@@ -207,6 +208,8 @@ class RunState:
                 self._forget(record)
             case TagRecord():
                 self._tag(record.name, record.version)
+            case _:
+                assert_never(record)
 
     def to_snapshot(self) -> Snapshot:
         """Return this state as a document; the same state gives the same bytes.

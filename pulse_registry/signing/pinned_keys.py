@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.signing.keys import PublicKey, key_text, parse_key
+from pulse_schemas import Record
 
 SNAPSHOT: Final = "snapshot"
-KINDS: Final = frozenset({"epoch", "commit", "attach", "retire", "delete", "tag", SNAPSHOT})
+KINDS: Final = frozenset({SNAPSHOT} | {str(kind.model_fields["kind"].default) for kind in get_args(Record)})
 """What can be signed: the kinds of records, and snapshots of the log."""
 
 

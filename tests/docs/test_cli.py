@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-import click
 from typer.main import get_command
 
 from pulse_registry.cli.app import app
 from tests.docs.test_examples import ROOT
 
 
-def names(group: click.Group, before: str = "") -> set[str]:
+def names(group: Any, before: str = "") -> set[str]:
     found = set()
     for name, command in group.commands.items():
         found |= names(command, f"{name} ") if hasattr(command, "commands") else {before + name}
