@@ -15,10 +15,10 @@ from pulse_kernels.format.exponents import (
     ExponentLoops,
     decode_cells,
     encode_cells,
-    exponent_loops,
     max_coded_size,
     tile_cells,
 )
+from pulse_kernels.select import exponent_loops
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format.coded_shard import coded_shards
 from pulse_registry.format.keyframe import check_shards, write_keyframe
