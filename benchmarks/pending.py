@@ -74,7 +74,7 @@ def push_all(way: str, nbytes: int, pushes: int, latency_s: float, seed: int, fo
             began = time.perf_counter()
             futures.append(registry.push(step, model, wait=False))
             seconds.append(time.perf_counter() - began)
-            pending = max(pending, len(registry._runtime.publisher._pushes))  # type: ignore[union-attr, arg-type]
+            pending = max(pending, len(registry._runtime.publisher._queue))  # type: ignore[union-attr, arg-type]
             changes = max(changes, _changes(registry))
             grown = max(grown, _resident() - before)
         found = {future.result().version for future in futures}
@@ -82,7 +82,7 @@ def push_all(way: str, nbytes: int, pushes: int, latency_s: float, seed: int, fo
 
 
 def _changes(registry: Registry) -> int:
-    shadow = registry._runtime.publisher._shadow  # type: ignore[union-attr]
+    shadow = registry._runtime.publisher._baseline.shadow  # type: ignore[union-attr]
     return sum(change.nbytes for front in shadow._fronts for _, change in front.changes)  # type: ignore[union-attr]
 
 

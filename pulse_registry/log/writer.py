@@ -137,6 +137,11 @@ class LogWriter:
         return self._epoch
 
     @property
+    def reader(self) -> LogReader:
+        """What reads the same run."""
+        return self._reader
+
+    @property
     def fenced(self) -> bool:
         """Whether a newer term is known to have begun; once true, true for ever."""
         return self._epoch is not None and self._reader.state.epoch > self._epoch

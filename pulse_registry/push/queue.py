@@ -8,76 +8,50 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.process.closing import Closing, UnderWay
 from pulse_registry.push.future import PushFuture
-from pulse_registry.push.shadow import Advance, Shadow
+from pulse_registry.push.pending import PendingPush
 from pulse_registry.results import PushResult
-from pulse_registry.timeline import Timeline
-from pulse_registry.weights.digest import Digest
 
 
 @dataclass(slots=True, eq=False)
-class Job:
-    """One push on its way; ``advance`` is None for a version that is held by a keyframe alone.
+class Turn:
+    """A turn of the thread, and the push that has it; None: it was taken back, and no other has taken its place yet."""
 
-    Attributes:
-        future: of the push.
-        replaced: the futures of the pushes whose place it took.
-    """
-
-    version: int
-    step: int
-    shadow: Shadow
-    advance: Advance | None
-    digest: Digest
-    metadata: Mapping[str, Any]
-    generation: int
-    timeline: Timeline
-    future: PushFuture
-    replaced: list[PushFuture] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class _Turn:
-    """A turn of the thread, and who has it; None: who had it was taken back, and nobody has taken the place yet."""
-
-    job: Job | None
+    push: PendingPush | None
     task: Future[None] | None = None
     begun: bool = False
 
 
 class PushQueue:
-    """Publishes jobs one by one in a thread, and knows which of their failures nobody has seen. Thread-safe."""
+    """Gives pushes their turn in a thread, one by one; knows which of their failures nobody has seen. Thread-safe."""
 
     def __init__(
         self,
         thread: Executor,
-        publish: Callable[[Job], PushResult],
         limit: int,
         run: str,
     ) -> None:
-        """Prepare to publish.
+        """Begin with nothing on its way.
 
         Args:
             thread: one, for this queue alone; ``finish`` ends it.
-            publish: publishes a job, in that thread.
             limit: how many pushes may be on their way.
             run: the run's name, for messages.
         """
         self._thread = thread
-        self._publish = publish
         self._limit = limit
         self._run = run
         self._lock = threading.RLock()
-        self._turns: list[_Turn] = []  # of the jobs on their way, oldest first
-        self._spare: _Turn | None = None
+        self._turns: list[Turn] = []  # of the pushes on their way, oldest first
+        self._spare: Turn | None = None
         self._others: list[tuple[str, Future[Any]]] = []
         self._failed: list[PushFuture] = []
         self._at_work: int | None = None
@@ -99,30 +73,66 @@ class PushQueue:
             return bool(self._turns) and self._at_work != threading.get_ident()
 
     @property
-    def waiting(self) -> Job | None:
-        """The newest job, if it has not begun to be published."""
+    def waiting(self) -> PendingPush | None:
+        """The newest push, if it has not begun to be published."""
         with self._lock:
             newest = self._turns[-1] if self._turns else None
-            return None if newest is None or newest.begun else newest.job
+            return None if newest is None or newest.begun else newest.push
 
-    def put(self, job: Job) -> None:
-        """Queue a job; it gets the turn of one that was taken back, if there is one."""
+    def put(self, push: PendingPush, publish: Callable[[Turn], None]) -> None:
+        """Queue a push; it gets the turn of one that was taken back, if there is one.
+
+        ``publish`` is called in the thread: it takes the turn with ``begin``, and ends it with ``done`` or ``failed``.
+        """
         with self._lock:
             turn, self._spare = self._spare, None
             if turn is None:
-                turn = _Turn(job)
-                turn.task = self._thread.submit(self._take_turn, turn)
-            turn.job = job
+                turn = Turn(push)
+                turn.task = self._thread.submit(publish, turn)
+            turn.push = push
             self._turns.append(turn)
 
-    def take_back(self, job: Job) -> bool:
-        """Take out the newest job, unless it has begun to be published; its turn is for the next one that comes."""
+    def take_back(self, push: PendingPush) -> bool:
+        """Take out the newest push, unless it has begun to be published; its turn is for the next one that comes."""
         with self._lock:
-            if self.waiting is not job:
+            if self.waiting is not push:
                 return False
             self._spare = self._turns.pop()
-            self._spare.job = None
+            self._spare.push = None
             return True
+
+    def begin(self, turn: Turn) -> PendingPush | None:
+        """Take a turn, in the thread; return its push, None if it was taken back."""
+        with self._lock:
+            turn.begun = True
+            if self._spare is turn:
+                self._spare = None
+            if turn.push is not None:
+                self._at_work = threading.get_ident()
+            return turn.push
+
+    def done(self, turn: Turn, push: PendingPush, result: PushResult) -> None:
+        """End a turn; resolve its futures once its place is free."""
+        try:
+            with self._lock:
+                self._turns.remove(turn)
+            push.future.set_result(result)
+            for future in push.replaced:
+                future.set_result(dataclasses.replace(result, coalesced=True))
+        finally:
+            self._at_work = None
+
+    def failed(self, turn: Turn, push: PendingPush, error: BaseException) -> None:
+        """End a turn whose push failed; its futures raise the error."""
+        futures = [push.future, *push.replaced]
+        try:
+            with self._lock:
+                self._turns.remove(turn)
+                self._failed += futures
+            for future in futures:
+                future.set_exception(error)
+        finally:
+            self._at_work = None
 
     def fail(self, future: PushFuture, error: BaseException) -> None:
         """Fail a push that was taken back."""
@@ -141,7 +151,7 @@ class PushQueue:
             self._others.append((what, self._thread.submit(work)))
 
     def wait(self) -> None:
-        """Wait until the job that is now the oldest is published, or has failed."""
+        """Wait until the push that is now the oldest is published, or has failed."""
         with self._lock:
             task = self._turns[0].task if self.busy else None
         if task is not None:
@@ -175,43 +185,11 @@ class PushQueue:
     def _under_way(self) -> UnderWay | None:
         """Say what is not done yet, and return what waits for the first of it."""
         with self._lock:
-            waiting = [(turn.job.step, turn.task) for turn in self._turns if turn.job is not None and turn.task]
+            waiting = [(turn.push.step, turn.task) for turn in self._turns if turn.push is not None and turn.task]
             others = [(what, task) for what, task in self._others if not task.done()]
         if waiting:
             return f"{_steps([step for step, _ in waiting])} not committed yet", _waiting(waiting[0][1])
         return (f"{others[0][0]} is not done yet", _waiting(others[0][1])) if others else None
-
-    def _take_turn(self, turn: _Turn) -> None:
-        with self._lock:
-            turn.begun = True
-            if self._spare is turn:
-                self._spare = None
-            job = turn.job
-        if job is None:
-            return
-        self._at_work = threading.get_ident()
-        try:
-            self._end(turn, job)
-        finally:
-            self._at_work = None
-
-    def _end(self, turn: _Turn, job: Job) -> None:
-        """Publish a job, and resolve its futures once its place is free."""
-        futures = [job.future, *job.replaced]
-        try:
-            result = self._publish(job)
-        except BaseException as error:
-            with self._lock:
-                self._turns.remove(turn)
-                self._failed += futures
-            for future in futures:
-                future.set_exception(error)
-            raise
-        with self._lock:
-            self._turns.remove(turn)
-        job.future.set_result(result)
-        for future in job.replaced:
-            future.set_result(dataclasses.replace(result, coalesced=True))
 
 
 def _waiting(task: Future[Any]) -> Callable[[float], None]:

@@ -172,7 +172,6 @@ class Runtime:
                 around, options = self._around, self.options
                 self.publisher = Publisher(
                     context,
-                    self.reader,
                     self.writer(),
                     around.new_id,
                     options.push,

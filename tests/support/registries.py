@@ -81,7 +81,7 @@ def settle(registry: Registry) -> None:
     """Wait for what a push left to the background: the keyframe that may follow it."""
     if registry._runtime.publisher is not None:
         for _ in range(2):  # a push queues its keyframe only once it is done itself
-            registry._runtime.publisher._queue.submit(lambda: None).result()
+            registry._runtime.publisher._thread.submit(lambda: None).result()
 
 
 def small_model(seed: int = 0) -> Model:

@@ -19,7 +19,7 @@ import pytest
 from pulse_registry.format import keyframe
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.options import ComputeOptions, Options
-from pulse_registry.push import publisher
+from pulse_registry.push import keyframe as push_keyframe
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore
@@ -205,7 +205,7 @@ ROWS = {
 def run() -> Iterator[Run]:
     with pytest.MonkeyPatch.context() as patched:
         small = functools.partial(write_keyframe, shard_bytes=SHARD, piece_bytes=PIECE)
-        patched.setattr(publisher, "write_keyframe", small)
+        patched.setattr(push_keyframe, "write_keyframe", small)
         run = Run()
         try:
             yield run

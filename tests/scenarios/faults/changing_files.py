@@ -30,7 +30,7 @@ from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.pull import fetch, group_stream
-from pulse_registry.push import publisher
+from pulse_registry.push import keyframe as push_keyframe
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
@@ -95,7 +95,7 @@ def a_run(folder: Path, kind: Kind) -> Bits:
     options: dict[str, Any] = {"keyframe_share": 1e9, "keyframe_coding": coding}
     with small_pieces(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            publisher, "write_keyframe", functools.partial(_without_pieces, write) if kind == "older" else write
+            push_keyframe, "write_keyframe", functools.partial(_without_pieces, write) if kind == "older" else write
         )
         with quick(FileStore(folder), **options) as registry:
             for step in range(STEPS):

@@ -304,7 +304,7 @@ def test_a_push_between_two_failures_of_earlier_ones_keeps_its_place() -> None:
         publisher._take_back = and_push_at_once  # type: ignore[method-assign]
         outage.arm(1, "fail_before", lasting=True)
         doing = threading.Event()
-        publisher._queue.submit(doing.wait)
+        publisher._thread.submit(doing.wait)
         failing_pushes = [registry.push(step, model_at(step), wait=False) for step in (2, 3)]
         doing.set()
         for future in failing_pushes:

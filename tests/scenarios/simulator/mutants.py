@@ -20,7 +20,7 @@ from pulse_registry.format import keys, patch
 from pulse_registry.log import LogReader, LogWriter, RunState, StoreClock
 from pulse_registry.pull import fetch
 from pulse_registry.push import publisher
-from pulse_registry.push.publisher import Publisher
+from pulse_registry.push.baseline import Baseline
 from pulse_registry.push.upload import store_patch
 from pulse_registry.retention import Collector, collector, plan, survey
 from pulse_registry.retention.leases import Leases
@@ -163,14 +163,12 @@ class _AnyText(str):
 def _baseline_first(patched: pytest.MonkeyPatch) -> None:
     """Let the state to diff against run ahead of the log: a failed push takes nothing back."""
 
-    def take_back(self: Any, job: Any, error: BaseException) -> None:
-        if job.advance is not None:
-            job.advance.stop()
-        self._generation += 1
-        self._failure = error
-        job.shadow.version = job.version - 1
+    def take_back(self: Any, push: Any, error: BaseException) -> None:
+        self.generation += 1
+        self.failure = error
+        push.shadow.version = push.version - 1
 
-    patched.setattr(Publisher, "_take_back", take_back)
+    patched.setattr(Baseline, "take_back", take_back)
 
 
 def _hint_is_truth(patched: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from pulse_registry.log import RunState, sealed_hash
 from pulse_registry.log.fold import advance
 from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.pull.route import plan
+from pulse_registry.push.keyframe import keyframe_due
 from pulse_registry.push.options import PushOptions
-from pulse_registry.push.publisher import keyframe_due
 from pulse_registry.retention.reach import cheapest_tree
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import (

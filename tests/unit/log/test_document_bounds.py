@@ -18,7 +18,7 @@ from pulse_registry.format.keyframe import MOST_SHARDS, SHARD_BYTES
 from pulse_registry.format.pieces import MOST_INDEX_BYTES, PIECE_BYTES
 from pulse_registry.log import AppendGuard, LogReader, Snapshotter, documents
 from pulse_registry.log import snapshotter as keeper_module
-from pulse_registry.push import publisher as publish_module
+from pulse_registry.push import keyframe as push_keyframe_module
 from pulse_registry.push.labels import METADATA_BYTES
 from pulse_registry.retention.collector import LONGEST
 from pulse_registry.testing import CountingStore
@@ -227,7 +227,7 @@ def test_a_model_whose_layout_readers_would_refuse_is_refused_before_it_is_writt
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = CountingStore(new_store())
-    monkeypatch.setattr(publish_module, "LAYOUT", 50)
+    monkeypatch.setattr(push_keyframe_module, "LAYOUT", 50)
     with quick(store) as trainer, pytest.raises(InvalidModel, match="a layout has at most 50 bytes"):
         trainer.push(0, {"w": np.zeros(10, np.uint16)})
     assert not [key for key in store.list("") if "/objects/" in key or "/layouts/" in key]

@@ -14,8 +14,8 @@ from pulse_registry.compaction.ladder import CompactOptions, keyframe_wanted
 from pulse_registry.format.keys import patch_key
 from pulse_registry.log import RunState
 from pulse_registry.log.fold import advance
+from pulse_registry.push.keyframe import keyframe_due
 from pulse_registry.push.options import PushOptions
-from pulse_registry.push.publisher import keyframe_due
 from pulse_registry.retention.plan import Needs, plan_gc
 from pulse_registry.retention.policy import Policy
 from pulse_schemas import AttachRecord, DeleteRecord, RetireRecord, Snapshot, VersionEntry

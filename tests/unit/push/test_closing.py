@@ -79,7 +79,7 @@ def test_a_push_that_is_being_diffed_ends_well_when_the_registry_is_closed(monke
     publisher = registry._runtime.publisher
     assert publisher is not None
     closing = threading.Thread(target=registry.close)
-    advance = publisher._shadow.advance  # type: ignore[union-attr]
+    advance = publisher._baseline.shadow.advance  # type: ignore[union-attr]
 
     def and_close(*arguments: Any) -> Any:
         closing.start()
@@ -87,7 +87,7 @@ def test_a_push_that_is_being_diffed_ends_well_when_the_registry_is_closed(monke
             pass
         return advance(*arguments)
 
-    monkeypatch.setattr(publisher._shadow, "advance", and_close)
+    monkeypatch.setattr(publisher._baseline.shadow, "advance", and_close)
     assert registry.push(1, model).version == 1
     closing.join(PATIENCE)
     with pytest.raises(InvalidArgument, match="closed"):

@@ -6,8 +6,8 @@ import pytest
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import RunState
+from pulse_registry.push.keyframe import keyframe_due
 from pulse_registry.push.options import PushOptions
-from pulse_registry.push.publisher import keyframe_due
 from tests.support.records import Script, chain, keyframe, patch
 
 

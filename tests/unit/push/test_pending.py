@@ -54,7 +54,7 @@ def step(registry: Registry, model: Any, number: int) -> Future[PushResult]:
 
 def held_bytes(registry: Registry) -> int:
     """Return the bytes of all changes that pushes on their way hold."""
-    shadow = registry._runtime.publisher._shadow  # type: ignore[union-attr]
+    shadow = registry._runtime.publisher._baseline.shadow  # type: ignore[union-attr]
     assert isinstance(shadow, HostShadow)
     return sum(change.nbytes for front in shadow._fronts for _, change in front.changes)
 
@@ -83,7 +83,7 @@ def test_a_push_waits_before_its_diff_while_as_many_as_may_be_are_on_their_way(
             pusher = threading.Thread(target=lambda: late.append(registry.push(99, model, wait=False)))
             pusher.start()
             assert waiting.wait(PATIENCE)
-            assert registry._runtime.publisher._shadow.version == limit  # type: ignore[union-attr]  # it is not diffed yet
+            assert registry._runtime.publisher._baseline.shadow.version == limit  # type: ignore[union-attr]  # it is not diffed yet
             change(model, 100)
         pusher.join(PATIENCE)
         results = [future.result(PATIENCE) for future in (*futures, *late)]
@@ -243,7 +243,7 @@ def test_a_callback_of_a_push_may_push_though_all_places_are_taken() -> None:
             first = step(registry, model, 1)
             first.add_done_callback(lambda done: pushed.extend(step(registry, model, number) for number in (2, 3, 4)))
         first.result(PATIENCE)
-        registry._runtime.publisher._queue.submit(lambda: None).result(PATIENCE)  # type: ignore[union-attr]
+        registry._runtime.publisher._thread.submit(lambda: None).result(PATIENCE)  # type: ignore[union-attr]
         assert [future.result(PATIENCE).version for future in pushed] == [2, 3, 4]
     assert restored(store, model) == bits(model)
 
@@ -299,7 +299,7 @@ def test_one_registry_serves_many_pushing_threads_within_its_bound() -> None:
     def push(registry: Registry, model: Any) -> None:
         for number in range(5):
             future = step(registry, model, number)
-            most.append(len(registry._runtime.publisher._pushes._turns))  # type: ignore[union-attr]
+            most.append(len(registry._runtime.publisher._queue._turns))  # type: ignore[union-attr]
             future.result(PATIENCE)
 
     with quick(store, keyframe_share=1e9) as registry, quick(DictStore()):

@@ -1,0 +1,119 @@
+"""Keyframes of a trainer's own versions: when one is due, and how it is stored and attached."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pulse_kernels import Cells
+from pulse_registry.context import Context
+from pulse_registry.errors import Conflict, InvalidModel, PulseError
+from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.format.keys import layout_key
+from pulse_registry.log import LogWriter, NewId, RunState
+from pulse_registry.log.documents import LAYOUT
+from pulse_registry.push.options import PushOptions
+from pulse_registry.push.shadow import Shadow
+from pulse_registry.store import create
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+from pulse_schemas import KeyframeRef
+
+_logger = logging.getLogger(__name__)
+
+
+def keyframe_due(state: RunState, full_nbytes: int, options: PushOptions) -> bool:
+    """Tell whether the newest version is to have a keyframe made, by bytes and versions since the last one. Pure."""
+    latest = state.latest
+    if latest is None:
+        return False
+    nbytes = 0
+    for entry in reversed(state.versions):
+        since = latest.version - entry.version
+        if state.keyframe(entry.version) is not None:
+            return options.keyframe_every is not None and since >= options.keyframe_every
+        nbytes += sum(patch.size for patch in state.patches_into(entry.version) if patch.base == entry.version - 1)
+        if options.keyframe_every is not None and since + 1 >= options.keyframe_every:
+            return True
+        if nbytes > options.keyframe_share * full_nbytes:
+            return True
+    return True
+
+
+class KeyframeWriter:
+    """Writes keyframes of versions that a shadow holds."""
+
+    def __init__(self, context: Context, writer: LogWriter, new_id: NewId, options: PushOptions) -> None:
+        """Prepare; no I/O yet."""
+        self._context = context
+        self._writer = writer
+        self._new_id = new_id
+        self._options = options
+        self._stored_layouts: set[str] = set()
+
+    def store(self, shadow: Shadow, version: int, write_id: str) -> KeyframeRef:
+        """Store a version's layout and cells; return what its record says of them.
+
+        Raises:
+            InvalidModel: the layout is too long to be stored.
+            AlreadyExists, StoreUnavailable: as ``create``.
+        """
+        geometry = shadow.geometry
+        if geometry.id not in self._stored_layouts:
+            layout = geometry.layout.canonical()
+            if len(layout) > LAYOUT:
+                raise InvalidModel(
+                    f"a layout has at most {LAYOUT:,} bytes, and the model's names and shapes take {len(layout):,}"
+                )
+            create(self._context.store, layout_key(geometry.id), layout)
+            self._stored_layouts.add(geometry.id)
+        return self._write(geometry, version, write_id, lambda group: shadow.cells_at(version, group))
+
+    def due(self, state: RunState, shadow: Shadow) -> bool:
+        """Tell whether the newest version is to have a keyframe."""
+        return keyframe_due(state, shadow.geometry.nbytes, self._options)
+
+    def attach(self, state: RunState, shadow: Shadow) -> None:
+        """Store the newest version's cells and attach them, if it is still due.
+
+        A failure costs no version and is tried after the next push.
+        """
+        latest = state.latest
+        if latest is None or latest.layout != shadow.geometry.id or not self.due(state, shadow):
+            return
+        version, write_id = latest.version, self._new_id()
+        if shadow.digest_at(version).hex() != latest.digest:
+            return  # the newest version is another writer's, or this shadow is no longer the newest
+        sums: dict[int, Digest] = {}
+
+        def cells_of(group: Group) -> Cells:
+            cells = shadow.cells_at(version, group)
+            digest = Digest(*self._context.backend.digest(cells, group.start))
+            if sums.setdefault(group.number, digest) != digest:
+                raise Conflict(f"group {group.number} changed while it was read")
+            return cells
+
+        try:
+            keyframe = self._write(shadow.geometry, version, write_id, cells_of)
+            if sum(sums.values(), Digest()).hex() != latest.digest:
+                raise Conflict("its cells were changed while they were read")
+            self._writer.attach(keyframes=[keyframe], write_id=write_id)
+        except PulseError as error:
+            _logger.warning("no keyframe of version %d, to be tried after the next push: %s", version, error)
+        except Exception:
+            # A thread's outermost edge: nobody looks at what this ended with, and no push waits for it.
+            _logger.exception("no keyframe of version %d, to be tried after the next push", version)
+
+    def _write(
+        self, geometry: Geometry, version: int, write_id: str, cells_of: Callable[[Group], Cells]
+    ) -> KeyframeRef:
+        return write_keyframe(
+            self._context.store,
+            geometry,
+            version,
+            write_id,
+            cells_of,
+            coding=self._options.keyframe_coding,
+            backend=self._context.backend.name,
+            map_=self._context.map_,
+        )
