@@ -9,15 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from blake3 import blake3
-
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.format.patch import Coded, PatchFile
 from pulse_registry.process.temporary_folder import temporary_folder
 from pulse_registry.store import Store, Stream, create
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
-from pulse_schemas import ObjectRef, PatchRef
+from pulse_schemas import PatchRef
 
 _CHUNK = 8 << 20
 
@@ -79,22 +77,15 @@ class TempPatch:
         Raises:
             AlreadyExists, StoreUnavailable: as ``create``.
         """
-        hasher, head = blake3(), self._head
-        for part in self._parts():
-            hasher.update(part)
+        ref = self._head.ref(key, self._groups())
         create(store, key, _Parts(self._parts, self.nbytes))
-        return PatchRef(
-            base=head.base,
-            target=head.target,
-            coder=head.coder,
-            changed=head.changed,
-            object=ObjectRef(key=key, size=self.nbytes, blake3=hasher.hexdigest()),
-            head_size=len(head.head),
-            head_blake3=blake3(head.head).hexdigest(),
-        )
+        return ref
 
     def _parts(self) -> Iterator[bytes]:
         yield self._head.head
+        yield from self._groups()
+
+    def _groups(self) -> Iterator[bytes]:
         with self._disk():
             self._file.seek(0)
         while True:

@@ -99,17 +99,23 @@ class PatchFile:
         """Size of the object."""
         return len(self.head) + sum(map(len, self.groups))
 
-    def ref(self, key: str) -> PatchRef:
-        """Return what a record says of the object once it is stored under ``key``."""
-        hasher = blake3(self.head)
-        for group in self.groups:
-            hasher.update(group)
+    def ref(self, key: str, groups: Iterable[bytes] | None = None) -> PatchRef:
+        """Return what a record says of the object once it is stored under ``key``.
+
+        Args:
+            key: of the object.
+            groups: the bytes that follow the head, in any pieces, where they are kept elsewhere.
+        """
+        hasher, size = blake3(self.head), len(self.head)
+        for data in self.groups if groups is None else groups:
+            hasher.update(data)
+            size += len(data)
         return PatchRef(
             base=self.base,
             target=self.target,
             coder=self.coder,
             changed=self.changed,
-            object=ObjectRef(key=key, size=self.nbytes, blake3=hasher.hexdigest()),
+            object=ObjectRef(key=key, size=size, blake3=hasher.hexdigest()),
             head_size=len(self.head),
             head_blake3=blake3(self.head).hexdigest(),
         )
