@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from pulse_kernels import CELL_TYPES
-from pulse_registry.compaction.delta_step import link_of
 from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, NotFound, PulseError, StoreUnavailable
 from pulse_registry.events import Event, EventKind
+from pulse_registry.format.delta_step import patch_step
 from pulse_registry.log import RunState
 from pulse_registry.process.open_files import reserve
 from pulse_registry.process.temporary_folder import temporary_folder
@@ -161,7 +161,7 @@ class LocalCopy:
 
         def step(number: int) -> Digest:
             group = geometry.groups[number]
-            link = link_of(backend, group, patch, backwards=leg.kind == "inverse")
+            link = patch_step(backend, group, patch, inverse=leg.kind == "inverse")
             delta = link.decode(weights.spans(group) if link.needs_base else None)
             _, new, before, after = weights.step(backend, group, delta.index, delta.distance)
             if (before, after) != (link.before, link.after):

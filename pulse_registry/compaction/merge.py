@@ -16,9 +16,8 @@ from typing import TypeVar
 import numpy as np
 
 from pulse_kernels import Backend, Cells, CoderName, decode_group
-from pulse_registry.compaction.delta_step import link_of
 from pulse_registry.errors import BaseMismatch, CorruptObject
-from pulse_registry.format.delta_step import WrongBase, join_steps
+from pulse_registry.format.delta_step import WrongBase, join_steps, patch_step
 from pulse_registry.format.patch import Coded, Patch, code_change
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.process.parallel import end
@@ -66,7 +65,7 @@ def merge(
     def merged(number: int) -> Coded | None:
         group = geometry.groups[number]
         links = [
-            link_of(backend, group, patch, backwards=(leg.kind == "inverse") != backwards)
+            patch_step(backend, group, patch, inverse=(leg.kind == "inverse") != backwards)
             for leg, patch in chain
             if number in patch.entries
         ]

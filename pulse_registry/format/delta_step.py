@@ -7,9 +7,11 @@ and after each step are what tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from pulse_kernels import Backend, Cells, Index
+from pulse_registry.format.patch import Patch
 from pulse_registry.format.sparse_update import Delta, SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Group
@@ -34,6 +36,29 @@ class DeltaStep:
     needs_base: bool
     before: Digest
     after: Digest
+
+
+def patch_step(
+    backend: Backend,
+    group: Group,
+    patch: Patch,
+    *,
+    inverse: bool,
+    decoding: Callable[[int], AbstractContextManager[None]] = lambda nbytes: nullcontext(),
+) -> DeltaStep:
+    """Return what a patch changes of a group that it names; ``inverse`` needs coder ``gap``.
+
+    ``decoding`` is entered while the group's bytes are decoded, with how many there are.
+    """
+    entry = patch.entries[group.number]
+
+    def decode(base: list[Cells] | None) -> Delta:
+        with decoding(entry.size):
+            delta = patch.decode(backend, group, base)
+            return -delta if inverse else delta
+
+    sums = (entry.new_sum, entry.old_sum) if inverse else (entry.old_sum, entry.new_sum)
+    return DeltaStep(decode, entry.coder == "class", *sums)
 
 
 def join_steps(backend: Backend, group: Group, base: Weights, steps: Sequence[DeltaStep]) -> SparseUpdate:

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from pulse_kernels import Backend, Cells
 from pulse_registry.errors import BaseMismatch
-from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps
+from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps, patch_step
 from pulse_registry.format.patch import Entry, Patch
-from pulse_registry.format.sparse_update import Delta, HostUpdate, ModelUpdate, SparseUpdate
+from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.route import Leg
@@ -140,13 +140,8 @@ class HostDestination:
             old, new = what.sums(backend)
             return DeltaStep(lambda _: -what.delta(backend), False, new, old)
 
-        def decode(base: list[Cells] | None) -> Delta:
-            with decoding.of(what.size):
-                delta = source.patch.decode(backend, group, base)  # type: ignore[union-attr]
-                return -delta if source.leg.kind == "inverse" else delta
-
-        before, after = (what.old_sum, what.new_sum)[:: -1 if source.leg.kind == "inverse" else 1]
-        return DeltaStep(decode, what.coder == "class", before, after)
+        inverse = source.leg.kind == "inverse"
+        return patch_step(backend, group, source.patch, inverse=inverse, decoding=decoding.of)  # type: ignore[arg-type]
 
     def _follow(self, group: Group, base: int | None, links: Sequence[DeltaStep]) -> SparseUpdate:
         try:
