@@ -32,9 +32,9 @@ from pulse_registry.events import Event, EventKind
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.format.keys import patch_key
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState
-from pulse_registry.pull.failover import MOST_AVOIDED
+from pulse_registry.pull.failover import Routes
 from pulse_registry.pull.fetch import begin_patches
-from pulse_registry.pull.route import Leg, plan
+from pulse_registry.pull.route import Leg
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
 
@@ -175,24 +175,21 @@ class Compactor:
 
     def _merge(self, state: RunState, work: Merge) -> Done | None:
         """Join the patches of the cheapest route whose objects are whole; None without one, or if it is there now."""
-        avoided: set[str] = set()
-        first: PulseError | None = None
+        routes = Routes(self._context, state, work.target, have=work.base, keyframes=False)
         while True:
-            legs = self._legs(state, work, avoided)
-            if legs is None and first is not None:
-                raise first
-            if legs is None:
+            try:
+                route = routes.cheapest()
+            except Gone:
+                raise
+            except NotFound:
+                if routes.avoided:
+                    raise
                 self._leave(work)
                 return None
             try:
-                return self._merge_along(state, work, legs)
+                return self._merge_along(routes.state, work, route.legs)
             except (NotFound, CorruptObject) as error:
-                if error.key is None or all(ref.key != error.key for leg in legs for ref in leg.refs):
-                    raise
-                if len(avoided) >= MOST_AVOIDED:
-                    raise (first or error) from error
-                avoided.add(error.key)
-                first = first or error
+                routes.avoid(route, error)
 
     def _merge_along(self, state: RunState, work: Merge, legs: Sequence[Leg]) -> Done | None:
         patches = [leg.patch for leg in legs if leg.patch is not None]
@@ -213,15 +210,6 @@ class Compactor:
             return None
         self._writer.attach(patches=[ref], write_id=write_id)
         return Done("patch", work.base, work.target, ref.size)
-
-    def _legs(self, state: RunState, work: Merge, avoided: set[str]) -> Sequence[Leg] | None:
-        """Return the cheapest way from base to target without keyframes; None if no patches lead there."""
-        try:
-            return plan(state, work.target, have=work.base, avoid=avoided, keyframes=False).legs
-        except Gone:
-            raise
-        except NotFound:
-            return None
 
     def _verify(self, state: RunState, work: Merge, patch: TempPatch) -> None:
         base, target = (Digest.parse(state.version(version).digest) for version in work.versions)

@@ -14,16 +14,16 @@ import numpy as np
 
 from pulse_kernels import CELL_TYPES
 from pulse_registry.context import Context
-from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, NotFound, PulseError, StoreUnavailable
-from pulse_registry.events import Event, EventKind
+from pulse_registry.errors import BaseMismatch, CorruptObject, NotFound, StoreUnavailable
 from pulse_registry.format.delta_step import patch_step
 from pulse_registry.log import RunState
 from pulse_registry.process.open_files import reserve
 from pulse_registry.process.temporary_folder import temporary_folder
+from pulse_registry.pull.failover import Routes
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.keyframe_cells import KeyframeCells
-from pulse_registry.pull.route import Leg, Route, plan
+from pulse_registry.pull.route import Leg, Route
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -71,27 +71,14 @@ class LocalCopy:
         if self._weights is None or self._weights.geometry.id != geometry.id:
             self.close()
             self._weights = self._allocate(geometry)
-        avoided: set[str] = set()
-        first: PulseError | None = None
+        routes = Routes(self._context, state, version, have=self.version)
         while self.version != version:
+            routes.have = self.version
+            route = routes.cheapest()
             try:
-                route = plan(state, version, have=self._known(state), avoid=avoided)
-            except NotFound as error:
-                # With routes that were avoided, what was wrong with the first of them says more.
-                raise (error if first is None or isinstance(error, Gone) else first) from None
-            try:
-                self._follow(state, geometry, route)
+                self._follow(routes.state, geometry, route)
             except (NotFound, CorruptObject) as error:
-                if error.key is None or error.key in avoided or all(ref.key != error.key for ref in route.refs):
-                    raise
-                newer = state if self._context.refresh is None else self._context.refresh()
-                if not newer.is_live(error.key):
-                    state = newer  # it was retired meanwhile, which is no damage
-                    continue
-                avoided.add(error.key)
-                first = first or error
-                message = f"{error}; the compactor takes another route to version {version}"
-                self._context.events.tell(Event(EventKind.OBJECT_AVOIDED, state.run, message, error.key))
+                routes.avoid(route, error)
 
     def check(self) -> None:
         """Look at all cells.
@@ -111,10 +98,6 @@ class LocalCopy:
     def close(self) -> None:
         """Give the file back. Idempotent; the copy can be used again."""
         self.version, self._weights, self._mapped = None, None, None
-
-    def _known(self, state: RunState) -> int | None:
-        """Return the version held, if the state remembers it."""
-        return self.version if self.version is not None and state.find(self.version) is not None else None
 
     def _follow(self, state: RunState, geometry: Geometry, route: Route) -> None:
         for leg in route.legs:

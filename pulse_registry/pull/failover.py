@@ -1,4 +1,4 @@
-"""Failover: an object that is gone or damaged costs a pull another route, and not the pull.
+"""Failover: an object that is gone or damaged costs a pull, or a compactor's work, another route, and no more.
 
 The next best route is taken without it, and so on until none is left. What was retired meanwhile is no damage: then
 the newer log says which way to go.
@@ -6,35 +6,74 @@ the newer log says which way to go.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Final, Self
 
 from pulse_registry.context import Context
 from pulse_registry.errors import CorruptObject, Gone, NotFound, StoreUnavailable
 from pulse_registry.events import Event, EventKind
+from pulse_registry.log import RunState
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.route import Route, plan
 from pulse_registry.store import Store
+from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 
 MOST_AVOIDED: Final = 1_000
 """Objects that one pull, or one piece of a compactor's work, goes around: each costs a request and a search."""
 
 
 class Routes:
-    """The routes to one version, each without the objects that were found to be gone or damaged on those before it."""
+    """The routes to one version, each without the objects that were found to be gone or damaged on those before it.
 
-    def __init__(self, context: Context, request: PullRequest) -> None:
-        """Begin with all of them."""
+    Attributes:
+        have: the version that the next route begins with; None: nothing known. Who follows a route in part sets it.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        state: RunState,
+        version: int,
+        *,
+        have: int | None,
+        undo: Sequence[int] = (),
+        keyframes: bool = True,
+        object_cost: int = DEFAULT_OBJECT_COST,
+    ) -> None:
+        """Begin with all of them.
+
+        Args:
+            context: who hears of objects that are avoided, how the log is read anew, and the cache.
+            state: the run, as it was last seen.
+            version: where to.
+            have: the version that is held; None: nothing known.
+            undo: the bases of the steps that can be taken back in memory, newest first.
+            keyframes: whether a route may begin with one.
+            object_cost: what one more object is worth, in bytes.
+        """
+        self.have = have
         self._avoided: dict[str, str] = {}  # why, by key
         self._context = context
-        self._state, self._entry = request.state, request.entry
-        self._have = None if request.base is None else request.base.version
-        self._undo = [step.base for step in request.undo]
-        self._object_cost = context.object_cost()
+        self._state, self._version = state, version
+        self._undo, self._keyframes = undo, keyframes
+        self._object_cost = object_cost
         self._first: NotFound | CorruptObject | None = None
         self._told = 0
         self._dropped: set[str] = set()
+
+    @classmethod
+    def of(cls, context: Context, request: PullRequest) -> Self:
+        """Return the routes of a pull."""
+        have = None if request.base is None else request.base.version
+        undo, cost = [step.base for step in request.undo], context.object_cost()
+        return cls(context, request.state, request.entry.version, have=have, undo=undo, object_cost=cost)
+
+    @property
+    def state(self) -> RunState:
+        """The run, as it was last seen."""
+        return self._state
 
     @property
     def avoided(self) -> tuple[str, ...]:
@@ -48,16 +87,17 @@ class Routes:
             Gone: the version was retired meanwhile.
             NotFound, CorruptObject: none is left; the first error that was learnt of.
         """
-        if self._have is not None and self._state.find(self._have) is None:
-            self._have = None  # so old that it was forgotten meanwhile
+        if self.have is not None and self._state.find(self.have) is None:
+            self.have = None  # so old that it was forgotten meanwhile
         try:
             route = plan(
                 self._state,
-                self._entry.version,
-                have=self._have,
+                self._version,
+                have=self.have,
                 undo=self._undo,
                 object_cost=self._object_cost,
                 avoid=self._avoided,
+                keyframes=self._keyframes,
             )
         except Gone:
             raise
@@ -66,7 +106,7 @@ class Routes:
                 raise
             raise self._first from error
         for key, why in islice(self._avoided.items(), self._told, None):
-            message = f"{why}; version {self._entry.version} is reached by another route"
+            message = f"{why}; version {self._version} is reached by another route"
             self._context.events.tell(Event(EventKind.OBJECT_AVOIDED, self._state.run, message, key))
         self._told = len(self._avoided)
         _announce(self._context.store, self._state.run, route)

@@ -50,7 +50,7 @@ def stage_version(context: Context, request: PullRequest) -> StagedCells:
         BaseMismatch: the weights are not the version that they were taken for.
         UnsupportedFormat, StoreUnavailable: as the store and the formats.
     """
-    routes, timeline = Routes(context, request), request.timeline
+    routes, timeline = Routes.of(context, request), request.timeline
     began = timeline.began
     while True:
         route = routes.cheapest()
