@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from pulse_registry.format.keys import patch_key
-from pulse_registry.format.patch import Coded, PatchFile
+from pulse_registry.format.patch import Coded
+from pulse_registry.push.patch_body import PatchBody
 from pulse_registry.store import Growing, Store, create
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
@@ -31,25 +32,8 @@ def store_patch(
         What ``coded`` raises.
     """
     key = patch_key(version - 1, version, write_id)
-    groups: list[Coded] = []
-    refs: list[PatchRef] = []
-
-    def rest() -> Iterator[bytes]:
-        for group in coded:
-            groups.append(group)
-            yield group.data
-
-    def head() -> bytes:
-        began = timeline.clock()
-        file = PatchFile.of(geometry, version - 1, version, groups)
-        joined = timeline.clock()
-        timeline.note("code", began, joined, nbytes=len(file.head))
-        refs.append(file.ref(key))
-        timeline.note("hash", joined, nbytes=file.nbytes)
-        return file.head
-
-    body = Growing(rest(), head, timeline.clock)
+    patch = PatchBody(geometry, version, key, timeline)
+    body = Growing(map(patch.add, coded), patch.head, timeline.clock)
     create(store, key, body)
-    [ref] = refs
-    timeline.note("upload", body.sent_at, nbytes=ref.size)
-    return ref
+    timeline.note("upload", body.sent_at, nbytes=patch.ref.size)
+    return patch.ref
