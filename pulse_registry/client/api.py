@@ -23,8 +23,8 @@ from pulse_registry.client.token import check_token, is_loopback
 from pulse_registry.client.transport import (
     MOST_ANSWER_BYTES,
     MOST_PROBLEM_BYTES,
-    Pace,
-    Patience,
+    BodyTransfer,
+    Timeouts,
     failures,
     new_client,
     told_to_wait,
@@ -58,13 +58,13 @@ class Answer:
 class ServiceApi:
     """A service at a URL, as one token sees it. Thread-safe."""
 
-    def __init__(self, url: str, token: str | None, patience: Patience, *, allow_http: bool = False) -> None:
+    def __init__(self, url: str, token: str | None, timeouts: Timeouts, *, allow_http: bool = False) -> None:
         """Prepare to ask; no I/O yet.
 
         Args:
             url: ``https://host[:port][/prefix]``.
             token: None for a service that needs none.
-            patience: limits of each request.
+            timeouts: limits of each request.
             allow_http: the token may go in clear to another machine.
 
         Raises:
@@ -74,11 +74,11 @@ class ServiceApi:
         self.url = checked_url(url)
         if token is not None:
             check_token(self.url, token, allow_http=allow_http)
-        self.patience = patience
+        self.timeouts = timeouts
         # No proxy of the environment's knows this machine's own addresses, or should be told a token in clear.
         self._proxied_url = None if is_loopback(self.url) else self.url
         self._client = new_client(
-            patience, {"Authorization": f"Bearer {token}"} if token else None, trust_env=self._proxied_url is not None
+            timeouts, {"Authorization": f"Bearer {token}"} if token else None, trust_env=self._proxied_url is not None
         )
 
     def __repr__(self) -> str:
@@ -118,8 +118,8 @@ class ServiceApi:
             "Content-Digest": content_digest(hashlib.sha256(body).digest()),
         }  # fmt: skip
         with self.stream(method, path, params=params, headers=headers, content=body, wait_s=wait_s) as response:
-            pace = Pace(self.patience, self._what(method, path))
-            answer = Answer(response.status_code, response.headers, pace.whole(response, most))
+            transfer = BodyTransfer(self.timeouts, self._what(method, path))
+            answer = Answer(response.status_code, response.headers, transfer.whole(response, most))
         if answer.body and not digest_fits(answer.headers.get("content-digest", ""), answer.body):
             raise _damaged(self._what(method, path))
         return answer
@@ -178,12 +178,12 @@ class ServiceApi:
         """
         what = self._what(method, path)
         with failures(what, self._proxied_url):
-            timeout = self.patience.timeout(wait_s)
+            timeout = self.timeouts.timeout(wait_s)
             with self._client.stream(
                 method, self.url + path, params=params, headers=headers, content=content, timeout=timeout
             ) as response:
                 if not response.is_success and response.status_code not in also:
-                    body = b"".join(Pace(self.patience, what).received(response, MOST_PROBLEM_BYTES))
+                    body = b"".join(BodyTransfer(self.timeouts, what).received(response, MOST_PROBLEM_BYTES))
                     raise self._refusal(what, Answer(response.status_code, response.headers, body))
                 yield response
 

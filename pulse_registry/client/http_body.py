@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from pulse_registry.client.transport import MOST_PROBLEM_BYTES, Pace, declared_length
+from pulse_registry.client.transport import MOST_PROBLEM_BYTES, BodyTransfer, declared_length
 from pulse_registry.errors import CorruptObject, StoreUnavailable
 from pulse_registry.store.checks import ByteRange
 
@@ -54,7 +54,7 @@ def range_header(byte_range: ByteRange | None) -> dict[str, str]:
 
 
 def read_range(
-    response: httpx.Response, key: str, byte_range: ByteRange | None, pace: Pace, max_bytes: int = 0
+    response: httpx.Response, key: str, byte_range: ByteRange | None, transfer: BodyTransfer, max_bytes: int = 0
 ) -> bytes:
     """Read what was asked for from an answer of 200, 206 or 416: a range, or a whole of at most ``max_bytes``.
 
@@ -64,39 +64,41 @@ def read_range(
         httpx.HTTPError: as the transport.
     """
     if byte_range is None:
-        return _exactly(pace.whole(response, max_bytes), declared_length(response), key)
+        return _exactly(transfer.whole(response, max_bytes), declared_length(response), key)
     start, stop = byte_range
     if response.status_code == 200:  # a server, or a proxy, that takes no notice of ranges
         length = declared_length(response)
         if length is not None and length < stop:
             raise _too_short(key, byte_range, length)
-        return _skipped(pace.received(response, sys.maxsize), key, byte_range)
+        return _skipped(transfer.received(response, sys.maxsize), key, byte_range)
     _check_part(response, key, byte_range)
-    return _exactly(b"".join(pace.received(response, stop - start)), stop - start, key)
+    return _exactly(b"".join(transfer.received(response, stop - start)), stop - start, key)
 
 
-def read_range_into(response: httpx.Response, key: str, byte_range: ByteRange, view: memoryview, pace: Pace) -> None:
+def read_range_into(
+    response: httpx.Response, key: str, byte_range: ByteRange, view: memoryview, transfer: BodyTransfer
+) -> None:
     """Read a range into memory of its size; see `read_range`."""
     if response.status_code == 200:
-        view[:] = read_range(response, key, byte_range, pace)
+        view[:] = read_range(response, key, byte_range, transfer)
         return
     _check_part(response, key, byte_range)
     at = 0
-    for chunk in pace.received(response, view.nbytes):
+    for chunk in transfer.received(response, view.nbytes):
         view[at : at + len(chunk)] = chunk
         at += len(chunk)
     if at != view.nbytes:
         raise StoreUnavailable(f"{key}: {at} bytes came of {view.nbytes}")
 
 
-def read_size(response: httpx.Response, key: str, pace: Pace) -> int:
+def read_size(response: httpx.Response, key: str, transfer: BodyTransfer) -> int:
     """Read an object's size from the answer to a request for its first byte."""
     if response.status_code == 200:
         length = declared_length(response)
-        received = pace.received(response, _MOST_COUNTED_BYTES)
+        received = transfer.received(response, _MOST_COUNTED_BYTES)
         return length if length is not None else sum(len(chunk) for chunk in received)
     _, _, total = _content_range(response, key)
-    for _ in pace.received(response, MOST_PROBLEM_BYTES):
+    for _ in transfer.received(response, MOST_PROBLEM_BYTES):
         pass  # a byte: once it is read, the connection is free again
     if total is None:
         raise StoreUnavailable(f"{key}: the server does not say how long it is")

@@ -12,8 +12,8 @@ import httpx
 from pulse_registry.client.http_body import range_header, read_range, read_range_into, read_size
 from pulse_registry.client.transport import (
     MOST_PROBLEM_BYTES,
-    Pace,
-    Patience,
+    BodyTransfer,
+    Timeouts,
     failures,
     new_client,
     origin_of,
@@ -44,14 +44,14 @@ class SignatureRefused(AccessDenied):
 class Bucket:
     """Sends signed requests. Thread-safe."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, timeouts: Timeouts) -> None:
         """Prepare to send; no I/O yet.
 
         Raises:
             InvalidArgument: the environment names a proxy that can't be used.
         """
-        self._patience = patience
-        self._client = new_client(patience)
+        self._timeouts = timeouts
+        self._client = new_client(timeouts)
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -68,13 +68,13 @@ class Bucket:
         with self._send("GET", url, what, range_header(byte_range), None, _READ) as response:
             if byte_range is None and response.status_code != 200:
                 raise StoreUnavailable(f"{what}: all of it was asked for, and HTTP {response.status_code} came")
-            return read_range(response, key, byte_range, Pace(self._patience, what), max_bytes)
+            return read_range(response, key, byte_range, BodyTransfer(self._timeouts, what), max_bytes)
 
     def get_into(self, url: str, key: str, byte_range: ByteRange, view: memoryview) -> None:
         """Read a range, which is not empty, into memory of its size; see `get`."""
         what = f"{origin_of(url)}: {key}"
         with self._send("GET", url, what, range_header(byte_range), None, _READ) as response:
-            read_range_into(response, key, byte_range, view, Pace(self._patience, what))
+            read_range_into(response, key, byte_range, view, BodyTransfer(self._timeouts, what))
 
     def size(self, url: str, key: str) -> int:
         """Return an object's size: a URL is signed for GET alone, so that this reads its first byte.
@@ -84,7 +84,7 @@ class Bucket:
         """
         what = f"{origin_of(url)}: {key}"
         with self._send("GET", url, what, range_header((0, 1)), None, _READ) as response:
-            return read_size(response, key, Pace(self._patience, what))
+            return read_size(response, key, BodyTransfer(self._timeouts, what))
 
     def put(self, signed: SignedRequest, key: str, views: Sequence[memoryview]) -> str:
         """Send the bytes that a PUT was signed for, and return the ETag that the bucket answers.
@@ -98,9 +98,9 @@ class Bucket:
         what = f"{origin_of(signed.url)}: {key}"
         size = sum(view.nbytes for view in views)
         headers = {**signed.headers, "Content-Length": str(size)}
-        body = Pace(self._patience, what).sent(views)
+        body = BodyTransfer(self._timeouts, what).sent(views)
         with self._send("PUT", signed.url, what, headers, body, (200, 201, 204)) as response:
-            for _ in Pace(self._patience, what).received(response, MOST_PROBLEM_BYTES):
+            for _ in BodyTransfer(self._timeouts, what).received(response, MOST_PROBLEM_BYTES):
                 pass
             return str(response.headers.get("etag", ""))
 
@@ -116,7 +116,7 @@ class Bucket:
     ) -> Iterator[httpx.Response]:
         with failures(what, url), self._client.stream(method, url, headers=headers, content=content) as response:
             if response.status_code not in good:
-                body = b"".join(Pace(self._patience, what).received(response, MOST_PROBLEM_BYTES))
+                body = b"".join(BodyTransfer(self._timeouts, what).received(response, MOST_PROBLEM_BYTES))
                 raise told_to_wait(_refusal(what, response.status_code, body), response.headers)
             yield response
 

@@ -18,7 +18,7 @@ from pulse_registry.client.presigned import Bucket, SignatureRefused
 from pulse_registry.client.presigned_urls import Link, Links, own_path
 from pulse_registry.client.records import Records
 from pulse_registry.client.routes import Place, checked_worker, place_of, run_path, snapshots_of
-from pulse_registry.client.transport import Pace, Patience
+from pulse_registry.client.transport import BodyTransfer, Timeouts
 from pulse_registry.client.uploads import Uploads
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
 from pulse_registry.format import keys
@@ -47,7 +47,7 @@ class ServiceStore(Store):
         url: str,
         token: str | None = None,
         *,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         allow_http: bool = False,
         part_retries: Retries | None = None,
     ) -> None:
@@ -56,17 +56,17 @@ class ServiceStore(Store):
         Args:
             url: ``https://host[:port][/prefix]``.
             token: of the caller; it is sent to this URL alone.
-            patience: limits of each request.
+            timeouts: limits of each request.
             allow_http: the token may go over ``http://`` to another machine, too.
             part_retries: what repeats the requests of an upload in parts; None: the bounds of RetryStore.
 
         Raises:
             InvalidArgument: the URL or the token is not valid, or the token would go in clear.
         """
-        patience = patience or Patience()
-        self._api = ServiceApi(url, token, patience, allow_http=allow_http)
+        timeouts = timeouts or Timeouts()
+        self._api = ServiceApi(url, token, timeouts, allow_http=allow_http)
         self.url = self._api.url
-        self._bucket = Bucket(patience)
+        self._bucket = Bucket(timeouts)
         self._links = Links(self._api)
         self._records = Records(self._api)
         self._uploads = Uploads(self._api, self._bucket, part_retries or Retries())
@@ -230,13 +230,13 @@ class ServiceStore(Store):
         also = () if byte_range is None else (416,)
         path, headers = own_path(link.url) or place.path, range_header(byte_range)
         with self._api.stream("GET", path, headers=headers, also=also) as response:
-            pace = Pace(self._api.patience, f"{self.url}: {place.key}")
-            return read_range(response, place.key, byte_range, pace, max_bytes)
+            transfer = BodyTransfer(self._api.timeouts, f"{self.url}: {place.key}")
+            return read_range(response, place.key, byte_range, transfer, max_bytes)
 
     def _own_size(self, place: Place, link: Link) -> int:
         path, headers = own_path(link.url) or place.path, range_header((0, 1))
         with self._api.stream("GET", path, headers=headers, also=(416,)) as response:
-            return read_size(response, place.key, Pace(self._api.patience, f"{self.url}: {place.key}"))
+            return read_size(response, place.key, BodyTransfer(self._api.timeouts, f"{self.url}: {place.key}"))
 
     # -- documents -------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import io
 import ssl
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ import httpx
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
 from pulse_registry.process.proxies import by_way_of, named_proxies
 from pulse_registry.store.http_dates import seconds_asked
+from pulse_registry.store.watchdog import LowSpeedLimit, TransferWatchdog
 
 CHUNK_BYTES: Final = 256 << 10
 """Bodies are sent in pieces of this size: the transport copies what the system did not take at once."""
@@ -28,32 +28,31 @@ MOST_PROBLEM_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long a request may take.
 
     Attributes:
         connect_s: to connect.
         silence_s: without a single byte in or out.
-        slow_s, slow_bytes: a body of which fewer than ``slow_bytes`` pass in ``slow_s`` seconds has stalled.
+        low_speed: a body that is slower has stalled.
     """
 
     connect_s: float = 5.0
     silence_s: float = 20.0
-    slow_s: float = 10.0
-    slow_bytes: int = 640 << 10
+    low_speed: LowSpeedLimit = field(default_factory=LowSpeedLimit)
 
     def timeout(self, wait_s: float = 0.0) -> httpx.Timeout:
         """Return the limits of one request, which the server may answer ``wait_s`` seconds later than usual."""
         return httpx.Timeout(self.silence_s, connect=self.connect_s, read=self.silence_s + wait_s)
 
 
-def new_client(patience: Patience, headers: dict[str, str] | None = None, *, trust_env: bool = True) -> httpx.Client:
+def new_client(timeouts: Timeouts, headers: dict[str, str] | None = None, *, trust_env: bool = True) -> httpx.Client:
     """Return a client with a pool of connections, for any number of threads. It follows no redirects.
 
     Bodies come as they are: their digests, lengths and ranges are those of the object.
 
     Args:
-        patience: limits of each request.
+        timeouts: limits of each request.
         headers: of each request.
         trust_env: go through the proxy that the environment names, if it does.
 
@@ -64,7 +63,7 @@ def new_client(patience: Patience, headers: dict[str, str] | None = None, *, tru
         return httpx.Client(
             verify=_trusted(),
             headers={"Accept-Encoding": "identity", "User-Agent": "pulse-registry", **(headers or {})},
-            timeout=patience.timeout(),
+            timeout=timeouts.timeout(),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
             follow_redirects=False,
             trust_env=trust_env,
@@ -79,33 +78,12 @@ def new_client(patience: Patience, headers: dict[str, str] | None = None, *, tru
         ) from None
 
 
-class Pace:
-    """Watches that a body moves: a link that trickles holds a worker as surely as one that is silent."""
+class BodyTransfer(TransferWatchdog):
+    """A body on its way, in or out, as a request's limits allow it."""
 
-    def __init__(self, patience: Patience, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._patience = patience
-        self._what = what
-        self._clock = clock
-        self._since = clock()
-        self._moved = 0
-
-    def add(self, nbytes: int) -> None:
-        """Count bytes that have moved.
-
-        Raises:
-            StoreUnavailable: too few have, for too long.
-        """
-        self._moved += nbytes
-        seconds = self._clock() - self._since
-        if seconds < self._patience.slow_s:
-            return
-        if self._moved < self._patience.slow_bytes:
-            raise StoreUnavailable(
-                f"{self._what}: the transfer has stalled: {self._moved} bytes in {seconds:.1f} s, "
-                f"fewer than {self._patience.slow_bytes} in {self._patience.slow_s:g} s"
-            )
-        self._since += seconds
-        self._moved = 0
+    def __init__(self, timeouts: Timeouts, what: str) -> None:
+        """Begin; ``what`` is told in messages."""
+        super().__init__(timeouts.low_speed, what)
 
     def whole(self, response: httpx.Response, most: int) -> bytes:
         """Return a body, in memory of once its size.
@@ -114,7 +92,7 @@ class Pace:
             CorruptObject: it has more than ``most`` bytes, or says so: no more of it is read.
             StoreUnavailable: it has stalled.
         """
-        kept, too_long = io.BytesIO(), CorruptObject(f"{self._what}: the answer is longer than {most} bytes")
+        kept, too_long = io.BytesIO(), CorruptObject(f"{self.what}: the answer is longer than {most} bytes")
         if (declared_length(response) or 0) > most:
             raise too_long
         for chunk in response.iter_raw():
@@ -131,7 +109,7 @@ class Pace:
             self.add(len(chunk))
             left -= len(chunk)
             if left < 0:
-                raise StoreUnavailable(f"{self._what}: the answer is longer than {most} bytes, which it can't be")
+                raise StoreUnavailable(f"{self.what}: the answer is longer than {most} bytes, which it can't be")
             yield chunk
 
     def sent(self, views: Iterable[memoryview]) -> Iterator[bytes]:

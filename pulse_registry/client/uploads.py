@@ -14,7 +14,7 @@ from pulse_registry.client.http_body import content_digest
 from pulse_registry.client.presigned import Bucket, SignatureRefused
 from pulse_registry.client.presigned_urls import own_path
 from pulse_registry.client.routes import run_path
-from pulse_registry.client.transport import MOST_PROBLEM_BYTES, Pace
+from pulse_registry.client.transport import MOST_PROBLEM_BYTES, BodyTransfer
 from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, UnsupportedFormat
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.store.body import Body, Stream, body_size, body_views
@@ -94,9 +94,9 @@ class Uploads:
         headers = {**request.headers, "Content-Length": str(size), "Content-Type": "application/octet-stream"}
         if sha256 is not None:
             headers["Content-Digest"] = content_digest(bytes.fromhex(sha256))
-        body = Pace(self._api.patience, f"{self._api.url}: {key}").sent(views)
+        body = BodyTransfer(self._api.timeouts, f"{self._api.url}: {key}").sent(views)
         with self._api.stream("PUT", path, headers=headers, content=body, wait_s=_STORED_S) as response:
-            for _ in Pace(self._api.patience, f"{self._api.url}: {key}").received(response, MOST_PROBLEM_BYTES):
+            for _ in BodyTransfer(self._api.timeouts, f"{self._api.url}: {key}").received(response, MOST_PROBLEM_BYTES):
                 pass
 
 

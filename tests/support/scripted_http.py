@@ -16,10 +16,11 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx
 
-from pulse_registry.client.transport import Patience
+from pulse_registry.client.transport import Timeouts
+from pulse_registry.store.watchdog import LowSpeedLimit
 from tests.support.waiting import HANG_S
 
-PATIENT = Patience(connect_s=HANG_S, silence_s=HANG_S, slow_s=HANG_S, slow_bytes=1)
+PATIENT = Timeouts(connect_s=HANG_S, silence_s=HANG_S, low_speed=LowSpeedLimit(0.01, HANG_S))
 """For answers that come: a busy machine is no bad link."""
 
 

@@ -11,14 +11,15 @@ from typing import Any, Final
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.process.proxies import named_proxies, proxy_of
-from pulse_registry.store.s3.body import READ_BYTES, Meter, Pace
+from pulse_registry.store.s3.body import READ_BYTES
 from pulse_registry.store.s3.location import S3Place
+from pulse_registry.store.watchdog import LowSpeedLimit, TransferWatchdog
 
 STREAM: Final = "Stream"
 """Beside ``Body`` in an answer to GetObject: urllib3's response, which can give what has come."""
 MOST_ANSWER_BYTES: Final = 8 << 20
 """Of an answer that is no object: a page of 1,000 keys of 1,024 bytes takes 2 MiB, or 4 with all its letters coded."""
-_LEAST_PACE: Final = Pace()
+_LOW_SPEED: Final = LowSpeedLimit()
 _CONNECT_S: Final = 5.0
 _CONNECTIONS: Final = 64
 _ASK_FIRST_BYTES: Final = 1 << 20
@@ -111,13 +112,13 @@ class _BoundedAnswer:
             ValueError: it is longer than any.
             StoreUnavailable: it has stalled.
         """
-        left, meter = MOST_ANSWER_BYTES, Meter(_LEAST_PACE, "the answer")
+        left, watchdog = MOST_ANSWER_BYTES, TransferWatchdog(_LOW_SPEED, "the answer")
         try:
             while chunk := self._raw.read1(READ_BYTES):
                 left -= len(chunk)
                 if left < 0:
                     raise ValueError(f"it is longer than {MOST_ANSWER_BYTES} bytes")
-                meter.add(len(chunk))
+                watchdog.add(len(chunk))
                 yield chunk
         except BaseException:
             self._raw.close()  # no other request may read the rest

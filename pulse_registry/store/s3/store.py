@@ -24,7 +24,7 @@ from pulse_registry.store.checks import (
 )
 from pulse_registry.store.keys import check_key, check_prefix
 from pulse_registry.store.presigner import Presigner
-from pulse_registry.store.s3.body import Pace, Parcel, crc32, receive
+from pulse_registry.store.s3.body import Parcel, crc32, receive
 from pulse_registry.store.s3.client import STREAM, make_client
 from pulse_registry.store.s3.errors import translated
 from pulse_registry.store.s3.listing import Listing
@@ -32,6 +32,7 @@ from pulse_registry.store.s3.location import S3Place
 from pulse_registry.store.s3.presign import S3Signer
 from pulse_registry.store.s3.upload import LEAST_PART_BYTES, Upload
 from pulse_registry.store.streaming_body import Growing
+from pulse_registry.store.watchdog import LowSpeedLimit
 from pulse_registry.store.wrappers.retry import Retries
 
 PART_BYTES: Final = 16 << 20
@@ -58,7 +59,7 @@ class S3Store(Store):
         part_bytes: int = PART_BYTES,
         threads: int = THREADS,
         answer_s: float = ANSWER_S,
-        pace: Pace | None = None,
+        low_speed: LowSpeedLimit | None = None,
         part_retries: Retries | None = None,
         page_keys: int = 1000,
     ) -> None:
@@ -69,7 +70,7 @@ class S3Store(Store):
             part_bytes: objects above this size go up in parts of it, at least 5 MiB (which is S3's rule).
             threads: how many parts of a put are under way at a time.
             answer_s: a request is given up when the store says nothing for so long.
-            pace: a transfer below it is given up; None: 64 KiB/s over 10 s.
+            low_speed: a transfer below it is given up; None: 64 KiB/s over 10 s.
             part_retries: what repeats the requests of an upload in parts; None: the bounds of RetryStore.
             page_keys: how many keys a listing asks for at a time, at most 1,000.
 
@@ -82,7 +83,7 @@ class S3Store(Store):
             )
         self._place, self.url = place, place.url
         self._part_bytes = part_bytes
-        self._pace = pace or Pace()
+        self._low_speed = low_speed or LowSpeedLimit()
         self._client = make_client(place, answer_s)
         self._listing = Listing(self._client, place.bucket, place.url, page_keys)
         self._upload = Upload(
@@ -91,7 +92,7 @@ class S3Store(Store):
             url=place.url,
             part_bytes=part_bytes,
             threads=threads,
-            pace=pace or Pace(),
+            low_speed=low_speed or LowSpeedLimit(),
             retries=part_retries or Retries(),
         )
         self._wants_even_parts = False
@@ -119,7 +120,7 @@ class S3Store(Store):
                 body.close()
                 raise StoreUnavailable(f"{key!r} in {self.url} has {size} bytes, too many for this process") from error
             with kept.getbuffer() as view:
-                receive(body, stream, view, self._pace, self._transfer("get", key))
+                receive(body, stream, view, self._low_speed, self._transfer("get", key))
         return kept.getvalue()
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
@@ -130,7 +131,7 @@ class S3Store(Store):
             return
         with translated("get", key, self.url):
             body, stream, _ = self._open(key, byte_range, 0)
-            receive(body, stream, view, self._pace, self._transfer("get", key))
+            receive(body, stream, view, self._low_speed, self._transfer("get", key))
 
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
@@ -251,7 +252,7 @@ class S3Store(Store):
             views = [memoryview(content)]
         checksum = crc32(views)
         if size > _JOINED_BYTES:
-            content = Parcel(views, self._pace, self._transfer("put", key))
+            content = Parcel(views, self._low_speed, self._transfer("put", key))
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         with translated("put", key, self.url):
             self._client.put_object(

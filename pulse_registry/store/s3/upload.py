@@ -16,9 +16,10 @@ from pulse_registry.errors import NotFound, PulseError, StoreUnavailable
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.store.body import Body, body_size
 from pulse_registry.store.parts import Part, growing_parts, part_size, parts_of
-from pulse_registry.store.s3.body import Pace, Parcel, crc32
+from pulse_registry.store.s3.body import Parcel, crc32
 from pulse_registry.store.s3.errors import translated
 from pulse_registry.store.streaming_body import Growing
+from pulse_registry.store.watchdog import LowSpeedLimit
 from pulse_registry.store.wrappers.retry import Retries
 
 LEAST_PART_BYTES: Final = 5 << 20
@@ -34,7 +35,7 @@ class Upload:
     url: str
     part_bytes: int
     threads: int
-    pace: Pace
+    low_speed: LowSpeedLimit
     retries: Retries
 
     def put(self, key: str, data: Body, *, if_absent: bool) -> None:
@@ -90,7 +91,7 @@ class Upload:
                 Key=key,
                 UploadId=upload_id,
                 PartNumber=number,
-                Body=Parcel(views, self.pace, what),
+                Body=Parcel(views, self.low_speed, what),
                 ChecksumCRC32=checksum,
             )
         return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32": checksum}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.client.store import ServiceStore
-from pulse_registry.client.transport import Patience
+from pulse_registry.client.transport import Timeouts
 from pulse_registry.store import Store
 from tests.scenarios.faults.network import travel
 from tests.support.proxy import FAULTS, FaultyProxy, Plan
@@ -35,7 +35,7 @@ def over_a_bucket(folder: Path, bucket: S3Bucket) -> Iterator[tuple[Service, lis
 
 
 def store_of(service: Service, front: FaultyProxy) -> Store:
-    return ServiceStore(front.endpoint, service.token, patience=Patience(silence_s=5.0))
+    return ServiceStore(front.endpoint, service.token, timeouts=Timeouts(silence_s=5.0))
 
 
 def spoil(proxies: list[FaultyProxy], share: float, seed: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pulse_registry import Registry, StoreUnavailable
 from pulse_registry.client.store import ServiceStore
-from pulse_registry.client.transport import Patience
+from pulse_registry.client.transport import Timeouts
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.store import RetryStore
@@ -20,7 +20,7 @@ from tests.support.service import Service
 from tests.support.waiting import HANG_S
 
 OPTIONS = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=4)
-PATIENCE = Patience(silence_s=HANG_S)
+PATIENCE = Timeouts(silence_s=HANG_S)
 
 
 class Mischief:
@@ -64,7 +64,7 @@ def proxy(mischief: Mischief) -> Iterator[Server]:
 
 
 def through(proxy: Server, service: Service, run: str) -> Registry:
-    store = ServiceStore(proxy.url, service.token, patience=PATIENCE)
+    store = ServiceStore(proxy.url, service.token, timeouts=PATIENCE)
     return Registry(store, run, Options(push=OPTIONS, owns_store=True, compute=ComputeOptions(backend="reference")))
 
 
@@ -120,9 +120,9 @@ def test_a_service_that_is_gone_is_a_typed_error_and_nothing_is_half_applied(own
 
 
 def test_a_service_that_accepts_and_says_nothing_is_given_up(run: str) -> None:
-    brief = Patience(silence_s=0.1)
+    brief = Timeouts(silence_s=0.1)
     with serving(lambda _: Reply(pieces=[b"never"], pause_s=HANG_S)) as silent:
-        store = RetryStore(ServiceStore(silent.url, patience=brief), total_s=0.1, first_pause_s=0.01)
+        store = RetryStore(ServiceStore(silent.url, timeouts=brief), total_s=0.1, first_pause_s=0.01)
         registry = Registry(store, run, Options(compute=ComputeOptions(backend="reference")))
         with pytest.raises(StoreUnavailable, match="no answer in time"):
             registry.versions()

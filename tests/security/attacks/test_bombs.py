@@ -17,7 +17,7 @@ import pytest
 from pulse_kernels import CoderName, get_backend
 from pulse_registry.client.http_body import content_digest
 from pulse_registry.client.store import ServiceStore
-from pulse_registry.client.transport import Patience
+from pulse_registry.client.transport import Timeouts
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
 from pulse_registry.store.s3.listing import Listing
 from pulse_schemas import SchemaError, canonical_json, unseal_record
@@ -176,7 +176,7 @@ ASKED: dict[str, tuple[int, Callable[[ServiceStore], Any]]] = {
 def test_an_answer_without_end_is_given_up(what: str) -> None:
     status, call = ASKED[what]
     body = Endless()
-    store = ServiceStore("http://service", None, patience=Patience())
+    store = ServiceStore("http://service", None, timeouts=Timeouts())
     headers = {"content-range": "bytes 0-9/100" if "size" not in what else "bytes 0-0/100"}
     for holder in (store._api, store._bucket):
         holder._client.close()
@@ -201,7 +201,7 @@ def answering(document: object) -> ServiceStore:
 def answering_with(body: bytes) -> ServiceStore:
     """Return a service's client whose every request gets these bytes."""
     headers = {"content-digest": content_digest(hashlib.sha256(body).digest())}
-    store = ServiceStore("http://service", None, patience=Patience())
+    store = ServiceStore("http://service", None, timeouts=Timeouts())
     store._api._client.close()
     store._api._client = httpx.Client(
         transport=httpx.MockTransport(

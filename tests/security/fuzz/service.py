@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from pulse_registry.client.store import ServiceStore
-from pulse_registry.client.transport import Patience
+from pulse_registry.client.transport import Timeouts
 from pulse_registry.errors import PulseError
 from tests.security.fuzz.answers import KEY, STATUS, mutate_answer
 from tests.security.fuzz.target import Target, expect
@@ -44,7 +44,7 @@ def service_target() -> Target:
             return False
         status, kind, body = STATUS[data[0] % len(STATUS)], data[1], data[3:]
         answer[:] = [status, _service_headers(kind, body), body]
-        store = ServiceStore("https://service", "token", patience=Patience())
+        store = ServiceStore("https://service", "token", timeouts=Timeouts())
         for holder in (store._api, store._bucket):
             holder._client.close()
             holder._client = httpx.Client(transport=httpx.MockTransport(handle))

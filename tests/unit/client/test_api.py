@@ -10,7 +10,7 @@ import pytest
 
 from pulse_registry.client.api import ServiceApi
 from pulse_registry.client.problems import OTHER, STATUS
-from pulse_registry.client.transport import Patience
+from pulse_registry.client.transport import Timeouts
 from pulse_registry.errors import (
     AccessDenied,
     InvalidArgument,
@@ -19,6 +19,7 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
+from pulse_registry.store.watchdog import LowSpeedLimit
 from pulse_schemas.api import SnapshotList
 from tests.support.scripted_http import PATIENT, Asked, Reply, digest, document, problem, serving
 from tests.support.waiting import HANG_S
@@ -26,8 +27,8 @@ from tests.support.waiting import HANG_S
 TOKEN = "pulse_abc_secret-of-the-caller"
 
 
-def api(url: str, token: str | None = TOKEN, patience: Patience = PATIENT) -> ServiceApi:
-    return ServiceApi(url, token, patience)
+def api(url: str, token: str | None = TOKEN, timeouts: Timeouts = PATIENT) -> ServiceApi:
+    return ServiceApi(url, token, timeouts)
 
 
 @pytest.mark.parametrize("kind", STATUS, ids=lambda kind: kind.__name__)
@@ -143,7 +144,7 @@ def test_a_service_that_is_gone_is_told() -> None:
 
 def test_a_silent_service_is_given_up() -> None:
     with serving(lambda _: Reply(pieces=[b"too late"], pause_s=HANG_S)) as server:
-        client = api(server.url, patience=Patience(silence_s=0.1))
+        client = api(server.url, timeouts=Timeouts(silence_s=0.1))
         with pytest.raises(StoreUnavailable, match="no answer in time"):
             client.ask("GET", "/v1/runs")
         client.close()
@@ -151,7 +152,7 @@ def test_a_silent_service_is_given_up() -> None:
 
 def test_an_answer_that_trickles_is_given_up() -> None:
     with serving(lambda _: Reply(pieces=[b"x"] * 5_000, pause_s=0.01)) as server:
-        client = api(server.url, patience=Patience(silence_s=HANG_S, slow_s=0.1))
+        client = api(server.url, timeouts=Timeouts(silence_s=HANG_S, low_speed=LowSpeedLimit(6 << 20, 0.1)))
         with pytest.raises(StoreUnavailable, match="stalled"):
             client.ask("GET", "/v1/runs")
         client.close()

@@ -19,7 +19,7 @@ import pytest
 
 from pulse_registry.client.presigned import Bucket
 from pulse_registry.client.store import ServiceStore
-from pulse_registry.client.transport import Patience
+from pulse_registry.client.transport import Timeouts
 from pulse_registry.client.uploads import HELD_BYTES
 from pulse_registry.errors import (
     AccessDenied,
@@ -100,7 +100,7 @@ def pair() -> Iterator[Pair]:
     it = Pair()
     with serving(it.script) as it.service, serving(lambda asked: it.bucket_script(asked)) as it.bucket:
         retries = Retries(clock=it.clock, sleep=it.clock.sleep)
-        it.store = ServiceStore(it.service.url, TOKEN, patience=PATIENT, part_retries=retries)
+        it.store = ServiceStore(it.service.url, TOKEN, timeouts=PATIENT, part_retries=retries)
         yield it
         it.store.close()
 
@@ -195,7 +195,7 @@ def test_an_answer_that_is_not_what_was_asked_for_can_be_asked_for_again(pair: P
 
 def test_a_bucket_that_is_silent_is_given_up(pair: Pair) -> None:
     pair.bucket_script = lambda _: Reply(body=DATA, pieces=[b"more"], pause_s=HANG_S)
-    pair.store._bucket = brief = Bucket(Patience(silence_s=0.1))
+    pair.store._bucket = brief = Bucket(Timeouts(silence_s=0.1))
     with pytest.raises(StoreUnavailable, match="no answer in time"):
         pair.store.get(KEY)
     brief.close()

@@ -57,7 +57,7 @@ class Log:
 
 
 def store(server: Server) -> ServiceStore:
-    return ServiceStore(server.url, patience=PATIENT)
+    return ServiceStore(server.url, timeouts=PATIENT)
 
 
 def read_all(of: ServiceStore, first: int) -> int:
@@ -260,7 +260,7 @@ def test_whether_a_token_may_go_in_clear_is_said_by_the_caller_or_the_environmen
 def test_a_service_that_is_gone_is_a_typed_error() -> None:
     with serving(lambda _: document({})) as server:
         url = server.url
-    client = ServiceStore(url, patience=PATIENT)
+    client = ServiceStore(url, timeouts=PATIENT)
     with pytest.raises(StoreUnavailable):
         client.get("run/head")
     client.close()

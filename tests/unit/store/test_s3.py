@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pulse_registry.store import S3Place, S3Store, Store, open_store
-from pulse_registry.store.s3.body import Pace, Parcel
+from pulse_registry.store.s3.body import Parcel
 from pulse_registry.store.s3.client import make_client
 from pulse_registry.store.s3.listing import Listing
+from pulse_registry.store.watchdog import LowSpeedLimit
 from tests.support.servers import S3Bucket
 
 
@@ -81,6 +82,6 @@ def test_only_before_a_large_body_the_store_is_asked_whether_it_takes_it(
     client = make_client(S3Place(moto_bucket.name, moto_bucket.server.endpoint, moto_bucket.server.region, "path"), 5.0)
     sent: list[bool] = []
     client.meta.events.register("before-send.s3", lambda request, **_: sent.append("Expect" in request.headers))
-    body = Parcel([memoryview(bytes(nbytes))] if nbytes else [], Pace(), "a test")
+    body = Parcel([memoryview(bytes(nbytes))] if nbytes else [], LowSpeedLimit(), "a test")
     client.put_object(Bucket=moto_bucket.name, Key=uuid.uuid4().hex, Body=body)
     assert sent == [asks]

@@ -26,16 +26,16 @@ from pulse_registry.errors import (
 )
 from pulse_registry.store import RetryStore, S3Place, S3Store, Stream
 from pulse_registry.store.s3 import client
-from pulse_registry.store.s3.body import Pace
 from pulse_registry.store.s3.client import MOST_ANSWER_BYTES
+from pulse_registry.store.watchdog import LowSpeedLimit
 from pulse_registry.store.wrappers.retry import TOTAL_S, Retries
 from tests.support.clock import Clock
 from tests.support.misbehaving_s3 import Misbehaving, Request, misbehaving
 from tests.support.waiting import HANG_S, NEVER_S
 
 Step = Callable[[Request], None]
-PATIENT = Pace(window_s=HANG_S)
-BRIEF = Pace(min_bytes_per_s=100_000, window_s=0.1)
+PATIENT = LowSpeedLimit(window_s=HANG_S)
+BRIEF = LowSpeedLimit(bytes_per_s=100_000, window_s=0.1)
 MIB = 1 << 20
 
 
@@ -50,7 +50,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def served(
     *script: Step,
     reads_bodies: bool = True,
-    pace: Pace = PATIENT,
+    low_speed: LowSpeedLimit = PATIENT,
     answer_s: float = NEVER_S,
     clock: Clock | None = None,
     threads: int = 4,
@@ -59,7 +59,9 @@ def served(
         clock = clock or Clock()
         retries = Retries(clock=clock, sleep=clock.sleep)
         place = S3Place("bucket", server.url, "us-east-1", "path")
-        store = S3Store(place, part_bytes=5 * MIB, pace=pace, answer_s=answer_s, part_retries=retries, threads=threads)
+        store = S3Store(
+            place, part_bytes=5 * MIB, low_speed=low_speed, answer_s=answer_s, part_retries=retries, threads=threads
+        )
         yield server, store
 
 
@@ -291,7 +293,7 @@ def test_a_body_that_stalls_is_given_up() -> None:
         request.answer(200, b"x" * 1000, length=3 * MIB)
         request.hold()
 
-    with served(stall, pace=BRIEF) as (_, store), pytest.raises(StoreUnavailable, match="timed out"):
+    with served(stall, low_speed=BRIEF) as (_, store), pytest.raises(StoreUnavailable, match="timed out"):
         store.get("key")
 
 
@@ -301,7 +303,7 @@ def test_a_body_that_trickles_is_given_up() -> None:
         while not request.hold(0.01):
             request.raw(b"x")
 
-    with served(trickle, pace=BRIEF) as (_, store), pytest.raises(StoreUnavailable, match="stalled"):
+    with served(trickle, low_speed=BRIEF) as (_, store), pytest.raises(StoreUnavailable, match="stalled"):
         store.get("key")
 
 
@@ -605,6 +607,6 @@ def test_an_answer_that_trickles_is_given_up() -> None:
             request.raw(b" ")
 
     with served(trickle) as (_, store), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "_LEAST_PACE", BRIEF)
+        patch.setattr(client, "_LOW_SPEED", BRIEF)
         with pytest.raises(StoreUnavailable, match="the answer: stalled"):
             [*store.list("")]

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from pulse_registry.store import Stream
 from pulse_registry.store.parts import MAX_PARTS, part_size, parts_of
-from pulse_registry.store.s3.body import Meter, Pace, Parcel, crc32
+from pulse_registry.store.s3.body import Parcel, crc32
 from pulse_registry.store.s3.upload import Upload
+from pulse_registry.store.watchdog import LowSpeedLimit, TransferWatchdog
 from pulse_registry.store.wrappers.retry import Retries
 from tests.support.waiting import HANG_S
 
@@ -98,14 +99,16 @@ def test_no_more_parts_than_there_are_threads_and_one_are_in_memory() -> None:
     threads, part = 3, 64
     stream = Counted(threads * part * 10)
     client = Client(stream, threads)
-    Upload(client, "bucket", "s3://bucket", part, threads, Pace(), Retries()).put("key", stream, if_absent=False)
+    Upload(client, "bucket", "s3://bucket", part, threads, LowSpeedLimit(), Retries()).put(
+        "key", stream, if_absent=False
+    )
     assert threads * part <= stream.most <= (threads + 1) * part
     assert b"".join(client.parts[number] for number in sorted(client.parts)) == b"".join(stream)
 
 
 def test_a_parcel_gives_all_bytes_in_blocks_and_again_from_its_start() -> None:
     views = [memoryview(bytes(range(200)) * 2000), memoryview(b"end")]
-    parcel = Parcel(views, Pace(), "put of 'key'")
+    parcel = Parcel(views, LowSpeedLimit(), "put of 'key'")
     whole = b"".join(views)
     for _ in range(2):
         assert parcel.tell() == 0
@@ -123,12 +126,12 @@ def test_a_checksum_is_that_of_the_joined_buffers() -> None:
 
 def test_a_transfer_must_keep_its_pace_in_each_window() -> None:
     now = 0.0
-    meter = Meter(Pace(min_bytes_per_s=100, window_s=10, clock=lambda: now), "get of 'key'")
+    watchdog = TransferWatchdog(LowSpeedLimit(bytes_per_s=100, window_s=10, clock=lambda: now), "get of 'key'")
     for _ in range(5):
         now += 9
-        meter.add(0)
+        watchdog.add(0)
         now += 1
-        meter.add(1000)
+        watchdog.add(1000)
     now += 10
     with pytest.raises(Exception, match=r"get of 'key': stalled: 999 bytes in 10.0 s"):
-        meter.add(999)
+        watchdog.add(999)
