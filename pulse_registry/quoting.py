@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import reprlib
+import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -45,6 +46,12 @@ def printable(text: str, encoding: str | None = None) -> str:
             letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
         )
     return text if encoding is None else text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def say(line: str, *, error: bool = False, flush: bool = False) -> None:
+    """Print one line to stdout, or to stderr; what is in it that can't be seen is escaped."""
+    stream = sys.stderr if error else sys.stdout
+    print(printable(line, stream.encoding), file=stream, flush=flush)
 
 
 def cut(text: str, limit: int = MESSAGE_LIMIT) -> str:

@@ -22,7 +22,7 @@ from pulse_registry.cli.import_ import import_
 from pulse_registry.cli.inspect import inspect
 from pulse_registry.cli.key import key
 from pulse_registry.cli.log import log
-from pulse_registry.cli.output import print_error, say
+from pulse_registry.cli.output import print_error
 from pulse_registry.cli.pull import pull
 from pulse_registry.cli.push import push
 from pulse_registry.cli.route import route
@@ -33,7 +33,7 @@ from pulse_registry.cli.verify import verify
 from pulse_registry.cli.warm_up import warm_up
 from pulse_registry.errors import PulseError
 from pulse_registry.process.environment import DEBUG, READ, names, strays
-from pulse_registry.quoting import Lines
+from pulse_registry.quoting import Lines, say
 
 _EXITS = "\n\n".join(f"{code}  {meaning}" for code, meaning in MEANINGS.items())
 # The command-line parser's own base class: typer brings it along in some releases and takes it from click in others.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulse_registry.cli.exits import exit_code
-from pulse_registry.cli.output import say
 from pulse_registry.doctor.audit import Defect, DefectKind, RunAudit
 from pulse_registry.errors import CorruptObject, Untrusted
 from pulse_registry.log import Guard
+from pulse_registry.quoting import say
 from pulse_registry.store import PrefixStore, RetryStore, Store
 
 

@@ -14,13 +14,14 @@ import typer
 from pulse_registry.cli.ending import stops_on_signals
 from pulse_registry.cli.exits import exit_code
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
-from pulse_registry.cli.output import print_error, print_json, say, size
+from pulse_registry.cli.output import print_error, print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.compaction import CompactOptions, Compactor, Done
 from pulse_registry.compaction.loop import follow
 from pulse_registry.errors import InvalidArgument, PulseError
 from pulse_registry.options import PullOptions
 from pulse_registry.process import environment
+from pulse_registry.quoting import say
 
 
 def compact(

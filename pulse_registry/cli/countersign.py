@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
-from pulse_registry.cli.output import print_json, print_table, say
+from pulse_registry.cli.output import print_json, print_table
 from pulse_registry.cli.session import opened_store
 from pulse_registry.options import Options
+from pulse_registry.quoting import say
 from pulse_registry.registry import Registry
 from pulse_registry.signing import signer_of, trust_of
 from pulse_registry.signing.countersigning import RefusedRecord

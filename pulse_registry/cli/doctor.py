@@ -14,11 +14,12 @@ import typer
 from pulse_registry.cli.audited import audit_run, defects_code, print_defects, verdict
 from pulse_registry.cli.exits import UNSAFE
 from pulse_registry.cli.options import AllowHttp, Json, Root, Token
-from pulse_registry.cli.output import print_json, print_table, say
+from pulse_registry.cli.output import print_json, print_table
 from pulse_registry.cli.session import opened_store
 from pulse_registry.doctor import Examination, Finding, Plan, Report, remove_leftovers
 from pulse_registry.errors import NotFound
 from pulse_registry.log.names import run_name
+from pulse_registry.quoting import say
 from pulse_registry.store import Store
 
 

@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted, parse_version
-from pulse_registry.cli.output import print_json, say, size
+from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.interop import Exported, Form, export_chain, export_delta, export_full
 from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.frames import Encoding
+from pulse_registry.quoting import say
 
 
 class Format(StrEnum):

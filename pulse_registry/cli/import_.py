@@ -9,10 +9,11 @@ import typer
 
 from pulse_registry.cli.export import Format, FormatOption
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
-from pulse_registry.cli.output import print_json, say, size
+from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.interop import Imported, import_folder
 from pulse_registry.push.options import PushOptions
+from pulse_registry.quoting import say
 
 
 def import_(

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.options import Json
-from pulse_registry.cli.output import print_json, say
+from pulse_registry.cli.output import print_json
+from pulse_registry.quoting import say
 from pulse_registry.signing import SigningKey
 
 key = typer.Typer(help="Make and show signing keys.", no_args_is_help=True)

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted
-from pulse_registry.cli.output import print_json, print_table, say, size
+from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.session import open_session
+from pulse_registry.quoting import say
 from pulse_registry.results import Version
 
 

@@ -10,16 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pulse_registry.quoting import cut, json_text, printable
+from pulse_registry.quoting import cut, json_text, printable, say
 
 _PIPE_WIDTH = 240
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-
-
-def say(line: str, *, error: bool = False, flush: bool = False) -> None:
-    """Print one line to stdout, or to stderr; what is in it that can't be seen is escaped."""
-    stream = sys.stderr if error else sys.stdout
-    print(printable(line, stream.encoding), file=stream, flush=flush)
 
 
 def print_json(document: Any, *, flush: bool = False) -> None:

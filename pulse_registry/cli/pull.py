@@ -23,11 +23,12 @@ from pulse_registry.cli.options import (
     VersionOption,
     parse_version,
 )
-from pulse_registry.cli.output import print_json, say, size
+from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.progress import MeteredFiles
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
 from pulse_registry.options import PullOptions
+from pulse_registry.quoting import say
 
 
 def pull(

@@ -20,10 +20,11 @@ from pulse_registry.cli.options import (
     Token,
     Trusted,
 )
-from pulse_registry.cli.output import print_json, say, size
+from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
 from pulse_registry.push.options import PushOptions
+from pulse_registry.quoting import say
 
 
 class Coder(StrEnum):

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted, parse_version
-from pulse_registry.cli.output import print_json, print_table, say, size
+from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.pull.explain import Alternative, alternatives, cost
 from pulse_registry.pull.route import Route, plan
+from pulse_registry.quoting import say
 from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 
 _WAYS = {"chain": "version by version", "keyframe": "a keyframe and what follows", "direct": "one direct patch"}

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted, parse_version
-from pulse_registry.cli.output import print_json, print_table, say
+from pulse_registry.cli.output import print_json, print_table
 from pulse_registry.cli.session import open_session
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log.names import tag_name
+from pulse_registry.quoting import say
 from pulse_registry.registry import Registry
 
 

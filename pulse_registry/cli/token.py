@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from pulse_registry.cli.options import Json, parse_duration
-from pulse_registry.cli.output import print_json, print_table, say
+from pulse_registry.cli.output import print_json, print_table
 from pulse_registry.cli.serve import server_module
 from pulse_registry.process import environment
+from pulse_registry.quoting import say
 
 token = typer.Typer(help="Make, list and revoke the tokens of a service.", no_args_is_help=True)
 

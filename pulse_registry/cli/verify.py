@@ -8,11 +8,12 @@ import typer
 
 from pulse_registry.cli.audited import AuditedRun, audit_run, defects_code, print_defects, verdict
 from pulse_registry.cli.options import AllowHttp, AnyRoot, AnyRun, Json, Token, Trusted, VersionOption, parse_version
-from pulse_registry.cli.output import print_json, print_table, say, size
+from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.cli.session import open_session, opened_store
 from pulse_registry.doctor.audit import audited_runs
 from pulse_registry.errors import InvalidArgument, NotFound
+from pulse_registry.quoting import say
 from pulse_registry.signing import PinGuard, Trust, trust_of
 from pulse_registry.store import RetryStore
 

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from pulse_registry.cli.options import Json
-from pulse_registry.cli.output import print_json, say
+from pulse_registry.cli.output import print_json
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.quoting import say
 from pulse_registry.weights.backend import backend_of
 
 

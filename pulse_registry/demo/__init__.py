@@ -26,9 +26,9 @@ def run_demo(*, steps: int | None, model: str | None, root: str | None, out: Pat
         0: every worker held the trainer's weights; 1: one did not, or a process failed; 2: an argument is not valid, or
         something is not installed; 130: interrupted.
     """
-    from pulse_registry.cli.output import say
     from pulse_registry.demo.settings import NotPossible, Settings
     from pulse_registry.demo.show import run_and_show
+    from pulse_registry.quoting import say
 
     try:
         settings = Settings.of(steps=steps, model=model, root=root, out=out)

@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pulse_registry.cli.output import say
 from pulse_registry.demo.board import Board
 from pulse_registry.demo.chart import draw
 from pulse_registry.demo.crew import Crew, DemoFailed
@@ -18,7 +17,7 @@ from pulse_registry.demo.report import make_report
 from pulse_registry.demo.settings import Settings
 from pulse_registry.demo.verdict import Verdict, judge
 from pulse_registry.process.private_files import new_file
-from pulse_registry.quoting import printable
+from pulse_registry.quoting import printable, say
 
 
 def run_and_show(settings: Settings, *, json_output: bool) -> int:

@@ -28,7 +28,7 @@ from pulse_registry.weights.digest import Digest
 from pulse_schemas import Fault, ObjectRef, PatchHead, PatchRef, SchemaError
 
 CoderChoice = Literal["auto", "gap", "class"]
-ReadRange = Callable[[ByteRange], bytes]
+FetchRange = Callable[[ByteRange], bytes]
 """Reads a range of an object."""
 _ENTRY = struct.Struct("<IIII32sQQQQ")
 _MOST_HEADER = 4096
@@ -214,7 +214,7 @@ class Patch:
     """
 
     def __init__(
-        self, ref: PatchRef, entries: dict[int, Entry], places: dict[int, range], read: ReadRange, data: bytes
+        self, ref: PatchRef, entries: dict[int, Entry], places: dict[int, range], read: FetchRange, data: bytes
     ) -> None:
         self.ref = ref
         self.entries = entries
@@ -225,7 +225,7 @@ class Patch:
         self._take((number for number, place in places.items() if place.stop <= len(data)), 0, data)
 
     @classmethod
-    def parse(cls, geometry: Geometry, ref: PatchRef, data: bytes, read: ReadRange | None = None) -> Self:
+    def parse(cls, geometry: Geometry, ref: PatchRef, data: bytes, read: FetchRange | None = None) -> Self:
         """Check an object's size, its head's BLAKE3 and every count against the layout.
 
         Args:

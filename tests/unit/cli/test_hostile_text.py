@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulse_registry
-from pulse_registry.cli.output import print_error, print_fields, print_table, say
+from pulse_registry.cli.output import print_error, print_fields, print_table
 from pulse_registry.cli.progress import Meter
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
-from pulse_registry.quoting import Lines, cut, json_text, one_line, printable, quoted
+from pulse_registry.quoting import Lines, cut, json_text, one_line, printable, quoted, say
 from pulse_registry.store import PrefixStore, open_store
 from tests.security.fuzz.heads import file_of
 from tests.support.command_line import Pulse
