@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.push_pull import warm_up
 from benchmarks.states import Live, States, load_states
-from pulse_registry import open
+from pulse_registry import PushOptions, open
 from pulse_registry.format.patch import CoderChoice
 
 STEPS = 3
@@ -117,7 +117,7 @@ def _push(coder: CoderChoice, folder: Path, root: Path) -> Extra:
     states = load_states(folder)
     with (
         tempfile.TemporaryDirectory(dir=root) as own,
-        open(own, run="bench", coder=coder, keyframe_share=1e9) as registry,
+        open(own, run="bench", push=PushOptions(coder=coder, keyframe_share=1e9)) as registry,
     ):
         live = Live(states)
         model = live.model()

@@ -18,7 +18,7 @@ from benchmarks.common_format import STREAMED, WHOLE, XorZstd
 from benchmarks.sizes import entropy_bits, near_share
 from benchmarks.states import Cells, Live, States, visits
 from benchmarks.timing import seconds
-from pulse_registry import PullResult, PushResult, open
+from pulse_registry import PullResult, PushOptions, PushResult, open
 from pulse_registry.format.patch import CoderChoice
 
 CODERS: tuple[CoderChoice, ...] = ("gap", "class", "auto")
@@ -49,7 +49,7 @@ class _Coder:
         self.name = coder
         self._times = times
         url = str(root / coder)
-        self.trainer = open(url, run="bench", coder=coder, keyframe_share=1e9)
+        self.trainer = open(url, run="bench", push=PushOptions(coder=coder, keyframe_share=1e9))
         self.worker = open(url, run="bench")
         self.weights = _blank(states)
         times.once[f"{coder}: first push"] = seconds(lambda: self.trainer.push(0, trainer.model()))
@@ -130,7 +130,7 @@ def warm_up(root: Path) -> None:
     masters = {"w": rng.standard_normal(4096, np.float32)}
     for coder in CODERS:
         for name, model in (("cells", weights), ("masters", masters)):
-            with open(str(root / coder), run=name, coder=coder) as registry:
+            with open(str(root / coder), run=name, push=PushOptions(coder=coder)) as registry:
                 into = {"w": np.zeros(4096, "bfloat16")}
                 for step in range(3):
                     model["w"][step::7] = step + 1

@@ -30,7 +30,7 @@ from benchmarks.results import Row, machine, versions
 from benchmarks.states import Cells, Live, States, load_states, save_states
 from benchmarks.synthetic import DEFAULT_CELLS, synthetic_states
 from benchmarks.timing import ratio, seconds
-from pulse_registry import PullResult, PushResult, open
+from pulse_registry import PullResult, PushOptions, PushResult, open
 from pulse_registry.format.patch import CoderChoice
 
 COPIES = (1, 4, 8, 15, 30, 60)
@@ -168,7 +168,7 @@ def trainer(plan: Plan) -> dict[str, float]:
     model = live.model()
     core, whole, diff, encode, copy = (list[float]() for _ in range(5))
     with (
-        open(str(plan.root), run="scale", coder=plan.coder, keyframe_share=1e9) as registry,
+        open(str(plan.root), run="scale", push=PushOptions(coder=plan.coder, keyframe_share=1e9)) as registry,
         ThreadPoolExecutor(plan.threads) as pool,
     ):
         registry.push(0, model)
