@@ -68,6 +68,27 @@ class Timeline:
         return tuple(sorted(found.values(), key=lambda phase: (phase.start, phase.end)))
 
 
+@dataclass(slots=True)
+class DecodeTimer:
+    """Times the decoding within one group's work.
+
+    Attributes:
+        seconds: of all blocks so far.
+    """
+
+    timeline: Timeline
+    seconds: float = 0.0
+
+    @contextmanager
+    def of(self, nbytes: int) -> Iterator[None]:
+        """Note a block that decodes so many bytes, if it does not raise."""
+        began = self.timeline.clock()
+        yield
+        ended = self.timeline.clock()
+        self.seconds += ended - began
+        self.timeline.note("decode", began, ended, nbytes=nbytes)
+
+
 def extents(phases: Sequence[Phase]) -> dict[str, float]:
     """Return the seconds from each phase's start to its end."""
     return {phase.phase: phase.end - phase.start for phase in phases}

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseU
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.route import Leg
-from pulse_registry.timeline import Timeline
+from pulse_registry.timeline import DecodeTimer, Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
@@ -96,7 +96,7 @@ class HostDestination:
         touched = sorted({number for _, by_group in found for number in by_group})
 
         def join_group(number: int) -> tuple[SparseUpdate, Digest]:
-            began, group, decoding = timeline.clock(), self.geometry.groups[number], _Decoding(timeline)
+            began, group, decoding = timeline.clock(), self.geometry.groups[number], DecodeTimer(timeline)
             links = [
                 self._link(group, source, by_group[number], decoding)
                 for source, by_group in found
@@ -133,7 +133,7 @@ class HostDestination:
         """Return the state digest by a full pass."""
         return self.weights.digest(self._backend, ParallelMap(self._pool))
 
-    def _link(self, group: Group, source: Source, what: Entry | SparseUpdate, decoding: _Decoding) -> DeltaStep:
+    def _link(self, group: Group, source: Source, what: Entry | SparseUpdate, decoding: DecodeTimer) -> DeltaStep:
         """Return what a source changes of a group, not decoded yet."""
         backend = self._backend
         if isinstance(what, SparseUpdate):
@@ -161,22 +161,6 @@ def wrong_base(geometry: Geometry, group: Group, base: int | None) -> BaseMismat
         f"{', ...' if len(group.spans) > 3 else ''}) differ from what the patches start from. Nothing was "
         "changed; pull into them with replace=True to replace them whole"
     )
-
-
-@dataclass(slots=True)
-class _Decoding:
-    """Times the decoding within one group's work."""
-
-    timeline: Timeline
-    seconds: float = 0.0
-
-    @contextmanager
-    def of(self, nbytes: int) -> Iterator[None]:
-        began = self.timeline.clock()
-        yield
-        ended = self.timeline.clock()
-        self.seconds += ended - began
-        self.timeline.note("decode", began, ended, nbytes=nbytes)
 
 
 def _groups(changes: ModelUpdate) -> tuple[SparseUpdate, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from pulse_kernels import Cells
 from pulse_registry.context import Context
@@ -67,7 +68,7 @@ class KeyframeWriter:
                 )
             create(self._context.store, layout_key(geometry.id), layout)
             self._stored_layouts.add(geometry.id)
-        return self._write(geometry, version, write_id, lambda group: shadow.cells_at(version, group))
+        return self._write(geometry, version, write_id, partial(shadow.cells_at, version))
 
     def due(self, state: RunState, shadow: Shadow) -> bool:
         """Tell whether the newest version is to have a keyframe."""
