@@ -190,14 +190,18 @@ def test_a_reader_for_which_no_thread_can_be_started_is_told_and_tries_again(mon
 
 
 def test_a_lease_that_can_not_be_removed_stops_no_registry_from_closing():
+    asked = []
+
     class Broken(WrapperStore):
         def delete(self, key):
+            asked.append(key)
             raise RuntimeError("not ours")
 
     lease = lease_over(Broken(DictStore()))
     lease.hold(7)
     lease.renew()
     lease.give_up()
+    assert asked == [KEY]
 
 
 # -- through the registry ----------------------------------------------------------------------------------------------
