@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
-from pulse_registry.cache.part import Part
+from pulse_registry.cache.partial_object import PartialObject
 from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.process.scratch import Scratch
 from pulse_registry.store import Store
@@ -23,12 +23,12 @@ class Download:
 
     def __init__(
         self,
-        part: Part,
+        part: PartialObject,
         key: str,
         store: Store,
         pool: Executor,
         scratch: Scratch,
-        ended: Callable[[Part, str, bool | BaseException], None],
+        ended: Callable[[PartialObject, str, bool | BaseException], None],
     ) -> None:
         """Begin; ``ended`` is called once the part is closed: with it, the key, and what ``whole`` will be."""
         self.part = part

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 
 from pulse_registry.cache.download import Download
 from pulse_registry.cache.folder import CacheFolder
-from pulse_registry.cache.part import Part
+from pulse_registry.cache.partial_object import PartialObject
 from pulse_registry.process.private_files import NotOurs
 from pulse_registry.process.scratch import Scratch
 from pulse_registry.store import Store
@@ -128,7 +128,7 @@ class NodeCache:
         with self._mutex:
             download = self._downloads.get(ref.blake3)
         if download is None:
-            part = Part(self._folder, ref)
+            part = PartialObject(self._folder, ref)
             with ExitStack() as stack:
                 stack.callback(part.close)
                 if not part.lock():
@@ -144,7 +144,7 @@ class NodeCache:
         download.wait(start, stop)
         return download.part.duplicate()
 
-    def _begin(self, key: str, part: Part) -> Download | None:
+    def _begin(self, key: str, part: PartialObject) -> Download | None:
         """Download an object to its part, which is locked; None if somebody was faster."""
         there = self._folder.open(part.ref)
         if there is not None:
@@ -164,7 +164,7 @@ class NodeCache:
                 self._downloads[part.ref.blake3] = download
             return download
 
-    def _ended(self, part: Part, key: str, whole: bool | BaseException) -> None:
+    def _ended(self, part: PartialObject, key: str, whole: bool | BaseException) -> None:
         with self._mutex:
             self._downloads.pop(part.ref.blake3, None)
             if whole is False and part.resumed:
@@ -174,7 +174,7 @@ class NodeCache:
         elif whole is False and not part.resumed:
             self.bypass(key, part.ref, "what the store gave is not what was committed")
 
-    def _watch(self, key: str, part: Part, start: int, stop: int) -> int | None:
+    def _watch(self, key: str, part: PartialObject, start: int, stop: int) -> int | None:
         """Wait for bytes that another process, or thread, downloads; None: look again."""
         seen, since, pause = -1, self._clock(), _PAUSES[0]
         while not self._closed.is_set():

@@ -41,7 +41,7 @@ class SignatureRefused(AccessDenied):
     """The bucket does not take a signed request, perhaps no longer: ask for a new one, once."""
 
 
-class Bucket:
+class PresignedRequests:
     """Sends signed requests. Thread-safe."""
 
     def __init__(self, timeouts: Timeouts) -> None:

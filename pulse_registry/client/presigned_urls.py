@@ -25,7 +25,7 @@ _LIFE_USED: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PresignedUrl:
     """Where to read an object.
 
     Attributes:
@@ -52,7 +52,7 @@ def own_path(url: str) -> str | None:
     raise UnsupportedFormat("the service answered with a URL that is neither absolute nor its own; upgrade the older")
 
 
-class Links:
+class PresignedUrls:
     """The URLs that a service gave for objects. Thread-safe."""
 
     def __init__(self, api: ServiceApi, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,39 +65,39 @@ class Links:
         self._api = api
         self._clock = clock
         self._lock = threading.Lock()
-        self._links: OrderedDict[tuple[str, str], Link] = OrderedDict()
-        self._asked: dict[tuple[str, str], Future[Link]] = {}
+        self._urls: OrderedDict[tuple[str, str], PresignedUrl] = OrderedDict()
+        self._asked: dict[tuple[str, str], Future[PresignedUrl]] = {}
 
-    def of(self, run: str, key: str) -> Link:
-        """Return the link of an object; threads that want the same one share a request.
+    def of(self, run: str, key: str) -> PresignedUrl:
+        """Return where to read an object; threads that want the same one share a request.
 
         Raises:
             AccessDenied, NotFound, StoreUnavailable: as the service.
         """
         name = (run, key)
         with self._lock:
-            link = self._good(name)
-            if link is not None:
-                return link
+            signed = self._good(name)
+            if signed is not None:
+                return signed
             asked = self._asked.get(name)
             if asked is None:
                 mine = self._asked[name] = Future()
         if asked is not None:
             return asked.result()
         try:
-            link = self._ask(run, [key])[key]
+            signed = self._ask(run, [key])[key]
         except BaseException as error:
             mine.set_exception(error)
             raise
         else:
-            mine.set_result(link)
-            return link
+            mine.set_result(signed)
+            return signed
         finally:
             with self._lock:
                 del self._asked[name]
 
     def expect(self, run: str, keys: Sequence[str]) -> None:
-        """Ask for the links of all these objects that are not known yet.
+        """Ask for the URLs of all these objects that are not known yet.
 
         Raises:
             AccessDenied, NotFound, StoreUnavailable: as the service.
@@ -107,17 +107,17 @@ class Links:
         for at in range(0, len(missing), _AT_ONCE):
             self._ask(run, missing[at : at + _AT_ONCE])
 
-    def forget(self, run: str, key: str, link: Link) -> None:
-        """Don't use a link any more: the bucket refused it."""
+    def forget(self, run: str, key: str, signed: PresignedUrl) -> None:
+        """Don't use a URL any more: the bucket refused it."""
         with self._lock:
-            if self._links.get((run, key)) is link:
-                del self._links[run, key]
+            if self._urls.get((run, key)) is signed:
+                del self._urls[run, key]
 
-    def _good(self, name: tuple[str, str]) -> Link | None:
-        link = self._links.get(name)
-        return link if link is not None and self._clock() < link.until else None
+    def _good(self, name: tuple[str, str]) -> PresignedUrl | None:
+        signed = self._urls.get(name)
+        return signed if signed is not None and self._clock() < signed.until else None
 
-    def _ask(self, run: str, keys: Sequence[str]) -> dict[str, Link]:
+    def _ask(self, run: str, keys: Sequence[str]) -> dict[str, PresignedUrl]:
         asked_at = self._clock()
         request = UrlRequest(keys=tuple(keys)).model_dump_json().encode()
         answer = self._api.ask("POST", f"{run_path(run)}/urls", body=request)
@@ -130,17 +130,17 @@ class Links:
             except ValueError as error:
                 raise UnsupportedFormat(f"{self._api.url} answered with a time that is none: {error}") from error
             until = asked_at + _LIFE_USED * life
-        links = {key: self._link(body, key, until) for key in keys}
+        found = {key: self._url_in(body, key, until) for key in keys}
         with self._lock:
-            for key, link in links.items():
-                self._links[run, key] = link
-                self._links.move_to_end((run, key))
-            while len(self._links) > max(_KEPT, len(keys)):
-                self._links.popitem(last=False)
-        return links
+            for key, signed in found.items():
+                self._urls[run, key] = signed
+                self._urls.move_to_end((run, key))
+            while len(self._urls) > max(_KEPT, len(keys)):
+                self._urls.popitem(last=False)
+        return found
 
-    def _link(self, body: UrlBody, key: str, until: float) -> Link:
+    def _url_in(self, body: UrlBody, key: str, until: float) -> PresignedUrl:
         url = body.urls.get(key)
         if url is None or len(url) > _MOST_URL:
             raise UnsupportedFormat(f"{self._api.url} answered with no URL for {key!r}; upgrade the older of the two")
-        return Link(url, own_path(url) is not None, until)
+        return PresignedUrl(url, own_path(url) is not None, until)

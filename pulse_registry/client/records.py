@@ -14,7 +14,7 @@ from pulse_registry.client.routes import run_path
 from pulse_registry.errors import NotFound, UnsupportedFormat
 from pulse_registry.format.keys import record_key
 from pulse_registry.store.checks import check_whole
-from pulse_registry.store.wrappers.retry import Retries
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_schemas.api import LogPage
 
 _PAGE: Final = 100
@@ -50,7 +50,7 @@ class Records:
         self._api = api
         self._clock = clock
         self._sleep = sleep
-        self._patiently = Retries(total_s=_GONE_S, first_pause_s=0.2, longest_pause_s=2.0, clock=clock, sleep=sleep)
+        self._patiently = RetryPolicy(total_s=_GONE_S, first_pause_s=0.2, longest_pause_s=2.0, clock=clock, sleep=sleep)
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._kept_bytes = 0

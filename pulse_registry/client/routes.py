@@ -23,7 +23,7 @@ _LEASE: Final = re.compile(r"leases/([A-Za-z0-9][A-Za-z0-9._:-]{0,159})\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Resource:
     """A key of a run, as the service has it.
 
     Attributes:
@@ -46,7 +46,7 @@ def run_path(run: str) -> str:
     return f"/v1/runs/{run}"
 
 
-def place_of(key: str) -> Place:
+def resource_of(key: str) -> Resource:
     """Return where the service keeps a key of its store.
 
     Raises:
@@ -57,20 +57,20 @@ def place_of(key: str) -> Place:
     if RUN_NAME.fullmatch(run) and rest:
         base = run_path(run)
         if rest == keys.HEAD:
-            return Place(run, "head", rest, f"{base}/head")
+            return Resource(run, "head", rest, f"{base}/head")
         if found := _RECORD.fullmatch(rest):
-            return Place(run, "record", rest, f"{base}/log/{int(found[1])}", int(found[1]))
+            return Resource(run, "record", rest, f"{base}/log/{int(found[1])}", int(found[1]))
         if found := _COUNTERSIGNED.fullmatch(rest):
             path = f"{base}/log/{int(found[1])}/countersignature"
-            return Place(run, "countersignature", rest, path, int(found[1]))
+            return Resource(run, "countersignature", rest, path, int(found[1]))
         if found := _SNAPSHOT.fullmatch(rest):
-            return Place(run, "snapshot", rest, f"{base}/snapshots/{int(found[1])}", int(found[1]))
+            return Resource(run, "snapshot", rest, f"{base}/snapshots/{int(found[1])}", int(found[1]))
         if found := _LAYOUT.fullmatch(rest):
-            return Place(run, "layout", rest, f"{base}/layouts/{found[1]}")
+            return Resource(run, "layout", rest, f"{base}/layouts/{found[1]}")
         if found := _LEASE.fullmatch(rest):
-            return Place(run, "lease", rest, f"{base}/leases/{found[1]}")
+            return Resource(run, "lease", rest, f"{base}/leases/{found[1]}")
         if keys.is_object_key(rest):
-            return Place(run, "object", rest, f"{base}/{quote(rest)}")
+            return Resource(run, "object", rest, f"{base}/{quote(rest)}")
     raise InvalidArgument(f"{key!r} is no key of a run's log, layouts, objects or leases: a service has nothing else")
 
 

@@ -14,10 +14,10 @@ from typing import Final
 
 from pulse_registry.client.api import ServiceApi
 from pulse_registry.client.http_body import range_header, read_range, read_size
-from pulse_registry.client.presigned import Bucket, SignatureRefused
-from pulse_registry.client.presigned_urls import Link, Links, own_path
+from pulse_registry.client.presigned import PresignedRequests, SignatureRefused
+from pulse_registry.client.presigned_urls import PresignedUrl, PresignedUrls, own_path
 from pulse_registry.client.records import Records
-from pulse_registry.client.routes import Place, checked_worker, place_of, run_path, snapshots_of
+from pulse_registry.client.routes import Resource, checked_worker, resource_of, run_path, snapshots_of
 from pulse_registry.client.transport import BodyTransfer, Timeouts
 from pulse_registry.client.uploads import Uploads
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
@@ -28,7 +28,7 @@ from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
 from pulse_registry.store.body import Body, Buffer, body_views
 from pulse_registry.store.checks import ByteRange, check_buffer, check_range
 from pulse_registry.store.gateway import Gateway
-from pulse_registry.store.wrappers.retry import Retries
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_schemas.api import SnapshotList, WorkerReport
 
 _LISTED_BYTES: Final = 4 << 20
@@ -49,7 +49,7 @@ class ServiceStore(Store):
         *,
         timeouts: Timeouts | None = None,
         allow_http: bool = False,
-        part_retries: Retries | None = None,
+        part_retries: RetryPolicy | None = None,
     ) -> None:
         """Prepare to ask a service; no I/O yet.
 
@@ -66,10 +66,10 @@ class ServiceStore(Store):
         timeouts = timeouts or Timeouts()
         self._api = ServiceApi(url, token, timeouts, allow_http=allow_http)
         self.url = self._api.url
-        self._bucket = Bucket(timeouts)
-        self._links = Links(self._api)
+        self._bucket = PresignedRequests(timeouts)
+        self._urls = PresignedUrls(self._api)
         self._records = Records(self._api)
-        self._uploads = Uploads(self._api, self._bucket, part_retries or Retries())
+        self._uploads = Uploads(self._api, self._bucket, part_retries or RetryPolicy())
         self._closed = threading.Event()
         # Whoever forgets to close it leaves no open connections behind.
         self._finalizer = weakref.finalize(self, at_home(partial(_close, self._api, self._bucket)))
@@ -83,27 +83,27 @@ class ServiceStore(Store):
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range: see Store.get."""
-        place = self._place(key)
+        resource = self._resource(key)
         if byte_range is not None:
             check_range(key, byte_range)
-        if place.kind == "object":
+        if resource.kind == "object":
             if byte_range is not None and byte_range[0] == byte_range[1]:
-                return _cut(b"", key, byte_range, self._object_size(place))
-            return self._object(place, byte_range, max_bytes)
-        data = self._document(place, max_bytes if byte_range is None else most_bytes(place.key))
+                return _cut(b"", key, byte_range, self._object_size(resource))
+            return self._object(resource, byte_range, max_bytes)
+        data = self._document(resource, max_bytes if byte_range is None else most_bytes(resource.key))
         return data if byte_range is None else _cut(data, key, byte_range, len(data))
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
         """Read a range of an object into a buffer of its size: see Store.get_into."""
-        place, view = self._place(key), check_buffer(key, byte_range, buffer)
-        link = self._links.of(place.run, place.key) if place.kind == "object" and view.nbytes else None
-        if link is None or link.own:
+        resource, view = self._resource(key), check_buffer(key, byte_range, buffer)
+        signed = self._urls.of(resource.run, resource.key) if resource.kind == "object" and view.nbytes else None
+        if signed is None or signed.own:
             view[:] = self.get(key, byte_range)
             return
         try:
-            self._bucket.get_into(link.url, place.key, byte_range, view)
+            self._bucket.get_into(signed.url, resource.key, byte_range, view)
         except SignatureRefused:
-            self._bucket.get_into(self._new_link(place, link).url, place.key, byte_range, view)
+            self._bucket.get_into(self._new_url(resource, signed).url, resource.key, byte_range, view)
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Append a record, or store a layout, an object, a lease or a request: see Store.put.
@@ -116,15 +116,15 @@ class ServiceStore(Store):
             Fenced, Conflict, InvalidArgument: the service does not append this record.
             InvalidArgument: it is none of these; the service keeps the rest itself.
         """
-        place = self._place(key)
-        match place.kind:
+        resource = self._resource(key)
+        match resource.kind:
             case "record" if if_absent:
                 body = b"".join(body_views(data))
-                self._api.ask("POST", f"{run_path(place.run)}/log", body=body)
+                self._api.ask("POST", f"{run_path(resource.run)}/log", body=body)
             case "layout" | "lease" | "request":
-                self._api.ask("PUT", place.path, body=b"".join(body_views(data)))
+                self._api.ask("PUT", resource.path, body=b"".join(body_views(data)))
             case "object":
-                self._uploads.put(place.run, place.key, data)
+                self._uploads.put(resource.run, resource.key, data)
             case "record":
                 raise InvalidArgument(f"{key!r} is a record, which is only created, with if_absent")
             case _:
@@ -132,8 +132,12 @@ class ServiceStore(Store):
 
     def size(self, key: str) -> int:
         """Return the object's size in bytes: see Store.size."""
-        place = self._place(key)
-        return self._object_size(place) if place.kind == "object" else len(self._document(place, most_bytes(place.key)))
+        resource = self._resource(key)
+        return (
+            self._object_size(resource)
+            if resource.kind == "object"
+            else len(self._document(resource, most_bytes(resource.key)))
+        )
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the snapshots of a run's log, which is all that a service lists: see Store.list."""
@@ -158,9 +162,9 @@ class ServiceStore(Store):
         Raises:
             InvalidArgument: it is not a lease.
         """
-        place = self._place(key)
-        if place.kind == "lease":
-            self._api.ask("DELETE", place.path)
+        resource = self._resource(key)
+        if resource.kind == "lease":
+            self._api.ask("DELETE", resource.path)
             return
         raise InvalidArgument(f"{key!r}: a service deletes nothing but leases for its clients; delete it in the bucket")
 
@@ -178,7 +182,7 @@ class ServiceStore(Store):
     def expect(self, run: str, keys: Sequence[str]) -> None:
         """Ask for the URLs of all these objects in one request: see Gateway.expect."""
         self._check_open()
-        self._links.expect(run, keys)
+        self._urls.expect(run, keys)
 
     def report(self, run: str, worker: str, report: WorkerReport) -> None:
         """Tell the service which version a worker serves, and how its last pull went.
@@ -203,58 +207,60 @@ class ServiceStore(Store):
 
     # -- objects ---------------------------------------------------------------------------------------------------
 
-    def _object(self, place: Place, byte_range: ByteRange | None, max_bytes: int) -> bytes:
-        link = self._links.of(place.run, place.key)
-        if link.own:
-            return self._own_object(place, link, byte_range, max_bytes)
+    def _object(self, resource: Resource, byte_range: ByteRange | None, max_bytes: int) -> bytes:
+        signed = self._urls.of(resource.run, resource.key)
+        if signed.own:
+            return self._own_object(resource, signed, byte_range, max_bytes)
         try:
-            return self._bucket.get(link.url, place.key, byte_range, max_bytes)
+            return self._bucket.get(signed.url, resource.key, byte_range, max_bytes)
         except SignatureRefused:
-            return self._bucket.get(self._new_link(place, link).url, place.key, byte_range, max_bytes)
+            return self._bucket.get(self._new_url(resource, signed).url, resource.key, byte_range, max_bytes)
 
-    def _object_size(self, place: Place) -> int:
-        link = self._links.of(place.run, place.key)
-        if link.own:
-            return self._own_size(place, link)
+    def _object_size(self, resource: Resource) -> int:
+        signed = self._urls.of(resource.run, resource.key)
+        if signed.own:
+            return self._own_size(resource, signed)
         try:
-            return self._bucket.size(link.url, place.key)
+            return self._bucket.size(signed.url, resource.key)
         except SignatureRefused:
-            return self._bucket.size(self._new_link(place, link).url, place.key)
+            return self._bucket.size(self._new_url(resource, signed).url, resource.key)
 
-    def _new_link(self, place: Place, refused: Link) -> Link:
+    def _new_url(self, resource: Resource, refused: PresignedUrl) -> PresignedUrl:
         """Ask again for a URL that the bucket refused: it may have expired."""
-        self._links.forget(place.run, place.key, refused)
-        return self._links.of(place.run, place.key)
+        self._urls.forget(resource.run, resource.key, refused)
+        return self._urls.of(resource.run, resource.key)
 
-    def _own_object(self, place: Place, link: Link, byte_range: ByteRange | None, max_bytes: int) -> bytes:
+    def _own_object(
+        self, resource: Resource, signed: PresignedUrl, byte_range: ByteRange | None, max_bytes: int
+    ) -> bytes:
         also = () if byte_range is None else (416,)
-        path, headers = own_path(link.url) or place.path, range_header(byte_range)
+        path, headers = own_path(signed.url) or resource.path, range_header(byte_range)
         with self._api.stream("GET", path, headers=headers, also=also) as response:
-            transfer = BodyTransfer(self._api.timeouts, f"{self.url}: {place.key}")
-            return read_range(response, place.key, byte_range, transfer, max_bytes)
+            transfer = BodyTransfer(self._api.timeouts, f"{self.url}: {resource.key}")
+            return read_range(response, resource.key, byte_range, transfer, max_bytes)
 
-    def _own_size(self, place: Place, link: Link) -> int:
-        path, headers = own_path(link.url) or place.path, range_header((0, 1))
+    def _own_size(self, resource: Resource, signed: PresignedUrl) -> int:
+        path, headers = own_path(signed.url) or resource.path, range_header((0, 1))
         with self._api.stream("GET", path, headers=headers, also=(416,)) as response:
-            return read_size(response, place.key, BodyTransfer(self._api.timeouts, f"{self.url}: {place.key}"))
+            return read_size(response, resource.key, BodyTransfer(self._api.timeouts, f"{self.url}: {resource.key}"))
 
     # -- documents -------------------------------------------------------------------------------------------------
 
-    def _document(self, place: Place, max_bytes: int) -> bytes:
-        if place.kind == "record":
-            return self._records.get(place.run, place.seq, max_bytes)
-        return self._api.ask("GET", place.path, most=max_bytes).body
+    def _document(self, resource: Resource, max_bytes: int) -> bytes:
+        if resource.kind == "record":
+            return self._records.get(resource.run, resource.seq, max_bytes)
+        return self._api.ask("GET", resource.path, most=max_bytes).body
 
-    def _place(self, key: str) -> Place:
+    def _resource(self, key: str) -> Resource:
         self._check_open()
-        return place_of(key)
+        return resource_of(key)
 
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise InvalidArgument(f"the connection to {self.url} was closed; open it again")
 
 
-def _close(api: ServiceApi, bucket: Bucket) -> None:
+def _close(api: ServiceApi, bucket: PresignedRequests) -> None:
     api.close()
     bucket.close()
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pulse_registry.client.api import ServiceApi
 from pulse_registry.client.http_body import content_digest
-from pulse_registry.client.presigned import Bucket, SignatureRefused
+from pulse_registry.client.presigned import PresignedRequests, SignatureRefused
 from pulse_registry.client.presigned_urls import own_path
 from pulse_registry.client.routes import run_path
 from pulse_registry.client.transport import MOST_PROBLEM_BYTES, BodyTransfer
@@ -19,7 +19,7 @@ from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, Un
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.store.body import Body, Stream, body_size, body_views
 from pulse_registry.store.parts import MAX_PARTS, Part, parts_of
-from pulse_registry.store.wrappers.retry import Retries
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
 
 _logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _STORED_S: Final = 5.0
 class Uploads:
     """Stores objects of runs. Thread-safe."""
 
-    def __init__(self, api: ServiceApi, bucket: Bucket, retries: Retries) -> None:
+    def __init__(self, api: ServiceApi, bucket: PresignedRequests, retries: RetryPolicy) -> None:
         """Store through a service.
 
         Args:
@@ -103,7 +103,9 @@ class Uploads:
 class _PartsUpload:
     """One object on its way in parts: several at a time, each tried again alone."""
 
-    def __init__(self, api: ServiceApi, bucket: Bucket, retries: Retries, run: str, key: str, upload_id: str) -> None:
+    def __init__(
+        self, api: ServiceApi, bucket: PresignedRequests, retries: RetryPolicy, run: str, key: str, upload_id: str
+    ) -> None:
         self._api = api
         self._bucket = bucket
         self._retries = retries

@@ -12,7 +12,7 @@ from pulse_registry.events import Events
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import PrefixStore, Store
-from pulse_registry.store.wrappers.measured import Link, TimedStore
+from pulse_registry.store.wrappers.measured import MeasuredStore, ReadTimes
 
 
 class StoreStack:
@@ -37,9 +37,9 @@ class StoreStack:
         cache: CacheFolder | None,
     ) -> None:
         """Put them together; no I/O yet."""
-        link = Link(object_cost)
-        timed = TimedStore(store, link, dependencies.monotonic)
-        self.object_cost: Callable[[], int] = link.object_cost
+        times = ReadTimes(object_cost)
+        timed = MeasuredStore(store, times, dependencies.monotonic)
+        self.object_cost: Callable[[], int] = times.object_cost
         self.gateway = store.gateway()
         self.below_cache: Store = PrefixStore(dependencies.retrying(timed), run)
         self.cache: CachedStore | None = None

@@ -12,7 +12,7 @@ from pulse_registry.store.keys import check_key, check_prefix
 from pulse_registry.store.memory import MemoryStore
 from pulse_registry.store.open import open_store
 from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
-from pulse_registry.store.s3.location import S3Place
+from pulse_registry.store.s3.location import S3Location
 from pulse_registry.store.s3.store import S3Store
 from pulse_registry.store.streaming_body import Growing
 from pulse_registry.store.wrappers.prefix import PrefixStore
@@ -31,7 +31,7 @@ __all__ = [
     "PrefixStore",
     "Presigner",
     "RetryStore",
-    "S3Place",
+    "S3Location",
     "S3Store",
     "SignedPut",
     "Store",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from pulse_registry.store import PrefixStore, RetryStore, S3Place, S3Store, Store, open_store
+from pulse_registry.store import PrefixStore, RetryStore, S3Location, S3Store, Store, open_store
 from pulse_registry.testing import StoreTests, Subject
 from tests.conformance.model import StoreMachine
 from tests.support.servers import S3Bucket
@@ -66,7 +66,7 @@ def test_an_s3_store_behaves_like_a_dict(
 ) -> None:
     bucket: S3Bucket = request.getfixturevalue(f"{server}_bucket")
     opened(bucket, environment)
-    place = S3Place(bucket.name, bucket.server.endpoint, bucket.server.region, "path")
+    place = S3Location(bucket.name, bucket.server.endpoint, bucket.server.region, "path")
     below = S3Store(place, page_keys=2)  # so that most listings are of several pages
 
     class Machine(StoreMachine):

@@ -11,7 +11,7 @@ import pytest
 from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.doctor.cleaning import LedgerStore
 from pulse_registry.store import MemoryStore, RetryStore, Store, WrapperStore
-from pulse_registry.store.wrappers.measured import Link, TimedStore
+from pulse_registry.store.wrappers.measured import MeasuredStore, ReadTimes
 from pulse_registry.store.wrappers.retry import TOTAL_S
 from pulse_registry.testing import CountingStore, Fault, FaultStore, LatencyStore, StoreTests, Subject
 from pulse_server.runs.documents import DocumentStore
@@ -45,7 +45,7 @@ WRAPPERS: dict[str, Callable[[Store], Store]] = {
     ),
     "fault": lambda store: FaultStore(store, []),
     "latency": lambda store: LatencyStore(store, latency_s=0.0),
-    "timed": lambda store: TimedStore(store, Link()),
+    "timed": lambda store: MeasuredStore(store, ReadTimes()),
     "metered": lambda store: MeteredStore(store, Meter("", quiet=True)),
     "ledger": LedgerStore,
     "metrics": lambda store: MetricsStore(store, Metrics()),

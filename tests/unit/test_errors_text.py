@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pulse_registry.errors as errors
-from pulse_registry.client.presigned import Bucket
+from pulse_registry.client.presigned import PresignedRequests
 from pulse_registry.client.problems import TYPE_PREFIX, error_of
 from pulse_registry.client.transport import Timeouts
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, told
@@ -49,7 +49,7 @@ def test_what_a_service_says_is_cut_and_escaped(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("headers", [{"x": "é"}, {"é": "x"}, {"x": "a\u2028b"}, {"\udcff": "x"}])
 def test_headers_that_are_none_are_an_answer_that_is_of_no_use(headers: dict[str, str]):
-    bucket = Bucket(Timeouts(connect_s=1.0))
+    bucket = PresignedRequests(Timeouts(connect_s=1.0))
     signed = SignedRequest.model_construct(url="http://127.0.0.1:9/x", headers=headers)
     try:
         with pytest.raises(PulseError):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.process.proxies import named_proxies, proxy_of
 from pulse_registry.store.s3.body import READ_BYTES
-from pulse_registry.store.s3.location import S3Place
+from pulse_registry.store.s3.location import S3Location
 from pulse_registry.store.watchdog import LowSpeedLimit, TransferWatchdog
 
 STREAM: Final = "Stream"
@@ -26,7 +26,7 @@ _ASK_FIRST_BYTES: Final = 1 << 20
 """Smaller bodies are sent at once; before larger ones the store is asked whether it takes them: a round trip more."""
 
 
-def make_client(place: S3Place, answer_s: float) -> Any:
+def make_client(place: S3Location, answer_s: float) -> Any:
     """Return a client for a place; nothing is sent.
 
     Args:
@@ -140,6 +140,6 @@ def _hand_out_stream(response: tuple[Any, dict[str, Any]] | None, **_: object) -
         parsed[STREAM] = answer.raw
 
 
-def _default_region(place: S3Place) -> str | None:
+def _default_region(place: S3Location) -> str | None:
     """Return what stores that are not AWS call their region, unless told otherwise."""
     return "us-east-1" if place.endpoint_url is not None else None

@@ -18,7 +18,7 @@ _OPTIONS: Final = ("addressing_style", "endpoint_url", "profile", "region")
 
 
 @dataclass(frozen=True, slots=True)
-class S3Place:
+class S3Location:
     """A bucket and how to get to it. What is None is taken as the AWS SDKs do: environment, profile, default."""
 
     bucket: str
@@ -51,7 +51,7 @@ class S3Place:
         return f"s3://{self.bucket}"
 
 
-def parse_s3_url(rest: str) -> tuple[S3Place, str]:
+def parse_s3_url(rest: str) -> tuple[S3Location, str]:
     """Return the place and the prefix ("" for none) of a URL, given its part behind `s3://`.
 
     Bucket and prefix are percent-encoded, as paths of URLs are: write %3F for a '?' and %25 for a '%'.
@@ -77,7 +77,7 @@ def parse_s3_url(rest: str) -> tuple[S3Place, str]:
     prefix = unquote(prefix).rstrip("/")
     if prefix:
         check_key(prefix)
-    place = S3Place(
+    place = S3Location(
         unquote(bucket),
         endpoint_url=options.get("endpoint_url"),
         region=options.get("region"),

@@ -28,12 +28,12 @@ from pulse_registry.store.s3.body import Parcel, crc32, receive
 from pulse_registry.store.s3.client import STREAM, make_client
 from pulse_registry.store.s3.errors import translated
 from pulse_registry.store.s3.listing import Listing
-from pulse_registry.store.s3.location import S3Place
+from pulse_registry.store.s3.location import S3Location
 from pulse_registry.store.s3.presign import S3Signer
 from pulse_registry.store.s3.upload import LEAST_PART_BYTES, Upload
 from pulse_registry.store.streaming_body import Growing
 from pulse_registry.store.watchdog import LowSpeedLimit
-from pulse_registry.store.wrappers.retry import Retries
+from pulse_registry.store.wrappers.retry import RetryPolicy
 
 PART_BYTES: Final = 16 << 20
 THREADS: Final = 4
@@ -54,13 +54,13 @@ class S3Store(Store):
 
     def __init__(
         self,
-        place: S3Place,
+        place: S3Location,
         *,
         part_bytes: int = PART_BYTES,
         threads: int = THREADS,
         answer_s: float = ANSWER_S,
         low_speed: LowSpeedLimit | None = None,
-        part_retries: Retries | None = None,
+        part_retries: RetryPolicy | None = None,
         page_keys: int = 1000,
     ) -> None:
         """Open a bucket, which must exist. Nothing is sent before the first use.
@@ -93,7 +93,7 @@ class S3Store(Store):
             part_bytes=part_bytes,
             threads=threads,
             low_speed=low_speed or LowSpeedLimit(),
-            retries=part_retries or Retries(),
+            retries=part_retries or RetryPolicy(),
         )
         self._wants_even_parts = False
         self._signer = S3Signer(self._client, place.bucket, place.url)

@@ -20,7 +20,7 @@ from pulse_registry.store.s3.body import Parcel, crc32
 from pulse_registry.store.s3.errors import translated
 from pulse_registry.store.streaming_body import Growing
 from pulse_registry.store.watchdog import LowSpeedLimit
-from pulse_registry.store.wrappers.retry import Retries
+from pulse_registry.store.wrappers.retry import RetryPolicy
 
 LEAST_PART_BYTES: Final = 5 << 20
 """S3's rule for all parts but the last."""
@@ -36,7 +36,7 @@ class Upload:
     part_bytes: int
     threads: int
     low_speed: LowSpeedLimit
-    retries: Retries
+    retries: RetryPolicy
 
     def put(self, key: str, data: Body, *, if_absent: bool) -> None:
         """Upload an object in parts; what was uploaded is given up if that fails.

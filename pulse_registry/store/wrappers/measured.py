@@ -1,4 +1,4 @@
-"""The link to the store, as the reads of this process find it: what one more request is worth in bytes.
+"""The read times of a store, as this process finds them: what one more request is worth in bytes.
 
 While a request waits for its answer, its connection could have carried latency x bandwidth bytes: so many bytes more
 are a fair price for one object less.
@@ -23,7 +23,7 @@ _REMEMBERED, _ENOUGH = 64, 5
 _LEAST, _MOST = 16 << 10, 16 << 20
 
 
-class Link:
+class ReadTimes:
     """Remembers how long the last reads took. Thread-safe."""
 
     def __init__(self, object_cost: int | None = None) -> None:
@@ -64,23 +64,23 @@ class Link:
         return 1 << (round(min(max(latency * rate, _LEAST), _MOST)).bit_length() - 1)
 
 
-class TimedStore(WrapperStore):
+class MeasuredStore(WrapperStore):
     """A store whose reads are timed."""
 
-    def __init__(self, store: Store, link: Link, clock: Callable[[], float] = time.perf_counter) -> None:
-        """Wrap a store; ``link`` is told of its reads."""
+    def __init__(self, store: Store, times: ReadTimes, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Wrap a store; ``times`` is told of its reads."""
         super().__init__(store)
-        self._link, self._clock = link, clock
+        self._times, self._clock = times, clock
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range, and note the time."""
         began = self._clock()
         data = self._store.get(key, byte_range, max_bytes=max_bytes)
-        self._link.note(len(data), self._clock() - began)
+        self._times.note(len(data), self._clock() - began)
         return data
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
         """Read a range into a buffer, and note the time: see Store.get_into."""
         began = self._clock()
         self._store.get_into(key, byte_range, buffer)
-        self._link.note(byte_range[1] - byte_range[0], self._clock() - began)
+        self._times.note(byte_range[1] - byte_range[0], self._clock() - began)

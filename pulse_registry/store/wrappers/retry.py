@@ -52,7 +52,7 @@ def retrying_at_most(seconds: float) -> Iterator[None]:
         _at_most.reset(before)
 
 
-class Retries:
+class RetryPolicy:
     """Makes a call until it succeeds, fails for good, or the time is over: what RetryStore does for each verb.
 
     The time counts from the call's first failure: what took minutes, and fails at its end, has all of it.
@@ -177,7 +177,7 @@ class RetryStore(WrapperStore):
             InvalidArgument: a pause is not positive, or the time is negative.
         """
         super().__init__(store)
-        self._retry = Retries(
+        self._retry = RetryPolicy(
             total_s=total_s,
             first_pause_s=first_pause_s,
             longest_pause_s=longest_pause_s,

@@ -19,7 +19,7 @@ from pulse_registry.push import keyframe as push_keyframe
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore, Store
-from pulse_registry.store.s3.location import S3Place
+from pulse_registry.store.s3.location import S3Location
 from pulse_registry.store.s3.store import S3Store
 from pulse_registry.store.watchdog import LowSpeedLimit
 from tests.support.registries import Model, bits, settle
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 def s3_store(bucket: S3Bucket, endpoint: str, prefix: str, *, answer_s: float = 4.0) -> Store:
     """Return a store in a bucket that is reached by another endpoint; credentials are in the environment."""
-    place = S3Place(bucket.name, endpoint_url=endpoint, region=bucket.server.region, addressing_style="path")
+    place = S3Location(bucket.name, endpoint_url=endpoint, region=bucket.server.region, addressing_style="path")
     return PrefixStore(S3Store(place, answer_s=answer_s, low_speed=LowSpeedLimit(window_s=answer_s)), prefix)
 
 

@@ -17,7 +17,7 @@ import pytest
 from blake3 import blake3
 
 from pulse_registry.cache import CacheFolder
-from pulse_registry.cache.part import Part
+from pulse_registry.cache.partial_object import PartialObject
 from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.errors import InvalidArgument
@@ -153,7 +153,7 @@ def test_a_hard_link_in_a_cache_changes_no_other_file(shared: Path, mine: Path, 
     os.link(mine, shared / name)
 
     def begin() -> None:
-        part = Part(CacheFolder(shared, 1 << 20), REF)
+        part = PartialObject(CacheFolder(shared, 1 << 20), REF)
         assert part.lock()
         part.begin()
 
@@ -166,7 +166,7 @@ def test_what_other_users_put_into_a_cache_takes_no_room_of_ours(shared: Path) -
     if os.geteuid() != 0:
         pytest.skip("a listing says whose a file is: to have another's there takes root")
     folder = CacheFolder(shared, 2 * REF.size)
-    part = Part(folder, REF)
+    part = PartialObject(folder, REF)
     assert part.lock()
     part.begin()
     for number in range(4):

@@ -15,7 +15,7 @@ from botocore import UNSIGNED  # type: ignore[import-untyped]
 from botocore.awsrequest import AWSResponse  # type: ignore[import-untyped]
 
 from pulse_registry.errors import PulseError
-from pulse_registry.store.s3.location import S3Place
+from pulse_registry.store.s3.location import S3Location
 from pulse_registry.store.s3.store import S3Store
 from tests.security.fuzz.answers import KEY, STATUS, mutate_answer
 from tests.security.fuzz.target import Target, expect
@@ -48,7 +48,7 @@ class _Raw:
 
 def bucket_target() -> Target:
     """Return the target of a bucket's answers."""
-    store = S3Store(S3Place("bucket", "http://127.0.0.1:1", "us-east-1"))
+    store = S3Store(S3Location("bucket", "http://127.0.0.1:1", "us-east-1"))
     store._client.meta.events.register("choose-signer.s3", lambda **_: UNSIGNED)
     answer: list[Any] = [200, {}, b""]
 

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pulse_registry.cache import part
+from pulse_registry.cache import partial_object
 from pulse_registry.cache.folder import LEDGER
 from pulse_registry.cache.node import NodeCache
-from pulse_registry.cache.part import Part
+from pulse_registry.cache.partial_object import PartialObject
 from pulse_registry.events import EventKind
 from tests.unit.cache.building import Node, data_of, taken
 
@@ -31,7 +31,7 @@ RANGE = 64
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let objects of a few hundred bytes have several ranges."""
-    monkeypatch.setattr(part, "RANGE_BYTES", RANGE)
+    monkeypatch.setattr(partial_object, "RANGE_BYTES", RANGE)
 
 
 def a_node(path: Path, limit: int) -> Node:
@@ -67,7 +67,7 @@ def test_an_object_over_the_bound_is_read_past_the_cache_and_removes_nothing(tmp
 
 def test_what_is_on_its_way_makes_no_room(tmp_path: Path) -> None:
     node = a_node(tmp_path, 1000)
-    begun = Part(node.folder, node.add(1, 600))
+    begun = PartialObject(node.folder, node.add(1, 600))
     assert begun.lock()
     begun.begin()
     assert node.read(node.add(2, 600)) == data_of(2, 600)
@@ -223,7 +223,7 @@ def test_a_file_system_without_locks_is_passed_by(tmp_path: Path, monkeypatch: p
 def test_a_process_that_stands_still_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     node = a_node(tmp_path, 1000)
     ref = node.add(1, 300)
-    still = Part(node.folder, ref)
+    still = PartialObject(node.folder, ref)
     assert still.lock()
     told: list[str] = []
     seconds = itertools.count(0, 10)
@@ -257,7 +257,7 @@ class Crowd(RuleBasedStateMachine):
         import tempfile
 
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(part, "RANGE_BYTES", RANGE)
+        self.patch.setattr(partial_object, "RANGE_BYTES", RANGE)
         self.temporary = tempfile.TemporaryDirectory()
         self.path = Path(self.temporary.name)
         self.seconds = itertools.count(1_000_000)
@@ -281,7 +281,7 @@ class Crowd(RuleBasedStateMachine):
     def die(self, number: int, landed: set[int]) -> None:
         """Leave a part behind, as a process does that is killed."""
         self.settle()
-        begun = Part(self.nodes[0].folder, self.refs[0][number])
+        begun = PartialObject(self.nodes[0].folder, self.refs[0][number])
         assert begun.lock()
         try:
             begun.begin()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pulse_registry
-from pulse_registry.cache import CacheFolder, part
+from pulse_registry.cache import CacheFolder, partial_object
 from pulse_registry.errors import CorruptObject
 from pulse_registry.events import Event
 from pulse_registry.options import ComputeOptions, Options
@@ -24,7 +24,7 @@ from tests.support.registries import RUN, Bits, bits, change, garbage, quick, sm
 @pytest.fixture(params=["raw", "exponents"])
 def pushed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[DictStore, list[Bits]]:
     """A run of a keyframe and three patches, and what its versions are."""
-    monkeypatch.setattr(part, "RANGE_BYTES", 64)
+    monkeypatch.setattr(partial_object, "RANGE_BYTES", 64)
     return filled(DictStore(), keyframe_coding=request.param)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pulse_registry.cache import cache_folder, part
-from pulse_registry.cache.part import Part
+from pulse_registry.cache import cache_folder, partial_object
+from pulse_registry.cache.partial_object import PartialObject
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.events import EventKind
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, RetryStore
@@ -28,7 +28,7 @@ RANGE = 64
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let objects of a few hundred bytes have several ranges."""
-    monkeypatch.setattr(part, "RANGE_BYTES", RANGE)
+    monkeypatch.setattr(partial_object, "RANGE_BYTES", RANGE)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_ranges_are_served_as_they_land(tmp_path: Path) -> None:
 def left_by_a_killed_process(node: Node, number: int, size: int, landed: dict[int, bytes]) -> None:
     """Leave a part in which some ranges have landed."""
     ref = node.add(number, size)
-    begun = Part(node.folder, ref)
+    begun = PartialObject(node.folder, ref)
     assert begun.lock()
     begun.begin()
     for at, data in landed.items():

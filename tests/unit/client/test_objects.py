@@ -17,7 +17,7 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
-from pulse_registry.client.presigned import Bucket
+from pulse_registry.client.presigned import PresignedRequests
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.client.transport import Timeouts
 from pulse_registry.client.uploads import HELD_BYTES
@@ -32,7 +32,7 @@ from pulse_registry.errors import (
     UnsupportedFormat,
 )
 from pulse_registry.store import Buffer, RetryStore, Stream, create
-from pulse_registry.store.wrappers.retry import TOTAL_S, Retries
+from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
 from tests.support.clock import Clock
 from tests.support.scripted_http import PATIENT, Asked, Reply, Script, Server, document, problem, serving
 from tests.support.waiting import HANG_S
@@ -99,7 +99,7 @@ class Pair:
 def pair() -> Iterator[Pair]:
     it = Pair()
     with serving(it.script) as it.service, serving(lambda asked: it.bucket_script(asked)) as it.bucket:
-        retries = Retries(clock=it.clock, sleep=it.clock.sleep)
+        retries = RetryPolicy(clock=it.clock, sleep=it.clock.sleep)
         it.store = ServiceStore(it.service.url, TOKEN, timeouts=PATIENT, part_retries=retries)
         yield it
         it.store.close()
@@ -195,7 +195,7 @@ def test_an_answer_that_is_not_what_was_asked_for_can_be_asked_for_again(pair: P
 
 def test_a_bucket_that_is_silent_is_given_up(pair: Pair) -> None:
     pair.bucket_script = lambda _: Reply(body=DATA, pieces=[b"more"], pause_s=HANG_S)
-    pair.store._bucket = brief = Bucket(Timeouts(silence_s=0.1))
+    pair.store._bucket = brief = PresignedRequests(Timeouts(silence_s=0.1))
     with pytest.raises(StoreUnavailable, match="no answer in time"):
         pair.store.get(KEY)
     brief.close()

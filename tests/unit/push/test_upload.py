@@ -14,7 +14,7 @@ from pulse_registry.errors import CorruptObject
 from pulse_registry.format.patch import Coded, Entry, PatchFile
 from pulse_registry.push.upload import store_patch
 from pulse_registry.registry import Registry
-from pulse_registry.store import MemoryStore, PrefixStore, RetryStore, S3Place, S3Store
+from pulse_registry.store import MemoryStore, PrefixStore, RetryStore, S3Location, S3Store
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
@@ -101,7 +101,7 @@ def test_a_large_push_goes_to_a_bucket_in_parts_and_is_pulled_bit_for_bit(
     for name, value in moto_bucket.server.environment.items():
         monkeypatch.setenv(name, value)
     server, folder = moto_bucket.server, uuid.uuid4().hex[:12]
-    place = S3Place(moto_bucket.name, server.endpoint, server.region, "path")
+    place = S3Location(moto_bucket.name, server.endpoint, server.region, "path")
     store = PrefixStore(RetryStore(S3Store(place, part_bytes=5 * MIB)), folder)
     random = np.random.default_rng(7)
     # Three groups, of which two together are more than two parts.

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import AccessDenied, AlreadyExists, CorruptObject, InvalidArgument, StoreUnavailable
-from pulse_registry.store import Growing, MemoryStore, PrefixStore, RetryStore, S3Place, S3Store, Store, create
+from pulse_registry.store import Growing, MemoryStore, PrefixStore, RetryStore, S3Location, S3Store, Store, create
 from pulse_registry.store.body import Buffer
 from pulse_registry.store.parts import growing_parts
 from pulse_registry.testing import CountingStore
@@ -163,7 +163,7 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
 
 
 def opened(bucket: S3Bucket, prefix: str) -> Store:
-    place = S3Place(bucket.name, bucket.server.endpoint, bucket.server.region, "path")
+    place = S3Location(bucket.name, bucket.server.endpoint, bucket.server.region, "path")
     return PrefixStore(RetryStore(S3Store(place, part_bytes=5 * MIB)), prefix)
 
 

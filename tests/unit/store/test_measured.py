@@ -9,7 +9,13 @@ import pytest
 import pulse_registry
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import Store
-from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST, LARGE_BYTES, SMALL_BYTES, Link, TimedStore
+from pulse_registry.store.wrappers.measured import (
+    DEFAULT_OBJECT_COST,
+    LARGE_BYTES,
+    SMALL_BYTES,
+    MeasuredStore,
+    ReadTimes,
+)
 from pulse_registry.testing import LatencyStore
 from tests.support.records import DictStore
 
@@ -28,10 +34,10 @@ class Clock:
 
 
 def measured(latency_s: float, bytes_per_s: float | None, reads: int = 8) -> int:
-    clock, link, inner = Clock(), Link(), DictStore()
+    clock, link, inner = Clock(), ReadTimes(), DictStore()
     inner.objects = {"small": bytes(100), "large": bytes(1 << 20)}
     slow = LatencyStore(inner, latency_s=latency_s, bytes_per_s=bytes_per_s, clock=clock, sleep=clock.sleep)
-    store: Store = TimedStore(slow, link, clock)
+    store: Store = MeasuredStore(slow, link, clock)
     for _ in range(reads):
         store.get("small")
         store.get_into("large", (0, 1 << 20), memoryview(bytearray(1 << 20)))
@@ -52,7 +58,7 @@ def test_a_link_without_measurable_time_has_a_price_within_the_bounds():
 
 
 def test_the_farthest_and_widest_link_has_a_price_within_the_bounds():
-    link = Link()
+    link = ReadTimes()
     for _ in range(9):
         link.note(100, 1.0)
         link.note(64 << 20, 1.5)
@@ -61,7 +67,7 @@ def test_the_farthest_and_widest_link_has_a_price_within_the_bounds():
 
 def test_until_enough_was_read_of_both_kinds_the_price_is_the_usual_one():
     assert measured(0.1, 1e6, reads=4) == DEFAULT_OBJECT_COST
-    link = Link()
+    link = ReadTimes()
     for _ in range(100):
         link.note(SMALL_BYTES, 0.1)
         link.note((SMALL_BYTES + LARGE_BYTES) // 2, 0.5)
@@ -69,7 +75,7 @@ def test_until_enough_was_read_of_both_kinds_the_price_is_the_usual_one():
 
 
 def test_one_slow_read_changes_nothing():
-    steady, shaken = Link(), Link()
+    steady, shaken = ReadTimes(), ReadTimes()
     for number in range(9):
         for link in (steady, shaken):
             link.note(1000, 90.0 if link is shaken and number == 4 else 0.02)
@@ -78,7 +84,7 @@ def test_one_slow_read_changes_nothing():
 
 
 def test_what_was_set_stands_whatever_is_measured():
-    link = Link(7)
+    link = ReadTimes(7)
     for _ in range(20):
         link.note(100, 1.0)
         link.note(1 << 20, 2.0)
@@ -86,8 +92,8 @@ def test_what_was_set_stands_whatever_is_measured():
 
 
 def test_a_failed_read_is_not_measured():
-    link, ticks = Link(), itertools.count()
-    store = TimedStore(DictStore(), link, lambda: float(next(ticks)))
+    link, ticks = ReadTimes(), itertools.count()
+    store = MeasuredStore(DictStore(), link, lambda: float(next(ticks)))
     for _ in range(20):
         with pytest.raises(pulse_registry.NotFound):
             store.get("none")

@@ -22,7 +22,7 @@ from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import FileStore, MemoryStore, PrefixStore, RetryStore, Store
 from pulse_registry.store.http_dates import seconds_asked
 from pulse_registry.store.os_errors import translated
-from pulse_registry.store.wrappers.retry import TOTAL_S, Retries, retrying_at_most
+from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy, retrying_at_most
 from pulse_registry.testing import CountingStore, Fault, FaultStore
 from tests.support.clock import Clock
 
@@ -187,7 +187,7 @@ def test_a_long_wait_is_told_of_and_a_short_one_is_not(caplog: pytest.LogCapture
 def test_a_pause_is_at_least_as_long_as_the_store_asks_for(seed: int) -> None:
     clock = Clock()
     failures = iter([asking(7.0), asking(3.0)])
-    retries = Retries(clock=clock, sleep=clock.sleep, rng=random.Random(seed))
+    retries = RetryPolicy(clock=clock, sleep=clock.sleep, rng=random.Random(seed))
 
     def call() -> str:
         if error := next(failures, None):
@@ -208,7 +208,7 @@ def test_a_store_that_asks_for_more_time_than_is_left_is_asked_once_more_at_the_
         raise asking(3600.0)
 
     with pytest.raises(StoreUnavailable) as caught:
-        Retries(clock=clock, sleep=clock.sleep)(call)
+        RetryPolicy(clock=clock, sleep=clock.sleep)(call)
     assert asked == [0.0, TOTAL_S]
     assert caught.value.retry_after_s == 3600.0
 
@@ -221,7 +221,7 @@ def test_a_store_that_is_asked_too_much_is_asked_less_often() -> None:
             raise asking(throttled=throttled)
 
         with pytest.raises(StoreUnavailable):
-            Retries(clock=clock, sleep=clock.sleep, rng=random.Random(3))(call)
+            RetryPolicy(clock=clock, sleep=clock.sleep, rng=random.Random(3))(call)
         return clock.pauses
 
     usual, throttled = pauses(throttled=False), pauses(throttled=True)

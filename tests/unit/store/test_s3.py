@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pulse_registry.store import S3Place, S3Store, Store, open_store
+from pulse_registry.store import S3Location, S3Store, Store, open_store
 from pulse_registry.store.s3.body import Parcel
 from pulse_registry.store.s3.client import make_client
 from pulse_registry.store.s3.listing import Listing
@@ -79,7 +79,9 @@ def test_only_before_a_large_body_the_store_is_asked_whether_it_takes_it(
 ) -> None:
     for name, value in moto_bucket.server.environment.items():
         environment.setenv(name, value)
-    client = make_client(S3Place(moto_bucket.name, moto_bucket.server.endpoint, moto_bucket.server.region, "path"), 5.0)
+    client = make_client(
+        S3Location(moto_bucket.name, moto_bucket.server.endpoint, moto_bucket.server.region, "path"), 5.0
+    )
     sent: list[bool] = []
     client.meta.events.register("before-send.s3", lambda request, **_: sent.append("Expect" in request.headers))
     body = Parcel([memoryview(bytes(nbytes))] if nbytes else [], LowSpeedLimit(), "a test")

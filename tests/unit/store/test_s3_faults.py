@@ -24,11 +24,11 @@ from pulse_registry.errors import (
     PulseError,
     StoreUnavailable,
 )
-from pulse_registry.store import RetryStore, S3Place, S3Store, Stream
+from pulse_registry.store import RetryStore, S3Location, S3Store, Stream
 from pulse_registry.store.s3 import client
 from pulse_registry.store.s3.client import MOST_ANSWER_BYTES
 from pulse_registry.store.watchdog import LowSpeedLimit
-from pulse_registry.store.wrappers.retry import TOTAL_S, Retries
+from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
 from tests.support.clock import Clock
 from tests.support.misbehaving_s3 import Misbehaving, Request, misbehaving
 from tests.support.waiting import HANG_S, NEVER_S
@@ -57,8 +57,8 @@ def served(
 ) -> Iterator[tuple[Misbehaving, S3Store]]:
     with misbehaving(*script, reads_bodies=reads_bodies) as server:
         clock = clock or Clock()
-        retries = Retries(clock=clock, sleep=clock.sleep)
-        place = S3Place("bucket", server.url, "us-east-1", "path")
+        retries = RetryPolicy(clock=clock, sleep=clock.sleep)
+        place = S3Location("bucket", server.url, "us-east-1", "path")
         store = S3Store(
             place, part_bytes=5 * MIB, low_speed=low_speed, answer_s=answer_s, part_retries=retries, threads=threads
         )
@@ -234,7 +234,7 @@ def test_a_store_that_is_asked_too_much_says_so_and_may_say_for_how_long_in_both
 def test_no_server_is_unavailable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
-        store = S3Store(S3Place("bucket", f"http://127.0.0.1:{taken.getsockname()[1]}", "us-east-1"))
+        store = S3Store(S3Location("bucket", f"http://127.0.0.1:{taken.getsockname()[1]}", "us-east-1"))
         for call in (lambda: store.get("key"), lambda: store.put("key", b""), lambda: [*store.list("")]):
             with pytest.raises(StoreUnavailable, match="could not"):
                 call()
@@ -246,7 +246,7 @@ def test_a_proxy_that_is_down_is_named_without_its_password(monkeypatch: pytest.
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         monkeypatch.setenv("HTTP_PROXY", f"http://user:geheim@{place}")
         monkeypatch.delenv("NO_PROXY", raising=False)
-        store = S3Store(S3Place("bucket", "http://store.example:9000", "us-east-1"))
+        store = S3Store(S3Location("bucket", "http://store.example:9000", "us-east-1"))
         with pytest.raises(StoreUnavailable, match=f"no connection to the proxy {place}") as caught:
             store.get("key")
     assert "geheim" not in str(caught.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.errors import InvalidArgument
-from pulse_registry.store import S3Place, open_store
+from pulse_registry.store import S3Location, open_store
 from pulse_registry.store.s3.location import parse_s3_url
 from tests.support.waiting import HANG_S
 
@@ -16,13 +16,13 @@ def test_a_url_names_bucket_prefix_and_options() -> None:
     place, prefix = parse_s3_url(
         "bucket/a/b?endpoint_url=http://host:8333&region=eu-1&addressing_style=path&profile=me"
     )
-    assert place == S3Place("bucket", "http://host:8333", "eu-1", "path", "me")
+    assert place == S3Location("bucket", "http://host:8333", "eu-1", "path", "me")
     assert prefix == "a/b"
 
 
 def test_what_a_url_does_not_say_is_left_to_the_sdk() -> None:
-    assert parse_s3_url("my.bucket_1/") == (S3Place("my.bucket_1"), "")
-    assert parse_s3_url("bucket?") == (S3Place("bucket"), "")
+    assert parse_s3_url("my.bucket_1/") == (S3Location("my.bucket_1"), "")
+    assert parse_s3_url("bucket?") == (S3Location("bucket"), "")
 
 
 def test_a_prefix_is_percent_encoded() -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from pulse_registry.errors import AccessDenied, AlreadyExists, InvalidArgument
-from pulse_registry.store import PrefixStore, Presigner, S3Place, S3Store, SignedPut, UploadedPart
+from pulse_registry.store import PrefixStore, Presigner, S3Location, S3Store, SignedPut, UploadedPart
 from tests.support.servers import S3Bucket
 from tests.support.waiting import HANG_S
 
@@ -25,7 +25,7 @@ def store(seaweedfs_bucket: S3Bucket) -> Iterator[S3Store]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
-        yield S3Store(S3Place(seaweedfs_bucket.name, server.endpoint, server.region, "path"))
+        yield S3Store(S3Location(seaweedfs_bucket.name, server.endpoint, server.region, "path"))
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_what_makes_no_sense_is_not_signed(store: S3Store) -> None:
 def test_signing_asks_nothing_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(name, value)
-    store = S3Store(S3Place("bucket", "https://store.invalid:9", "eu-central-1", "virtual"))
+    store = S3Store(S3Location("bucket", "https://store.invalid:9", "eu-central-1", "virtual"))
     signer = PrefixStore(store, "runs").presigner()
     assert signer is not None
     assert signer.presign("a/b", 60).startswith("https://bucket.store.invalid:9/runs/a/b?")
@@ -180,7 +180,7 @@ def test_without_credentials_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) 
     for name, value in {"AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    store = S3Store(S3Place("bucket", "http://127.0.0.1:9"))
+    store = S3Store(S3Location("bucket", "http://127.0.0.1:9"))
     with pytest.raises(AccessDenied, match="AWS_ACCESS_KEY_ID"):
         store.presigner().presign("key", 60)
     with pytest.raises(AccessDenied, match="AWS_ACCESS_KEY_ID"):

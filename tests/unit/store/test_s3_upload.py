@@ -13,7 +13,7 @@ from pulse_registry.store.parts import MAX_PARTS, part_size, parts_of
 from pulse_registry.store.s3.body import Parcel, crc32
 from pulse_registry.store.s3.upload import Upload
 from pulse_registry.store.watchdog import LowSpeedLimit, TransferWatchdog
-from pulse_registry.store.wrappers.retry import Retries
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from tests.support.waiting import HANG_S
 
 MIB = 1 << 20
@@ -99,7 +99,7 @@ def test_no_more_parts_than_there_are_threads_and_one_are_in_memory() -> None:
     threads, part = 3, 64
     stream = Counted(threads * part * 10)
     client = Client(stream, threads)
-    Upload(client, "bucket", "s3://bucket", part, threads, LowSpeedLimit(), Retries()).put(
+    Upload(client, "bucket", "s3://bucket", part, threads, LowSpeedLimit(), RetryPolicy()).put(
         "key", stream, if_absent=False
     )
     assert threads * part <= stream.most <= (threads + 1) * part

@@ -1,4 +1,4 @@
-"""A part: a cached object on its way, in a file that shows other processes how far it has come.
+"""A partial object of the cache: one on its way, in a file that shows other processes how far it has come.
 
 The file holds the object's bytes and, behind them, a byte for each range that is 1 once the range has landed. So others
 can read ranges as they land, and whoever takes over from a process that was killed goes on with what is there. Once all
@@ -21,7 +21,7 @@ RANGE_BYTES = 8 << 20
 """An object is fetched in ranges of this size."""
 
 
-class Part:
+class PartialObject:
     """An open part. Every method raises OSError where the disk does not do it. Safe to share between threads.
 
     Attributes:
