@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -36,8 +36,13 @@ PACKAGES = tuple(
     Path(str(package.__file__)).parent for package in (pulse_registry, pulse_kernels, pulse_schemas, pulse_server)
 )
 
+POOLS = ("process/parallel.py",)
+"""Files that call what they are handed, as executors of the standard library do."""
+
 Place = tuple[str, str]
 """A function: its file, and its qualified name."""
+Call = tuple[Place | None, Place]
+"""Caller, None for nobody, and callee."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +55,37 @@ class Hops:
         crossings: calls from a function of one file to one of another. What the standard library calls back counts as
             called by whoever of ours called that; what a new thread begins with, as called by nobody.
         pairs: of files that call each other, both ways.
+        arrows: from a function of one file to one of another, each counted once: a loop over five records is no longer
+            to follow than one over two. What a pool is handed counts as called by whoever called the pool.
+        knots: pairs of files with arrows both ways, by that same count.
     """
 
     files: int
     functions: int
     crossings: int
     pairs: tuple[tuple[str, str], ...]
+    arrows: int = 0
+    knots: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, calls: Mapping[tuple[Place | None, Place], int]) -> Hops:
-        """Return what calls come to: caller, None for nobody, and callee, and how many there were."""
+    def of(cls, calls: Mapping[Call, int], handed: Collection[Call] = ()) -> Hops:
+        """Return what calls come to, and those that go through pools: caller, None for nobody, and callee."""
         called = {callee for _, callee in calls}
-        crossed = {(caller[0], callee[0]) for caller, callee in calls if caller is not None and caller[0] != callee[0]}
-        crossings = sum(
-            count for (caller, callee), count in calls.items() if caller is not None and caller[0] != callee[0]
-        )
-        pairs = {tuple(sorted(pair)) for pair in crossed if pair[::-1] in crossed}
-        return cls(len({file for file, _ in called}), len(called), crossings, tuple(sorted(pairs)))  # type: ignore[arg-type]
+        crossings = sum(calls[call] for call in _crossed(calls))
+        arrows = _crossed(handed)
+        files = len({file for file, _ in called})
+        return cls(files, len(called), crossings, _both_ways(_crossed(calls)), len(arrows), _both_ways(arrows))
+
+
+def _crossed(calls: Collection[Call]) -> set[tuple[Place, Place]]:
+    """Return the calls from one file to another."""
+    return {(caller, callee) for caller, callee in calls if caller is not None and caller[0] != callee[0]}
+
+
+def _both_ways(calls: Collection[tuple[Place, Place]]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of files that call each other."""
+    crossed = {(caller[0], callee[0]) for caller, callee in calls}
+    return tuple(sorted((one, other) for one, other in crossed if one < other and (other, one) in crossed))
 
 
 class Profile:
@@ -76,7 +95,8 @@ class Profile:
         """Watch nothing yet."""
         self._folder = str(folder) + "/"
         self._ours: dict[CodeType, Place | None] = {}
-        self._calls: Counter[tuple[Place | None, Place]] | None = None
+        self._calls: Counter[Call] | None = None
+        self._handed: set[Call] = set()
 
     def watch(self) -> None:
         """Install the hook here, and in the threads that begin from now on."""
@@ -90,13 +110,13 @@ class Profile:
 
     def hops(self, operation: Callable[[], object]) -> Hops:
         """Return what one operation goes through; work that it leaves to threads counts until it returns."""
-        calls: Counter[tuple[Place | None, Place]] = Counter()
-        self._calls = calls
+        calls: Counter[Call] = Counter()
+        self._calls, self._handed = calls, set()
         try:
             operation()
         finally:
             self._calls = None
-        return Hops.of(calls)
+        return Hops.of(calls, self._handed)
 
     def _hook(self, frame: FrameType, event: str, argument: object) -> None:
         calls = self._calls
@@ -105,10 +125,18 @@ class Profile:
         callee = self._place(frame.f_code)
         if callee is None:
             return
+        calls[self._caller(frame, ()), callee] += 1
+        self._handed.add((self._caller(frame, POOLS), callee))
+
+    def _caller(self, frame: FrameType, through: Collection[str]) -> Place | None:
+        """Return who of ours called a frame, past the standard library and the files to look through."""
         above = frame.f_back
-        while above is not None and self._place(above.f_code) is None:
+        while above is not None:
+            place = self._place(above.f_code)
+            if place is not None and place[0] not in through:
+                return place
             above = above.f_back
-        calls[None if above is None else self._place(above.f_code), callee] += 1
+        return None
 
     def _place(self, code: CodeType) -> Place | None:
         if code not in self._ours:
@@ -176,6 +204,8 @@ def hops_document() -> dict[str, Any]:
             Row(f"{operation}.functions", f"{operation}: functions entered", hops.functions, ""),
             Row(f"{operation}.crossings", f"{operation}: calls from file to file", hops.crossings, ""),
             Row(f"{operation}.pairs", f"{operation}: pairs of files that call each other", len(hops.pairs), ""),
+            Row(f"{operation}.arrows", f"{operation}: arrows from file to file, each once", hops.arrows, ""),
+            Row(f"{operation}.knots", f"{operation}: pairs with arrows both ways", len(hops.knots), ""),
         )
     ]
     rows += [Row(name.replace(" ", "-"), name, value, "") for name, value in size_of().items()]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from benchmarks import hops as hops_module
 from benchmarks.__main__ import app
 from benchmarks.hops import OPERATIONS, Hops, Profile, size_of
 from benchmarks.results import rows_of
@@ -39,6 +40,25 @@ def test_calls_from_file_to_file_are_counted_and_others_are_not(tmp_path: Path, 
     assert within == Hops(files=1, functions=2, crossings=0, pairs=())
     # both -> helped, both -> twice, and twice's lambda -> plain, two times.
     assert (across.files, across.functions, across.crossings, across.pairs) == (2, 5, 4, (("a.py", "b.py"),))
+    assert (across.arrows, across.knots) == (3, (("a.py", "b.py"),))
+
+
+def test_what_a_pool_is_handed_counts_as_called_by_whoever_called_the_pool(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "c.py").write_text(CALLER.replace("from b", "from d"))
+    (tmp_path / "d.py").write_text(HELPER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(hops_module, "POOLS", ("d.py",))
+    import c  # type: ignore[import-not-found]
+
+    profile = Profile(tmp_path)
+    profile.watch()
+    try:
+        across = profile.hops(c.both)
+    finally:
+        profile.leave()
+    assert across.pairs == (("c.py", "d.py"),)
+    # both -> helped, both -> twice; twice's lambda is both's own call, and plain is of both's file.
+    assert (across.arrows, across.knots) == (3, ())
 
 
 def test_the_size_of_packages_is_that_of_their_files(tmp_path: Path) -> None:
