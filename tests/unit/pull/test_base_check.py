@@ -101,7 +101,7 @@ def test_if_all_cells_are_checked_it_is_seen_before_a_cell_changes(site: Callabl
 
 
 def test_weights_that_are_as_they_were_pulled_pass(site: Callable[..., Site]) -> None:
-    at = site(check="all")
+    at = site(pull=PullOptions(check="all"))
     for _ in range(3):
         at.push()
         at.worker.pull(into=at.into)
@@ -112,7 +112,7 @@ def test_weights_that_are_as_they_were_pulled_pass(site: Callable[..., Site]) ->
 
 
 def test_every_third_pull_checks_all_cells(site: Callable[..., Site]) -> None:
-    at = site(check=3)
+    at = site(pull=PullOptions(check=3))
     at.into["w"][500] ^= 1
     at.push()
     assert at.worker.pull(into=at.into).version == 1  # the second one
@@ -135,7 +135,7 @@ def test_every_third_pull_checks_all_cells(site: Callable[..., Site]) -> None:
 def test_there_is_no_other_way_to_check(site: Callable[..., Site], check: Any) -> None:
     with pytest.raises(InvalidArgument, match="check is "):
         pulse_registry.open("memory://base-check", run="run", pull=pulse_registry.PullOptions(check=check))
-    at = site(check=np.int64(2))
+    at = site(pull=PullOptions(check=np.int64(2)))
     if check is not None:
         for refusing in (at.worker.pull, at.worker.stage, at.worker.prefetch):
             with pytest.raises(InvalidArgument, match="check is "):
