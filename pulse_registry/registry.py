@@ -218,7 +218,7 @@ class Registry:
         return self._runtime.puller.load(version, framework, timeline)
 
     def prefetch(
-        self, into: Model, *, poll_seconds: float = 0.5, cast: bool = False, check: BaseCheck | None = None
+        self, *, into: Model, poll_seconds: float = 0.5, cast: bool = False, check: BaseCheck | None = None
     ) -> Prefetch:
         """Keep the newest version staged in the background, for these weights: ``take`` it, then ``apply`` it.
 
@@ -242,7 +242,7 @@ class Registry:
 
         return puller.prefetch(held, stage, poll_seconds, self._runtime.events)
 
-    def verify(self, version: VersionName = "latest", model: Model | None = None, *, cast: bool = False) -> Version:
+    def verify(self, version: VersionName = "latest", *, model: Model | None = None, cast: bool = False) -> Version:
         """Check a model, or the stored objects of a version, against its state digest by a full pass.
 
         Args:
@@ -323,15 +323,15 @@ class Registry:
         entry = self._runtime.versions.entry(self.state(), version)
         return self._runtime.context().geometry(entry.layout).layout
 
-    def route(self, from_version: int | None = None, to: VersionName = "latest") -> Route:
-        """Return the cheapest way from a version, or from nothing, to another.
+    def route(self, version: VersionName = "latest", *, have: int | None = None) -> Route:
+        """Return the cheapest way to a version from the one that a worker has, or from nothing.
 
         Raises:
             NotFound: a version does not exist, or nothing leads there.
         """
         state, runtime = self.state(), self._runtime
-        target = runtime.versions.entry(state, to).version
-        return plan(state, target, have=from_version, object_cost=runtime.stores.object_cost())
+        target = runtime.versions.entry(state, version).version
+        return plan(state, target, have=have, object_cost=runtime.stores.object_cost())
 
     def watch(
         self,

@@ -48,9 +48,9 @@ class CheckpointPull:
 
 def pull_checkpoint(
     registry: Registry,
-    folder: Path,
     version: int | str = "latest",
     *,
+    into: Path,
     replace: bool = False,
     lock_seconds: float = 5.0,
     files: FileOperations | None = None,
@@ -59,9 +59,9 @@ def pull_checkpoint(
 
     Args:
         registry: the run.
-        folder: made if it is not there. It holds no model yet, or what an earlier pull left there; other files, as
-            configurations and tokenizers, are left alone.
         version: a number, ``"latest"`` or a tag.
+        into: a folder, made if it is not there. It holds no model yet, or what an earlier pull left there; other files,
+            as configurations and tokenizers, are left alone.
         replace: take the folder's shards as holding nothing known, and write all anew.
         lock_seconds: how long to wait for another pull into the same folder.
         files: what writes; None: the file system.
@@ -76,7 +76,7 @@ def pull_checkpoint(
         After any of them the folder holds what it held.
     """
     target = registry.version(version)
-    with _typed(folder), CheckpointFolder(folder, files or FileOperations(), lock_seconds) as out:
+    with _typed(into), CheckpointFolder(into, files or FileOperations(), lock_seconds) as out:
         held = _held(registry, out, replace=replace)
         if held is not None and held.version == target.version:
             _check_held(registry, out, target)

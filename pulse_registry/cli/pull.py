@@ -66,7 +66,7 @@ def pull(
         cache=copies,
     ) as session:
         files = MeteredFiles(session.meter)
-        result = pull_checkpoint(session.registry, out, wanted, replace=replace, files=files)
+        result = pull_checkpoint(session.registry, wanted, into=out, replace=replace, files=files)
     if json_output:
         print_json(
             {

@@ -72,15 +72,15 @@ SIGNATURES = {
     "cast: 'bool' = False, check: 'BaseCheck | None' = None) -> 'Staged'",
     "Registry.versions": "(self) -> 'list[Version]'",
     "Registry.version": "(self, version: 'VersionName | None' = None, *, step: 'int | None' = None) -> 'Version'",
-    "Registry.route": "(self, from_version: 'int | None' = None, to: 'VersionName' = 'latest') -> 'Route'",
+    "Registry.route": "(self, version: 'VersionName' = 'latest', *, have: 'int | None' = None) -> 'Route'",
     "Registry.layout": "(self, version: 'VersionName' = 'latest') -> 'Layout'",
     "Registry.warm_up": "(self, model: 'Model | None' = None) -> 'None'",
-    "Registry.verify": "(self, version: 'VersionName' = 'latest', model: 'Model | None' = None, *, "
+    "Registry.verify": "(self, version: 'VersionName' = 'latest', *, model: 'Model | None' = None, "
     "cast: 'bool' = False) -> 'Version'",
     "Registry.watch": "(self, after: 'int | None' = None, *, latest_only: 'bool' = False, poll_seconds: 'float' = 0.5, "
     "timeout: 'float | None' = None) -> 'Iterator[Version]'",
     "Registry.compactor": "(self, options: 'CompactOptions | None' = None) -> 'Compactor'",
-    "Registry.prefetch": "(self, into: 'Model', *, poll_seconds: 'float' = 0.5, cast: 'bool' = False, "
+    "Registry.prefetch": "(self, *, into: 'Model', poll_seconds: 'float' = 0.5, cast: 'bool' = False, "
     "check: 'BaseCheck | None' = None) -> 'Prefetch'",
     "Prefetch.take": "(self, timeout: 'float | None' = 0.0) -> 'Staged | None'",
     "Prefetch.skip": "(self, version: 'int') -> 'None'",

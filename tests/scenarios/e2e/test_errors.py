@@ -107,7 +107,7 @@ def test_a_version_that_is_not_there(root: Path) -> None:
         with pytest.raises(InvalidArgument, match="not both"):
             registry.version(1, step=10)
         with pytest.raises(NotFound, match="no version 7"):
-            registry.route(7)
+            registry.route(have=7)
 
 
 def test_a_model_of_another_shape(root: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_model_of_another_shape(root: Path) -> None:
         with pytest.raises(LayoutMismatch, match=r"'layers.2.weight' of the model is not in the version"):
             registry.pull("latest", into=model() | {"layers.2.weight": np.zeros(3, np.int8)})
         with pytest.raises(LayoutMismatch, match=r"layers.0.weight"):
-            registry.verify("latest", into)
+            registry.verify("latest", model=into)
         # A trainer may change the shape: that is a new layout, held whole.
         assert registry.push(30, into).kind == "keyframe"
 
@@ -256,9 +256,9 @@ def test_weights_that_were_changed_after_they_were_pulled(root: Path) -> None:
         with pytest.raises(BaseMismatch, match=r"not version 0.*'layers.0.weight'.*replace=True"):
             registry.pull(1, into=into)
         with pytest.raises(BaseMismatch, match="not those of version 0"):
-            registry.verify(0, into)
+            registry.verify(0, model=into)
         registry.pull(1, into=into, replace=True)
-        assert registry.verify(1, into).step == 20
+        assert registry.verify(1, model=into).step == 20
 
 
 def test_two_trainers_on_one_run(root: Path) -> None:

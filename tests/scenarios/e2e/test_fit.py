@@ -66,10 +66,10 @@ def test_every_pattern_of_16_bits_is_widened_bit_for_bit_and_taken_back(dtype: t
         assert bits(into["w"]) == widened(turned)
         staged.undo()
     assert bits(into["w"]) == widened(every)
-    assert registry.verify(0, into, cast=True).version == 0
+    assert registry.verify(0, model=into, cast=True).version == 0
     into["w"].view(torch.int32)[777] ^= 1
     with pytest.raises(BaseMismatch, match="not those of version 0"):
-        registry.verify(0, into, cast=True)
+        registry.verify(0, model=into, cast=True)
     registry.close()
 
 
@@ -111,12 +111,12 @@ def test_what_an_optimizer_changed_below_bf16_is_noticed_and_replaced_by_a_fresh
     into["w"][3] += 1e-5
     assert into["w"].bfloat16().tolist() == [1.0] * 8, "in BF16 nothing is to be seen"
     with pytest.raises(BaseMismatch, match="not those of version 0"):
-        registry.verify(0, into, cast=True)
+        registry.verify(0, model=into, cast=True)
     with pytest.raises(BaseMismatch, match=r"'w'.*replace=True"):
         registry.pull(1, into=into, cast=True)
     assert into["w"][3] == 1 + np.float32(1e-5)
     registry.pull(1, into=into, cast=True, replace=True)
-    assert registry.verify(1, into, cast=True).version == 1
+    assert registry.verify(1, model=into, cast=True).version == 1
 
 
 def test_a_restarted_trainer_pulls_into_its_masters_and_pushes_what_it_changes(registry: Registry) -> None:
@@ -158,12 +158,12 @@ def test_replicas_of_a_tied_tensor_are_all_written_and_all_checked(registry: Reg
     registry.pull(0, into=into)
     into["head"][2] += 1
     with pytest.raises(BaseMismatch, match="not those of version 0"):
-        registry.verify(0, into)
+        registry.verify(0, model=into)
     with pytest.raises(BaseMismatch, match="'embedding'"):
         registry.pull(1, into=into)
     registry.pull(1, into=into, replace=True)
     assert into["head"].tolist() == into["embedding"].tolist() == tied.tolist()
-    assert registry.verify(1, into).version == 1
+    assert registry.verify(1, model=into).version == 1
 
 
 def test_a_replica_that_can_not_be_written_is_named(registry: Registry, tied: torch.Tensor) -> None:
@@ -235,4 +235,4 @@ def test_a_keyframe_on_the_way_replaces_replicas_and_wider_tensors_whole() -> No
         with registry.stage(5, into=into, cast=True) as staged:
             assert [leg.kind for leg in staged.route.legs][:1] == ["keyframe"]
             staged.apply()
-        assert registry.verify(5, into, cast=True).version == 5
+        assert registry.verify(5, model=into, cast=True).version == 5

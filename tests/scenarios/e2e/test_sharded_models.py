@@ -47,8 +47,8 @@ def refuses(registry: Registry, model: object, name: str, monkeypatch: pytest.Mo
             lambda: registry.push(1, model),
             lambda: registry.pull(0, into=model),
             lambda: registry.stage(0, into=model),
-            lambda: registry.prefetch(model),
-            lambda: registry.verify(0, model),
+            lambda: registry.prefetch(into=model),
+            lambda: registry.verify(0, model=model),
         ):
             with pytest.raises(InvalidModel, match=rf"'{name}' is a DTensor.*push from one process.*full_tensor\(\)"):
                 call()

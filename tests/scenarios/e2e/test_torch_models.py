@@ -106,7 +106,7 @@ def test_workers_join_late_fall_behind_and_go_back_bit_for_bit(tmp_path: Path, c
         for version in (11, 10, 9, 4, 0, 6, 5, 11, 2):
             assert other.pull(version, into=straggler).version == version
             assert cells(straggler) == states[version], version
-            assert one.verify(version, straggler).step == 100 + version
+            assert one.verify(version, model=straggler).step == 100 + version
         assert {name: tensor.data_ptr() for name, tensor in follower.state_dict().items()} == addresses
         pulled = one.load(3)
         assert {name: list(tensor.shape) for name, tensor in pulled.items()} == {
@@ -181,13 +181,13 @@ def test_a_module_whose_state_dict_is_of_copies_is_published_and_read_but_never_
     trainer, worker = (Cloning(4, 3, bias=False, dtype=torch.bfloat16) for _ in range(2))
     registry.push(0, trainer)
     before = worker.weight.clone()
-    for change in (registry.pull, registry.stage, lambda version, into: registry.prefetch(into)):
+    for change in (registry.pull, registry.stage, lambda version, into: registry.prefetch(into=into)):
         with pytest.raises(InvalidModel, match="'weight' is a copy"):
             change(0, into=worker)
     assert torch.equal(worker.weight, before)
     registry.pull(0, into=dict(worker.named_parameters()))
     assert torch.equal(worker.weight, trainer.weight)
-    assert registry.verify(0, worker).step == 0
+    assert registry.verify(0, model=worker).step == 0
 
 
 def test_tensors_that_are_tied_in_one_place_only_are_taken_if_their_cells_agree(registry: Registry) -> None:

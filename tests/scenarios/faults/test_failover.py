@@ -139,7 +139,7 @@ def test_a_merged_patch_that_is_bad_costs_the_chain_and_is_told_of(bucket: Bucke
     merged = bucket.attach_patch(4, 8)
     registry, into, events = bucket.worker(4)
     with registry:
-        assert [leg.patch.object.key for leg in registry.route(4, 8).legs if leg.patch] == [merged]
+        assert [leg.patch.object.key for leg in registry.route(8, have=4).legs if leg.patch] == [merged]
         BREAK[how](bucket, merged)
         with registry.stage(8, into=into) as staged:
             assert bits(into) == bits(model_at(4))
@@ -241,7 +241,7 @@ def test_verification_and_checkpoint_folders_go_around_a_bad_object(bucket: Buck
     registry, _, events = bucket.worker()
     with registry:
         assert registry.verify(8).version == 8
-        pulled = pull_checkpoint(registry, tmp_path / "out", 8)
+        pulled = pull_checkpoint(registry, 8, into=tmp_path / "out")
     assert (pulled.verified, pulled.avoided) == (True, (frame.shards[0].key,))
     assert [event.key for event in events] == [frame.shards[0].key] * 2
 
@@ -249,10 +249,10 @@ def test_verification_and_checkpoint_folders_go_around_a_bad_object(bucket: Buck
 def test_a_checkpoint_folder_of_a_version_that_is_forgotten_is_written_anew(bucket: Bucket, tmp_path: Path) -> None:
     registry, _, _ = bucket.worker()
     with registry:
-        assert pull_checkpoint(registry, tmp_path / "out", 3).version == 3
+        assert pull_checkpoint(registry, 3, into=tmp_path / "out").version == 3
         record = bucket.writer().retire(versions=[1, 2, 3])
         bucket.writer().deleted(record.seq)
-        assert pull_checkpoint(registry, tmp_path / "out", 8).verified
+        assert pull_checkpoint(registry, 8, into=tmp_path / "out").verified
         into = garbage(model_at(0))
         registry.pull(8, into=into)
     assert bits(into) == bits(model_at(8))
@@ -304,7 +304,7 @@ def test_who_holds_a_version_that_is_swept_meanwhile_goes_by_a_keyframe(bucket: 
     _, into, events = bucket.worker(3)
     with listening(Sweeping(bucket, steps[-1], sweep), events) as registry:
         registry._runtime.puller.replicas.of(read_model(into)).now_at(3)
-        assert [leg.kind for leg in registry.route(3, 5).legs] == ["patch"] * 2
+        assert [leg.kind for leg in registry.route(5, have=3).legs] == ["patch"] * 2
         with registry.stage(5, into=into) as staged:
             assert [leg.kind for leg in staged.route.legs] == ["keyframe", "patch"]
             staged.apply()

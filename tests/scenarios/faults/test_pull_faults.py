@@ -206,7 +206,7 @@ def test_weights_that_are_not_what_they_were_pulled_as_are_refused(wrong: str, t
         registry.pull(1, into=worker)
         WRONG[wrong](worker)
         was = bits(worker)
-        if registry.route(1, target).legs[0].kind == "keyframe":
+        if registry.route(target, have=1).legs[0].kind == "keyframe":
             registry.pull(target, into=worker)  # replaces them whole, whatever they hold
             assert bits(worker) == bits(model_at(target))
             return
@@ -217,7 +217,7 @@ def test_weights_that_are_not_what_they_were_pulled_as_are_refused(wrong: str, t
             registry.pull(target, into=worker)
         assert bits(worker) == was
         with pytest.raises(BaseMismatch, match="not those of version 1"):
-            registry.verify(1, worker)
+            registry.verify(1, model=worker)
         registry.pull(target, into=worker, replace=True)
         assert bits(worker) == bits(model_at(target))
 

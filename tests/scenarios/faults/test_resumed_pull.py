@@ -79,7 +79,7 @@ def test_a_checkpoint_folder_is_made_of_what_a_killed_pull_had_fetched_and_holds
     with Registry(
         store, "run", Options(pull=PullOptions(spool=tmp_path), compute=ComputeOptions(backend="reference"))
     ) as registry:
-        assert pull_checkpoint(registry, tmp_path).verified
+        assert pull_checkpoint(registry, into=tmp_path).verified
     assert pieces_read(store) < PIECES
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
     (shard,) = tmp_path.glob("model-*.safetensors")

@@ -85,7 +85,7 @@ def test_a_model_holds_what_its_memory_can_and_stays_as_it_was_where_it_can_not(
             if fits:
                 registry.pull(version, into=into, cast=True, replace=replace)
                 assert {name: cells_of(array) for name, array in into.items()} == wanted
-                assert registry.verify(version, into, cast=True).version == version
+                assert registry.verify(version, model=into, cast=True).version == version
             else:
                 with pytest.raises(LayoutMismatch, match=f"are one in the model, and differ in version {version}"):
                     registry.pull(version, into=into, cast=True, replace=replace)

@@ -52,7 +52,7 @@ def test_a_worker_goes_around_a_bad_object_and_the_service_hears_of_it(
         weights = blank(policy(0))
         worker.pull(0, into=weights)
         keep_undo(worker, 0.0)
-        [leg, *_] = worker.route(0, STEPS).legs
+        [leg, *_] = worker.route(STEPS, have=0).legs
         assert leg.patch is not None
         key = leg.patch.object.key
         if how == "retired":

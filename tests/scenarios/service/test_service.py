@@ -65,7 +65,7 @@ def test_all_that_a_registry_tells_is_what_the_bucket_says(file_service: Service
         ) as bucket:
             assert through.versions() == bucket.versions()
             assert through.version(step=2) == bucket.version(2)
-            assert through.route(None, 3) == bucket.route(None, 3)
+            assert through.route(3) == bucket.route(3)
             assert through.layout() == bucket.layout()
             assert through.state().last == bucket.state().last
         assert through.verify().version == 3
@@ -170,7 +170,7 @@ def test_a_signed_url_that_the_bucket_refuses_is_asked_for_anew(services: dict[s
     service = services["seaweedfs"]
     with opened(service, run) as trainer:
         push_all(trainer, 1)
-        (ref, *_) = trainer.route(None, 0).refs
+        (ref, *_) = trainer.route(0).refs
     store = ServiceStore(service.url, service.token)
     whole = store.get(f"{run}/{ref.key}")
     link = store._links.of(run, ref.key)

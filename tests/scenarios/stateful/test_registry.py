@@ -307,7 +307,7 @@ class Registries(RuleBasedStateMachine):
         worker.outage, worker.registry, worker.staged = outage, quick(network), []
         version, worker.version = worker.version, None
         if version is not None:
-            worker.registry.verify(version, worker.weights)
+            worker.registry.verify(version, model=worker.weights)
             worker.version = version
 
     @rule(where=st.integers(0, 1000))

@@ -54,7 +54,7 @@ def _pull(honest: Run, store: DictStore, backend: BackendName, *, holds: bool) -
     with quick(store, backend=backend) as registry:
         if holds:
             with suppress(PulseError):  # where the record itself is hostile, all of the run is refused
-                registry.verify(0, worker)
+                registry.verify(0, model=worker)
         try:
             registry.pull(1, into=worker)
         except PulseError as error:

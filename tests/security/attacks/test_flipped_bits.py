@@ -156,7 +156,7 @@ def test_flips_in_a_patch_leave_live_weights_as_they_are(stride: int) -> None:
     store, original = copied(STORE), STORE.objects[key]
     with quick(store) as registry:
         worker = tiny(0)
-        registry.verify(0, worker)
+        registry.verify(0, model=worker)
         was = bits(worker)
         for data in flipped(original, range(0, 8 * len(original), stride)):
             store.objects[key] = data

@@ -250,7 +250,7 @@ def test_a_lock_that_is_a_link_is_refused_and_cuts_no_other_file(run: Path, shar
         Registry(FileStore(run), "run", Options(compute=ComputeOptions(backend="reference"))) as registry,
         pytest.raises(InvalidArgument, match=r"\.pulse\.lock: it is a link"),
     ):
-        pull_checkpoint(registry, shared)
+        pull_checkpoint(registry, into=shared)
     assert mine.read_bytes() == MINE
 
 

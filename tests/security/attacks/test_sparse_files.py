@@ -165,7 +165,7 @@ def refused(store: CountingStore, *, holds: bool, match: str) -> None:
     def pull() -> None:
         with quick(store) as worker:
             if holds:
-                worker.verify(0, into)
+                worker.verify(0, model=into)
             with pytest.raises(CorruptObject, match=match):
                 worker.pull(1, into=into)
 

@@ -46,7 +46,7 @@ def pull_target() -> Target:
             with quick(store) as registry:
                 try:
                     if start is not None:
-                        registry.verify(start, into)
+                        registry.verify(start, model=into)
                     registry.pull(1, into=into)
                 except PulseError:
                     expect(bits(into) == was, "a pull that is refused leaves the weights as they were")

@@ -123,7 +123,7 @@ def test_a_second_pull_into_a_folder_at_the_same_time_is_a_conflict(run: Run, tm
         pulse_registry.open(str(run.root), run=run.name) as registry,
         pytest.raises(pulse_registry.Conflict, match="another pull"),
     ):
-        pull_checkpoint(registry, out, lock_seconds=0.05)
+        pull_checkpoint(registry, into=out, lock_seconds=0.05)
     release_lock(lock)
     assert shards(out) == []
 
@@ -131,7 +131,7 @@ def test_a_second_pull_into_a_folder_at_the_same_time_is_a_conflict(run: Run, tm
 def test_pulls_of_two_threads_into_a_folder_come_one_after_the_other(run: Run, tmp_path: Path) -> None:
     def pull(version: int) -> None:
         with pulse_registry.open(str(run.root), run=run.name) as registry:
-            pull_checkpoint(registry, tmp_path / "out", version, lock_seconds=HANG_S)
+            pull_checkpoint(registry, version, into=tmp_path / "out", lock_seconds=HANG_S)
 
     threads = [threading.Thread(target=pull, args=(version,)) for version in (1, 4)]
     for thread in threads:

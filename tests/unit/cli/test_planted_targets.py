@@ -74,10 +74,10 @@ def test_no_pull_writes_a_file_elsewhere(
     mine, out = tmp_path / "mine", tmp_path / "out"
     mine.write_bytes(MINE)
     with pulse_registry.open(str(run.root), run=run.name) as registry:
-        pull_checkpoint(registry, out, 1)
+        pull_checkpoint(registry, 1, into=out)
         files = Meddler(operation, when, lambda place: plant(mine, place))
         try:
-            pull_checkpoint(registry, out, 4, replace=operation == "create", files=files)
+            pull_checkpoint(registry, 4, into=out, replace=operation == "create", files=files)
         except pulse_registry.PulseError:
             assert files.planted
         assert files.planted
@@ -85,7 +85,7 @@ def test_no_pull_writes_a_file_elsewhere(
         (out / INDEX_NAME).unlink(missing_ok=True)
         for left in out.glob("model-*"):
             left.unlink()
-        assert pull_checkpoint(registry, out, 4).verified
+        assert pull_checkpoint(registry, 4, into=out).verified
 
 
 def test_a_link_that_lies_where_the_new_index_goes_is_removed_and_not_written_through(run: Run, tmp_path: Path) -> None:
@@ -94,6 +94,6 @@ def test_a_link_that_lies_where_the_new_index_goes_is_removed_and_not_written_th
     out.mkdir()
     (out / ".pulse-index.new").symlink_to(mine)
     with pulse_registry.open(str(run.root), run=run.name) as registry:
-        assert pull_checkpoint(registry, out, 4).verified
+        assert pull_checkpoint(registry, 4, into=out).verified
     assert mine.read_bytes() == MINE
     assert not os.path.lexists(out / ".pulse-index.new")

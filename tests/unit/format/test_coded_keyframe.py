@@ -389,7 +389,7 @@ def test_a_pull_into_a_folder_leaves_an_ordinary_checkpoint(tmp_path: Path):
     model = {"w": bf16(20_000), "b": np.arange(10, dtype=np.float32)}
     with coded_registry(FileStore(tmp_path / "store")) as registry:
         registry.push(0, model)
-        pull_checkpoint(registry, tmp_path / "out")
+        pull_checkpoint(registry, into=tmp_path / "out")
     loaded: dict[str, Any] = {}
     for path in (tmp_path / "out").glob("*.safetensors"):
         loaded |= load_file(path)

@@ -217,17 +217,17 @@ def test_a_module_whose_state_dict_is_of_copies_is_refused_before_any_change_and
         registry.push(0, module)
         with pytest.raises(InvalidModel, match="'weight' is a copy"):
             registry.pull(0, into=module)
-        assert registry.verify(0, module).version == 0
+        assert registry.verify(0, model=module).version == 0
 
 
 def test_verify_reads_the_weights_where_they_are(device: str, store: MemoryStore) -> None:
     states = history(store, device, [])
     with on_device(store, device) as registry:
         worker = at_version(registry, 0, states[0], device)
-        assert registry.verify(0, worker).version == 0
+        assert registry.verify(0, model=worker).version == 0
         worker["a.weight"].view(-1)[5] += 1
         with pytest.raises(BaseMismatch):
-            registry.verify(0, worker)
+            registry.verify(0, model=worker)
 
 
 def test_wider_tensors_and_other_ties_are_refused_on_a_device(device: str, store: MemoryStore) -> None:

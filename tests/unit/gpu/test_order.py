@@ -97,7 +97,7 @@ def test_a_version_that_is_applied_on_a_side_stream_is_checked_and_taken_back_on
     staged = gpu.elsewhere(lambda: registry.stage(1, into=worker))
     with gpu.on(gpu.stream("side")):
         staged.apply()
-    assert gpu.elsewhere(lambda: registry.verify(1, worker)).version == 1
+    assert gpu.elsewhere(lambda: registry.verify(1, model=worker)).version == 1
     with gpu.on(gpu.stream("other side")):
         staged.undo()
     registry.pull(1, into=worker, check="all")

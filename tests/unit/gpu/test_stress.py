@@ -45,7 +45,7 @@ def test_prefetched_versions_are_applied_late_on_a_side_stream_while_the_allocat
             trainer.push(0, model)
             worker, side = blank(model, device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             registry.pull(0, into=worker)
-            with registry.prefetch(worker, poll_seconds=0.01) as prefetch:
+            with registry.prefetch(into=worker, poll_seconds=0.01) as prefetch:
                 for version in range(1, VERSIONS):
                     step()
                     trainer.push(version, model)
@@ -57,7 +57,7 @@ def test_prefetched_versions_are_applied_late_on_a_side_stream_while_the_allocat
                     staged.discard()
             side.synchronize()
             assert holds(worker, model)
-            assert registry.verify(VERSIONS - 1, worker).version == VERSIONS - 1
+            assert registry.verify(VERSIONS - 1, model=worker).version == VERSIONS - 1
     finally:
         over.set()
         thread.join()

@@ -21,7 +21,7 @@ Pull = Callable[[Registry, Model], object]
 def staged_by_prefetch(worker: Registry, into: Model) -> None:
     failed = threading.Event()
     worker._runtime.events = Events(lambda event: failed.set())
-    with worker.prefetch(into, poll_seconds=0.01, check="all") as prefetch:
+    with worker.prefetch(into=into, poll_seconds=0.01, check="all") as prefetch:
         assert failed.wait(60)
         assert prefetch.error is not None
         raise prefetch.error

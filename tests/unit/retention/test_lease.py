@@ -388,7 +388,7 @@ def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyfra
 
     store = Collected(inner)
     with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as worker:
-        worker.verify(0, None)
+        worker.verify(0)
         store.done = False
         worker._runtime.puller.replicas.of(read_model(holder)).now_at(1)
         result = worker.pull("latest", into=holder)

@@ -126,7 +126,7 @@ def test_a_run_s_routes_follow_the_price_that_was_set(tmp_path):
             compute=pulse_registry.ComputeOptions(backend="reference"),
             network=pulse_registry.NetworkOptions(object_cost=price),
         ) as registry:
-            assert [leg.kind for leg in registry.route(0, 3).legs] == kinds
+            assert [leg.kind for leg in registry.route(3, have=0).legs] == kinds
             into = {"w": np.zeros(1000, np.uint16)}
             registry.pull(0, into=into)
             assert [leg.kind for leg in registry.stage(3, into=into).route.legs] == kinds

@@ -140,4 +140,4 @@ def test_a_compiled_trainer_and_a_plain_worker_fit_and_so_do_a_plain_trainer_and
         assert result.objects == 1, "what the plain one holds, the compiled one holds"
         for name, tensor in trainer.state_dict().items():
             assert torch.equal(tensor, worker.state_dict()[name])
-        assert registry.verify(1, torch.compile(worker)).version == 1
+        assert registry.verify(1, model=torch.compile(worker)).version == 1

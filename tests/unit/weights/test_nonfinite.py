@@ -129,7 +129,7 @@ def test_only_cells_that_change_are_looked_at():
         mine = blank(weights)
         reader.pull(0, into=mine)
     with opened(store, "refuse") as worker:
-        worker.verify(0, mine)
+        worker.verify(0, model=mine)
         assert worker.pull(1, into=mine).changed == 1
 
 
