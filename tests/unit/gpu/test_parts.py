@@ -15,7 +15,7 @@ from pulse_registry.weights.model import layout_of, read_model
 
 def test_threads_that_want_the_parts_of_a_layout_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch):
     geometry = Geometry(layout_of(read_model({"w": np.zeros(8, np.float32)}), "keep"))
-    together, made, real = threading.Barrier(4), [], tile_table._parts_of
+    together, made, real = threading.Barrier(4), [], tile_table._tile_tables
 
     def make(*arguments):
         made.append(real(*arguments))
@@ -23,7 +23,7 @@ def test_threads_that_want_the_parts_of_a_layout_at_once_get_the_same(monkeypatc
             pass
         return made[-1]
 
-    monkeypatch.setattr(tile_table, "_parts_of", make)
+    monkeypatch.setattr(tile_table, "_tile_tables", make)
 
     def want() -> None:
         together.wait(60)
