@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Final
 
-from pulse_registry.errors import Gone, InvalidArgument, NotFound
+from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import LogReader, RunState
 from pulse_registry.log.integers import integer
 from pulse_registry.log.names import LATEST, fold
@@ -16,7 +16,6 @@ from pulse_registry.results import Version, VersionName, describe
 from pulse_registry.store import Gateway
 from pulse_schemas import VersionEntry
 
-Result = TypeVar("Result")
 _LONG_SECONDS: Final = 3600.0
 
 
@@ -57,16 +56,9 @@ class Versions:
             version = state.tags[version]
         return state.version(integer(version, "version"))
 
-    def use(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
-        """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means."""
-        while True:
-            state = self.state()
-            entry = self.entry(state, version)
-            try:
-                return use(state, entry)
-            except Gone:
-                if isinstance(version, int) or self.entry(self.state(), version).version == entry.version:
-                    raise
+    def moved(self, version: VersionName, entry: VersionEntry) -> bool:
+        """Tell whether a name means another version now than the one that it meant."""
+        return not isinstance(version, int) and self.entry(self.state(), version).version != entry.version
 
     def all(self) -> list[Version]:
         """Return all versions, oldest first; retired ones are left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
 from collections.abc import Callable
@@ -29,6 +30,11 @@ def open_regular(path: Path) -> BinaryIO:
 def size_of(file: BinaryIO) -> int:
     """Return the size of an open file."""
     return os.fstat(file.fileno()).st_size
+
+
+def reader_of_map(mapped: mmap.mmap) -> ReadRange:
+    """Return what reads ranges of a mapped file."""
+    return lambda start, stop: mapped[start:stop]
 
 
 def reader_of(file: BinaryIO) -> ReadRange:

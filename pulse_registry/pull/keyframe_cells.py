@@ -13,7 +13,7 @@ from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import about
 from pulse_registry.format.keyframe import check_shards
 from pulse_registry.format.safetensors import head_of
-from pulse_registry.process.open_files import ReadRange
+from pulse_registry.process.open_files import reader_of_map
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.download import MemoryShard, ShardBytes
 from pulse_registry.pull.fetch import fetch_shards
@@ -40,7 +40,7 @@ class KeyframeCells:
         # What was coded lies here as plain shards, of other sizes than the stored ones.
         plain = [part.model_copy(update={"size": len(m)}) for part, m in zip(ref.shards, self._maps, strict=True)]
         ref = ref.model_copy(update={"shards": tuple(plain)})
-        shards = check_shards(geometry, ref, [head_of(_reader(mapped), len(mapped)) for mapped in self._maps])
+        shards = check_shards(geometry, ref, [head_of(reader_of_map(mapped), len(mapped)) for mapped in self._maps])
         arrays = []
         self._places: list[tuple[mmap.mmap, int]] = []
         for shard, mapped in zip(shards, self._maps, strict=True):
@@ -94,7 +94,3 @@ class KeyframeCells:
         for file in self._files:
             file.close()
         self._maps.clear()
-
-
-def _reader(mapped: mmap.mmap) -> ReadRange:
-    return lambda start, stop: mapped[start:stop]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from pulse_registry.context import Context
-from pulse_registry.errors import BaseMismatch, CorruptObject
+from pulse_registry.errors import BaseMismatch, CorruptObject, Gone
 from pulse_registry.events import Events
 from pulse_registry.log import RunState
 from pulse_registry.pull.apply import PullSettings, Staged, stage_into, stage_new
@@ -25,6 +25,8 @@ from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import Model, View, read_destination, read_model
 from pulse_registry.weights.tensors import Framework, new_tensors
 from pulse_schemas import VersionEntry
+
+Result = TypeVar("Result")
 
 
 class Destinations(Protocol):
@@ -117,7 +119,7 @@ class Puller:
             request = PullRequest(state, entry, destination, timeline)
             return stage_into(context, request, settings, into.replica, replace_all=into.replace)
 
-        return self._versions.use(version, staged)
+        return self._of(version, staged)
 
     def load(self, version: VersionName, framework: Framework, timeline: Timeline) -> dict[str, Any]:
         """Return a version as new tensors by name; see ``Registry.load``."""
@@ -132,7 +134,18 @@ class Puller:
             self.replicas.of(read_model(tensors)).now_at(entry.version)
             return tensors
 
-        return self._versions.use(version, loaded)
+        return self._of(version, loaded)
+
+    def _of(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
+        """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means."""
+        while True:
+            state = self._versions.state()
+            entry = self._versions.entry(state, version)
+            try:
+                return use(state, entry)
+            except Gone:
+                if not self._versions.moved(version, entry):
+                    raise
 
     def verify_stored(self, context: Context, state: RunState, entry: VersionEntry) -> None:
         """Fetch the objects on a version's route, and check them against its state digest by a full pass.
