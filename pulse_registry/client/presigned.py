@@ -17,23 +17,17 @@ from pulse_registry.client.transport import (
     failures,
     new_client,
     origin_of,
-    told_to_wait,
 )
 from pulse_registry.errors import (
     AccessDenied,
-    AlreadyExists,
-    InvalidArgument,
-    NotFound,
     PulseError,
     StoreUnavailable,
 )
 from pulse_registry.store.checks import ByteRange
-from pulse_registry.store.s3.errors import THROTTLED
+from pulse_registry.store.s3.errors import error_of
 from pulse_schemas.api import SignedRequest
 
 _CODE: Final = re.compile(rb"<Code>([A-Za-z0-9.]{1,64})</Code>")
-_EXPIRED: Final = ("ExpiredToken", "RequestExpired", "TokenRefreshRequired", "RequestTimeTooSkewed")
-_DAMAGED: Final = ("BadDigest", "IncompleteBody", "InvalidDigest", "RequestTimeout", "XAmzContentChecksumMismatch")
 _READ: Final = (200, 206, 416)
 
 
@@ -65,7 +59,7 @@ class PresignedRequests:
             NotFound, CorruptObject, StoreUnavailable: as `Store.get`.
         """
         what = f"{origin_of(url)}: {key}"
-        with self._send("GET", url, what, range_header(byte_range), None, _READ) as response:
+        with self._send("GET", url, key, range_header(byte_range), None, _READ) as response:
             if byte_range is None and response.status_code != 200:
                 raise StoreUnavailable(f"{what}: all of it was asked for, and HTTP {response.status_code} came")
             return read_range(response, key, byte_range, BodyTransfer(self._timeouts, what), max_bytes)
@@ -73,7 +67,7 @@ class PresignedRequests:
     def get_into(self, url: str, key: str, byte_range: ByteRange, view: memoryview) -> None:
         """Read a range, which is not empty, into memory of its size; see `get`."""
         what = f"{origin_of(url)}: {key}"
-        with self._send("GET", url, what, range_header(byte_range), None, _READ) as response:
+        with self._send("GET", url, key, range_header(byte_range), None, _READ) as response:
             read_range_into(response, key, byte_range, view, BodyTransfer(self._timeouts, what))
 
     def size(self, url: str, key: str) -> int:
@@ -83,7 +77,7 @@ class PresignedRequests:
             SignatureRefused, NotFound, StoreUnavailable: as `get`.
         """
         what = f"{origin_of(url)}: {key}"
-        with self._send("GET", url, what, range_header((0, 1)), None, _READ) as response:
+        with self._send("GET", url, key, range_header((0, 1)), None, _READ) as response:
             return read_size(response, key, BodyTransfer(self._timeouts, what))
 
     def put(self, signed: SignedRequest, key: str, views: Sequence[memoryview]) -> str:
@@ -99,7 +93,7 @@ class PresignedRequests:
         size = sum(view.nbytes for view in views)
         headers = {**signed.headers, "Content-Length": str(size)}
         body = BodyTransfer(self._timeouts, what).sent(views)
-        with self._send("PUT", signed.url, what, headers, body, (200, 201, 204)) as response:
+        with self._send("PUT", signed.url, key, headers, body, (200, 201, 204)) as response:
             for _ in BodyTransfer(self._timeouts, what).received(response, MOST_PROBLEM_BYTES):
                 pass
             return str(response.headers.get("etag", ""))
@@ -109,32 +103,25 @@ class PresignedRequests:
         self,
         method: str,
         url: str,
-        what: str,
+        key: str,
         headers: Mapping[str, str],
         content: Iterator[bytes] | None,
         good: tuple[int, ...],
     ) -> Iterator[httpx.Response]:
+        what = f"{origin_of(url)}: {key}"
         with failures(what, url), self._client.stream(method, url, headers=headers, content=content) as response:
             if response.status_code not in good:
                 body = b"".join(BodyTransfer(self._timeouts, what).received(response, MOST_PROBLEM_BYTES))
-                raise told_to_wait(_refusal(what, response.status_code, body), response.headers)
+                raise _refusal(key, origin_of(url), response, body)
             yield response
 
 
-def _refusal(what: str, status: int, body: bytes) -> PulseError:
+def _refusal(key: str, origin: str, response: httpx.Response, body: bytes) -> PulseError:
     """Return the error that a bucket's answer stands for; of its text, which may quote the signature, only the code."""
-    found = _CODE.search(body[:4096])
+    found, status = _CODE.search(body[:4096]), response.status_code
     code = found.group(1).decode() if found else ""
-    said = f"{what}: HTTP {status}" + (f" {code}" if code else "")
-    if status == 412:
-        return AlreadyExists(f"{what} is there already")
-    if status in (401, 403) or code in _EXPIRED:
+    said = f"{origin}: {key}: HTTP {status}" + (f" {code}" if code else "")
+    error = error_of(said, status, code, response.headers, key=key, url=origin)
+    if isinstance(error, AccessDenied):
         return SignatureRefused(f"{said}: the signed request has expired, or the service's own access was withdrawn")
-    if status == 404:
-        return NotFound(f"{what}: there is no such object")
-    # 409 on a conditional PUT: another one is under way.
-    if status in (408, 409, 425, 429) or status >= 500 or code in _DAMAGED:
-        error = StoreUnavailable(said)
-        error.throttled = code in THROTTLED or status in (429, 503)
-        return error
-    return InvalidArgument(said)
+    return error

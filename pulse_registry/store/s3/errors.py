@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Any, Final
@@ -20,19 +20,19 @@ from pulse_registry.store.http_dates import seconds_asked
 _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _DENIED: Final = frozenset({"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "UnauthorizedAccess"})
 _SKEWED: Final = frozenset({"RequestTimeTooSkewed"})
-THROTTLED: Final = frozenset(
+_THROTTLED: Final = frozenset(
     {
         *("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "RequestThrottled"),
         *("TooManyRequests", "TooManyRequestsException", "BandwidthLimitExceeded"),
     }
 )
 """Codes of answers to who asks too much."""
-_AGAIN: Final = THROTTLED | frozenset(
+_AGAIN: Final = _THROTTLED | frozenset(
     {
         *("RequestTimeout", "RequestTimeoutException"),  # the store gave up waiting
         # The body was changed or cut on its way.
         *("BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "IncompleteBody"),
-        "InvalidChecksum",
+        *("InvalidChecksum", "InvalidDigest"),
     }
 )
 _FOLDER: Final = frozenset({"ExistingObjectIsDirectory", "ExistingObjectIsFile"})
@@ -78,6 +78,20 @@ def answered(response: dict[str, Any], what: str, key: str, url: str) -> PulseEr
         if text
         else (f"could not {what} {key!r} in {url}: the store answered {said}")
     )
+    return error_of(could_not, status, code, meta.get("HTTPHeaders", {}), key=key, url=url)
+
+
+def error_of(could_not: str, status: int, code: str, headers: Mapping[str, str], *, key: str, url: str) -> PulseError:
+    """Return the error that a status of HTTP and a code of S3 stand for.
+
+    Args:
+        could_not: what could not be done, and what the store answered, for the message.
+        status: of the answer.
+        code: of the answer's body; empty where it has none.
+        headers: of the answer.
+        key: of the object.
+        url: in which bucket.
+    """
     if code in _EXPIRED:
         return AccessDenied(f"{could_not}; the credentials have expired: renew them")
     if code in _SKEWED:
@@ -87,7 +101,7 @@ def answered(response: dict[str, Any], what: str, key: str, url: str) -> PulseEr
     if code in _FOLDER:
         return InvalidArgument(f"{could_not}; this store can't hold a key that is the folder of another")
     if code in _AGAIN or status in (408, 409, 425, 429):
-        return _unavailable(could_not, code, meta)
+        return _unavailable(could_not, status, code, headers)
     if status in (401, 403) or code in _DENIED:
         return AccessDenied(f"{could_not}; check the credentials and what they allow")
     if status == 412:
@@ -99,7 +113,7 @@ def answered(response: dict[str, Any], what: str, key: str, url: str) -> PulseEr
     if status == 501:
         return InvalidArgument(f"{could_not}; it does not know this request (pulse doctor tells what it lacks)")
     if status >= 500 or status < 300:
-        return _unavailable(could_not, code, meta)
+        return _unavailable(could_not, status, code, headers)
     if status < 400:
         return InvalidArgument(f"{could_not}; the bucket is elsewhere: correct its region or endpoint_url")
     return InvalidArgument(could_not)
@@ -143,10 +157,10 @@ def _not_answered(error: Exception, what: str, key: str, url: str) -> PulseError
     return StoreUnavailable(f"{reason}; {_LATER}")
 
 
-def _unavailable(could_not: str, code: str, meta: dict[str, Any]) -> StoreUnavailable:
+def _unavailable(could_not: str, status: int, code: str, headers: Mapping[str, str]) -> StoreUnavailable:
     error = StoreUnavailable(f"{could_not}; {_LATER}")
-    error.retry_after_s = seconds_asked(meta.get("HTTPHeaders", {}))
-    error.throttled = code in THROTTLED or meta.get("HTTPStatusCode") in (429, 503)
+    error.retry_after_s = seconds_asked(headers)
+    error.throttled = code in _THROTTLED or status in (429, 503)
     return error
 
 
