@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pulse_kernels import Backend, Cells, get_backend
+from pulse_kernels.format import group as kernel_group
 from pulse_registry.weights import cell_space as geometry_module
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
@@ -21,9 +22,10 @@ SMALL_GROUP = 64
 
 @contextmanager
 def small_groups(group_bytes: int = SMALL_GROUP) -> Iterator[None]:
-    """Cut all geometries that are made meanwhile into small groups."""
+    """Cut layouts into groups of so few bytes that a handful of cells makes several, in the library and the kernels."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(geometry_module, "GROUP_BYTES", group_bytes)
+        patched.setattr(kernel_group, "GROUP_BYTES", group_bytes)
         yield
 
 

@@ -15,7 +15,6 @@ import pytest
 from blake3 import blake3
 
 from pulse_kernels import BackendName
-from pulse_kernels.format import group as kernel_group
 from pulse_registry import registry as registry_module
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter, RunState
@@ -28,7 +27,6 @@ from pulse_registry.store import RetryStore, Store
 from pulse_registry.store.wrappers.retry import TOTAL_S
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault, FaultAction
-from pulse_registry.weights import cell_space as geometry_module
 from pulse_schemas import CommitRecord, unseal_record
 from tests.support.clock import Clock
 from tests.support.records import DictStore
@@ -36,15 +34,6 @@ from tests.support.records import DictStore
 RUN = "run"
 Model = dict[str, np.ndarray[Any, Any]]
 Bits = dict[str, bytes]
-
-
-@contextmanager
-def small_groups(group_bytes: int = 64) -> Iterator[None]:
-    """Cut layouts into groups of so few bytes that a handful of cells makes several, in the library and the kernels."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(geometry_module, "GROUP_BYTES", group_bytes)
-        patched.setattr(kernel_group, "GROUP_BYTES", group_bytes)
-        yield
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from pulse_registry.cache import CacheFolder, part
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, WrapperStore
-from tests.support.registries import RUN, bits, garbage, small_groups, small_model
+from tests.support.groups import small_groups
+from tests.support.registries import RUN, bits, garbage, small_model
 
 RANGE_BYTES = 64
 """So that objects of a few hundred bytes have several ranges."""

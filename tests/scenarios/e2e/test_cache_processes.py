@@ -13,7 +13,8 @@ from blake3 import blake3
 
 from pulse_registry.cache.folder import LEDGER
 from pulse_registry.store import FileStore
-from tests.support.registries import Bits, bits, change, quick, small_groups, small_model
+from tests.support.groups import small_groups
+from tests.support.registries import Bits, bits, change, quick, small_model
 
 ROOT = Path(__file__).parents[3]
 

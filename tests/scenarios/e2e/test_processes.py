@@ -16,7 +16,8 @@ from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from tests.scenarios.e2e.trainers import SCENARIOS, model_of, registry_of
-from tests.support.registries import bits, check_store, commits, garbage, settle, small_groups, state_of
+from tests.support.groups import small_groups
+from tests.support.registries import bits, check_store, commits, garbage, settle, state_of
 
 ROOT = Path(__file__).parents[3]
 

@@ -35,7 +35,8 @@ from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from pulse_schemas import KeyframeRef, ObjectRef
-from tests.support.registries import RUN, Bits, Model, bits, change, garbage, quick, small_groups
+from tests.support.groups import small_groups
+from tests.support.registries import RUN, Bits, Model, bits, change, garbage, quick
 
 Kind = Literal["raw", "exponents", "older"]
 Strike = Callable[[Path], object]

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_registry.errors import LayoutMismatch
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
-from tests.support.registries import quick, small_groups
+from tests.support.registries import quick
 
 NAMES = "abcd"
 CELLS = 40

@@ -17,8 +17,8 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from tests.support.chains import Chain, chains, difference
+from tests.support.groups import small_groups
 from tests.support.meeting import resolve
-from tests.support.registries import small_groups
 
 CODERS = st.sampled_from(["gap", "class", "auto"])
 BACKENDS = [get_backend("reference"), get_backend("numba")]

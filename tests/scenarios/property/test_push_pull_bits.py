@@ -14,8 +14,9 @@ from pulse_registry.weights.model import NUMPY_NAMES, numpy_dtype, read_model
 from pulse_registry.weights.tensors import new_tensors
 from pulse_schemas import DTYPE_ORDER
 from tests.support.chains import Chain, chains, special_bits
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
-from tests.support.registries import bits, garbage, quick, restored, small_groups
+from tests.support.registries import bits, garbage, quick, restored
 
 RUN_KEY = "run/objects/patch/"
 

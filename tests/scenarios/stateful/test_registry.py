@@ -25,6 +25,7 @@ from pulse_registry.store import FileStore, Store
 from pulse_registry.store.keys import TEMP_PREFIX
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import FaultAction
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
 from tests.support.registries import (
     Bits,
@@ -38,7 +39,6 @@ from tests.support.registries import (
     garbage,
     quick,
     settle,
-    small_groups,
     small_model,
     state_of,
 )

@@ -17,8 +17,9 @@ from pulse_registry.registry import Registry
 from pulse_registry.store import FileStore, Store
 from pulse_registry.testing import CountingStore
 from tests.support.command_line import Pulse, Run
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
-from tests.support.registries import RUN, Bits, bits, change, garbage, quick, small_groups, small_model
+from tests.support.registries import RUN, Bits, bits, change, garbage, quick, small_model
 
 
 @pytest.fixture(params=["raw", "exponents"])

@@ -27,6 +27,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.signing import SigningKey, Trust
 from pulse_registry.store import FileStore, Store
 from pulse_registry.store.wrappers.wrapper import WrapperStore
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
 from tests.support.registries import (
     RUN,
@@ -39,7 +40,6 @@ from tests.support.registries import (
     garbage,
     quick,
     restored,
-    small_groups,
     small_model,
     state_of,
     without_pauses,

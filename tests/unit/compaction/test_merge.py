@@ -21,8 +21,8 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 from tests.support.chains import Chain, chains, difference
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
-from tests.support.registries import small_groups
 
 LENGTH = 5
 BACKEND = get_backend("numba")

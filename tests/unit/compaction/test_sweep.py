@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from pulse_registry.compaction import CompactOptions
 from pulse_registry.errors import PulseError
 from tests.support.chains import Chain, chains
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
-from tests.support.registries import check_store, copied, failing, restored, small_groups
+from tests.support.registries import check_store, copied, failing, restored
 from tests.unit.compaction import test_merge
 from tests.unit.compaction.runs import compact, merged, pushed
 

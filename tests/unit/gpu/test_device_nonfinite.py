@@ -17,7 +17,8 @@ from pulse_registry import InvalidModel, PushOptions, Registry
 from pulse_registry.gpu.finite import first_not_finite
 from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.store import MemoryStore
-from tests.support.registries import RUN, small_groups
+from tests.support.groups import small_groups
+from tests.support.registries import RUN
 from tests.unit.gpu.models import Tensors, blank, holds, made, on_device
 from tests.unit.gpu.models import on_host as in_host_memory
 

@@ -15,7 +15,8 @@ from pulse_registry.store import MemoryStore
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault
 from pulse_registry.weights.model import read_model
-from tests.support.registries import keep_undo, small_groups
+from tests.support.groups import small_groups
+from tests.support.registries import keep_undo
 from tests.unit.gpu.models import Tensors, blank, changed, holds, made, on_device, on_host
 
 

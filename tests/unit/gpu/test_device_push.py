@@ -21,7 +21,8 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 from tests.support.gate import PATIENCE, GateStore
-from tests.support.registries import settle, small_groups
+from tests.support.groups import small_groups
+from tests.support.registries import settle
 from tests.unit.gpu.models import blank, changed, holds, made, objects, on_device, on_host
 
 

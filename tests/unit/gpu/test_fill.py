@@ -10,7 +10,7 @@ from pulse_registry.gpu import stream
 from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
-from tests.support.registries import small_groups
+from tests.support.groups import small_groups
 
 
 @pytest.mark.parametrize(("most", "waits"), [(256 << 20, 1), (100, 2), (0, 6)])

@@ -22,7 +22,8 @@ from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import MemoryStore
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
-from tests.support.registries import RUN, keep_undo, small_groups
+from tests.support.groups import small_groups
+from tests.support.registries import RUN, keep_undo
 from tests.unit.gpu.models import Tensors, blank, changed, holds, made, on_host
 from tests.unit.gpu.order import Gpu, watched
 

@@ -20,6 +20,7 @@ from pulse_registry.push.shadow import HostShadow
 from pulse_registry.registry import Registry
 from pulse_registry.results import PushResult
 from tests.support.gate import PATIENCE, GateStore
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
 from tests.support.registries import (
     RUN,
@@ -30,7 +31,6 @@ from tests.support.registries import (
     copy_of,
     quick,
     restored,
-    small_groups,
     small_model,
     without_pauses,
 )

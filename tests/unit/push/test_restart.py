@@ -12,18 +12,9 @@ from pulse_registry.errors import Fenced, InvalidArgument, LayoutMismatch
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES
 from pulse_registry.testing import CountingStore
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
-from tests.support.registries import (
-    bits,
-    change,
-    commits,
-    copy_of,
-    garbage,
-    quick,
-    restored,
-    small_groups,
-    small_model,
-)
+from tests.support.registries import bits, change, commits, copy_of, garbage, quick, restored, small_model
 
 
 def trained(store: Any, versions: int, **options: Any) -> list[Any]:

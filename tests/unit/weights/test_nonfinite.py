@@ -12,8 +12,8 @@ from pulse_registry import InvalidArgument, InvalidModel, PushOptions, Registry
 from pulse_registry.events import EventKind
 from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.weights.model import numpy_dtype
+from tests.support.groups import small_groups
 from tests.support.records import DictStore
-from tests.support.registries import small_groups
 
 NAN, INF = np.float32(np.nan), np.float32(np.inf)
 
