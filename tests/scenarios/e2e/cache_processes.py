@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from pulse_registry.cache import CacheFolder, part
+from pulse_registry.cache import CacheFolder, partial_object
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, WrapperStore
@@ -120,7 +120,7 @@ def _die_before(at: int) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Run one of the commands."""
-    part.RANGE_BYTES = RANGE_BYTES
+    partial_object.RANGE_BYTES = RANGE_BYTES
     with small_groups():
         match arguments:
             case ["crowd", root, cache, ledger, count]:

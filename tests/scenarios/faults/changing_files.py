@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from pulse_registry.cache import CacheFolder, part
+from pulse_registry.cache import CacheFolder, partial_object
 from pulse_registry.cache.store import CachedStore
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format.keyframe import write_keyframe
@@ -79,7 +79,7 @@ def empty(path: Path) -> None:
 def small_pieces() -> Iterator[None]:
     """Let a model of 12 KB be several groups, pieces, shards and ranges."""
     with small_groups(2048), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(part, "RANGE_BYTES", 4096)
+        patched.setattr(partial_object, "RANGE_BYTES", 4096)
         patched.setattr(fetch, "RANGE_BYTES", 1024)
         patched.setattr(group_stream, "RANGE_BYTES", 1024)
         patched.setattr(fetch, "_LEAST_BEGINNING", 64)
