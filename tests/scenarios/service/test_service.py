@@ -173,9 +173,9 @@ def test_a_signed_url_that_the_bucket_refuses_is_asked_for_anew(services: dict[s
         (ref, *_) = trainer.route(0).refs
     store = ServiceStore(service.url, service.token)
     whole = store.get(f"{run}/{ref.key}")
-    link = store._links.of(run, ref.key)
+    link = store._urls.of(run, ref.key)
     forged = link.url[:-4] + ("0000" if not link.url.endswith("0000") else "1111")
-    store._links._links[run, ref.key] = type(link)(forged, link.own, link.until)
+    store._urls._urls[run, ref.key] = type(link)(forged, link.own, link.until)
     assert store.get(f"{run}/{ref.key}") == whole
     store.close()
 
