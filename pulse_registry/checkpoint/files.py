@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from pulse_registry.process.open_files import open_regular
+from pulse_registry.process.open_files import open_regular, sync_folder
 
 _BLOCK = bytes(1 << 20)
 
@@ -72,11 +72,7 @@ class FileOperations:
         """Make the names in a folder survive a power loss, where the file system can do that."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
-        except OSError as error:
-            # Some network file systems have no fsync of folders: their names are durable at once, or never.
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise
+            sync_folder(descriptor)
         finally:
             os.close(descriptor)
 

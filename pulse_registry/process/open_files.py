@@ -66,3 +66,13 @@ def reserve(descriptor: int, size: int) -> None:
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
                 raise
+
+
+def sync_folder(descriptor: int) -> None:
+    """Make the names in an open folder survive a power loss, where the file system can do that."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems have no fsync of folders: their names are durable at once, or never.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

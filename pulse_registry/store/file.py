@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.process.open_files import read_into
+from pulse_registry.process.open_files import read_into, sync_folder
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
 from pulse_registry.store.body import Body, Buffer, body_views
 from pulse_registry.store.checks import (
@@ -33,7 +33,7 @@ from pulse_registry.store.checks import (
 )
 from pulse_registry.store.keys import MAX_KEY_BYTES, TEMP_PREFIX, check_key, check_prefix, key_problem
 from pulse_registry.store.os_errors import translated
-from pulse_registry.store.root import Root, sync
+from pulse_registry.store.root import Root
 
 # What the system reads, or writes, of one buffer at a time: a little less than 2^31 bytes.
 _PIECE: Final = 1 << 30
@@ -128,7 +128,7 @@ class FileStore(Store):
                 finally:
                     with suppress(FileNotFoundError):
                         os.unlink(temp, dir_fd=inside)
-                sync(inside)
+                sync_folder(inside)
             finally:
                 os.close(inside)
 
@@ -296,7 +296,7 @@ class FileStore(Store):
                 if stat.S_ISDIR(there.st_mode):
                     raise IsADirectoryError(errno.EISDIR, "is a folder", key) from None
             # Its writer may not have synced yet; the caller goes on from an object that will stay.
-            sync(inside)
+            sync_folder(inside)
             raise already_exists(key, self.url) from None
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
+from pulse_registry.process.open_files import sync_folder
+
 _FOLDER: Final = os.O_DIRECTORY | os.O_CLOEXEC
 READ: Final = os.O_RDONLY | _FOLDER
 """A folder that is opened so can be listed and synced."""
@@ -174,7 +176,7 @@ class Root:
             below = _enter(above, folder, READ)
         try:
             if folder not in self._durable:
-                sync(above)
+                sync_folder(above)
                 self._durable.add(folder)
         except BaseException:
             os.close(below)
@@ -198,16 +200,6 @@ class Root:
             os.close(descriptor)
             raise
         return descriptor
-
-
-def sync(folder: int) -> None:
-    """Make the names in an open folder survive a power loss, where the file system can do that."""
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        # Some network file systems have no fsync of folders: their names are durable at once, or never.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
 
 
 def _ends(folder: str) -> Iterator[int]:
@@ -251,6 +243,6 @@ def _make(path: str) -> None:
 def _sync_path(folder: str) -> None:
     descriptor = os.open(folder, READ)
     try:
-        sync(descriptor)
+        sync_folder(descriptor)
     finally:
         os.close(descriptor)
