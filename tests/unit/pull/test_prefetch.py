@@ -15,7 +15,7 @@ import pytest
 from pulse_registry.errors import BaseMismatch, InvalidArgument, NotFound, PulseError
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import RunState
-from pulse_registry.options import ComputeOptions, Options, PullOptions
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import News, Prefetch
 from pulse_registry.pull.replica import ReplicaState
@@ -25,7 +25,7 @@ from pulse_registry.results import VersionName
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.weights.model import read_model
 from tests.support.records import DictStore
-from tests.support.registries import RUN, Bits, Model, bits, change, garbage, quick, small_model
+from tests.support.registries import RUN, Bits, Model, bits, change, garbage, keep_undo, quick, small_model
 
 WAIT = 60.0
 
@@ -79,10 +79,10 @@ class Site:
             Options(
                 push=options,
                 on_event=self.hear,
-                pull=PullOptions(undo_share=100.0),
                 compute=ComputeOptions(backend="reference"),
             ),
         )
+        keep_undo(self.worker, 100.0)
         self.push()
 
     def hear(self, event: Event) -> None:
