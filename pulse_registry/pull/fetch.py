@@ -62,8 +62,8 @@ def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int) -
         raise CorruptObject(f"{key}: a head of {ref.head_size} bytes was committed, and its layout allows {most}")
     first = min(ref.object.size, max(nbytes, ref.head_size))
     with about(key):
-        read = partial(store.get, key)
-        return checked(partial(read, (0, first)), partial(Patch.parse, geometry, ref, read=read))
+        parse = partial(Patch.parse, geometry, ref, read=lambda byte_range: store.get(key, byte_range))
+        return checked(partial(store.get, key, (0, first)), parse)
 
 
 def fetch_shards(
