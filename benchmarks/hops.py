@@ -27,6 +27,7 @@ import pulse_registry
 import pulse_schemas
 import pulse_server
 from benchmarks.results import OUT, Row, machine, versions, write_result
+from pulse_registry.cli.app import app
 
 TITLE = "What a reader of a push or a pull goes through"
 OPERATIONS = ("first push", "push of a patch", "pull of one patch", "pull from nothing")
@@ -43,6 +44,7 @@ Place = tuple[str, str]
 """A function: its file, and its qualified name."""
 Call = tuple[Place | None, Place]
 """Caller, None for nobody, and callee."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Hops:
         arrows: from a function of one file to one of another, each counted once: a loop over five records is no longer
             to follow than one over two. What a pool is handed counts as called by whoever called the pool.
         knots: pairs of files with arrows both ways, by that same count.
+        rooms: that it enters: the library's folders, and the modules at its top.
+        moves: those of the crossings that lead from one room to another.
     """
 
     files: int
@@ -66,20 +70,35 @@ class Hops:
     pairs: tuple[tuple[str, str], ...]
     arrows: int = 0
     knots: tuple[tuple[str, str], ...] = ()
+    rooms: int = 0
+    moves: int = 0
 
     @classmethod
     def of(cls, calls: Mapping[Call, int], handed: Collection[Call] = ()) -> Hops:
         """Return what calls come to, and those that go through pools: caller, None for nobody, and callee."""
         called = {callee for _, callee in calls}
-        crossings = sum(calls[call] for call in _crossed(calls))
-        arrows = _crossed(handed)
-        files = len({file for file, _ in called})
-        return cls(files, len(called), crossings, _both_ways(_crossed(calls)), len(arrows), _both_ways(arrows))
+        crossed, arrows = _crossed(calls), _crossed(handed)
+        files = {file for file, _ in called}
+        return cls(
+            files=len(files),
+            functions=len(called),
+            crossings=sum(calls[call] for call in crossed),
+            pairs=_both_ways(crossed),
+            arrows=len(arrows),
+            knots=_both_ways(arrows),
+            rooms=len({_room(file) for file in files}),
+            moves=sum(calls[one, other] for one, other in crossed if _room(one[0]) != _room(other[0])),
+        )
 
 
 def _crossed(calls: Collection[Call]) -> set[tuple[Place, Place]]:
     """Return the calls from one file to another."""
     return {(caller, callee) for caller, callee in calls if caller is not None and caller[0] != callee[0]}
+
+
+def _room(file: str) -> str:
+    """Return the library's folder that a file is in, or the file itself where it is at the top."""
+    return file.split("/", 1)[0]
 
 
 def _both_ways(calls: Collection[tuple[Place, Place]]) -> tuple[tuple[str, str], ...]:
@@ -180,15 +199,36 @@ def measure_hops(folder: Path) -> dict[str, Hops]:
     return {operation: found[operation] for operation in OPERATIONS}
 
 
-def size_of(packages: tuple[Path, ...] = PACKAGES, library: Path = LIBRARY) -> dict[str, int]:
-    """Return lines and files of packages, modules at the library's top level, and the longest list of parameters."""
+def size_of(
+    packages: tuple[Path, ...] = PACKAGES, library: Path = LIBRARY, commands: Collection[tuple[Path, str]] | None = None
+) -> dict[str, int]:
+    """Return lines and files of packages, modules at the library's top level, and the longest list of parameters.
+
+    The last one over all functions, and without the commands of ``pulse``, whose parameters are a command line's flags,
+    and the kernels, compiled or a GPU's, which take arrays and numbers and no objects.
+
+    Args:
+        packages: their folders.
+        library: the one whose modules at the top count.
+        commands: file and name of the functions that are commands; None: those of ``pulse``.
+    """
+    flags = set(_commands(app) if commands is None else commands)
     files = [path for package in packages for path in sorted(package.rglob("*.py"))]
     texts = [path.read_text(encoding="utf-8") for path in files]
+    functions = [
+        (path, function) for path, text in zip(files, texts, strict=True) for function in _functions(ast.parse(text))
+    ]
+    others = [
+        function
+        for path, function in functions
+        if (path, function.name) not in flags and not _is_kernel(path, function)
+    ]
     return {
         "lines": sum(len(text.splitlines()) for text in texts),
         "files": len(files),
         "modules at the top": sum(path.name != "__init__.py" for path in library.glob("*.py")),
-        "longest list of parameters": max(max(_parameters(ast.parse(text)), default=0) for text in texts),
+        "longest list of parameters": max((_parameters(function) for _, function in functions), default=0),
+        "longest list of parameters, commands and kernels apart": max(map(_parameters, others), default=0),
     }
 
 
@@ -201,14 +241,16 @@ def hops_document() -> dict[str, Any]:
         for operation, hops in found.items()
         for row in (
             Row(f"{operation}.files", f"{operation}: files entered", hops.files, ""),
+            Row(f"{operation}.rooms", f"{operation}: rooms entered", hops.rooms, ""),
             Row(f"{operation}.functions", f"{operation}: functions entered", hops.functions, ""),
             Row(f"{operation}.crossings", f"{operation}: calls from file to file", hops.crossings, ""),
+            Row(f"{operation}.moves", f"{operation}: calls from room to room", hops.moves, ""),
             Row(f"{operation}.pairs", f"{operation}: pairs of files that call each other", len(hops.pairs), ""),
             Row(f"{operation}.arrows", f"{operation}: arrows from file to file, each once", hops.arrows, ""),
             Row(f"{operation}.knots", f"{operation}: pairs with arrows both ways", len(hops.knots), ""),
         )
     ]
-    rows += [Row(name.replace(" ", "-"), name, value, "") for name, value in size_of().items()]
+    rows += [Row(name.replace(",", "").replace(" ", "-"), name, value, "") for name, value in size_of().items()]
     return {
         "kind": "hops",
         "title": TITLE,
@@ -236,8 +278,25 @@ def run(out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "hop
     console.print(f"written to {out}")
 
 
-def _parameters(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            names = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            yield len([name for name in names if name.arg not in ("self", "cls")])
+def _functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def _parameters(function: Function) -> int:
+    names = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return len([name for name in names if name.arg not in ("self", "cls")])
+
+
+def _is_kernel(path: Path, function: Function) -> bool:
+    """Return whether numba compiles a function, as it does all in a folder ``loops``, or Triton does."""
+    return path.parent.name == "loops" or any(ast.unparse(name).endswith("jit") for name in function.decorator_list)
+
+
+def _commands(application: typer.Typer) -> Iterator[tuple[Path, str]]:
+    """Yield file and name of the functions that are an application's commands, and its groups' commands."""
+    for command in application.registered_commands:
+        if command.callback is not None:
+            yield Path(command.callback.__code__.co_filename), command.callback.__name__
+    for group in application.registered_groups:
+        if group.typer_instance is not None:
+            yield from _commands(group.typer_instance)
