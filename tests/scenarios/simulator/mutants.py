@@ -228,13 +228,12 @@ def _no_ways(patched: pytest.MonkeyPatch) -> None:
 
 def short_merge(patched: pytest.MonkeyPatch) -> None:
     """Let a compactor forget the last patch of a merge: no safeguard is gone, so nothing must be seen."""
-    real: Callable[..., Any] = Compactor._legs
+    real: Callable[..., Any] = Compactor._merge_along
 
-    def legs(*args: Any, **options: Any) -> Any:
-        found = real(*args, **options)
-        return found if found is None or len(found) < 2 else found[:-1]
+    def merge_along(compactor: Compactor, state: RunState, work: Any, legs: Any) -> Any:
+        return real(compactor, state, work, legs[: max(1, len(legs) - 1)])
 
-    patched.setattr(Compactor, "_legs", legs)
+    patched.setattr(Compactor, "_merge_along", merge_along)
 
 
 def _unverified_merge(patched: pytest.MonkeyPatch) -> None:

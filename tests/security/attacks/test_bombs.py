@@ -216,7 +216,7 @@ LISTS: dict[str, tuple[bytes, Callable[[ServiceStore], Any]]] = {
     "more records than were asked for": (b'"",' * 101, lambda store: store._records.wait("run", 1, 0)),
     "lists": (b"[],", lambda store: store._records.wait("run", 1, 0)),
     "objects in a field that is not known": (b"{},", lambda store: store._records.wait("run", 1, 0)),
-    "texts that are urls": (b'"",', lambda store: store._links.of("run", "objects/a")),
+    "texts that are urls": (b'"",', lambda store: store._urls.of("run", "objects/a")),
 }
 
 

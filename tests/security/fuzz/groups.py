@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pulse_kernels import CELL_TYPES, Backend, Cells, CellType, CodecError, CoderName, decode_group, encode_group
-from pulse_kernels.format.group_bytes import split
+from pulse_kernels.format.group_bytes import join, split
 from pulse_kernels.protocol import Coded
 from pulse_kernels.reference.backend import order, unorder
 from tests.security.fuzz.mutation import INTERESTING, mutate_bytes
@@ -122,7 +122,7 @@ def _mutate(data: bytes, rng: random.Random) -> bytes:
         parts = split(coder % 2 == 1, changed, data[_HEAD.size :])
     except (CodecError, ValueError):
         return mutate_bytes(data, rng)
-    return _HEAD.pack(number, coder, cells, changed) + _changed(parts, rng).join()
+    return _HEAD.pack(number, coder, cells, changed) + join(_changed(parts, rng))
 
 
 def _changed(parts: Coded, rng: random.Random) -> Coded:

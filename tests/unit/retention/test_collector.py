@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from pulse_registry.errors import (
-    AlreadyExists,
     Conflict,
     InvalidArgument,
     NotFound,
@@ -19,7 +18,7 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader
 from pulse_registry.retention import Collector, Policy
 from pulse_registry.retention import collector as collector_module
-from pulse_registry.store import MOST_WHOLE_BYTES, WrapperStore
+from pulse_registry.store import MOST_WHOLE_BYTES, MemoryStore, Store, WrapperStore
 from pulse_registry.testing import CountingStore
 from pulse_schemas import DeleteRecord, RetireRecord, canonical_json, unseal_record
 from tests.support.records import RUN, DictStore, keyframe, patch, write_id
@@ -447,15 +446,12 @@ def test_a_run_that_is_not_there_is_not_found():
 
 
 def test_a_store_without_a_clock_is_refused():
-    class Timeless:
-        url = "https://pulse.example.com"
-
-        def put(self, key, data, *, if_absent=False):
-            if if_absent:
-                raise AlreadyExists(key)
+    class Timeless(MemoryStore):
+        def modified(self, key):
+            return Store.modified(self, key)
 
     world = World()
-    store = Timeless()
+    store = Timeless("timeless")
     with pytest.raises(InvalidArgument, match="does not tell when"):
         Collector(store, RUN, LogReader(world.store, RUN), world.trainer, lambda: write_id(1)).collect(Policy())
 
