@@ -22,7 +22,7 @@ from pulse_registry.weights.cell_space import Geometry
 
 
 class Copies(Protocol):
-    """What keeps copies of stored objects."""
+    """A cache of copies of stored objects."""
 
     def discard(self, key: str) -> bool:
         """Drop the copy of an object, by its key below the run; tell whether there was one."""

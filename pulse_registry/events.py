@@ -1,4 +1,4 @@
-"""Events: what a run's users should hear of although nothing failed, told to the log and to whoever listens."""
+"""Events of a run that are no errors, such as an avoided object: logged as warnings, and passed to listeners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a URL to a run: what ``pulse_registry.open`` does."""
+"""``pulse_registry.open``: opens a run by the URL of its registry."""
 
 from __future__ import annotations
 

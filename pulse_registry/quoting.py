@@ -1,4 +1,4 @@
-"""What others wrote, in what we show: no longer than it may be, and with nothing that a terminal or a log acts upon.
+"""Quoting of untrusted text in messages: cut to a length, and escaped so that no terminal or log acts upon it.
 
 Names, metadata and messages come from stores, files, tokens and requests. In messages they are ``quoted``; whatever is
 printed, or logged as text, is made ``printable`` where it leaves, so that no caller has to think of it.

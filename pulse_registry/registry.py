@@ -65,7 +65,7 @@ class Registry:
 
     @property
     def signer(self) -> Signer | None:
-        """What signs that which is written; None: nothing does."""
+        """The signer of this registry's records; None: they are not signed."""
         return self._runtime.options.signer
 
     # -- trainer ---------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Registry:
         return self._runtime.context().geometry(entry.layout).layout
 
     def route(self, version: VersionName = "latest", *, have: int | None = None) -> Route:
-        """Return the cheapest way to a version from the one that a worker has, or from nothing.
+        """Choose the cheapest route to a version from the one that a worker has, or from nothing.
 
         Raises:
             NotFound: a version does not exist, or nothing leads there.
@@ -381,7 +381,7 @@ class Registry:
     # -- upkeep ----------------------------------------------------------------------------------------------------
 
     def compactor(self, options: CompactOptions | None = None) -> Compactor:
-        """Return what makes the run's merged patches and keyframes, a piece of work at each call of ``step``.
+        """Return the run's compactor: each call of ``step`` makes and attaches one merged patch or keyframe.
 
         It works with this registry's threads and is for one thread at a time; close it before the registry.
 

@@ -1,4 +1,4 @@
-"""What callers are told: of a version, of a push, of a pull. Plain values."""
+"""Results of calls: versions, pushes, pulls. Plain values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """What a push did. ``nbytes`` were stored for it, of ``full_nbytes`` that all cells take.
+    """Result of a push. ``nbytes`` were stored for it, of ``full_nbytes`` that all cells take.
 
     ``timeline``: the phases ``wait`` (for earlier pushes, where too many were on their way), ``diff`` (which the caller
     waits for as well), ``code``, ``hash``, ``upload`` and ``commit``.
@@ -68,7 +68,7 @@ class PushResult:
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """What a pull did: ``nbytes`` in ``objects`` objects were fetched.
+    """Result of a pull: ``nbytes`` in ``objects`` objects were fetched.
 
     ``avoided``: keys of the objects that are gone or damaged, so that another route was taken.
     ``timeline``: the phases ``route``, ``fetch``, ``decode``, ``verify`` and ``apply``, in seconds from the call of
@@ -88,7 +88,7 @@ class PullResult:
 
 
 def describe(state: RunState, entry: VersionEntry) -> Version:
-    """Return what is told of a version."""
+    """Return a version as callers see it."""
     patch = next((p for p in state.patches_into(entry.version) if p.base == entry.version - 1), None)
     keyframe = state.keyframe(entry.version)
     ref = patch or keyframe

@@ -1,4 +1,4 @@
-"""When the phases of one push or pull began and ended: they overlap, since groups go through them one by one."""
+"""Timeline of a push or a pull: when its phases began and ended. They overlap, as groups go through one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels raise: bytes that can't be decoded, and backends that aren't there."""
+"""Errors of the kernels: bytes that can't be decoded, and backends that are not available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who else could change what lies in a folder: of one that holds compiled code, they could run theirs as this user."""
+"""Permissions of folders with compiled code: which other users could change it, and so run code as this user."""
 
 from __future__ import annotations
 

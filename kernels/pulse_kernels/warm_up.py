@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Ahead:
-    """Does work ahead of its need, in a thread that neither an exit nor a fork waits for longer than one step.
+    """Background thread that works ahead of need; neither an exit nor a fork waits for it longer than one step.
 
     It is no daemon: a process that ends while such a thread is inside the compiler may crash.
     """
@@ -30,7 +30,7 @@ class Ahead:
         self._stopping = self._ended = False
 
     def begin(self) -> None:
-        """Begin, unless that was done; return at once."""
+        """Start the thread, unless it was started; return at once."""
         with self._lock:
             if self._thread is None and not self._ended:
                 self._start()

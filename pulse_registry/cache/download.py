@@ -1,4 +1,4 @@
-"""A download: this process brings an object's ranges to its part, many at a time, and others read them as they land."""
+"""Download of an object into the node's cache: ranges in parallel, which other processes read as they land."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulse_registry.store import Store
 
 
 class Download:
-    """An object on its way to a part that is locked. It goes on whether or not somebody waits for it.
+    """Downloads an object to its locked partial file, whether or not somebody waits for it.
 
     Attributes:
         key: of the object.
@@ -45,7 +45,7 @@ class Download:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it comes to nothing; it ends as soon as the ranges under way have."""
+        """Whether the download has failed; it ends as soon as the ranges under way have."""
         return self._failure is not None
 
     def wait(self, start: int, stop: int) -> None:

@@ -110,7 +110,7 @@ class CacheFolder:
         return True
 
     def allot(self, descriptor: int, nbytes: int) -> None:
-        """Make an open part so long, and count it; the least recently used objects go if that is over the limit."""
+        """Reserve room for an open part; evict the least recently used objects if that is over the limit."""
         limit = self.limit()
         with self._ledger() as ledger:
             more = nbytes - os.fstat(descriptor).st_size
@@ -125,13 +125,13 @@ class CacheFolder:
             os.ftruncate(descriptor, nbytes)
 
     def name(self, ref: ObjectRef, descriptor: int) -> None:
-        """Give an object's part its name, as used now; not while room is made, which would overlook it."""
+        """Rename a whole part to its object's name, as used now; not during an eviction, which would overlook it."""
         self.touch(descriptor)
         with self._ledger():
             os.rename(self.part(ref), self.file(ref))
 
     def make_room(self, nbytes: int) -> None:
-        """Remove so many bytes of the least recently used objects: the disk is full before the limit is reached."""
+        """Evict so many bytes of the least recently used objects: the disk is full before the limit is reached."""
         with self._ledger() as ledger:
             total = _total(ledger)
             _count(ledger, self._evict((self.limit() if total is None else total) - nbytes))

@@ -33,7 +33,7 @@ Tell = Callable[[str, str], None]
 
 
 class NodeCache:
-    """What one process does with a cache's folder. Thread-safe."""
+    """One process's use of a cache folder: reads, downloads, evictions. Thread-safe."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The cache as users name it: a folder and a bound, given or in the environment."""
+"""Options of the node's cache: folder and size limit, given by the caller or the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partial object of the cache: one on its way, in a file that shows other processes how far it has come.
+"""Partial object of the cache: a file that shows other processes which ranges of a download have landed.
 
 The file holds the object's bytes and, behind them, a byte for each range that is 1 once the range has landed. So others
 can read ranges as they land, and whoever takes over from a process that was killed goes on with what is there. Once all

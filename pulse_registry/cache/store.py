@@ -1,4 +1,4 @@
-"""A store whose objects are kept in the node's cache: what a record has named is read through it, the rest past it."""
+"""Caching store: objects that a record names are read through the node's cache, everything else from the store."""
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ class CachedStore(WrapperStore):
 
 
 def expect(store: Store, refs: Sequence[ObjectRef]) -> None:
-    """Let a cache know what is about to be read from a store, if the store has one."""
+    """Announce the objects that are about to be read to a store's cache, if it has one."""
     if isinstance(store, CachedStore):
         store.expect(refs)

@@ -1,4 +1,4 @@
-"""What the writer of a checkpoint folder does to files: the few operations that a crash can fall between.
+"""File operations of a pull into a checkpoint folder: the few steps that a crash can fall between.
 
 They are one small class, passed in, so that tests can stop a pull, or fill the disk, at each of them. Others may write
 into the folder, too: what is written are new files, by the descriptors that made them, and through no link.

@@ -30,7 +30,7 @@ _MODEL_FILE = re.compile(r"model(?:-.*)?\.safetensors")
 
 
 class Mark(Schema):
-    """What the index says, in ``metadata.pulse``, that the folder holds."""
+    """Run and version that the folder holds, as its index says in ``metadata.pulse``."""
 
     run: str
     version: int

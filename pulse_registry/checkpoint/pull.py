@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPull:
-    """What a pull into a folder did: ``nbytes`` in ``objects`` objects were fetched; 0 where it held the version.
+    """Result of a pull into a folder: ``nbytes`` in ``objects`` objects were fetched; 0 where it held the version.
 
     ``verified``: all cells in the folder's files have the version's state digest. ``timeline``: of the pull into them.
     ``avoided``: keys of the objects that are gone or damaged, so that another route was taken.

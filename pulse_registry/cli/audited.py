@@ -1,4 +1,4 @@
-"""What an audit found, for people and for scripts, and the exit code that follows from it."""
+"""Report of an audit, for people and for scripts, and its exit code."""
 
 from __future__ import annotations
 

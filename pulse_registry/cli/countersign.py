@@ -1,4 +1,4 @@
-"""``pulse countersign``: answers for records that readers refuse, since no key that they pin has signed them."""
+"""``pulse countersign``: signs for records that readers refuse because no key that they pin has signed them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stored object says of itself, as a plain document: read from its bytes alone, and only as many as it takes."""
+"""Description of a stored object as a plain document, read from as few of its bytes as it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pulse doctor``: does a store keep the contract that the registry is built on? And is a run in it whole?"""
+"""``pulse doctor``: examines whether a store keeps its contract, and whether a run in it is whole."""
 
 from __future__ import annotations
 

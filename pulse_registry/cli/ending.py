@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a request to end after the piece of work at hand, for commands that run for long."""
+"""Stop signals of long commands: SIGTERM and SIGINT end them after the current piece of work."""
 
 from __future__ import annotations
 

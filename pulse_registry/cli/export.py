@@ -1,4 +1,4 @@
-"""``pulse export``: versions in another system's format."""
+"""``pulse export``: writes versions in the common delta format."""
 
 from __future__ import annotations
 

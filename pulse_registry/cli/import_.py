@@ -1,4 +1,4 @@
-"""``pulse import``: folders of another system become versions."""
+"""``pulse import``: publishes checkpoint and delta folders of other systems as versions."""
 
 from __future__ import annotations
 

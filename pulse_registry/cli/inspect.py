@@ -1,4 +1,4 @@
-"""``pulse inspect``: what one stored object, or file, is."""
+"""``pulse inspect``: describes one stored object, or file."""
 
 from __future__ import annotations
 

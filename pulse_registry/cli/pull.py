@@ -1,4 +1,4 @@
-"""``pulse pull``: a folder becomes a version's checkpoint."""
+"""``pulse pull``: pulls a version into a folder, as a Hugging Face checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pulse push``: a checkpoint becomes the run's next version."""
+"""``pulse push``: publishes a checkpoint as the run's next version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pulse route``: what a pull would fetch, and why that."""
+"""``pulse route``: shows which route a pull would take, and what other routes would cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def route(
     trust: Trusted = None,
     json_output: Json = False,
 ) -> None:
-    """Show the cheapest way from a version, or from nothing, to another, and what others would cost."""
+    """Show the cheapest route from a version, or from nothing, to another, and what others would cost."""
     target, have = parse_version(to), None if from_version is None else parse_version(from_version)
     with open_session(
         root, run, title="route", quiet=json_output, token=token, allow_http=allow_http, trust=trust

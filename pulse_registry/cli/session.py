@@ -1,4 +1,4 @@
-"""A run as a command opens it: by URL and name, with a meter on its bytes."""
+"""Session of a command: a run opened by URL and name, with a meter on its bytes."""
 
 from __future__ import annotations
 

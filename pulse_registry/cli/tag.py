@@ -1,4 +1,4 @@
-"""``pulse tag``: names that stand for versions, and keep them."""
+"""``pulse tag``: shows, gives and takes away names of versions, which keep them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--timeline``: the phases of a push or a pull, drawn over the time that it took."""
+"""``--timeline``: draws the phases of a push or a pull as bars over its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pulse verify``: a version's stored objects against its digest, or all that is stored below a root."""
+"""``pulse verify``: checks a version's stored objects against its digest, or all that is stored below a root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to the service itself: with the caller's token, checked on both ways, answered or refused in our terms.
+"""Requests to the service's API, with the caller's token: answers are checked, refusals become typed errors.
 
 The token goes to the service's own URL and nowhere else; it is in no message and no log.
 """
@@ -43,7 +43,7 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the service answered, complete and undamaged."""
+    """An answer of the service, complete and undamaged."""
 
     status: int
     headers: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""From a registry's URL, of a service or of what `open_store` knows, to its store."""
+"""Open a store by a registry's URL: that of a service, or any that `open_store` knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies on the wire: their digest (RFC 9530), and the ranges of objects."""
+"""HTTP bodies: their Content-Digest (RFC 9530), and ranges of objects."""
 
 from __future__ import annotations
 

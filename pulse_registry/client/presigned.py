@@ -1,4 +1,4 @@
-"""Signed requests to the bucket behind the service: sent as they are, without the caller's token."""
+"""Presigned requests to the bucket behind the service: sent as they are, without the caller's token."""
 
 from __future__ import annotations
 

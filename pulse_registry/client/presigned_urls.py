@@ -1,4 +1,4 @@
-"""URLs of objects: asked for many at a time, kept for as long as they are good."""
+"""Cache of presigned URLs of objects: asked for many at a time, kept until they expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors on the wire: one table that says which problem document (RFC 9457) each error becomes, and back.
+"""Problem documents (RFC 9457): one table from the error tree to problem types and statuses, and back.
 
 The service writes what `problem_of` says and the client raises what `error_of` says: the same class on both ends.
 """

@@ -1,5 +1,4 @@
-"""What workers and trainers tell the service of their pulls and pushes, so that whoever runs the training sees who is
-behind, and where the time goes.
+"""Reports of pulls and pushes to the service.
 
 A worker's report counts for some time only. While there is nothing to pull, it is repeated; when the worker is closed,
 it is taken back.

@@ -1,4 +1,4 @@
-"""Where the service keeps what a store keeps under a key. Pure names: no I/O."""
+"""URL paths of the service for the keys of a store. Pure names: no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link to a server: how long to wait for it, when it counts as stalled, and what its failures are called."""
+"""HTTP transport to a server: timeouts, stalled transfers, and its failures as typed errors."""
 
 from __future__ import annotations
 

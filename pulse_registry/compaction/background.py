@@ -1,4 +1,4 @@
-"""A compactor in a thread of a trainer's process: it works between pushes, and no push waits for it."""
+"""Background compactor in a trainer's process: its thread works between pushes, and no push waits for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulse_registry.process.closing import Closing, UnderWay
 
 
 class Background:
-    """Lets a compactor do what is due after each commit, piece by piece, in a thread of its own.
+    """Runs a compactor after each commit in a thread of its own, one merged patch or keyframe at a time.
 
     A process that ends without closing it waits for the piece at hand and no longer.
 

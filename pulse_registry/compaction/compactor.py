@@ -46,7 +46,7 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A piece of work that was done: what was attached, and the bytes that were stored for it."""
+    """A merged patch or keyframe that was attached, and the bytes that were stored for it."""
 
     kind: Literal["patch", "keyframe"]
     base: int | None
@@ -95,7 +95,7 @@ class Compactor:
         return self._errors.get(work)
 
     def step(self) -> Done | None:
-        """Do the next piece of work, if there is any that can be done.
+        """Make and attach the next missing merged patch or keyframe, if any can be made.
 
         What fails costs nothing but an event, and is tried again after the next version.
 

@@ -33,7 +33,7 @@ _WORTH = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Work: the patch from version ``base`` to version ``target``."""
+    """A merged patch to make: from version ``base`` to version ``target``."""
 
     base: int
     target: int
@@ -49,7 +49,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Work: a keyframe of version ``target``."""
+    """A keyframe to make: of version ``target``."""
 
     target: int
 

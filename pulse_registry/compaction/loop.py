@@ -1,4 +1,4 @@
-"""Following a run: one piece of work after the other, and a pause when there is none."""
+"""Compaction loop: makes one missing merged patch or keyframe after the other, and waits when there is none."""
 
 from __future__ import annotations
 

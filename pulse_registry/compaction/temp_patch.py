@@ -1,4 +1,4 @@
-"""A patch that lies in a file of the spool until it is verified, so that nothing goes up that is wrong."""
+"""Temporary file of a merged patch, which is verified before it is uploaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clearing up: what an examination wrote is removed, and what a killed one left behind too."""
+"""Cleanup of an examination: removes what it wrote, and what a killed one left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks are given besides the store: how much to do, other clients, the clocks and the dice."""
+"""Context of the doctor's checks besides the store: plan, other clients, clocks, random numbers."""
 
 from __future__ import annotations
 

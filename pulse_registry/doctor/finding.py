@@ -1,4 +1,4 @@
-"""What one check found, in words for the person who has to act on it."""
+"""Finding of one check, in words for the person who has to act on it."""
 
 from __future__ import annotations
 

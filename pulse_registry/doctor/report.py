@@ -1,4 +1,4 @@
-"""What an examination found, and the one sentence that follows from it."""
+"""Report of an examination: all findings, and the verdict in one sentence."""
 
 from __future__ import annotations
 

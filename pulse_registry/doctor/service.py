@@ -1,4 +1,4 @@
-"""What can be seen of a service: it takes no keys of the doctor's own, and keeps the store behind it to itself."""
+"""Checks of a service, which takes no keys of the doctor's own and keeps the store behind it to itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coded shard as a reader sees it: where its pieces lie, how large the plain shard is, and the way back to that.
+"""Reader of a coded shard: where its pieces lie, how large the plain shard is, and how each piece is decoded.
 
 All sizes are known, and checked against the layout, before a byte of the shard is fetched or memory taken for it.
 """

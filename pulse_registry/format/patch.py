@@ -51,7 +51,7 @@ _LINK_BYTES_PER_NS = 0.125
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the directory says of one group: its sums of h over the old and new changed cells check base and result."""
+    """Directory entry of one group: its sums of h over the old and new changed cells check base and result."""
 
     group: int
     changed: int
@@ -64,7 +64,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """One coded group, and what the directory will say of it."""
+    """One coded group, and its entry in the directory."""
 
     entry: Entry
     data: bytes
@@ -205,7 +205,7 @@ def most_head_bytes(geometry: Geometry) -> int:
 
 
 class Patch:
-    """A patch object on its way: its head is checked, its groups are as they are decoded.
+    """A patch object being read: its head is checked at once, its groups as they are decoded.
 
     Attributes:
         ref: what the record says of it.

@@ -1,4 +1,4 @@
-"""The head of a safetensors file: eight bytes of length, JSON, spaces up to a multiple of eight.
+"""Header of a safetensors file: eight bytes of length, JSON, spaces up to a multiple of eight.
 
 The library writes whole files from memory only, where patches need a fixed order of keys and keyframes are streamed;
 and it reads whole files only, where of an object in a store the head is enough. What is taken for a head here is what
@@ -58,7 +58,7 @@ class HeaderFault(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """What a header says of one tensor: bytes ``start`` to ``stop``, counted from the end of the header."""
+    """Entry of one tensor in a header: bytes ``start`` to ``stop``, counted from the end of the header."""
 
     dtype: str
     shape: tuple[int, ...]

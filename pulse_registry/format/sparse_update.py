@@ -75,7 +75,7 @@ class SparseUpdate:
 
 
 class ModelUpdate(Protocol):
-    """What a pull changes of some weights, or took back of them: in the memory of their device, and without them."""
+    """Sparse update of a model that a pull applies or undoes, on the model's device; the weights are not held."""
 
     @property
     def changed(self) -> int:

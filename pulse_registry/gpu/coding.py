@@ -1,4 +1,4 @@
-"""Coding what changed on a device: patches' groups, the same bytes as those that a model in host memory gives."""
+"""Coding of patch groups on a device: the same bytes as those of a model in host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arrival of patches' groups, batch by batch, for a device that decodes many of them at once."""
+"""Batches of patch groups as they arrive, for a device that decodes many of them at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trial of the kernels on a device: what a push and a pull launch, on a few cells, before a model is at stake."""
+"""Self-test of the kernels on a device: a push and a pull of a few cells, before they work on a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing versions in the common delta format: whole checkpoints, deltas from any version to another, chains of deltas.
+"""Export of versions in the common delta format: whole checkpoints, deltas between any two, chains of deltas.
 
 pull the base -> copy it -> pull the target -> compare tensor by tensor -> write frames, then the index -> rename. Both
 states lie in files beside the target: memory holds the frames of a few tensors at a time, and no state.
@@ -92,7 +92,7 @@ def export_delta(
     form: Form | None = None,
     files: FileOperations | None = None,
 ) -> Exported:
-    """Write what leads from one version to another, whichever of the two is newer.
+    """Write the delta from one version to another, whichever of the two is newer.
 
     Args:
         registry: the run.
@@ -231,7 +231,7 @@ class _Export:
         return self._finish(made, place, index, version, None, geometry.nbytes)
 
     def delta(self, target: Version, place: Path) -> Exported:
-        """Write what leads from the version that is held to another one, and hold that."""
+        """Write the delta from the version that is held to another one, and hold that."""
         check_free(place)
         base, states = self._held, self._states
         if base is None or states is None:

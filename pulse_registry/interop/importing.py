@@ -1,4 +1,4 @@
-"""Taking folders in the common delta format into a run: each becomes its next version.
+"""Import of folders in the common delta format: each becomes the run's next version.
 
 find -> order -> bring a private state to the first one's base -> apply frames, check every changed tensor -> push.
 What was pushed before an error stays; what the error befell is a private file's, and goes.

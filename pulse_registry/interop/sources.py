@@ -1,4 +1,4 @@
-"""What a folder holds to import: one version's folder or many, and in which order they follow the run's newest one."""
+"""Sources of an import: the version folders in a folder, ordered so that each delta follows its base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hidden folder to make things in, beside where they will lie: they show up there whole, in one step, or not at all.
+"""Temporary folder of an export, hidden beside its destination: results appear there whole, in one step, or not at all.
 
 Readers of the common delta format take a folder without an index for a whole checkpoint, so that writing the index last
 is not enough.
@@ -76,7 +76,7 @@ class Workshop:
         return folder
 
     def publish(self, made: Path, place: Path) -> None:
-        """Give a folder of here its place, in one step; its files are durable.
+        """Rename a folder of here to its destination, in one step; its files are durable.
 
         Raises:
             AlreadyExists: something is there by now.

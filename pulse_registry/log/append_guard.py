@@ -1,4 +1,4 @@
-"""Admits records that somebody else made: checks all that can be checked, then creates the record at its number.
+"""Append guard: checks a record that somebody else made, then creates it at its number.
 
 A writer that holds no key of the bucket sends its records here, sealed as they are to be stored.
 """

@@ -1,4 +1,4 @@
-"""A dict of which a copy costs what was changed of late, and not all that is in it.
+"""Copy-on-write dict: a copy costs what was changed of late, and not all that is in it.
 
 A run's state is copied for each record, so that who has the old one can go on with it; a copy of a hundred thousand
 entries would take longer than all else that a record needs.

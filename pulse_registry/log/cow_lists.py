@@ -1,4 +1,4 @@
-"""Lists of objects by version, of which a copy costs what was changed of late, however long one list grows.
+"""Copy-on-write lists of objects by version: a copy costs what was changed of late, however long a list grows.
 
 Most have a few items, and are tuples; but who writes a log may give one version a million objects.
 """

@@ -1,4 +1,4 @@
-"""How long each kind of document of a run may be, and the one way to read one: no more of it is ever taken into memory.
+"""Size limits of a run's documents, by kind, and the one way to read one: no more of it is ever taken into memory.
 
 What is longer is none of ours, whatever it is sealed or signed with; so writers refuse to write it. Seals and
 signatures cover a whole document, and can't be looked at before it was read.

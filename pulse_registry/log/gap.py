@@ -26,7 +26,7 @@ _NEWEST: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """What a listing shows beyond a record.
+    """Later records and snapshots that a listing shows.
 
     Attributes:
         record: number of the next record that is there, None where there is none.

@@ -1,4 +1,4 @@
-"""What stands between the log and a reader who does not believe whatever the store says."""
+"""Guard protocol of a log's reader: judges records and snapshots before they are believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leg: one step of a route, which an object of the log allows."""
+"""Leg: one step of a route, by one patch or keyframe of the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Leg(NamedTuple):
 
     @property
     def ref(self) -> PatchRef | KeyframeRef | None:
-        """What a record says of the object."""
+        """Reference of the object, as its record has it."""
         return self.patch or self.keyframe
 
     @property

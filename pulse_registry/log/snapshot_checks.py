@@ -1,4 +1,4 @@
-"""What no fold of records can have made: looked for in a snapshot before a reader begins with it."""
+"""Consistency checks of a snapshot, before a reader begins with it: finds what no fold of records can have made."""
 
 from __future__ import annotations
 

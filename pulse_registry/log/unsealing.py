@@ -1,4 +1,4 @@
-"""Sealed documents of a log, opened: the schema's errors as those of a damaged object, or of another release."""
+"""Unsealing of a log's documents: a schema error becomes CorruptObject or UnsupportedFormat."""
 
 from __future__ import annotations
 

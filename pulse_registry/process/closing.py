@@ -1,4 +1,4 @@
-"""Closing: waiting for what a registry has under way, saying what that is, with an end if one is asked for."""
+"""Closing: waits for the work that a registry has under way and logs it, up to a timeout if one is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that something belongs to: threads, held locks and connections do not come along when it forks."""
+"""Fork safety: threads, held locks and connections do not survive a fork of the process that made them."""
 
 from __future__ import annotations
 

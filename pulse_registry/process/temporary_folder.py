@@ -1,4 +1,4 @@
-"""Where files go that nobody named a folder for: onto a disk if there is a choice, as they are as large as weights."""
+"""Default folder for temporary files: on a disk if there is a choice, since they are as large as weights."""
 
 from __future__ import annotations
 

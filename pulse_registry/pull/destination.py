@@ -1,4 +1,4 @@
-"""The target of a pull: weights that are read while a change of them is staged, and changed in one burst.
+"""Destination of a pull: weights that are read while an update of them is staged, and changed in one burst.
 
 ``Destination`` is what staging needs of them, wherever they live; ``HostDestination`` are weights in host memory.
 """

@@ -1,4 +1,4 @@
-"""What else would lead to a version, and what it would cost: how a route explains itself."""
+"""Alternatives to a route to a version, and what they would cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Way = Literal["chain", "keyframe", "direct"]
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another way from a route's base to its target.
+    """Another route from a route's base to its target.
 
     Attributes:
         way: ``chain``, version by version; ``keyframe``, as for who holds nothing; ``direct``, one patch.
@@ -26,7 +26,7 @@ class Alternative:
 
 
 def alternatives(state: RunState, route: Route, have: int | None, object_cost: int) -> tuple[Alternative, ...]:
-    """Return the other ways that a reader may have expected, whether they are there or not.
+    """Return the other routes that a reader may have expected, whether they are there or not.
 
     From nothing there is no chain and no direct patch.
 
@@ -52,7 +52,7 @@ def alternatives(state: RunState, route: Route, have: int | None, object_cost: i
 
 
 def cost(route: Route, object_cost: int) -> int:
-    """Return what routes are compared by: bytes, and ``object_cost`` for each object."""
+    """Return the cost by which routes are compared: bytes, and ``object_cost`` for each object."""
     return route.nbytes + object_cost * route.objects
 
 

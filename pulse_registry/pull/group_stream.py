@@ -1,4 +1,4 @@
-"""Arrival: the groups of several patches come in order, to be decoded as soon as they are there.
+"""Stream of patch groups: those of several patches in order, each to be decoded once its bytes have arrived.
 
 A chain needs a group's bytes of all its patches at once: so the ranges of all of them are asked for side by side, by
 group. No more of them are on their way, or wait to be decoded, than fit a bound.

@@ -1,4 +1,4 @@
-"""Routes: the cheapest way from what a worker holds to a version. Pure: a function of the run's state.
+"""Route planning: choose the cheapest route from what a worker holds to a version. Pure: a function of the run's state.
 
 Versions are the nodes of a graph. A keyframe leads from nothing to its version; a patch, from its base to its
 target and, if its coder allows, back; undo entries in the worker's memory lead back at no cost.

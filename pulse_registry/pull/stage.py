@@ -34,7 +34,7 @@ _DENSE_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a route's objects are: a keyframe's cells, and what the legs after it change."""
+    """Fetched objects of a route: a keyframe's cells, and the sources of the legs after it."""
 
     keyframe: KeyframeCells | None
     sources: list[Source]

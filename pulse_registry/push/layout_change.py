@@ -1,4 +1,4 @@
-"""A run's layout that changes: in what, as a person would say it."""
+"""Description of a layout change: which tensors differ, in words for a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The collector: retires by policy, deletes what was retired long enough ago. The edge around `plan_gc`.
+"""Garbage collector: retires by policy, deletes what was retired long enough ago. The edge around `plan_gc`.
 
 Two phases, never in one run: a `retire` record first, then, once that is older than the grace time by the store's
 clock, deletion and a `delete` record. It may be killed anywhere and started again, and several may run: all that is
@@ -40,7 +40,7 @@ class _NothingLeft(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a run of the collector did, or would do.
+    """Result of a garbage collection, or of its dry run.
 
     Attributes:
         plan: what stays, and what was retired.

@@ -28,7 +28,7 @@ _ROUNDED: Final = timedelta(seconds=1)
 
 @dataclass(slots=True)
 class Leases:
-    """What was found.
+    """Leases of a run, by what was found of them.
 
     Attributes:
         held: the version that each reader with a living lease holds.

@@ -1,4 +1,4 @@
-"""What to keep and what to retire: a pure function of a run's state, a policy and the readers' leases. No I/O."""
+"""Retention plan: which versions stay and which are retired, by state, policy and leases. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulse_registry.retention.reach import best_keyframe, best_keyframes, cheape
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the plan goes by beside the log and the policy.
+    """Inputs of a plan beside the log and the policy.
 
     Attributes:
         held: the versions that readers with a living lease hold, by reader.
@@ -30,7 +30,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What stays and what goes.
+    """Versions and objects to keep and to retire.
 
     Attributes:
         kept: every version that stays, and why.
@@ -57,10 +57,10 @@ class Plan:
 def plan_gc(state: RunState, policy: Policy, needs: Needs) -> Plan:
     """Plan what to retire.
 
-    Kept are the versions that the policy, a tag or a lease keeps; the versions on the cheapest way from nothing to each
-    of them; and those on the cheapest way from a reader's version to the newest one. Of a kept version all objects stay
-    that lead to other kept ones, so that the chain and the merged patches among them are whole; of several keyframes of
-    one version the cheapest.
+    Kept are the versions that the policy, a tag or a lease keeps; the versions on the cheapest route from nothing to
+    each of them; and those on the cheapest route from a reader's version to the newest one. Of a kept version all
+    objects stay that lead to other kept ones, so that the chain and the merged patches among them are whole; of several
+    keyframes of one version the cheapest.
     """
     kept = _chosen(state, policy, needs)
     _keep_ways(state, kept, needs.held)

@@ -1,4 +1,4 @@
-"""What is to be kept: the rules that an operator states."""
+"""Retention policy: the rules by which an operator keeps versions."""
 
 from __future__ import annotations
 

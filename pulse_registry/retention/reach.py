@@ -1,4 +1,4 @@
-"""What leads where among a run's live objects: the cheapest way to each version from nothing, and what can be reached.
+"""Cheapest routes from nothing to each version of a run, and which versions can be reached from others.
 
 No I/O. A route may not pass a retired version; only who holds one may begin there.
 """
@@ -16,7 +16,7 @@ from pulse_schemas import KeyframeRef
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The cheapest ways from nothing: of each version that can be reached, the one before it; None: its keyframe."""
+    """The cheapest routes from nothing: of each version that can be reached, the one before it; None: its keyframe."""
 
     before: Mapping[int, int | None]
 
@@ -29,7 +29,7 @@ class Tree:
 
 
 def cheapest_tree(state: RunState) -> Tree:
-    """Return the cheapest way from nothing to every version, by bytes and a cost an object."""
+    """Return the cheapest route from nothing to every version, by bytes and a cost an object."""
     queue = [(_cost(keyframe), version, -1) for version, keyframe in best_keyframes(state).items()]
     heapq.heapify(queue)
     before: dict[int, int | None] = {}

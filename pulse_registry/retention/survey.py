@@ -1,4 +1,4 @@
-"""What lies in the store and should not: objects that no record names, and those that are to be deleted. One LIST."""
+"""Survey of a run's stored objects: orphans, which no record names, and retired ones to delete. One LIST."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Map(Protocol):
 
 @dataclass(slots=True)
 class Survey:
-    """What was found.
+    """Objects that a survey found.
 
     Attributes:
         orphans: old objects that no record names, and one still could.

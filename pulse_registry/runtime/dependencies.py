@@ -1,4 +1,4 @@
-"""What a registry takes from the process around it: time, random ids, threads. Tests put others in their place."""
+"""Dependencies of a registry on its process: time, random ids, threads. Tests replace them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way back for a run with records that its readers refuse: whoever holds a key that fits answers for them.
+"""Countersigning: who holds a pinned key signs for records that a run's readers refuse.
 
 look -> show -> countersign. The log stays as it is; what is believed of it grows.
 """

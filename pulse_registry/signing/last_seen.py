@@ -1,4 +1,4 @@
-"""What was seen of a run, kept from one process to the next: the newest record, sealed.
+"""Newest record seen of a run, sealed, kept in a file from one process to the next.
 
 A store that says less than that later was rolled back; one that says something else at its number tells two stories.
 The folder is this user's alone: what another could take away, or put there, would be no memory.

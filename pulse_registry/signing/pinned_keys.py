@@ -48,7 +48,7 @@ class Pin:
 
 
 class Trust:
-    """What a reader believes, and what it remembers.
+    """Pinned keys of a reader, and where it remembers what it has seen.
 
     Attributes:
         pins: keys, of which each record must have a signature of one.

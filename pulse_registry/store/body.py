@@ -1,4 +1,4 @@
-"""What a put is given: bytes, a sequence of buffers, or a stream that makes them as they are written."""
+"""Body of a put: bytes, a sequence of buffers, or a stream that makes them as they are written."""
 
 from __future__ import annotations
 

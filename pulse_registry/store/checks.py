@@ -1,4 +1,4 @@
-"""What all stores check alike before they act, and the errors that all of them raise in the same words."""
+"""Argument checks that all stores share, and the errors that all of them raise in the same words."""
 
 from __future__ import annotations
 

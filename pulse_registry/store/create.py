@@ -1,4 +1,4 @@
-"""Storing an object under a key that is its own: conditional, so that a writer needs no right to replace anything."""
+"""Create an object under a unique key, by a conditional put, so that a writer needs no right to replace anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times in a server's headers: how long it asks to be left alone (``Retry-After``), and dates, as RFC 9110 has them."""
+"""Times in HTTP headers: how long a server asks to wait (``Retry-After``), and dates, as RFC 9110 has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key may be: one rule for all stores, so that what one of them holds fits into every other.
+"""Rule for keys: one for all stores, so that what one of them holds fits into every other.
 
 Keys are relative paths with '/' between segments. The bounds are those of the narrowest store: 1,024 bytes a
 key (S3), 255 bytes a segment (file names).

@@ -1,4 +1,4 @@
-"""From a URL to a store: a registry of URL schemes."""
+"""Open a store by its URL: a table of URL schemes."""
 
 from __future__ import annotations
 

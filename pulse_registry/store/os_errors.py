@@ -1,4 +1,4 @@
-"""What the operating system's errors mean to the caller of a store's verb."""
+"""Mapping of the operating system's errors to those of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed requests: with one of them, anybody may read or create one object for a while."""
+"""Presigned requests: with one of them, anybody may read or create one object for a while."""
 
 from __future__ import annotations
 

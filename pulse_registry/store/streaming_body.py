@@ -1,4 +1,4 @@
-"""An object that is stored while it is made, and whose first bytes are known last: they tell of all the others."""
+"""Streaming body of a put: an object that is uploaded while it is made, and whose first bytes are known last."""
 
 from __future__ import annotations
 

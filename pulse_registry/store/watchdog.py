@@ -1,4 +1,4 @@
-"""The watchdog of transfers: one that trickles holds its thread as surely as one that is silent, and is given up."""
+"""Watchdog of transfers: gives up one that is slower than a limit, since it holds its thread as a silent one does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For the tests of those who use or extend the registry.
+"""Test tools for those who use or extend the registry.
 
 Stores that fail on purpose (`FaultStore`), are slow (`LatencyStore`) or count what goes through them (`CountingStore`);
 and the contract of Store as a class of tests (`StoreTests`), for the author of a store. The last needs pytest.

@@ -1,4 +1,4 @@
-"""Places: how the cells of one tensor lie in a worker's memory, where they are not simply end to end."""
+"""Access to the cells of one tensor in a worker's memory, also where they do not lie end to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each tensor of a layout lies in the flat cell space, and how that space is cut into groups.
+"""Flat cell space of a layout: the offset of each tensor, and how the space is cut into groups.
 
 Groups are fixed by the layout alone: the cells of one dtype, in layout order, are cut every 16 MiB. So the groups of
 all patches of a layout line up, and merging, inverting and partial reading go group by group.

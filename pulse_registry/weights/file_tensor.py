@@ -1,4 +1,4 @@
-"""A tensor in a file of others, as a model to be published: its cells are read when they are needed, each of them once.
+"""Tensor in a file, as part of a model to publish: its cells are read when they are needed, each of them once.
 
 They come by calls that say so where the file has become shorter meanwhile. A memory map would kill the process.
 """

@@ -1,4 +1,4 @@
-"""Whether a model's tensors can take a version, and where in them its cells go.
+"""Fit of a version to a model: whether its tensors can take it, and where in them its cells go.
 
 Names and shapes are the version's. A model that is F32 where the version is BF16 or F16 takes it widened, if that is
 asked for; tensors may be tied otherwise than in the version, as far as their cells agree.

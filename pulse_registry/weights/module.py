@@ -1,4 +1,4 @@
-"""A module's tensors by the names that its policy gives them: those that wrappers put in between are left out.
+"""Tensor names of a module, without the parts that wrappers (compile, FSDP, DDP) put in between.
 
 So a trainer that is compiled and data-parallel has the layout of a plain worker. A wrapper is known by its type, never
 by a name: what a policy itself calls ``module`` stays.

@@ -1,4 +1,4 @@
-"""Weights that are no numbers: what to do about NaN and infinities, on their way out and on their way in.
+"""Policy for NaN and infinite weights, in pushes and in pulls.
 
 Only cells that change are looked at, and all of them where all are new: the cost of a look is that of what it is about.
 """

@@ -111,7 +111,7 @@ class LegBody(Answer):
 
 
 class RouteBody(Answer):
-    """The cheapest way from version ``base`` (none: from nothing) to ``target``, whose state digest is ``digest``.
+    """The cheapest route from version ``base`` (none: from nothing) to ``target``, whose state digest is ``digest``.
 
     Fetch the objects, check each against its size and BLAKE3, and apply the legs in order.
     """
@@ -142,7 +142,7 @@ class PatchMark(Answer):
 
 
 class ChainBody(Answer):
-    """The live objects of a run, without their keys: what leads where, and what it costs."""
+    """The live objects of a run, without their keys: which versions each joins, and how many bytes it has."""
 
     run: RunName
     keyframes: Many[KeyframeMark]

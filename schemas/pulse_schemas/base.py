@@ -1,4 +1,4 @@
-"""What every stored or sent document shares: strictness, canonical JSON bytes, and the seal.
+"""Base of every stored or sent document: strict types, canonical JSON bytes, and the seal.
 
 A *sealed* document carries the BLAKE3 of its own canonical bytes, so that one flipped bit anywhere in it is
 seen by a reader that knows nothing else. It may be signed as well: the seal covers the signature then.

@@ -1,4 +1,4 @@
-"""What a patch object says of itself, in its safetensors metadata under the key ``pulse``."""
+"""Head of a patch object, in its safetensors metadata under the key ``pulse``."""
 
 from __future__ import annotations
 

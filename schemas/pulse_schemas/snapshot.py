@@ -1,4 +1,4 @@
-"""The fold of a log up to one record, and the hint that leads to it: so that opening a run stays O(new)."""
+"""Snapshot: the fold of a log up to one record; and the head, a hint of the newest. Opening a run stays O(new)."""
 
 from __future__ import annotations
 

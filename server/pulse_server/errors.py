@@ -1,4 +1,4 @@
-"""What the service refuses on its own account, before the library is asked: each is a problem document of its own.
+"""Refusals by the service itself, before the library is asked: each is a problem document of its own.
 
 Refused                 base: status, problem name and headers of the answer
 ├── Unauthenticated     401: no token, a wrong or an expired one

@@ -1,4 +1,4 @@
-"""Where compiled loops are kept between processes, and whether they are there: found without importing the compiler."""
+"""The cache of compiled loops on disk: its folder, and whether it is filled, found without importing the compiler."""
 
 from __future__ import annotations
 

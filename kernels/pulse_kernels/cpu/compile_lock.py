@@ -12,7 +12,7 @@ from types import TracebackType
 
 
 class Turn:
-    """A lock that those who wait for it get in turn: who lets go of it is not the next again while another waits."""
+    """A fair lock: threads get it in turn, and who releases it is not the next again while another waits."""
 
     def __init__(self) -> None:
         self._next, self._lock = threading.Lock(), threading.Lock()

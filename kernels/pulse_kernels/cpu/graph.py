@@ -108,7 +108,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What a search found.
+    """The path that a search found.
 
     Attributes:
         found: whether there is a path.

@@ -1,4 +1,4 @@
-"""A coded group taken apart: the head's fields and plain arrays, every size checked, nothing decoded."""
+"""Layout of a coded group's bytes: split into head fields and arrays, every size checked, nothing decoded."""
 
 from __future__ import annotations
 

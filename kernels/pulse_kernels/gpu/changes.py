@@ -43,7 +43,7 @@ class Changes:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """What is on the device, but for the tiles."""
+        """Device tensors of the changes, without those of the tiles."""
         return self.index, self.old, self.new, self.tile_offsets, self.group_offsets
 
 

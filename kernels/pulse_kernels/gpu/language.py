@@ -1,4 +1,4 @@
-"""Triton's language and its compiler's entry, in the one place that knows that triton ships no types."""
+"""Typed access to Triton's language and its compiler, since triton ships no types."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Kernel(Protocol):
     """A compiled function: ``kernel[grid](*arguments)`` launches it; other kernels call it."""
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        """Return what launches ``grid`` programs."""
+        """Return a launcher of ``grid`` programs."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Be part of another kernel."""
+        """Call the kernel from another kernel."""
 
 
 def jit(function: Callable[..., Any]) -> Kernel:

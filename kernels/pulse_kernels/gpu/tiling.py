@@ -96,7 +96,7 @@ class Tiles:
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
-        """What is on the device."""
+        """Device tensors of the table."""
         by_tile = (self.tensor, self.start, self.count, self.group, self.first, self.flat)
         return *by_tile, self.offsets, self.starts, self.is_float
 

@@ -23,7 +23,7 @@ class ReferenceBackend:
     name = "reference"
 
     def warm_up(self, width: int, stopped: Callable[[], bool] = lambda: False) -> None:
-        """There is nothing to prepare."""
+        """Do nothing: NumPy needs no warm-up."""
 
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """See ``Backend.diff``."""

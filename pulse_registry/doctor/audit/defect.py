@@ -1,4 +1,4 @@
-"""What an audit finds wrong, in words for the person who has to restore it."""
+"""Defects that an audit finds, in words for the person who has to restore the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies on their way: out in blocks that are not copied, in straight to a buffer, neither slower than a limit."""
+"""Bodies of S3 transfers: sent in blocks without a copy, received into a buffer, neither slower than a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the errors of S3, of its client and of the network mean to a caller: one of the library's own."""
+"""Mapping of errors of S3, of its client and of the network to the library's own."""
 
 from __future__ import annotations
 

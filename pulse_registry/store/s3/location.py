@@ -1,4 +1,4 @@
-"""Where a bucket is, as a URL says it: `s3://bucket/prefix?endpoint_url=...&region=...`; never credentials."""
+"""Location of a bucket, from its URL: `s3://bucket/prefix?endpoint_url=...&region=...`; never credentials."""
 
 from __future__ import annotations
 

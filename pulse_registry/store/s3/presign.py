@@ -1,4 +1,4 @@
-"""Signing requests for others: a URL that reads, a PUT that creates, an upload in parts. No bytes pass through."""
+"""Presigned requests of S3: a URL that reads, a PUT that creates, an upload in parts. No bytes pass through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The read times of a store, as this process finds them: what one more request is worth in bytes.
+"""Measured read times of a store: they give the price of one more request, in bytes.
 
 While a request waits for its answer, its connection could have carried latency x bandwidth bytes: so many bytes more
 are a fair price for one object less.

@@ -1,1 +1,1 @@
-"""Who may do what: tokens' principals and scopes, whose names are whose, and how much a token may keep."""
+"""Authorization: principals and scopes of tokens, the names that are theirs, and how much a token may keep."""

@@ -1,4 +1,4 @@
-"""Who may do what: a request's bearer token becomes a Principal, and a route says which scope it needs."""
+"""Authorization of requests: a bearer token becomes a Principal, and a route says which scope it needs."""
 
 from __future__ import annotations
 

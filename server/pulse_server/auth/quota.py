@@ -1,4 +1,4 @@
-"""How much each token may keep at a replica under names: so many of them, and so many bytes.
+"""Quota of a token at a replica: how many names it may keep, and how many bytes.
 
 It counts in memory what this replica was told, and forgets what is not renewed. So a bound asks nothing of the bucket,
 and a replica that starts counts anew. Not thread-safe: one event loop asks.

@@ -1,4 +1,4 @@
-"""Routes: the cheapest way from a version to another, with URLs for the objects on it."""
+"""Routes: the cheapest route from a version to another, with URLs for the objects on it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Cost = Annotated[int, between(0, 1 << 40), DECIMAL, whole("bytes that one more o
 
 @router.get(
     "/v1/runs/{run}/route",
-    summary="Find the cheapest way to a version",
+    summary="Find the cheapest route to a version",
     response_model=RouteBody,
     responses={
         200: answer(

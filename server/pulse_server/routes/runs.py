@@ -93,7 +93,7 @@ async def show_run(run: ReadRun) -> Response:
     response_model=ChainBody,
     responses={
         200: answer(
-            "What leads where, and what it costs, in the order of the log.",
+            "The live objects of a run: which versions each joins, and how many bytes it has, in the order of the log.",
             ChainBody(
                 run=examples.RUN,
                 keyframes=(KeyframeMark(version=0, nbytes=15_231_300_000),),

@@ -1,1 +1,1 @@
-"""What the service knows of runs: their feeds, documents and layouts, workers' reports, and garbage collection."""
+"""Runs of the service: their feeds, documents and layouts, workers' reports, and garbage collection."""

@@ -1,4 +1,4 @@
-"""From a run's state to the bodies of the API. Pure."""
+"""Bodies of API answers from a run's state. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remembers the small documents that never change once they are stored: records, snapshots, layouts."""
+"""Cache of small documents that never change once they are stored: records, snapshots, layouts."""
 
 from __future__ import annotations
 

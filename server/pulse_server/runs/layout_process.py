@@ -1,4 +1,4 @@
-"""A process of its own that reads one layout from its input, and says what it is of; see `pulse_server.runs.layouts`.
+"""Subprocess that validates one layout from its input, and prints its sizes; see `pulse_server.runs.layouts`.
 
 It is run as a file, and takes no more of the service with it than the schemas.
 """

@@ -1,4 +1,4 @@
-"""What layouts are of. A long one is read in a process of its own: validation lets no other thread run meanwhile.
+"""Layout validation. A long layout is read in a process of its own, since validation lets no other thread run.
 
 A layout of 10^12 cells (6.6 MB) takes most of a second to read, and one that is none may take far longer, and a
 thousand times its length in memory.

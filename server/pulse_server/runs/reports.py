@@ -1,4 +1,4 @@
-"""What workers report of themselves: kept in memory by the replica that heard it, and shared through the bucket.
+"""Worker reports: kept in memory by the replica that heard them, and shared through the bucket.
 
 Each replica writes one object a run, now and then, and reads those of the others of the runs that it follows, so that
 all of them list the same workers. Reports that are old count no more, nor do those of a worker that has gone since.

@@ -1,1 +1,1 @@
-"""Whose turn it is: shares of threads by caller, calls in threads, those who wait, and work in the background."""
+"""Scheduling: shares of threads by caller, calls in threads, waiters, and background work."""

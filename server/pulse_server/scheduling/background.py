@@ -1,4 +1,4 @@
-"""Work of the service that no request asks for: it survives whatever one turn of it raises, and that is told.
+"""Background work of the service: it goes on after whatever one turn of it raises, which is logged.
 
 A task that ends all the same is told loudly, and shows in the metrics: nobody else would notice before what it did is
 missed.

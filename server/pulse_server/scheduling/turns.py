@@ -1,4 +1,4 @@
-"""Places that callers share: nobody has them all, and those who wait take turns, however long each one's line is."""
+"""Fair shares of places among callers: nobody has them all, and waiting callers take turns, whatever their queues."""
 
 from __future__ import annotations
 

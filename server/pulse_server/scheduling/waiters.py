@@ -1,4 +1,4 @@
-"""Those who wait for the same news: parked in the event loop, woken together."""
+"""Waiters for the same event: parked in the event loop, woken together."""
 
 from __future__ import annotations
 

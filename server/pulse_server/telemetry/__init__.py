@@ -1,1 +1,1 @@
-"""What operators see: metrics, log lines, and whether the store answers."""
+"""Telemetry for operators: metrics, log lines, and whether the store answers."""

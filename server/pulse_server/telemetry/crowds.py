@@ -1,4 +1,4 @@
-"""Log lines of what fails for everybody at once: one when it begins, then one a while that says how many there were.
+"""Rate-limited log lines of failures that hit everybody at once: one at the beginning, then a count now and then.
 
 While a bucket is down, each request fails alike. A line for each would bury the one that says why.
 """

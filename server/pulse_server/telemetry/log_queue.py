@@ -1,4 +1,4 @@
-"""Log lines on their way to a stream: handed over in a microsecond, written by a thread of their own.
+"""Log queue: a line is handed over in a microsecond, and written by a thread of its own.
 
 To make a line and to write it costs an event loop more than many an answer does; and a terminal or a pipe that takes
 nothing would stop it altogether.

@@ -1,4 +1,4 @@
-"""The store's pulse: a background thread asks it for a small thing now and then, and knows when it last answered.
+"""Health probe of the store: a background thread asks it now and then, and knows when it last answered.
 
 Readiness must not hang with the store: each question has a thread of its own, which may stay away as long as it likes.
 """

@@ -1,4 +1,4 @@
-"""Whose a client's address is, where limits are kept by address."""
+"""Client addresses by which limits are kept: an IPv4 address, or the /64 of an IPv6 one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are kept because many ask the same: of all runs together in bounded memory, the least used go first."""
+"""LRU cache of answers that many ask for: all runs together in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory for bodies that are being read, in shares: of a token, and of a run of it.
+"""Memory budget for bodies that are being read, in shares: of a token, and of a run of it.
 
 Where there is no room, the largest body that is still coming is given up: of the run, of the token, or of the token
 that holds most. So what one token sends, however much and however slowly, takes no room from a smaller one.

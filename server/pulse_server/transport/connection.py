@@ -1,4 +1,4 @@
-"""One connection: what may come over it, and how long it may take, before the service knows whose it is.
+"""Connection limits before a token is known: sizes, times and requests that wait.
 
 uvicorn and httptools take a message of any length, and wait for as long as a client likes. Here are bounds on all bytes
 of a message that are no body (its line, its headers, what chunks add; trailers are refused), on requests that are sent

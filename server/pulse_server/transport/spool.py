@@ -1,4 +1,4 @@
-"""Objects on their way through the service: each arrives in a file first, and only then is put into the store.
+"""Spool of uploads through the service: each arrives in a file first, and only then is put into the store.
 
 A body comes as slowly as its sender likes. What it takes meanwhile is of its sender's own share, of objects and of
 bytes on this machine's disk; a place before the store, of which there are few for all, it takes once it is there whole.

@@ -1,4 +1,4 @@
-"""SIMD for the numba loops: what Python can't say, as LLVM code that every processor's backend makes the best of.
+"""SIMD intrinsics for the numba loops, in LLVM IR, which the compiler lowers for the processor at hand.
 
 A *block* is 64 consecutive cells of any width, at any address; a *stretch* is eight blocks. Comparing a block gives a
 *mask*: a uint64 whose bit k speaks of cell k. So a loop looks at a block in a few instructions, and then only at the

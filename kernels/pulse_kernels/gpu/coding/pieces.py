@@ -1,4 +1,4 @@
-"""Runs of at most so many changes of one group: what a program takes on."""
+"""Pieces: runs of at most so many changes of one group, one piece for each GPU program."""
 
 from __future__ import annotations
 

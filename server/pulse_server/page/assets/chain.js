@@ -1,4 +1,4 @@
-// The chain as spans over versions: what leads where. A row for keyframes, one for patches, one for each merged length.
+// The chain as spans over versions, each object from its base to its target. Rows: keyframes, patches, each merged length.
 
 import { bytes, count, plural } from "./format.js";
 import { CONFIG, axis, baseLayout, colours, onZoom, versionAxis } from "./plot.js";
