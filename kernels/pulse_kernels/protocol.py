@@ -65,15 +65,6 @@ class Backend(Protocol):
     def diff_f32(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """``diff`` of float32 patterns (uint32), rounded to BF16 as ``cast_f32`` does, against BF16 cells (uint16)."""
 
-    def advance(self, live: Cells, base: Cells, start: int) -> Advanced:
-        """``diff`` that also makes ``base`` equal to ``live``: return (index, old, new, lanes_old, lanes_new).
-
-        The lanes are the sums of h over the old and over the new changed cells; ``start`` is the flat index of cell 0.
-        """
-
-    def advance_f32(self, live: Cells, base: Cells, start: int) -> Advanced:
-        """``advance`` of float32 patterns (uint32), rounded to BF16 as ``cast_f32`` does, on BF16 cells (uint16)."""
-
     def step(self, cells: Cells, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
         """Return (old, new, lanes_old, lanes_new): ``cells[index]``, the same moved by ``distance``, both sums of h.
 
@@ -81,10 +72,12 @@ class Backend(Protocol):
         """
 
     def advance_spans(self, live: Sequence[Cells], base: Sequence[Cells], start: int) -> Advanced:
-        """``advance`` of spans, at least one, as if they lay end to end: a group of many tensors in one call.
+        """``diff`` that also makes ``base`` equal to ``live``: return (index, old, new, lanes_old, lanes_new).
 
-        The index counts from the first span's start on. Live spans of uint32 over a base of uint16 are float32 patterns
-        to be rounded, as in ``advance_f32``. Raises ValueError where the sizes of live and base spans differ.
+        It is of spans, at least one, as if they lay end to end: a group of many tensors in one call. The index counts
+        from the first span's start on; ``start`` is the flat index of the cell there. The lanes are the sums of h over
+        the old and over the new changed cells. Live spans of uint32 over a base of uint16 are float32 patterns, which
+        are rounded to BF16 as ``cast_f32`` does. Raises ValueError where the sizes of live and base spans differ.
         """
 
     def step_spans(

@@ -55,20 +55,12 @@ class NumbaBackend:
         """See ``Backend.diff_f32``."""
         return self._differences([live], [base], None)[:3]
 
-    def advance(self, live: Cells, base: Cells, start: int) -> Advanced:
-        """See ``Backend.advance``."""
-        return self._differences([live], [base], start)
-
-    def advance_f32(self, live: Cells, base: Cells, start: int) -> Advanced:
-        """See ``Backend.advance_f32``."""
-        return self._differences([live], [base], start)
-
     def advance_spans(self, live: Sequence[Cells], base: Sequence[Cells], start: int) -> Advanced:
         """See ``Backend.advance_spans``."""
         return self._differences(live, base, start)
 
     def _differences(self, live: Sequence[Cells], base: Sequence[Cells], start: int | None) -> Advanced:
-        """Run a diff, a full buffer at a time; with ``start``, advance, and sum up what the cache still holds."""
+        """Run a diff, a full buffer at a time; with ``start``, take it over, and sum up what the cache still holds."""
         dtype, keep = base[0].dtype, start is not None
         width, buffers, sums = dtype.itemsize, self._scratch_for(dtype), np.zeros(4, np.uint64)
         under = table(base, compiled("address_to_write" if keep else "address", width))

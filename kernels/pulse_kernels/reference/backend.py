@@ -36,19 +36,6 @@ class ReferenceBackend:
         self.cast_f32(live, rounded)
         return self.diff(rounded, base)
 
-    def advance(self, live: Cells, base: Cells, start: int) -> Advanced:
-        """See ``Backend.advance``."""
-        return self._take_over(self.diff(live, base), base, start)
-
-    def advance_f32(self, live: Cells, base: Cells, start: int) -> Advanced:
-        """See ``Backend.advance_f32``."""
-        return self._take_over(self.diff_f32(live, base), base, start)
-
-    def _take_over(self, found: tuple[Index, Cells, Cells], base: Cells, start: int) -> Advanced:
-        index, old, new = found
-        base[index] = new
-        return index, old, new, self.digest_sparse(index, old, start), self.digest_sparse(index, new, start)
-
     def step(self, cells: Cells, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
         """See ``Backend.step``."""
         old = self.gather(cells, index)
@@ -61,9 +48,10 @@ class ReferenceBackend:
             raise ValueError("live cells and base are not of the same sizes")
         parts, at = [], 0
         for over, under in zip(live, base, strict=True):
-            run = self.advance if over.dtype == under.dtype else self.advance_f32
-            index, *values = run(over, under, start + at)[:3]
-            parts.append((index + np.uint32(at), *values))
+            changes = self.diff if over.dtype == under.dtype else self.diff_f32
+            index, old, new = changes(over, under)
+            under[index] = new
+            parts.append((index + np.uint32(at), old, new))
             at += len(under)
         index, old, new = map(np.concatenate, zip(*parts, strict=True))
         return index, old, new, self.digest_sparse(index, old, start), self.digest_sparse(index, new, start)

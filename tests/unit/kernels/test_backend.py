@@ -75,8 +75,6 @@ def test_after_the_warm_up_nothing_is_left_to_compile(monkeypatch: pytest.Monkey
     index, old, new = backend.diff(u16, ~u16)
     backend.diff_f32(live, u16)
     backend.cast_f32(live, u16.copy())
-    backend.advance(u16, u16.copy(), 0)
-    backend.advance_f32(live, u16.copy(), 0)
     backend.advance_spans([u16, live], [u16.copy(), u16.copy()], 0)
     backend.gather(u16, index)
     backend.scatter(u16.copy(), index, new)

@@ -57,7 +57,7 @@ def test_they_agree_with_the_reference_on_the_whole(
     assert same(np.concatenate(spans), live)
     base = cut(cells, ends)
     found = backend.advance_spans(spans, base, start)
-    wanted = reference.advance(live, cells, start)
+    wanted = reference.advance_spans([live], [cells], start)
     assert all_same(found[:3], wanted[:3])
     assert found[3:] == wanted[3:]
     assert same(np.concatenate(base), live)
@@ -78,7 +78,7 @@ def test_spans_of_float32_and_of_bf16_may_lie_side_by_side(backend: Backend, ref
         cells[::5] ^= 1
     whole = np.concatenate(base)
     found = backend.advance_spans(live, base, 77)
-    expected = reference.advance(np.concatenate(rounded), whole, 77)
+    expected = reference.advance_spans([np.concatenate(rounded)], [whole], 77)
     assert all_same(found[:3], expected[:3])
     assert found[3:] == expected[3:]
     assert same(np.concatenate(base), np.concatenate(rounded))

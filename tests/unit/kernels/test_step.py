@@ -37,7 +37,7 @@ def test_it_leads_from_what_advance_found_old_to_what_it_found_new(backend: Back
     live, index = cells.copy(), random_index(4000, 400)
     live[index] = random_cells(cell_type.width, 400, seed=1)
     before = cells.copy()
-    found, old, new, lanes_old, lanes_new = backend.advance(live, cells, 5)
+    found, old, new, lanes_old, lanes_new = backend.advance_spans([live], [cells], 5)
     stepped = backend.step(before, found, backend.distance(old, new, cell_type), cell_type, 5)
     assert same(stepped[0], old)
     assert same(stepped[1], new)
