@@ -62,9 +62,6 @@ class Backend(Protocol):
     def diff(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
         """Return (index, old, new): where ``live`` differs from ``base`` as bits, and both values there."""
 
-    def diff_f32(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
-        """``diff`` of float32 patterns (uint32), rounded to BF16 as ``cast_f32`` does, against BF16 cells (uint16)."""
-
     def step(self, cells: Cells, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
         """Return (old, new, lanes_old, lanes_new): ``cells[index]``, the same moved by ``distance``, both sums of h.
 

@@ -51,10 +51,6 @@ class NumbaBackend:
         """See ``Backend.diff``."""
         return self._differences([live], [base], None)[:3]
 
-    def diff_f32(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
-        """See ``Backend.diff_f32``."""
-        return self._differences([live], [base], None)[:3]
-
     def advance_spans(self, live: Sequence[Cells], base: Sequence[Cells], start: int) -> Advanced:
         """See ``Backend.advance_spans``."""
         return self._differences(live, base, start)

@@ -30,12 +30,6 @@ class ReferenceBackend:
         index = np.flatnonzero(live != base).astype(np.uint32)
         return index, base[index], live[index]
 
-    def diff_f32(self, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
-        """See ``Backend.diff_f32``."""
-        rounded = np.empty_like(base)
-        self.cast_f32(live, rounded)
-        return self.diff(rounded, base)
-
     def step(self, cells: Cells, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
         """See ``Backend.step``."""
         old = self.gather(cells, index)
@@ -48,8 +42,12 @@ class ReferenceBackend:
             raise ValueError("live cells and base are not of the same sizes")
         parts, at = [], 0
         for over, under in zip(live, base, strict=True):
-            changes = self.diff if over.dtype == under.dtype else self.diff_f32
-            index, old, new = changes(over, under)
+            if over.dtype == under.dtype:
+                cells = over
+            else:
+                cells = np.empty_like(under)
+                self.cast_f32(over, cells)
+            index, old, new = self.diff(cells, under)
             under[index] = new
             parts.append((index + np.uint32(at), old, new))
             at += len(under)

@@ -73,7 +73,6 @@ def test_after_the_warm_up_nothing_is_left_to_compile(monkeypatch: pytest.Monkey
     monkeypatch.setattr(compile, "_compile", compile_now)
     live = np.zeros(100, np.uint32)
     index, old, new = backend.diff(u16, ~u16)
-    backend.diff_f32(live, u16)
     backend.cast_f32(live, u16.copy())
     backend.advance_spans([u16, live], [u16.copy(), u16.copy()], 0)
     backend.gather(u16, index)

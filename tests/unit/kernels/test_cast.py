@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulse_kernels import Backend
+from pulse_kernels import Backend, Cells, Index
 from tests.unit.kernels.inputs import CHUNK, MEMORY, all_same, random_cells, same
 
 LOW = (0x0000, 0x0001, 0x1234, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF)
 """Lower halves on both sides of the tie, and at both ends."""
 BUFFER = 1 << 16
-"""Changes that the compiled diff_f32 collects at a time."""
+"""Changes that the compiled diff collects at a time."""
 
 
 def patterns() -> np.ndarray:
@@ -28,6 +28,11 @@ def cast(backend: Backend, live: np.ndarray) -> np.ndarray:
     out = np.full(len(live), 0xDEAD, np.uint16)
     backend.cast_f32(live, out)
     return out
+
+
+def changes(backend: Backend, live: Cells, base: Cells) -> tuple[Index, Cells, Cells]:
+    """Return (index, old, new) of float32 patterns over a base, which stays as it is."""
+    return backend.advance_spans([live], [base.copy()], 0)[:3]
 
 
 def is_nan(live: np.ndarray) -> np.ndarray:
@@ -103,23 +108,23 @@ def test_memory_may_be_unaligned_and_read_only(backend: Backend, memory: str):
     live = random_cells(4, 1000)
     assert same(cast(backend, MEMORY[memory](live)), cast(backend, live))
     base = random_cells(2, 1000)
-    assert all_same(backend.diff_f32(MEMORY[memory](live), MEMORY[memory](base)), backend.diff_f32(live, base))
+    assert all_same(changes(backend, MEMORY[memory](live), base), changes(backend, live, base))
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7, BUFFER, BUFFER + 1])
-def test_diff_f32_is_cast_then_diff(backend: Backend, reference: Backend, size: int):
+def test_a_diff_of_float32_is_cast_then_diff(backend: Backend, reference: Backend, size: int):
     live = random_cells(4, size)
     base = cast(reference, live)
     where = sorted({place for place in (0, 1, 63, 64, BUFFER - 1, BUFFER, size - 1) if 0 <= place < size})
     base[where] ^= 1
-    index, old, new = backend.diff_f32(live, base)
+    index, old, new = changes(backend, live, base)
     assert index.tolist() == where
     assert all_same((index, old, new), reference.diff(cast(reference, live), base))
 
 
 @pytest.mark.parametrize("tail", [0, 1, CHUNK - 1])
 @pytest.mark.parametrize("first", [0, 1, 31, CHUNK - 1, CHUNK])
-def test_diff_f32_returns_more_changes_than_its_buffer_holds(
+def test_a_diff_of_float32_returns_more_changes_than_its_buffer_holds(
     backend: Backend, reference: Backend, first: int, tail: int
 ):
     live = random_cells(4, BUFFER + 4 * CHUNK + tail)
@@ -127,10 +132,10 @@ def test_diff_f32_returns_more_changes_than_its_buffer_holds(
     base = ~rounded
     base[first:CHUNK] = rounded[first:CHUNK]
     expected = np.array([*range(first), *range(CHUNK, len(live))], np.uint32)
-    assert all_same(backend.diff_f32(live, base), (expected, base[expected], rounded[expected]))
+    assert all_same(changes(backend, live, base), (expected, base[expected], rounded[expected]))
 
 
-def test_diff_f32_finds_a_nan_that_plain_rounding_would_take_for_the_base(backend: Backend):
+def test_a_diff_of_float32_finds_a_nan_that_plain_rounding_would_take_for_the_base(backend: Backend):
     # One NaN in each chunk, over a base that is what rounding its bits gives: an infinity, or a zero of the other sign.
     live = patterns()
     live = live[is_nan(live)][:: 3 if backend.name == "reference" else 1]
@@ -141,10 +146,10 @@ def test_diff_f32_finds_a_nan_that_plain_rounding_would_take_for_the_base(backen
     quiet = (live >> 16 | 0x40).astype(np.uint16)
     other = base[place] != quiet
     assert 100 < other.sum() < len(live)
-    found = backend.diff_f32(cells, base)
+    found = changes(backend, cells, base)
     assert all_same(found, (place[other].astype(np.uint32), base[place][other], quiet[other]))
 
 
-def test_diff_f32_finds_nothing_where_the_base_is_the_rounded_patterns(backend: Backend):
+def test_a_diff_of_float32_finds_nothing_where_the_base_is_the_rounded_patterns(backend: Backend):
     live = patterns()
-    assert len(backend.diff_f32(live, cast(backend, live))[0]) == 0
+    assert len(changes(backend, live, cast(backend, live))[0]) == 0
