@@ -153,14 +153,14 @@ def test_files_that_are_mounted_are_there(services: dict[str, dict[str, Any]], c
             assert (ROOT / source).is_file() if source.startswith(".") else source in compose["volumes"]
 
 
-def test_the_readme_says_the_same_commands() -> None:
+def test_the_documentation_says_the_same_commands() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     commands = [
         line.removeprefix("#   ").split("  #")[0].strip() for line in text.splitlines() if line.startswith("#   ")
     ]
     assert len(commands) == 3
-    readme = (ROOT / "README.md").read_text()
-    assert all(command in readme for command in commands)
+    page = (ROOT / "docs/how-to/deploy-the-service.md").read_text()
+    assert all(command in page for command in commands)
 
 
 def test_the_bucket_is_made_once(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
