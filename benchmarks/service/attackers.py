@@ -62,18 +62,21 @@ class Attackers:
     def __init__(self, target: Target) -> None:
         """Prepare; nothing is sent yet."""
         self._target, self.answers = target, Counter[tuple[str, str]]()
+        self._begun: set[str] = set()
         self._base = f"/v1/runs/{target.run}"
 
     async def run(self, until: Awaitable[object]) -> None:
-        """Attack until something has happened."""
+        """Attack until something has happened, and each attack has begun: on a busy machine that may be later."""
         target = self._target
+        attacks = {name: attack for name, attack in self._attacks().items() if name in target.attacks.split(",")}
         tasks = [
             asyncio.create_task(self._again(attack, number))
-            for name, attack in self._attacks().items()
-            if name in target.attacks.split(",")
+            for name, attack in attacks.items()
             for number in range(target.stalled if name in ("bodies", "objects") else target.senders)
         ]
         await until
+        while not self._begun.issuperset(attacks):
+            await asyncio.sleep(_AGAIN_S)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -188,6 +191,7 @@ class Attackers:
         """Send a request over a connection of its own, and read its answer; counted whatever became of it."""
         status = "-"
         reader, writer = await asyncio.open_connection(self._target.host, self._target.port)
+        self._begun.add(attack)
         try:
             authorization = {"authorization": f"Bearer {token}"} if token else {}
             lines = {"host": "x", "connection": "close", **authorization, **headers}
