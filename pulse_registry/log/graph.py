@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_registry.format.keys import versions_of
+from pulse_registry.log.cow import CowObject
 from pulse_registry.log.leg import Leg
 from pulse_schemas import KeyframeRef, PatchRef
 
@@ -39,7 +40,7 @@ class _Dropped(NamedTuple):
     before: _Dropped | None
 
 
-class RouteGraph:
+class RouteGraph(CowObject):
     """The edges of one state: a keyframe from nothing to its version; a patch onwards and, if its coder allows, back.
 
     Rows are in the order of the log. Nothing leads into a version that was retired.
@@ -53,13 +54,6 @@ class RouteGraph:
         self._dropped: _Dropped | None = None  # what has gone since: looked for in all rows, and so many at a time
         self._waiting = 0
         self._graph: Any = None
-
-    def copy(self) -> RouteGraph:
-        """Return edges that can go on without these, at no cost."""
-        other = RouteGraph.__new__(RouteGraph)
-        other._columns, other._count, other._dead, other._graph = self._columns, self._count, self._dead, self._graph
-        other._dropped, other._waiting = self._dropped, self._waiting
-        return other
 
     def __len__(self) -> int:
         return self._count

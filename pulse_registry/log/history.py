@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from pulse_registry.errors import Gone
-from pulse_registry.log.cow_dict import CowDict
+from pulse_registry.log.cow import CowDict, CowObject
 from pulse_schemas import VersionEntry
 
 
-class History(Sequence[VersionEntry]):
+class History(CowObject, Sequence[VersionEntry]):
     """Versions 0 to ``len - 1``: ``history[n]`` is version n. Iteration, also reversed, and slices skip the forgotten.
 
     >>> history = History("math")
@@ -50,9 +50,23 @@ class History(Sequence[VersionEntry]):
                 return [self._entries[number] for number in numbers if number in self._entries]
             return [entry for number, entry in self._entries.items() if number in numbers]
         number = range(self._count)[at]
-        if number not in self._entries:
+        entry = self._entries.get(number)
+        if entry is None:
             raise Gone(f"version {number} of run {self._run!r} was retired and deleted; pull another version")
-        return self._entries[number]
+        return entry
+
+    @property
+    def newest(self) -> VersionEntry | None:
+        """The last version committed; None before the first.
+
+        Raises:
+            Gone: it is forgotten.
+        """
+        return self[-1] if self._count else None
+
+    def find(self, number: int) -> VersionEntry | None:
+        """Return a version; None if it is forgotten or was never committed."""
+        return self._entries.get(number)
 
     def since(self, number: int) -> Iterator[VersionEntry]:
         """Yield the versions from a number on that are not forgotten, in steps of a few, however many there are."""
@@ -62,16 +76,6 @@ class History(Sequence[VersionEntry]):
                 yield from (entry for other, entry in self._entries.items() if other > at)
                 return
             yield entry
-
-    def knows(self, number: int) -> bool:
-        """Tell whether a version exists and is not forgotten."""
-        return number in self._entries
-
-    def copy(self) -> History:
-        """Return a history that can go on without this one."""
-        other = History(self._run)
-        other._entries, other._count = self._entries.copy(), self._count
-        return other
 
     def append(self, entry: VersionEntry) -> None:
         """Add the next version."""

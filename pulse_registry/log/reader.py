@@ -304,7 +304,7 @@ class LogReader:
         try:
             for record, sealed in self._records(first):
                 if state is None:
-                    state = (self._state or RunState(self._run)).copy()
+                    state = RunState(self._run) if self._state is None else self._state.copy()
                 self._fold(state, record, sealed)
         finally:
             self._state = state or self._state

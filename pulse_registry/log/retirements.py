@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
-from pulse_registry.log.cow_dict import CowDict
+from pulse_registry.log.cow import CowDict, CowObject
 from pulse_schemas import Snapshot
 
 
@@ -17,10 +17,8 @@ class Retirement(NamedTuple):
     keys: tuple[str, ...]
 
 
-class Retirements:
-    """A queue of retirements, of which a copy costs what was changed of late."""
-
-    __slots__ = ("_oldest", "_queue")
+class Retirements(CowObject):
+    """A queue of retirements."""
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -39,12 +37,6 @@ class Retirements:
         for seq in sorted({*versions, *keys}):
             made.add(Retirement(seq, tuple(versions.get(seq, ())), tuple(keys.get(seq, ()))))
         return made
-
-    def copy(self) -> Retirements:
-        """Return the same queue; neither sees what is changed in the other."""
-        other = Retirements()
-        other._queue, other._oldest = self._queue.copy(), self._oldest
-        return other
 
     def add(self, retirement: Retirement) -> None:
         """Add the newest."""

@@ -11,8 +11,7 @@ from typing import assert_never
 
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format.keys import versions_of
-from pulse_registry.log.cow_dict import CowDict
-from pulse_registry.log.cow_lists import CowLists
+from pulse_registry.log.cow import CowDict, CowLists, CowObject
 from pulse_registry.log.graph import Ref, RouteGraph
 from pulse_registry.log.history import History
 from pulse_registry.log.named_objects import keyframes_of, patches_of
@@ -35,8 +34,10 @@ from pulse_schemas import (
 )
 
 
-class RunState:
+class RunState(CowObject):
     """The fold of a run's records up to ``seq``; empty (``seq == -1``) before record 0.
+
+    Every attribute is copy-on-write, or replaced and never changed in place, so that ``copy`` is a copy of the state.
 
     Attributes:
         run: the run's name.
@@ -54,8 +55,7 @@ class RunState:
         self.epoch = 0
         self._versions = History(run)
         self._by_step = CowDict[int, int]()
-        # Live objects in the order of the log, by key (a keyframe's: that of its index) and by version. The
-        # values are never changed in place, so that copies of the dicts are a copy of the state.
+        # Live objects in the order of the log, by key (a keyframe's: that of its index) and by version.
         self._patches = CowDict[str, PatchRef]()
         self._into, self._from = CowLists[PatchRef](_patch_key), CowLists[PatchRef](_patch_key)
         self._keyframes = CowDict[str, KeyframeRef]()
@@ -84,7 +84,7 @@ class RunState:
     @property
     def latest(self) -> VersionEntry | None:
         """The newest version, None before the first commit."""
-        return self._versions[-1] if len(self._versions) else None
+        return self._versions.newest
 
     @property
     def patches(self) -> Iterable[PatchRef]:
@@ -118,14 +118,18 @@ class RunState:
             Gone: it is forgotten.
             NotFound: it was never committed.
         """
-        if not 0 <= number < len(self._versions):
-            newest = f"the newest is {len(self._versions) - 1}" if len(self._versions) else "it has none yet"
+        entry = self._versions.find(number)
+        if entry is not None:
+            return entry
+        count = len(self._versions)
+        if not 0 <= number < count:
+            newest = f"the newest is {count - 1}" if count else "it has none yet"
             raise NotFound(f"run {self.run!r} has no version {number}; {newest}")
-        return self._versions[number]
+        return self._versions[number]  # forgotten: it raises
 
     def find(self, number: int) -> VersionEntry | None:
         """Return one version, retired or not; None if it is forgotten or was never committed."""
-        return self._versions[number] if self._versions.knows(number) else None
+        return self._versions.find(number)
 
     def by_step(self, step: int) -> VersionEntry | None:
         """Return the newest version that carries the trainer's label ``step``, or None."""
@@ -155,7 +159,7 @@ class RunState:
 
     def is_retired(self, version: int) -> bool:
         """Tell whether readers must no longer ask for ``version``, which exists."""
-        return version in self._retired_versions or not self._versions.knows(version)
+        return version in self._retired_versions or self._versions.find(version) is None
 
     def is_retired_key(self, key: str) -> bool:
         """Tell whether the key ``key`` was retired, so that it must not be named again.
@@ -167,26 +171,6 @@ class RunState:
     def is_live(self, key: str) -> bool:
         """Tell whether a record names the object ``key`` and none has retired it."""
         return key in self._patches or key in self._keyframe_file
-
-    def copy(self) -> RunState:
-        """Return a state that can go on without changing this one."""
-        other = RunState.__new__(RunState)
-        other.run, other.seq, other.last, other.epoch = self.run, self.seq, self.last, self.epoch
-        other._versions = self._versions.copy()
-        other._by_step = self._by_step.copy()
-        other._patches = self._patches.copy()
-        other._into = self._into.copy()
-        other._from = self._from.copy()
-        other._keyframes = self._keyframes.copy()
-        other._keyframes_of = self._keyframes_of.copy()
-        other._keyframe_file = self._keyframe_file.copy()
-        other._retired_versions = self._retired_versions.copy()
-        other._retired_keys = self._retired_keys.copy()
-        other._retirements = self._retirements.copy()
-        other._keys_of = self._keys_of.copy()
-        other._tags, other._tags_of = self._tags.copy(), self._tags_of.copy()
-        other.edges = self.edges.copy()
-        return other
 
     def apply(self, record: Record) -> None:
         """Change what a record says, in place, in time that depends on the record alone.
@@ -284,7 +268,7 @@ class RunState:
         gone: list[Ref] = []
         files: list[str] = []
         for version in record.versions:
-            if self._versions.knows(version):
+            if self._versions.find(version) is not None:
                 self._retired_versions.setdefault(version, record.seq)
         for key in record.keys:
             if key in self._patches:
@@ -342,7 +326,7 @@ class RunState:
             if self._retired_keys.get(key, record.seq) > record.until:
                 continue
             versions = versions_of(key)
-            if not versions or any(v < len(self._versions) and not self._versions.knows(v) for v in versions):
+            if not versions or any(v < len(self._versions) and self._versions.find(v) is None for v in versions):
                 del self._retired_keys[key]
                 continue
             for version in versions:

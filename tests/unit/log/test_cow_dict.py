@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.log import cow_dict
-from pulse_registry.log.cow_dict import CowDict
+from pulse_registry.log import cow
+from pulse_registry.log.cow import CowDict
 
 KEYS = st.integers(0, 12)
 STEPS = st.lists(
@@ -36,7 +36,7 @@ def check(found: CowDict[int, int], expected: dict[int, int]) -> None:
 @given(STEPS, st.integers(0, 4))
 def test_copies_of_copies_hold_what_plain_dicts_hold(steps, layer):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cow_dict, "_LEAST_LAYER", layer)
+        patched.setattr(cow, "_LEAST_LAYER", layer)
         found, expected = CowDict[int, int](), dict[int, int]()
         others: list[tuple[CowDict[int, int], dict[int, int]]] = []
         for what, key, value in steps:

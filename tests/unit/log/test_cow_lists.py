@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.log import cow_lists
-from pulse_registry.log.cow_lists import CowLists
+from pulse_registry.log import cow
+from pulse_registry.log.cow import CowLists
 
 steps = st.lists(st.tuples(st.sampled_from(["add", "remove", "pop", "copy"]), st.integers(0, 2)), max_size=80)
 
 
 @given(steps, st.integers(1, 4), st.randoms(use_true_random=False))
 def test_every_copy_says_what_plain_lists_say(steps, few, rng):
-    before = cow_lists._FEW
-    cow_lists._FEW = few
+    before = cow._FEW
+    cow._FEW = few
     try:
         lists, model, kept = CowLists[str](str), {0: [], 1: [], 2: []}, []
         for number, (what, at) in enumerate(steps):
@@ -34,7 +34,7 @@ def test_every_copy_says_what_plain_lists_say(steps, few, rng):
         for found, expected in [*kept, (lists, model)]:
             assert {key: list(found.of(key)) for key in expected} == expected
     finally:
-        cow_lists._FEW = before
+        cow._FEW = before
 
 
 def test_a_copy_and_one_item_more_copy_few_of_the_others():

@@ -1,4 +1,4 @@
-"""Copy-on-write dict: a copy costs what was changed of late, and not all that is in it.
+"""Copy-on-write collections, and objects made of them: a copy costs what was changed of late, not all that is there.
 
 A run's state is copied for each record, so that who has the old one can go on with it; a copy of a hundred thousand
 entries would take longer than all else that a record needs.
@@ -6,14 +6,41 @@ entries would take longer than all else that a record needs.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, MutableMapping, ValuesView
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Callable, ItemsView, Iterator, MutableMapping, ValuesView
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 _GONE = object()
 _LEAST_LAYER = 64
+_FEW: Final = 64
+
+
+class CowObject:
+    """An object of which a copy is cheap: its attributes that are copy-on-write are copied, all others are shared.
+
+    What is shared must not be changed in place, or all copies see it: numbers, tuples, whatever is replaced as a whole.
+
+    >>> class Names(CowObject):
+    ...     def __init__(self):
+    ...         self.count, self.found = 0, CowDict[str, int]()
+    >>> first = Names()
+    >>> second = first.copy()
+    >>> second.count, second.found["a"] = 1, 0
+    >>> (first.count, dict(first.found)), (second.count, dict(second.found))
+    ((0, {}), (1, {'a': 0}))
+    """
+
+    def copy(self) -> Self:
+        """Return an object that can go on without this one; neither sees what is changed in the other.
+
+        Other threads may read this one meanwhile.
+        """
+        other = object.__new__(type(self))
+        for name, value in vars(self).items():
+            other.__dict__[name] = value.copy() if isinstance(value, (CowObject, CowDict)) else value
+        return other
 
 
 class CowDict(MutableMapping[K, V], Generic[K, V]):
@@ -118,6 +145,68 @@ class CowDict(MutableMapping[K, V], Generic[K, V]):
         for key, found in top.items():
             if key not in base:
                 yield key, found  # type: ignore[misc]
+
+
+class CowLists(CowObject, Generic[T]):
+    """Lists of items by number, each in the order in which they came.
+
+    Most have a few items, and are tuples; but who writes a log may give one version a million objects.
+
+    >>> first = CowLists[str](key=str.lower)
+    >>> first.add(7, "A")
+    >>> second = first.copy()
+    >>> second.remove(7, "A")
+    >>> first.of(7), second.of(7)
+    (('A',), ())
+    """
+
+    def __init__(self, key: Callable[[T], str]) -> None:
+        """Begin empty; ``key`` tells the items of a list apart."""
+        self._key = key
+        self._lists = CowDict[int, tuple[T, ...] | CowDict[str, T]]()
+
+    def of(self, number: int) -> tuple[T, ...]:
+        """Return the items of a number."""
+        found = self._lists.get(number, ())
+        return found if isinstance(found, tuple) else tuple(found.values())
+
+    def add(self, number: int, item: T) -> None:
+        """Add an item, which is not there."""
+        found = self._lists.get(number, ())
+        if isinstance(found, tuple) and len(found) < _FEW:
+            self._lists[number] = (*found, item)
+            return
+        many = self._many(found)
+        many[self._key(item)] = item
+        self._lists[number] = many
+
+    def remove(self, number: int, item: T) -> None:
+        """Take away an item, which is there."""
+        found, key = self._lists[number], self._key(item)
+        rest: tuple[T, ...] | CowDict[str, T]
+        if isinstance(found, tuple):
+            rest = tuple(other for other in found if self._key(other) != key)
+        else:
+            rest = self._many(found)
+            del rest[key]
+        if rest:
+            self._lists[number] = rest
+        else:
+            del self._lists[number]
+
+    def pop(self, number: int) -> tuple[T, ...]:
+        """Take away all items of a number, and return them."""
+        found = self.of(number)
+        self._lists.pop(number, None)
+        return found
+
+    def _many(self, found: tuple[T, ...] | CowDict[str, T]) -> CowDict[str, T]:
+        """Return what can be changed without those seeing it who have the list as it is."""
+        if not isinstance(found, tuple):
+            return found.copy()
+        many = CowDict[str, T]()
+        many.update((self._key(item), item) for item in found)
+        return many
 
 
 class _Items(ItemsView[K, V]):
