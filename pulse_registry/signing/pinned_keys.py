@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.signing.keys import PublicKey, key_text, parse_key
-from pulse_schemas import Record
+from pulse_schemas import RECORD_KINDS
 
 SNAPSHOT: Final = "snapshot"
-KINDS: Final = frozenset({SNAPSHOT} | {str(kind.model_fields["kind"].default) for kind in get_args(Record)})
+KINDS: Final = frozenset({SNAPSHOT, *RECORD_KINDS})
 """What can be signed: the kinds of records, and snapshots of the log."""
 
 

@@ -25,6 +25,7 @@ from pulse_schemas.layout import DTYPE_ORDER, Dtype, Layout, Tensor
 from pulse_schemas.lease import Lease
 from pulse_schemas.objects import Coder, KeyframeRef, ObjectRef, PatchRef
 from pulse_schemas.records import (
+    RECORD_KINDS,
     AttachRecord,
     CommitRecord,
     DeleteRecord,
@@ -38,6 +39,7 @@ from pulse_schemas.snapshot import Head, RetiredKey, RetiredVersion, Snapshot, V
 
 __all__ = [
     "DTYPE_ORDER",
+    "RECORD_KINDS",
     "AttachRecord",
     "Coder",
     "CommitRecord",

@@ -15,7 +15,7 @@ from pulse_schemas.base import Schema
 from pulse_schemas.countersignature import Countersignature
 from pulse_schemas.layout import Layout
 from pulse_schemas.lease import Lease
-from pulse_schemas.records import AttachRecord, CommitRecord, DeleteRecord, EpochRecord, RetireRecord, TagRecord
+from pulse_schemas.records import RECORD_KINDS
 from pulse_schemas.snapshot import Head, Snapshot
 
 DOCUMENTS: Mapping[str, type[Schema]] = {
@@ -23,12 +23,7 @@ DOCUMENTS: Mapping[str, type[Schema]] = {
     "head": Head,
     "layout": Layout,
     "lease": Lease,
-    "record-attach": AttachRecord,
-    "record-commit": CommitRecord,
-    "record-delete": DeleteRecord,
-    "record-epoch": EpochRecord,
-    "record-retire": RetireRecord,
-    "record-tag": TagRecord,
+    **{f"record-{kind}": record for kind, record in RECORD_KINDS.items()},
     "snapshot": Snapshot,
 }
 

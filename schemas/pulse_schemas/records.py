@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -120,16 +121,10 @@ class TagRecord(_Common):
 
 
 Record = EpochRecord | CommitRecord | AttachRecord | RetireRecord | DeleteRecord | TagRecord
+RECORD_KINDS: Mapping[str, type[Record]] = {kind.model_fields["kind"].default: kind for kind in get_args(Record)}
+"""The class of each kind of record, in the order of the union."""
 _MOST_LISTS, _MOST_VALUES = 150_000, 500_000
 """Of a record. A keyframe has an object for each of at most 36,000 shards, metadata 32,000 lists at most."""
-_KINDS: dict[str, type[Record]] = {
-    "epoch": EpochRecord,
-    "commit": CommitRecord,
-    "attach": AttachRecord,
-    "retire": RetireRecord,
-    "delete": DeleteRecord,
-    "tag": TagRecord,
-}
 
 
 def check_parts(content: bytes) -> None:
@@ -162,7 +157,7 @@ def unseal_record(data: bytes) -> Record:
     check_parts(content)
     body = load_json(content)
     kind = body.get("kind") if isinstance(body, dict) else None
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in RECORD_KINDS:
         fault = Fault.UNSUPPORTED if kind and isinstance(kind, str) else Fault.CORRUPT
         raise SchemaError(f"record kind {kind!r:.100} is not known here", fault)
-    return _KINDS[kind].parse(content)
+    return RECORD_KINDS[kind].parse(content)

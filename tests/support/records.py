@@ -215,9 +215,30 @@ def chain(versions: int) -> Script:
     return script
 
 
+def every_kind(run: str = RUN) -> Script:
+    """Return a log with every kind of record in it."""
+    made = Script(run).epoch().commit().commit().commit().commit()
+    made.attach(patches=(patch(0, 2, tag=7),), keyframes=(keyframe(2, shards=2, tag=8),))
+    made.tag("best", 2).tag("old", 1).tag("old", None)
+    orphan = keys.patch_key(2, 3, write_id(99))
+    made.retire(versions=(0,), keys=(patch(0, 1).object.key, patch(0, 2, tag=7).object.key, orphan))
+    made.delete(until=made.state.seq).epoch().retire(versions=(1,))
+    return made.commit(layout="b" * 64).commit(metadata={"reward": 0.1, "nested": {"z": [1, None, True], "é": "é"}})
+
+
 def writer(store: Store, number: int = 1, *, snapshot_every: int = 64) -> LogWriter:
     reader = LogReader(store, RUN)
     return LogWriter(store, RUN, reader, clock(), ids(number), f"w{number}", snapshot_every=snapshot_every)
+
+
+APPENDS: dict[str, Callable[[LogWriter], object]] = {
+    "epoch": lambda term: term.begin(),
+    "attach": lambda term: term.attach(patches=[patch(0, 1, tag=9)]),
+    "retire": lambda term: term.retire(versions=[0]),
+    "delete": lambda term: term.deleted(0),
+    "tag": lambda term: term.tag("best", 1),
+}
+"""Appends one record of a kind to a run of two versions or more. No commit is among them: it needs a term first."""
 
 
 def draft(version: int, tag: int = 0, *, step: int | None = None) -> CommitDraft:

@@ -26,7 +26,7 @@ from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.signing import SigningKey
 from pulse_schemas import Head, Lease
 from tests.security.attacks.forge import CELLS, edit_record
-from tests.support.records import DictStore, Script, clock, keyframe, patch, write_id
+from tests.support.records import DictStore, clock, every_kind, write_id
 from tests.support.registries import RUN, Model, copy_of, settle
 
 TRUSTED, OTHER, ATTACHER = (SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2, 3))
@@ -67,20 +67,9 @@ def pushed(dtype: str, *versions: int, **options: object) -> Run:
     return run
 
 
-def every_kind() -> Script:
-    """Return a log with every kind of record in it."""
-    made = Script(RUN).epoch().commit().commit().commit().commit()
-    made.attach(patches=(patch(0, 2, tag=7),), keyframes=(keyframe(2, shards=2, tag=8),))
-    made.tag("best", 2).tag("old", 1).tag("old", None)
-    orphan = keys.patch_key(2, 3, write_id(99))
-    made.retire(versions=(0,), keys=(patch(0, 1).object.key, patch(0, 2, tag=7).object.key, orphan))
-    made.delete(until=made.state.seq).epoch().retire(versions=(1,))
-    return made.commit(layout="b" * 64).commit(metadata={"reward": 0.1, "nested": {"z": [1, None, True], "é": "é"}})
-
-
 def logged() -> Run:
     """Return a log of every kind of record, with a snapshot, a hint that names it, and a lease."""
-    run, script = Run(), every_kind()
+    run, script = Run(), every_kind(RUN)
     state = RunState(RUN)
     for record in script.records:
         run.store.objects[f"run/{keys.record_key(record.seq)}"] = record.seal()
@@ -98,7 +87,7 @@ def signed() -> Run:
     """Return the same log, each record signed."""
     run = Run()
     previous: str | None = None
-    for record in every_kind().records:
+    for record in every_kind(RUN).records:
         sealed = record.model_copy(update={"previous": previous}).seal(TRUSTED)
         run.store.objects[f"run/{keys.record_key(record.seq)}"] = sealed
         previous = sealed_hash(sealed)

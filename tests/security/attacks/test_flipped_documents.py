@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from pulse_registry.errors import Untrusted
 from pulse_registry.signing import PinGuard, Trust
-from pulse_schemas import Head, Lease, SchemaError, Snapshot, open_sealed, unseal_record
+from pulse_schemas import RECORD_KINDS, Head, Lease, SchemaError, Snapshot, open_sealed, unseal_record
 from tests.security.attacks.make import honest_run
 from tests.security.attacks.runs import TRUSTED
 from tests.security.fuzz.pulls import FILES, pull_target
@@ -35,6 +35,12 @@ def flipped(data: bytes, stride: int = 1, start: int = 0) -> Iterator[bytes]:
         changed = bytearray(data)
         changed[position // 8] ^= 1 << position % 8
         yield bytes(changed)
+
+
+@pytest.mark.parametrize("run", ["log", "signed"])
+def test_a_record_of_each_kind_is_among_them(run: str) -> None:
+    records = [data for key, data in honest_run(run).store.objects.items() if re.search(r"log/\d+", key)]
+    assert {unseal_record(data).kind for data in records} == RECORD_KINDS.keys()
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

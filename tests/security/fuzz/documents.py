@@ -37,7 +37,7 @@ from pulse_schemas import (
 from pulse_schemas.heads import PatchHead
 from tests.security.fuzz.mutation import mutate_document
 from tests.security.fuzz.target import Target, expect
-from tests.support.records import LAYOUT, RUN, DictStore, Script, chain, keyframe, patch, write_id
+from tests.support.records import LAYOUT, RUN, DictStore, chain, every_kind, keyframe, patch
 
 _GROUPS = 64
 _FAR = (0, 1, 10**9, 10**12 - 1)
@@ -56,22 +56,11 @@ def seal(content: bytes) -> bytes:
     return b'{"blake3":"' + blake3(content).hexdigest().encode() + b'","body":' + content + b"}"
 
 
-def script() -> Script:
-    """Return a log with every kind of record in it."""
-    made = Script().epoch().commit().commit().commit().commit()
-    made.attach(patches=(patch(0, 2, tag=7),), keyframes=(keyframe(2, shards=2, tag=8),))
-    made.tag("best", 2).tag("old", 1).tag("old", None)
-    orphan = keys.patch_key(2, 3, write_id(99))
-    made.retire(versions=(0,), keys=(patch(0, 1).object.key, patch(0, 2, tag=7).object.key, orphan))
-    made.delete(until=made.state.seq).epoch().retire(versions=(1,))
-    return made.commit(layout="b" * 64).commit(metadata={"reward": 0.1, "nested": {"z": [1, None, True], "é": "é"}})
-
-
 class _Records:
     """A log, and the states between its records."""
 
     def __init__(self) -> None:
-        made = script()
+        made = every_kind()
         self.records = made.records
         self.states = [RunState(RUN)]
         for record in self.records:

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pulse_registry.errors import Untrusted
 from pulse_registry.signing import PinGuard, SigningKey, Trust
 from pulse_schemas import SchemaError, open_sealed, unseal_record
-from tests.security.fuzz.documents import WORDS, script
+from tests.security.fuzz.documents import WORDS
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.target import Target, expect
-from tests.support.records import RUN
+from tests.support.records import RUN, every_kind
 
 _OPENING = len(b'{"blake3":"') + 64 + len(b'","body":')
 
@@ -25,7 +25,7 @@ def signed_target() -> Target:
     """Return the target of signed records."""
     trusted, other = (SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2))
     guard = PinGuard(Trust([trusted.public]), "memory://", RUN)
-    records = script().records
+    records = every_kind().records
     bodies = {record.canonical() for record in records}
 
     def check(data: bytes) -> bool:

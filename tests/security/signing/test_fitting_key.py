@@ -24,26 +24,18 @@ from tests.security.signing.actors import (
     record_at,
     writer,
 )
-from tests.support.records import RUN, DictStore, draft, patch
-
-WRITES = {
-    "begin": lambda term: term.begin(),
-    "attach": lambda term: term.attach(patches=[patch(0, 1, tag=9)]),
-    "retire": lambda term: term.retire(versions=[0]),
-    "delete": lambda term: term.deleted(0),
-    "tag": lambda term: term.tag("best", 1),
-}
+from tests.support.records import APPENDS, RUN, DictStore, draft, patch
 
 
-@pytest.mark.parametrize("what", WRITES)
+@pytest.mark.parametrize("kind", APPENDS)
 @pytest.mark.parametrize(
     ("signer", "reason"), [(None, Distrust.UNSIGNED), (STRANGER, Distrust.WRONG_KEY)], ids=["no key", "another key"]
 )
-def test_a_writer_without_the_runs_key_appends_nothing_and_is_told_which_it_is(what, signer, reason):
+def test_a_writer_without_the_runs_key_appends_nothing_and_is_told_which_it_is(kind, signer, reason):
     store = history(3)
     before = dict(store.objects)
     with pytest.raises(Untrusted) as caught:
-        WRITES[what](writer(store, signer, number=2))
+        APPENDS[kind](writer(store, signer, number=2))
     assert caught.value.reason is reason
     assert f"run 'math' in dict:// is signed by {TRAINER.public}" in str(caught.value)
     assert ("--signing-key" if signer is None else "--trust") in str(caught.value)
@@ -51,10 +43,10 @@ def test_a_writer_without_the_runs_key_appends_nothing_and_is_told_which_it_is(w
     assert reader(store).refresh().seq == 3
 
 
-@pytest.mark.parametrize("what", WRITES)
-def test_the_runs_own_key_fits_everywhere(what):
+@pytest.mark.parametrize("kind", APPENDS)
+def test_the_runs_own_key_fits_everywhere(kind):
     store = history(3)
-    WRITES[what](writer(store, TRAINER, number=2))
+    APPENDS[kind](writer(store, TRAINER, number=2))
     assert reader(store).refresh().seq == 4
 
 

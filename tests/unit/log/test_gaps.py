@@ -11,8 +11,8 @@ from pulse_registry.log import AppendGuard, LogReader, LogWriter, Snapshotter
 from pulse_registry.store import MOST_WHOLE_BYTES
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore
-from pulse_schemas import Head
-from tests.support.records import RUN, chain, clock, draft, ids, keyframe, new_store, patch, writer
+from pulse_schemas import RECORD_KINDS, Head
+from tests.support.records import APPENDS, RUN, chain, clock, draft, ids, keyframe, new_store, writer
 
 
 def store_without(*seqs, records=13):
@@ -35,13 +35,8 @@ def hint(seq):
     return Head(seq=seq, snapshot=None).seal()
 
 
-APPENDS = {
-    "begin": lambda trainer: trainer.begin(),
-    "tag": lambda trainer: trainer.tag("best", 1),
-    "attach": lambda trainer: trainer.attach([patch(0, 2, tag=9)]),
-    "retire": lambda trainer: trainer.retire([0]),
-    "deleted": lambda trainer: trainer.deleted(3),
-}
+def test_a_record_of_each_kind_is_appended_here_and_where_signatures_are_tested():
+    assert {"commit", *APPENDS} == RECORD_KINDS.keys()
 
 
 @pytest.mark.parametrize("append", APPENDS.values(), ids=APPENDS)

@@ -16,11 +16,10 @@ from pydantic import ValidationError
 
 from pulse_schemas import (
     DTYPE_ORDER,
+    RECORD_KINDS,
     AttachRecord,
     CommitRecord,
     Countersignature,
-    DeleteRecord,
-    EpochRecord,
     Fault,
     Head,
     KeyframeRef,
@@ -82,6 +81,9 @@ def patches(draw, base=None):
     )
 
 
+SHARED = {"format", "kind", "run", "seq", "epoch", "write_id", "previous", "created_at"}
+
+
 @st.composite
 def common(draw):
     seq = draw(st.integers(0, 2**62))
@@ -140,29 +142,28 @@ entries = st.builds(
     created_at=times,
     metadata=metadata,
 )
-records = st.one_of(
-    common().flatmap(lambda shared: texts.map(lambda name: EpochRecord(**shared, writer=name))),
-    commits(),
-    st.builds(
-        lambda shared, ps, ks: AttachRecord(**shared, patches=tuple(ps), keyframes=tuple(ks)),
-        common(),
-        st.lists(patches(), max_size=2),
-        st.lists(keyframes, max_size=2),
-    ),
-    st.builds(
-        lambda shared, vs, ks: RetireRecord(**shared, versions=tuple(vs), keys=tuple(ks)),
-        common(),
-        st.lists(counts, max_size=3),
-        st.lists(texts.filter(bool), max_size=3),
-    ),
-    st.builds(lambda shared, until: DeleteRecord(**shared, until=until), common(), counts),
-    st.builds(
-        lambda shared, name, version: TagRecord(**shared, name=name, version=version),
-        common(),
-        names,
-        st.none() | counts,
-    ),
-)
+FIELDS = {
+    "writer": texts,
+    "patches": st.lists(patches(), max_size=2).map(tuple),
+    "keyframes": st.lists(keyframes, max_size=2).map(tuple),
+    "versions": st.lists(counts, max_size=3).map(tuple),
+    "keys": st.lists(texts.filter(bool), max_size=3).map(tuple),
+    "until": counts,
+    "name": names,
+    "version": st.none() | counts,
+}
+"""What the records other than commits have beside the fields that all of them share."""
+
+
+def record_of(kind):
+    """Return the records of one kind; the fields of a commit depend on one another."""
+    if kind is CommitRecord:
+        return commits()
+    own = st.fixed_dictionaries({name: FIELDS[name] for name in kind.model_fields if name not in SHARED})
+    return st.builds(lambda shared, fields: kind(**shared, **fields), common(), own)
+
+
+records = st.one_of(*(record_of(kind) for kind in RECORD_KINDS.values()))
 snapshots = st.builds(
     Snapshot,
     run=runs,

@@ -9,6 +9,7 @@ import pytest
 import pulse_registry.store
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import FileStore, MemoryStore, open_store
+from pulse_registry.store.open import SCHEMES
 from tests.support.waiting import HANG_S
 
 
@@ -36,8 +37,8 @@ def test_a_path_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unknown_scheme_is_named_beside_the_known_ones() -> None:
-    known = "file://, http://, https://, memory://, s3:// and local paths"
-    with pytest.raises(InvalidArgument, match=f"gopher://.*{known}"):
+    known = ", ".join(f"{scheme}://" for scheme in sorted([*SCHEMES, "http", "https"]))
+    with pytest.raises(InvalidArgument, match=f"gopher://.*known: {known} and local paths"):
         open_store("gopher://host/path")
 
 
