@@ -8,6 +8,7 @@ run. A file's content is text, or ``{"hex": ...}``.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 from collections.abc import Callable
@@ -118,14 +119,23 @@ def _slug(name: str) -> str:
 
 
 def main() -> None:
-    """Write all files anew."""
-    made = documents()
+    """Write all files anew, and print how many of them changed."""
+    logging.getLogger().addHandler(logging.NullHandler())  # of what they refuse, readers log warnings
+    before = {path.relative_to(FOLDER).as_posix(): path.read_text() for path in FOLDER.rglob("*") if path.is_file()}
+    made = documents() | {"README.md": table()}
     shutil.rmtree(FOLDER, ignore_errors=True)
     for path, text in made.items():
         file = FOLDER / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    (FOLDER / "README.md").write_text(table())
+    changed = sum(before[path] != made[path] for path in before.keys() & made.keys())
+    new, gone = len(made.keys() - before.keys()), len(before.keys() - made.keys())
+    print(f"{count()} attacks: {new} files are new, {changed} changed, {gone} are gone")
+
+
+def count() -> int:
+    """Return the number of attacks."""
+    return sum(len(about.rows) for about in FAMILIES.values())
 
 
 def table() -> str:
@@ -135,7 +145,7 @@ def table() -> str:
         "",
         "Made by `python -m tests.security.attacks.make`; what the files hold is said there, and the readers in "
         "`readers.py`.",
-        "Each attack breaks one rule, and every hash and size on the way to it fits.",
+        f"Each of the {count()} attacks breaks one rule, and every hash and size on the way to it fits.",
     ]
     for family, about in FAMILIES.items():
         lines += ["", f"## {family} ({len(about.rows)}; run `{about.run}`, reader `{about.reader}`)", ""]
