@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from tests.docs.test_examples import ROOT
 
 pytest.importorskip("mkdocs")
+openapi = pytest.importorskip("openapidocs.mk.v3")
 HOOKS: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "tools" / "hooks.py"))
 GOOD = (
     '<link rel="canonical" href="https://example.com/x"><link rel="stylesheet" href="a.css"><img src="data:,">'
@@ -68,3 +71,15 @@ def test_a_link_leads_to_a_file_of_the_repository(page: str, link: str, path: st
 def test_pages_and_their_sources_name_each_other() -> None:
     for path in ("docs/spec.md", "docs/how-to/index.md", "CONTRIBUTING.md", "deploy/costs.py"):
         assert HOOKS["origin"](HOOKS["place"](path)) == path
+
+
+def test_the_page_of_operations_has_each_schema_once_and_links_to_it() -> None:
+    document = json.loads((ROOT / "schemas" / "openapi.json").read_text(encoding="utf-8"))
+    templates = str(ROOT / "docs" / "tools" / "openapi")
+    page = openapi.OpenAPIV3DocumentationHandler(document, style="MKDOCS", templates_path=templates).write()
+    parts = re.findall(r"\{ #schema-(\w+) \}", page)
+    assert parts == sorted(name.lower() for name in document["components"]["schemas"])
+    assert {*re.findall(r"\]\(#schema-(\w+)\)", page)} <= {*parts}
+    operations = [f"### {verb.upper()} {path}\n" for path, item in document["paths"].items() for verb in item]
+    assert all(page.count(heading) == 1 for heading in operations)
+    assert len(page) < 100_000
