@@ -110,13 +110,20 @@ class Prefetch:
             self._changed.notify_all()
             while True:
                 self._check_alive()
-                if self._ready is not None and self._ready.fits and self._wants(self._ready.version):
-                    self._taken, self._ready = self._ready, None
-                    return self._taken
+                if (offered := self._offered()) is not None:
+                    self._taken, self._ready = offered, None
+                    return offered
                 left = None if ends is None else ends - time.monotonic()
                 if left is not None and left <= 0:
                     return None
                 self._changed.wait(left)
+
+    @property
+    def ready(self) -> int | None:
+        """The version that ``take`` would return now; None: there is none, or not yet."""
+        with self._changed:
+            offered = self._offered()
+            return None if offered is None else offered.version
 
     def skip(self, version: int) -> None:
         """Never offer this version: while it is the newest, the weights stay what they are."""
@@ -226,6 +233,11 @@ class Prefetch:
             self._state, self.error = state, None
         elif not self._closed.is_set():
             self._make("latest" if pinned is None else pinned)
+
+    def _offered(self) -> Staged | None:
+        """Return what is ready, if it fits the weights and may be offered; the lock is held."""
+        ready = self._ready
+        return ready if ready is not None and ready.fits and self._wants(ready.version) else None
 
     def _wants(self, version: int) -> bool:
         """Tell whether a version may be offered; the lock is held."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Executor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import ml_dtypes
 import numpy as np
@@ -16,13 +18,15 @@ from blake3 import blake3
 
 from pulse_kernels import BackendName
 from pulse_registry import registry as registry_module
+from pulse_registry.events import Listener
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter, RunState
 from pulse_registry.options import ComputeOptions, Options
+from pulse_registry.pull.apply import PullSettings
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime import runtime as runtime_module
-from pulse_registry.runtime.dependencies import Dependencies
+from pulse_registry.runtime.dependencies import Dependencies, Threads
 from pulse_registry.store import RetryStore, Store
 from pulse_registry.store.wrappers.retry import TOTAL_S
 from pulse_registry.testing import FaultStore
@@ -40,37 +44,82 @@ Bits = dict[str, bytes]
 def without_pauses(*, retries: bool = True, snapshot_every: int = 64) -> Iterator[None]:
     """Let the registries that are made meanwhile retry at once, or not at all, and write snapshots often."""
 
-    def retry(store: Store) -> Store:
-        clock = Clock()
-        return RetryStore(store, total_s=TOTAL_S if retries else 0.0, clock=clock, sleep=clock.sleep)
-
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(registry_module, "Dependencies", functools.partial(Dependencies, retrying=retry))
+        patched.setattr(registry_module, "Dependencies", functools.partial(Dependencies, retrying=_retrying(retries)))
         patched.setattr(runtime_module, "LogWriter", functools.partial(LogWriter, snapshot_every=snapshot_every))
         yield
 
 
-def quick(store: Store, *, retries: bool = False, backend: BackendName = "reference", **options: Any) -> Registry:
-    """Return a registry of the run that makes each call of the store once, or again without pauses."""
-    with without_pauses(retries=retries):
-        return Registry(
-            store,
-            RUN,
-            Options(push=PushOptions(**({"dtype": "keep"} | options)), compute=ComputeOptions(backend=backend)),
-        )
+def quick(
+    store: Store,
+    *,
+    retries: bool = False,
+    backend: BackendName = "reference",
+    device: Any = "auto",
+    on_event: Listener | None = None,
+    undo_share: float | None = None,
+    **options: Any,
+) -> Registry:
+    """Return a registry of the run that makes each call of the store once, or again without pauses.
+
+    ``options`` are of its pushes, which keep each dtype; of the way back, see `keeping_undo`.
+    """
+    chosen = Options(
+        push=PushOptions(**({"dtype": "keep"} | options)),
+        compute=ComputeOptions(backend=backend, device=device),
+        on_event=on_event,
+    )
+    with nullcontext() if undo_share is None else keeping_undo(undo_share):
+        return registry_with(store, chosen, retrying=_retrying(retries))
 
 
-def keep_undo(registry: Registry, share: float) -> None:
-    """Let a worker keep such a share of its weights to go back with; 0: every way back is by objects."""
-    puller = registry._runtime.puller
-    puller._settings = replace(puller._settings, undo_share=share)
+def registry_with(store: Store, options: Options, **dependencies: Any) -> Registry:
+    """Return a registry of the run for which `settle` can wait, and whose `push_thread` is known."""
+    made: list[Executor] = []
+
+    def threads(count: int, name: str) -> Executor:
+        pool = Threads(count, name)
+        made.extend([pool] if name == "pulse-push" else [])
+        return pool
+
+    registry = Registry(store, RUN, options, dependencies=Dependencies(threads=threads, **dependencies))
+    _PUSH_THREADS[registry] = made
+    return registry
+
+
+_PUSH_THREADS: WeakKeyDictionary[Registry, list[Executor]] = WeakKeyDictionary()
+
+
+def push_thread(registry: Registry) -> Executor:
+    """Return the thread in which a registry's pushes are published, once there was one."""
+    [thread] = _PUSH_THREADS[registry]
+    return thread
 
 
 def settle(registry: Registry) -> None:
     """Wait for what a push left to the background: the keyframe that may follow it."""
-    if registry._runtime.publisher is not None:
+    for thread in _PUSH_THREADS[registry]:
         for _ in range(2):  # a push queues its keyframe only once it is done itself
-            registry._runtime.publisher._thread.submit(lambda: None).result()
+            thread.submit(lambda: None).result()
+
+
+@contextmanager
+def keeping_undo(share: float) -> Iterator[None]:
+    """Let workers that are made meanwhile keep such a share of their weights to go back with.
+
+    0: every way back is by objects. Above 1, which no user may choose: small models keep several steps.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runtime_module, "PullSettings", lambda _, *others: PullSettings(share, *others))
+        yield
+
+
+def _retrying(retries: bool) -> Callable[[Store], Store]:
+    def retrying(store: Store) -> Store:
+        clock = Clock()
+        return RetryStore(store, total_s=TOTAL_S if retries else 0.0, clock=clock, sleep=clock.sleep)
+
+    return retrying
 
 
 def small_model(seed: int = 0) -> Model:

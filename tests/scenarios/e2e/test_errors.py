@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -274,15 +275,13 @@ def test_two_trainers_on_one_run(root: Path) -> None:
 
 
 def test_a_full_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pulse_registry.store import file as file_store
-
     with without_pauses(), pulse_registry.open(str(root), run="math") as registry:
 
-        def full(descriptor: int, views: object) -> None:
+        def full(descriptor: int, views: Any) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with monkeypatch.context() as patched:
-            patched.setattr(file_store, "_write_all", full)
+            patched.setattr(os, "writev", full)
             with pytest.raises(StoreUnavailable, match=r"could not (put|write) '.*No space left on device"):
                 registry.push(30, model(1.0))
         assert len(registry.versions()) == 2

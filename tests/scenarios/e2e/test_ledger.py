@@ -24,7 +24,7 @@ from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore
 from pulse_registry.testing import CountingStore
-from tests.support.registries import settle
+from tests.support.registries import registry_with, settle
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "requests.md"
 PIECE, SHARD, KEYFRAME_EVERY = 4096, 20_000, 10
@@ -48,9 +48,7 @@ class Run:
     def __post_init__(self) -> None:
         self.trainers, self.workers = CountingStore(self.root), CountingStore(self.root)
         options = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=KEYFRAME_EVERY)
-        self.trainer = Registry(
-            self.trainers, "run", Options(push=options, compute=ComputeOptions(backend="reference"))
-        )
+        self.trainer = registry_with(self.trainers, Options(push=options, compute=ComputeOptions(backend="reference")))
         self.worker = self.new_worker()
         self.weights = model(0)
         self.step = 0

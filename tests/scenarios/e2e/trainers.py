@@ -25,6 +25,7 @@ from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore, open_store
+from tests.support.registries import registry_with
 
 SCENARIOS = {"first": (0, None), "patch": (2, None), "keyframe": (2, 2), "again": (2, None)}
 """By name: versions before the push, and ``keyframe_every``; in ``again``, the push follows others of its process."""
@@ -43,7 +44,7 @@ def model_of(step: int) -> dict[str, np.ndarray[Any, Any]]:
 def registry_of(store: Any, keyframe_every: int | None = None) -> Registry:
     """Open the run."""
     options = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=keyframe_every)
-    return Registry(store, "run", Options(push=options, compute=ComputeOptions(backend="reference")))
+    return registry_with(store, Options(push=options, compute=ComputeOptions(backend="reference")))
 
 
 def race(root: str, pushes: int) -> None:

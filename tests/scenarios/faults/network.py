@@ -22,7 +22,7 @@ from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.s3.location import S3Location
 from pulse_registry.store.s3.store import S3Store
 from pulse_registry.store.watchdog import LowSpeedLimit
-from tests.support.registries import Model, bits, settle
+from tests.support.registries import Model, bits, registry_with, settle
 from tests.support.servers import S3Bucket
 
 CELLS = 150_000
@@ -81,7 +81,7 @@ def travel(open_store: Callable[[], Store], versions: int, *, patience: int = 20
     options = PushOptions(dtype="keep", keyframe_every=4, keyframe_share=1e9)
     with (
         small_pieces(),
-        Registry(open_store(), "run", Options(push=options, compute=ComputeOptions(backend="reference"))) as trainer,
+        registry_with(open_store(), Options(push=options, compute=ComputeOptions(backend="reference"))) as trainer,
         Registry(open_store(), "run", Options(compute=ComputeOptions(backend="reference"))) as worker,
         Registry(open_store(), "run", Options(compute=ComputeOptions(backend="reference"))) as late,
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.pull import failover
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, PrefixStore, Store
 from pulse_registry.testing import Fault, FaultStore
 from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
 from pulse_schemas import KeyframeRef, PatchRef
 from tests.support.records import DictStore
@@ -31,7 +34,6 @@ from tests.support.registries import (
     change,
     copied,
     garbage,
-    keep_undo,
     quick,
     settle,
     small_model,
@@ -56,7 +58,7 @@ class Bucket:
         with quick(self.store, keyframe_share=1e9, coder="gap") as registry:
             for version in range(VERSIONS):
                 registry.push(version, model_at(version))
-            self.geometry = registry._runtime.context().geometry(registry.state().versions[0].layout)
+            self.geometry = Geometry(registry.layout())
         self.attach_keyframe(4)
 
     @property
@@ -104,15 +106,12 @@ class Bucket:
         registry = listening(self.store, events)
         into = garbage(model_at(0)) if have is None else model_at(have)
         if have is not None:
-            registry._runtime.puller.replicas.of(read_model(into)).now_at(have)
+            registry.verify(have, model=into)
         return registry, into, events
 
 
 def listening(store: Store, events: list[Event]) -> Registry:
-    registry = quick(store)
-    registry._runtime.events = type(registry._runtime.events)(events.append)
-    keep_undo(registry, 0.0)
-    return registry
+    return quick(store, on_event=events.append, undo_share=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +283,7 @@ def test_what_was_retired_meanwhile_is_no_event(bucket: Bucket) -> None:
 
     _, into, events = bucket.worker(4)
     with listening(Sweeping(bucket, merged, sweep), events) as registry:
-        registry._runtime.puller.replicas.of(read_model(into)).now_at(4)
+        registry.verify(4, model=into)
         result = registry.pull(8, into=into)
     assert bits(into) == bits(model_at(8))
     assert (result.avoided, result.objects, events) == ((), 4, [])
@@ -303,7 +302,7 @@ def test_who_holds_a_version_that_is_swept_meanwhile_goes_by_a_keyframe(bucket: 
 
     _, into, events = bucket.worker(3)
     with listening(Sweeping(bucket, steps[-1], sweep), events) as registry:
-        registry._runtime.puller.replicas.of(read_model(into)).now_at(3)
+        registry.verify(3, model=into)
         assert [leg.kind for leg in registry.route(5, have=3).legs] == ["patch"] * 2
         with registry.stage(5, into=into) as staged:
             assert [leg.kind for leg in staged.route.legs] == ["keyframe", "patch"]
@@ -325,7 +324,7 @@ def test_a_version_that_is_swept_meanwhile_is_gone_but_its_name_goes_on_to_the_n
     def pull(version: int | str, store: Store) -> Model:
         _, into, events = bucket.worker(7)
         with listening(store, events) as registry:
-            registry._runtime.puller.replicas.of(read_model(into)).now_at(7)
+            registry.verify(7, model=into)
             try:
                 registry.pull(version, into=into)
             finally:
@@ -362,18 +361,18 @@ class Cached(DictStore):
 
 @pytest.mark.parametrize("stored_too", [False, True])
 def test_a_damaged_copy_is_dropped_and_the_object_avoided_only_if_it_is_damaged_too(
-    bucket: Bucket, stored_too: bool
+    bucket: Bucket, stored_too: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merged = bucket.attach_patch(4, 8)
     good = bucket.store.objects[f"{RUN}/{merged}"]
     if stored_too:
         bucket.damage(merged)
     cached = Cached(bucket.store, {f"{RUN}/{merged}": good[:-1] + bytes([good[-1] ^ 2])})
+    context = Runtime.context
+    monkeypatch.setattr(Runtime, "context", lambda runtime: replace(context(runtime), copies=cached))
     _, into, events = bucket.worker(4)
     with listening(cached, events) as registry:
-        registry._runtime.puller.replicas.of(read_model(into)).now_at(4)
-        context = registry._runtime.context()
-        object.__setattr__(context, "copies", cached)
+        registry.verify(4, model=into)
         result = registry.pull(8, into=into)
     assert bits(into) == bits(model_at(8))
     assert result.avoided == ((merged,) if stored_too else ())

@@ -20,7 +20,6 @@ from tests.support.registries import (
     copied,
     failing,
     garbage,
-    keep_undo,
     quick,
     settle,
     small_model,
@@ -79,8 +78,7 @@ PULLS = [
 
 
 def open_worker(pull: Pull, store, retries: bool) -> tuple[Registry, Model]:
-    registry = quick(store, retries=retries)
-    keep_undo(registry, 0.0)
+    registry = quick(store, retries=retries, undo_share=0.0)
     weights = garbage(model_at(0))
     if pull.have is not None:
         if pull.knows:
@@ -200,8 +198,7 @@ def _become(model: Model, other: Model) -> None:
 @pytest.mark.parametrize("wrong", WRONG)
 def test_weights_that_are_not_what_they_were_pulled_as_are_refused(wrong: str, target: int, coder: str) -> None:
     store = a_run(coder, None)
-    with quick(store) as registry:
-        keep_undo(registry, 0.0)
+    with quick(store, undo_share=0.0) as registry:
         worker = garbage(model_at(0))
         registry.pull(1, into=worker)
         WRONG[wrong](worker)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from pulse_registry.errors import Fenced, StoreUnavailable
+from pulse_registry.push.baseline import Baseline
+from pulse_registry.push.pending import PendingPush
+from pulse_registry.push.queue import PushQueue
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore
@@ -28,6 +31,7 @@ from tests.support.registries import (
     copied,
     copy_of,
     failing,
+    push_thread,
     quick,
     restored,
     settle,
@@ -232,21 +236,22 @@ def test_pushes_that_do_not_wait_fail_together_and_the_next_one_carries_them_all
             check_store(store)
 
 
-def test_a_fenced_trainer_attaches_no_keyframe_of_its_own_cells_to_the_version_of_another() -> None:
+def test_a_fenced_trainer_attaches_no_keyframe_of_its_own_cells_to_the_version_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = DictStore()
     first, second = quick(store, keyframe_every=2), quick(store, keyframe_share=1e9)
     with first, second:
         first.push(0, model_at(0))
-        attach = first._runtime.publisher._attach_keyframe  # type: ignore[union-attr]
-        held_back: list[tuple[object, ...]] = []
-        first._runtime.publisher._attach_keyframe = lambda *arguments: held_back.append(arguments)  # type: ignore
+        held_back: list[Callable[[], None]] = []
+        monkeypatch.setattr(PushQueue, "then", lambda queue, what, work: held_back.append(work))
         first.push(1, model_at(1))
         settle(first)
         assert held_back, "a keyframe of version 1 is due"
         second.push(2, model_at(5))
         first.versions()  # any thread may follow the log meanwhile
-        for arguments in held_back:
-            attach(*arguments)  # type: ignore[arg-type]
+        for attach in held_back:
+            attach()
     check_history_of = {0: model_at(0), 1: model_at(1), 2: model_at(5)}
     for version, model in check_history_of.items():
         assert restored(store, model, version) == bits(model)
@@ -287,24 +292,22 @@ def test_a_trainer_whose_start_was_collected_while_it_slept_is_told_that_another
     assert restored(store, model_at(2)) == bits(model_at(2))
 
 
-def test_a_push_between_two_failures_of_earlier_ones_keeps_its_place() -> None:
+def test_a_push_between_two_failures_of_earlier_ones_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     store, registry, outage = prepared(PUSHES[1], retries=False)
     with registry:
-        publisher = registry._runtime.publisher
-        assert publisher is not None
-        take_back, later = publisher._take_back, []
+        take_back, later = Baseline.take_back, []
 
-        def and_push_at_once(*arguments: object) -> None:
+        def and_push_at_once(baseline: Baseline, push: PendingPush, error: BaseException) -> None:
             # A trainer that calls just when a failed push has been taken back, and the next has not failed yet.
-            take_back(*arguments)  # type: ignore[arg-type]
+            take_back(baseline, push, error)
             outage.heal()
             step = 4 + len(later)
             later.append(registry.push(step, model_at(step), wait=False))
 
-        publisher._take_back = and_push_at_once  # type: ignore[method-assign]
+        monkeypatch.setattr(Baseline, "take_back", and_push_at_once)
         outage.arm(1, "fail_before", lasting=True)
         doing = threading.Event()
-        publisher._thread.submit(doing.wait)
+        push_thread(registry).submit(doing.wait)
         failing_pushes = [registry.push(step, model_at(step), wait=False) for step in (2, 3)]
         doing.set()
         for future in failing_pushes:

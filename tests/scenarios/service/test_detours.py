@@ -13,7 +13,6 @@ from pulse_registry.events import Event
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.store import PrefixStore, open_store
 from tests.scenarios.service.policies import blank, equal, opened, policy
-from tests.support.registries import keep_undo
 from tests.support.service import Service
 from tests.support.waiting import HANG_S, until
 
@@ -48,10 +47,10 @@ def test_a_worker_goes_around_a_bad_object_and_the_service_hears_of_it(
         on_event=events.append,
         compute=pulse_registry.ComputeOptions(backend="reference"),
         network=pulse_registry.NetworkOptions(object_cost=0),
+        pull=pulse_registry.PullOptions(undo_share=0.0),
     ) as worker:
         weights = blank(policy(0))
         worker.pull(0, into=weights)
-        keep_undo(worker, 0.0)
         [leg, *_] = worker.route(STEPS, have=0).legs
         assert leg.patch is not None
         key = leg.patch.object.key

@@ -22,12 +22,11 @@ from pulse_registry.log.fold import advance
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.signing import SigningKey
 from pulse_schemas import Head, Lease
 from tests.security.attacks.forge import CELLS, edit_record
 from tests.support.records import DictStore, clock, every_kind, write_id
-from tests.support.registries import RUN, Model, copy_of, settle
+from tests.support.registries import RUN, Model, copy_of, registry_with, settle
 
 TRUSTED, OTHER, ATTACHER = (SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2, 3))
 SNAPSHOT = 10
@@ -50,11 +49,9 @@ def pushed(dtype: str, *versions: int, **options: object) -> Run:
     else:
         model = {"w": rng.normal(0, 0.02, CELLS).astype(ml_dtypes.bfloat16)}
     ids = itertools.count(1)
-    around = Dependencies(clock=clock(), new_id=lambda: write_id(next(ids)))
     how = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))  # type: ignore[arg-type]
-    with Registry(
-        run.store, RUN, Options(push=how, compute=ComputeOptions(backend="reference")), dependencies=around
-    ) as registry:
+    chosen = Options(push=how, compute=ComputeOptions(backend="reference"))
+    with registry_with(run.store, chosen, clock=clock(), new_id=lambda: write_id(next(ids))) as registry:
         for step, changed in enumerate((0, *versions)):
             model["w"].view(np.uint16)[rng.permutation(CELLS)[:changed]] += rng.integers(
                 1, 400, changed, dtype=np.uint16

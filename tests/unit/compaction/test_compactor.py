@@ -17,15 +17,18 @@ from pulse_registry.compaction import CompactOptions, Done, local_copy, temp_pat
 from pulse_registry.compaction import compactor as compactor_module
 from pulse_registry.compaction.compactor import TRIES
 from pulse_registry.compaction.ladder import spans_into
+from pulse_registry.compaction.local_copy import LocalCopy
+from pulse_registry.context import Context
 from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable, Untrusted
-from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.events import Event, EventKind
+from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.options import Options
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.pull.route import plan
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.signing import SigningKey, Trust
-from pulse_registry.store import FileStore, Store
+from pulse_registry.store import FileStore, PrefixStore, Store
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from tests.support.groups import small_groups
 from tests.support.records import DictStore
@@ -44,7 +47,7 @@ from tests.support.registries import (
     state_of,
     without_pauses,
 )
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, until
 from tests.unit.compaction.runs import NEVER, compact, finish, merged, pushed
 
 
@@ -52,6 +55,19 @@ from tests.unit.compaction.runs import NEVER, compact, finish, merged, pushed
 def groups() -> Iterator[None]:
     with small_groups():
         yield
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[LocalCopy]:
+    """The local copy of the weights of each compactor that is made."""
+    made: list[LocalCopy] = []
+
+    def make(context: Context) -> LocalCopy:
+        made.append(LocalCopy(context))
+        return made[-1]
+
+    monkeypatch.setattr(compactor_module, "LocalCopy", make)
+    return made
 
 
 @pytest.mark.parametrize("coder", ["gap", "class"])
@@ -159,8 +175,8 @@ def test_nothing_is_attached_to_a_version_that_is_retired_meanwhile() -> None:
     pushed(store, 5)
 
     def retire() -> None:
-        with quick(store) as registry:
-            registry._runtime.writer().retire(versions=[0])
+        scoped = PrefixStore(store, RUN)
+        LogWriter(scoped, RUN, LogReader(scoped, RUN), utc_now, random_id, "operator").retire(versions=[0])
 
     with without_pauses(retries=False):
         registry = Registry(_Before(store, "objects/patch", retire), RUN, Options(on_event=told.append))
@@ -294,14 +310,16 @@ def test_a_damaged_block_is_gone_around_where_its_parts_are_whole() -> None:
     assert bits(weights) == states[16]
 
 
-def test_a_keyframe_whose_cells_change_while_it_is_written_is_not_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keyframe_whose_cells_change_while_it_is_written_is_not_attached(
+    copies: list[LocalCopy], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, written = DictStore(), list[int]()
     model, states = pushed(store, 6)
     write = compactor_module.write_keyframe
 
     def disturbed(store: Store, geometry, version: int, write_id: str, cells_of, **more):
         if not written:
-            last = [array for array in compactor._copy.weights.arrays if array.size][-1]
+            last = [array for array in copies[-1].weights.arrays if array.size][-1]
             last.reshape(-1)[-1] ^= 1  # after the check of all cells
         written.append(version)
         return write(store, geometry, version, write_id, cells_of, **more)
@@ -309,7 +327,7 @@ def test_a_keyframe_whose_cells_change_while_it_is_written_is_not_attached(monke
     monkeypatch.setattr(compactor_module, "write_keyframe", disturbed)
     with quick(store) as registry:
         compactor = registry.compactor(CompactOptions(keyframe_every=5))
-        compactor._copy.move_to(registry.state(), 5)
+        copies[-1].move_to(registry.state(), 5)
         finish(compactor)
     assert written == [5, 5], "the first was not attached"
     assert len(state_of(store).keyframes_of(5)) == 1
@@ -339,14 +357,14 @@ def test_work_that_fails_is_tried_again_after_new_versions_and_then_left() -> No
 
 
 @pytest.mark.parametrize("coder", ["gap", "class"])
-def test_a_copy_of_the_weights_that_was_damaged_is_made_anew(coder: str) -> None:
+def test_a_copy_of_the_weights_that_was_damaged_is_made_anew(coder: str, copies: list[LocalCopy]) -> None:
     store = DictStore()
     model, states = pushed(store, 17, coder=coder)
     with quick(store, backend="numba") as registry:
         compactor = registry.compactor()
         rng = np.random.default_rng(0)
         while compactor.step() is not None:
-            for array in compactor._copy.weights.arrays:
+            for array in copies[-1].weights.arrays:
                 flat = array.reshape(-1)
                 if flat.size:
                     flat[rng.integers(flat.size)] ^= flat.dtype.type(1)
@@ -360,14 +378,14 @@ def test_a_copy_of_the_weights_that_was_damaged_is_made_anew(coder: str) -> None
             assert bits(weights) == states[target]
 
 
-def test_a_keyframe_is_never_made_of_damaged_weights() -> None:
+def test_a_keyframe_is_never_made_of_damaged_weights(copies: list[LocalCopy]) -> None:
     store = DictStore()
     model, states = pushed(store, 6)
     with quick(store) as registry:
         compactor = registry.compactor(CompactOptions(keyframe_every=5))
         assert compactor.step() == Done("patch", 0, 4, state_of(store).patches_into(4)[-1].size)
-        compactor._copy.move_to(registry.state(), 5)
-        largest = max(compactor._copy.weights.arrays, key=lambda array: array.size)
+        copies[-1].move_to(registry.state(), 5)
+        largest = max(copies[-1].weights.arrays, key=lambda array: array.size)
         largest.reshape(-1)[0] ^= 1
         made = compactor.step()
         assert made is not None
@@ -387,19 +405,21 @@ def test_keyframes_follow_their_policy() -> None:
     assert check_store(store) == set()
 
 
-def test_memory_does_not_grow_with_the_model(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_model(
+    tmp_path, copies: list[LocalCopy], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (fetch, group_stream):
         monkeypatch.setattr(module, "RANGE_BYTES", 1 << 15)
     monkeypatch.setattr(fetch, "_BEGINNINGS_BYTES", 1 << 16)
     monkeypatch.setattr(fetch, "_LEAST_BEGINNING", 1 << 14)
     monkeypatch.setattr(temp_patch, "_CHUNK", 1 << 15)
-    peaks = {cells: _peak(tmp_path / str(cells), cells) for cells in (1 << 19, 1 << 21)}
+    peaks = {cells: _peak(tmp_path / str(cells), cells, copies) for cells in (1 << 19, 1 << 21)}
     # How many groups are under way at once is the threads' own affair: it moves a peak by a few tenths.
     assert peaks[1 << 21] < 2 * peaks[1 << 19], peaks
     assert peaks[1 << 21] < 4 << 20, "the weights; the patches are larger"
 
 
-def _peak(folder, cells: int) -> int:
+def _peak(folder, cells: int, copies: list[LocalCopy]) -> int:
     """Return the most memory that merging four patches takes, of half of the cells each, in groups of 64 KiB."""
     rng, model = np.random.default_rng(0), {"w": np.zeros(cells, np.uint16)}
     options = PushOptions(dtype="keep", keyframe_share=NEVER)
@@ -408,7 +428,7 @@ def _peak(folder, cells: int) -> int:
             registry.push(version, model)
             model["w"][rng.integers(0, cells, cells // 2)] += 1
         compactor = registry.compactor()
-        compactor._copy.move_to(registry.state(), 4)  # what is allocated once is no part of it
+        copies[-1].move_to(registry.state(), 4)  # what is allocated once is no part of it
         tracemalloc.start()
         assert compactor.step() is not None
         _, peak = tracemalloc.get_traced_memory()
@@ -424,10 +444,7 @@ def test_inline_the_trainer_s_own_process_makes_the_ladder() -> None:
         for version in range(9):
             change(model, version)
             registry.push(version, model)
-        background = registry._runtime.background
-        assert background is not None
-        assert background.idle.wait(HANG_S)
-    assert merged(store) >= {(0, 4), (4, 8)}
+        until(lambda: merged(store) >= {(0, 4), (4, 8)})
     assert check_store(store) == set()
     assert restored(store, model, 8) == bits(model)
 
@@ -443,8 +460,7 @@ def test_a_trainer_goes_on_whatever_happens_to_its_compactor(monkeypatch: pytest
 
     monkeypatch.setattr(compactor_module.Compactor, "step", fail)
     store, model, told = DictStore(), small_model(), []
-    with quick(store, compact="inline") as registry:
-        registry._runtime.events = Events(told.append)
+    with quick(store, compact="inline", on_event=told.append) as registry:
         for version in range(5):
             change(model, version)
             registry.push(version, model)

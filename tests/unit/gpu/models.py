@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 
-from pulse_registry.options import ComputeOptions, Options
-from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore, Store
-from tests.support.registries import RUN, without_pauses
+from tests.support.registries import RUN, quick
 
 Tensors = dict[str, torch.Tensor]
 
@@ -72,6 +70,4 @@ def objects(store: MemoryStore, kind: str) -> list[bytes]:
 
 
 def _registry(store: Store, device: Any, options: dict[str, Any]) -> Registry:
-    with without_pauses(retries=False):
-        chosen = PushOptions(**({"keyframe_share": 100.0, "coder": "gap"} | options))
-        return Registry(store, RUN, Options(push=chosen, compute=ComputeOptions(backend="reference", device=device)))
+    return quick(store, device=device, **({"dtype": "bf16", "keyframe_share": 100.0, "coder": "gap"} | options))

@@ -14,9 +14,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault
-from pulse_registry.weights.model import read_model
 from tests.support.groups import small_groups
-from tests.support.registries import keep_undo
 from tests.unit.gpu.models import Tensors, blank, changed, holds, made, on_device, on_host
 
 
@@ -103,25 +101,21 @@ def test_a_worker_that_is_behind_follows_a_chain_in_one_step(
 
 def test_a_worker_on_the_device_goes_back_in_memory(device: str, store: MemoryStore) -> None:
     states = history(store, device, ["gap", "class"])
-    with on_device(store, device) as registry:
+    with on_device(store, device, undo_share=100.0) as registry:
         worker = at_version(registry, 0, states[0], device)
-        held = registry._runtime.puller.replicas.of(read_model(worker))
-        keep_undo(registry, 100.0)
         registry.pull(1, into=worker)
         registry.pull(2, into=worker)
-        assert len(held.undo) == 2
-        back = registry.pull(1, into=worker)
-        assert holds(worker, states[1])
-        assert back.objects == 0
+        for back in (1, 0):
+            assert registry.pull(back, into=worker).objects == 0
+            assert holds(worker, states[back])
         registry.pull(2, into=worker)
-        registry.pull(0, into=worker)
+        assert registry.pull(0, into=worker).objects == 0, "two steps at once"
         assert holds(worker, states[0])
 
 
 def test_a_worker_on_the_device_goes_back_by_inverted_patches(device: str, store: MemoryStore) -> None:
     states = history(store, device, ["gap"])
-    with on_device(store, device) as registry:
-        keep_undo(registry, 0.0)
+    with on_device(store, device, undo_share=0.0) as registry:
         worker = at_version(registry, 1, states[1], device)
         assert registry.pull(0, into=worker).objects == 1
         assert holds(worker, states[0])
@@ -161,7 +155,6 @@ def test_a_worker_on_the_device_goes_around_a_damaged_patch(device: str, store: 
         registry.push(1, model)
     lying = FaultStore(store, [Fault("flip_bit", verb="get", matches=lambda verb, key: "patch" in key, times=None)])
     with on_device(lying, device) as registry:
-        registry._object_cost = lambda: 0
         worker = at_version(registry, 0, model, device)
         result = registry.pull(1, into=worker)
     assert holds(worker, model)

@@ -15,6 +15,7 @@ from pulse_registry.gpu import destination as target_module
 from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.gpu.sparse_update import DeviceUpdate
 from pulse_registry.gpu.stream import DeviceStream
+from pulse_registry.gpu.tile_table import tile_tables
 from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -23,7 +24,7 @@ from pulse_registry.store import MemoryStore
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 from tests.support.groups import small_groups
-from tests.support.registries import RUN, keep_undo
+from tests.support.registries import RUN, keeping_undo
 from tests.unit.gpu.models import Tensors, blank, changed, holds, made, on_host
 from tests.unit.gpu.order import Gpu, watched
 
@@ -108,8 +109,9 @@ def test_a_version_that_is_applied_on_a_side_stream_is_checked_and_taken_back_on
 def test_a_chain_a_step_back_and_a_keyframe_follow_what_a_side_stream_wrote(
     gpu: Gpu, states: list[Tensors], opened: Callable[..., Registry]
 ) -> None:
-    registry, worker = opened(), blank(states[0], "cpu")
-    keep_undo(registry, 100.0)
+    with keeping_undo(100.0):
+        registry = opened()
+    worker = blank(states[0], "cpu")
     registry.pull(0, into=worker)
     for version, replace in ((2, False), (3, False), (2, False), (3, True)):
         staged = gpu.elsewhere(functools.partial(registry.stage, version, into=worker, replace=replace))
@@ -125,7 +127,10 @@ def test_tables_that_are_let_go_of_stay_until_the_side_stream_that_writes_by_the
     geometry = Geometry(layout_of(views, "keep"))
     target = DeviceDestination.into(geometry, views, stream.device)
     with stream.work(after_caller=True):
-        pairs = [(part.tiles.over([*new.values()]), part.tiles.over([*worker.values()])) for part in target._parts]
+        pairs = [
+            (part.tiles.over([*new.values()]), part.tiles.over([*worker.values()]))
+            for part in tile_tables(geometry, stream.device)
+        ]
         changes = DeviceUpdate(tuple(diff(*pair) for pair in pairs), stream)
     with gpu.on(gpu.stream("side")):
         target.apply(changes)

@@ -9,21 +9,22 @@ import pytest
 import torch
 
 from pulse_registry.gpu import tile_table
+from pulse_registry.gpu.tile_table import TileTable
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 
 
 def test_threads_that_want_the_parts_of_a_layout_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch):
     geometry = Geometry(layout_of(read_model({"w": np.zeros(8, np.float32)}), "keep"))
-    together, made, real = threading.Barrier(4), [], tile_table._tile_tables
+    together, made, of = threading.Barrier(4), [], TileTable.of
 
     def make(*arguments):
-        made.append(real(*arguments))
+        made.append(of(*arguments))
         for _ in range(100_000):  # long enough for the others to come by
             pass
         return made[-1]
 
-    monkeypatch.setattr(tile_table, "_tile_tables", make)
+    monkeypatch.setattr(TileTable, "of", make)
 
     def want() -> None:
         together.wait(60)

@@ -20,7 +20,9 @@ from pulse_registry.gpu.trial import look_at_cache
 from pulse_registry.gpu.warm_up import warm_up
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.placement import OLDEST_TRITON, placement
+from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.store import MemoryStore
 from pulse_registry.weights.model import View, read_model
 
@@ -97,10 +99,10 @@ def test_a_triton_that_is_too_old_is_not_used(monkeypatch: pytest.MonkeyPatch, v
 def test_a_registry_tells_that_the_gpu_is_not_used(fault: Callable[[str | None], None]) -> None:
     fault("no compiler")
     told: list[Event] = []
-    with Registry(
-        MemoryStore("told"), "run", Options(on_event=told.append, compute=ComputeOptions(device="auto"))
-    ) as registry:
-        assert registry._runtime.placement(views("cuda:0")) is None  # type: ignore[arg-type]
+    options = Options(on_event=told.append, compute=ComputeOptions(device="auto"))
+    runtime = Runtime(MemoryStore("told"), "run", options, Dependencies())
+    assert runtime.placement(views("cuda:0")) is None  # type: ignore[arg-type]
+    runtime.end()
     assert [(event.kind, event.run) for event in told] == [(EventKind.GPU_NOT_USED, "run")]
 
 

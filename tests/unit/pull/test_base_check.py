@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,17 +11,15 @@ import pytest
 import pulse_registry
 from pulse_registry import PullOptions, Registry
 from pulse_registry.errors import BaseMismatch, InvalidArgument
-from pulse_registry.events import Events
 from tests.support.registries import Model, bits, copy_of
+from tests.support.waiting import until
 
 Pull = Callable[[Registry, Model], object]
 
 
 def staged_by_prefetch(worker: Registry, into: Model) -> None:
-    failed = threading.Event()
-    worker._runtime.events = Events(lambda event: failed.set())
     with worker.prefetch(into=into, poll_seconds=0.01, check="all") as prefetch:
-        assert failed.wait(60)
+        until(lambda: prefetch.error is not None)
         assert prefetch.error is not None
         raise prefetch.error
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -17,24 +18,25 @@ from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import RunState
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.pull.apply import Staged
-from pulse_registry.pull.prefetch import News, Prefetch
-from pulse_registry.pull.replica import ReplicaState
+from pulse_registry.pull.prefetch import Prefetch
+from pulse_registry.pull.replica import Replicas, ReplicaState
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.results import VersionName
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
-from pulse_registry.weights.model import read_model
 from tests.support.records import DictStore
-from tests.support.registries import RUN, Bits, Model, bits, change, garbage, keep_undo, quick, small_model
+from tests.support.registries import RUN, Bits, Model, bits, change, garbage, keeping_undo, quick, small_model
+from tests.support.waiting import until
 
 WAIT = 60.0
 
 
 class Gated(DictStore):
-    """A store whose reads of patches wait at a gate, once it is shut."""
+    """A store whose reads of patches wait at a gate, once it is shut; it counts a prefetch's looks at the log's end."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.looks = 0
         self.gate = threading.Event()
         self.gate.set()
         self.arrived = threading.Event()
@@ -42,6 +44,8 @@ class Gated(DictStore):
         self.failure: BaseException | None = None
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        if "/log/" in key and key not in self.objects and threading.current_thread().name == "pulse-prefetch":
+            self.looks += 1
         if "/objects/patch/" in key:
             self.arrived.set()
             assert self.gate.wait(WAIT)
@@ -73,16 +77,9 @@ class Site:
     def __post_init__(self) -> None:
         self.trainer = quick(self.store, keyframe_share=1e9)
         options = PushOptions(dtype="keep")
-        self.worker = Registry(
-            self.store,
-            RUN,
-            Options(
-                push=options,
-                on_event=self.hear,
-                compute=ComputeOptions(backend="reference"),
-            ),
-        )
-        keep_undo(self.worker, 100.0)
+        with keeping_undo(100.0):
+            chosen = Options(push=options, on_event=self.hear, compute=ComputeOptions(backend="reference"))
+            self.worker = Registry(self.store, RUN, chosen)
         self.push()
 
     def hear(self, event: Event) -> None:
@@ -103,25 +100,11 @@ class Site:
         self.trainer.close()
 
 
-def until_idle(prefetch: Prefetch) -> None:
+def until_idle(site: Site, prefetch: Prefetch) -> None:
     """Wait until a prefetch has looked at the log and at the weights, and found nothing to do."""
-    prefetch._news = news = Noting(prefetch._news)
+    before = site.store.looks
     prefetch.wake()
-    assert news.idle.wait(WAIT)
-
-
-class Noting:
-    """A log that tells when it is asked for what follows a state, about which there was nothing to do."""
-
-    def __init__(self, news: News) -> None:
-        self._news, self._looks = news, 0
-        self.idle = threading.Event()
-
-    def __call__(self, state: RunState | None, sleep: Callable[[float], object]) -> RunState:
-        self._looks += 1
-        if state is not None and self._looks > 1:
-            self.idle.set()
-        return self._news(state, sleep)
+    until(lambda: site.store.looks >= before + 3)  # the first had perhaps begun before, the second is done with
 
 
 @pytest.fixture
@@ -133,11 +116,20 @@ def site() -> Iterator[Site]:
 
 def until_ready(prefetch: Prefetch, version: int) -> None:
     """Wait until a version is ready, without taking it."""
-    with prefetch._changed:
-        ready = prefetch._changed.wait_for(
-            lambda: prefetch._ready is not None and prefetch._ready.version == version, timeout=WAIT
-        )
-    assert ready
+    until(lambda: prefetch.ready == version)
+
+
+def all_staged_by(worker: Registry) -> list[Staged]:
+    """Return what a worker stages from now on, in order."""
+    made: list[Staged] = []
+    stage = worker.stage
+
+    def noted(*arguments: Any, **options: Any) -> Staged:
+        made.append(stage(*arguments, **options))
+        return made[-1]
+
+    worker.stage = noted  # type: ignore[method-assign]
+    return made
 
 
 def test_a_version_announced_meanwhile_is_staged_without_the_caller(site: Site) -> None:
@@ -166,12 +158,11 @@ def test_weights_that_hold_nothing_get_the_newest_version_too(site: Site) -> Non
 
 def test_a_newer_version_takes_the_place_of_one_that_was_not_taken(site: Site) -> None:
     site.worker.pull(into=site.into)
+    older = all_staged_by(site.worker)
     with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
-        older = []
         for _ in range(3):
             until_ready(prefetch, site.push())
-            older.append(prefetch._ready)
-        assert [staged.fits for staged in older if staged is not None] == [False, False, True]
+        assert [staged.fits for staged in older] == [False, False, True]
         staged = prefetch.take()
         assert staged is older[-1]
         assert staged is not None
@@ -257,7 +248,7 @@ def test_a_version_that_was_undone_is_not_offered_again_but_a_newer_one_is(site:
             staged.apply()
             staged.undo()
         assert prefetch.take() is None
-        until_idle(prefetch)
+        until_idle(site, prefetch)
         assert prefetch.take() is None
         assert bits(site.into) == site.states[0]
         site.push()
@@ -290,7 +281,7 @@ def test_a_version_that_is_to_be_skipped_is_dropped_and_a_newer_one_made(site: S
         prefetch.skip(2)
         assert prefetch.take() is None
         site.push()
-        until_idle(prefetch)
+        until_idle(site, prefetch)
         assert prefetch.take() is None
         site.push()
         staged = prefetch.take(timeout=WAIT)
@@ -307,7 +298,7 @@ def test_what_is_skipped_while_it_is_staged_is_not_offered(site: Site) -> None:
         assert site.store.arrived.wait(WAIT)
         prefetch.skip(1)
         site.store.gate.set()
-        until_idle(prefetch)
+        until_idle(site, prefetch)
         assert prefetch.take() is None
 
 
@@ -326,7 +317,7 @@ def test_a_worker_stays_at_the_version_that_it_pinned_until_it_lets_go(site: Sit
         assert bits(site.into) == site.states[1]
         site.push()
         assert prefetch.take() is None
-        until_idle(prefetch)
+        until_idle(site, prefetch)
         assert prefetch.take() is None
         prefetch.pin(None)
         staged = prefetch.take(timeout=WAIT)
@@ -374,10 +365,18 @@ class Turnstile:
         self._lock.release()
 
 
-def test_of_two_threads_that_pull_into_one_model_one_waits_for_the_other(site: Site) -> None:
+def test_of_two_threads_that_pull_into_one_model_one_waits_for_the_other(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.worker.pull(into=site.into)
-    turnstile = Turnstile()
-    site.worker._runtime.puller.replicas.of(read_model(site.into)).pulling = cast(threading.RLock, turnstile)  # type: ignore[valid-type]
+    turnstile, known = Turnstile(), Replicas.of
+
+    def of(replicas: Replicas, views: Any) -> ReplicaState:
+        state = known(replicas, views)
+        state.pulling = cast(Any, turnstile)
+        return state
+
+    monkeypatch.setattr(Replicas, "of", of)
     site.push()
     site.store.arrived.clear()
     site.store.gate.clear()
@@ -463,7 +462,7 @@ def test_taking_from_a_prefetch_whose_thread_has_ended_says_so(site: Site, timeo
     site.push()
     prefetch = site.worker.prefetch(into=site.into, poll_seconds=0.01)
     assert site.failed.wait(WAIT)
-    prefetch._thread.join(WAIT)
+    until(lambda: prefetch.under_way() is None)
     with pytest.raises(PulseError, match="has ended: SystemExit: somebody wants it to end") as caught:
         prefetch.take(timeout)
     assert caught.value.__cause__ is prefetch.error is site.store.failure
@@ -474,7 +473,7 @@ def test_a_process_that_was_forked_from_its_own_is_told_and_does_not_wait(
 ) -> None:
     with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
         with monkeypatch.context() as patched:
-            patched.setattr(prefetch._home, "_process", -1)
+            patched.setattr(os, "getpid", lambda: -1)
             with pytest.raises(InvalidArgument, match="forked"):
                 prefetch.take(None)
             prefetch.close()
@@ -493,9 +492,10 @@ def test_a_caller_that_waits_for_ever_is_told_when_the_prefetch_is_closed(site: 
 
 def test_closing_discards_what_is_ready_and_what_is_in_the_making(site: Site) -> None:
     site.worker.pull(into=site.into)
+    staged = all_staged_by(site.worker)
     with site.worker.prefetch(into=site.into, poll_seconds=0.01) as prefetch:
         until_ready(prefetch, site.push())
-        ready = prefetch._ready
+        assert [made.version for made in staged] == [1]
         site.store.arrived.clear()
         site.store.gate.clear()
         site.push()
@@ -504,9 +504,8 @@ def test_closing_discards_what_is_ready_and_what_is_in_the_making(site: Site) ->
             closing = pool.submit(prefetch.close)
             site.store.gate.set()
             closing.result()
-    assert ready is not None
-    assert not ready.fits
-    assert prefetch._ready is None
+    assert [made.fits for made in staged] == [False, False]
+    assert prefetch.ready is None
     with pytest.raises(InvalidArgument, match="was closed"):
         prefetch.take(timeout=WAIT)
     assert bits(site.into) == site.states[0]
@@ -516,7 +515,7 @@ def test_closing_discards_what_is_ready_and_what_is_in_the_making(site: Site) ->
 def test_a_registry_that_is_closed_ends_its_prefetches(site: Site) -> None:
     prefetch = site.worker.prefetch(into=site.into, poll_seconds=0.01)
     site.worker.close()
-    assert not prefetch._thread.is_alive()
+    assert prefetch.under_way() is None
     assert site.events == []
 
 

@@ -13,8 +13,13 @@ import pytest
 from pulse_registry.compaction import Compactor
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.process import closing
+from pulse_registry.process.closing import Closing
+from pulse_registry.push.publisher import Publisher
+from pulse_registry.push.shadow import HostShadow
 from pulse_registry.registry import Registry
 from pulse_registry.results import PushResult
+from pulse_registry.runtime import runtime
+from pulse_registry.runtime.runtime import Runtime
 from tests.support.gate import PATIENCE, GateStore
 from tests.support.records import DictStore
 from tests.support.registries import bits, change, commits, copy_of, garbage, quick, restored, small_model
@@ -56,19 +61,26 @@ def test_close_beside_push_lets_it_end_or_tells_it_so_and_leaves_no_thread() -> 
     assert not threads() - before
 
 
-def test_a_registry_that_is_closed_while_a_push_begins_makes_no_publisher() -> None:
-    registry = quick(DictStore())
-    working = registry._runtime.context
+def closing_once_it_has_threads(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a registry be closed as soon as a call of its has got what pushes and pulls work with."""
+    context = Runtime.context
 
-    def and_close() -> Any:
-        made = working()
+    def and_close(runtime: Runtime) -> Any:
+        made = context(runtime)
         registry.close()
         return made
 
-    registry._runtime.context = and_close  # type: ignore[method-assign]
+    monkeypatch.setattr(Runtime, "context", and_close)
+
+
+def test_a_registry_that_is_closed_while_a_push_begins_makes_no_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(runtime, "Publisher", lambda *arguments: made.append(arguments))
+    registry = quick(DictStore())
+    closing_once_it_has_threads(registry, monkeypatch)
     with pytest.raises(InvalidArgument, match="the registry was closed; open it again"):
         registry.push(0, small_model())
-    assert registry._runtime.publisher is None
+    assert made == []
 
 
 def test_a_push_that_is_being_diffed_ends_well_when_the_registry_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,38 +88,33 @@ def test_a_push_that_is_being_diffed_ends_well_when_the_registry_is_closed(monke
     registry = quick(store)
     registry.push(0, model)
     change(model, 1)
-    publisher = registry._runtime.publisher
-    assert publisher is not None
-    closing = threading.Thread(target=registry.close)
-    advance = publisher._baseline.shadow.advance  # type: ignore[union-attr]
+    closing, closes = threading.Thread(target=registry.close), threading.Event()
+    advance, close = HostShadow.advance, Publisher.close
+
+    def and_tell(publisher: Publisher, closing: Closing) -> None:
+        closes.set()
+        close(publisher, closing)
 
     def and_close(*arguments: Any) -> Any:
         closing.start()
-        while not publisher._closed and closing.is_alive():
-            pass
+        assert closes.wait(PATIENCE)
         return advance(*arguments)
 
-    monkeypatch.setattr(publisher._baseline.shadow, "advance", and_close)
+    monkeypatch.setattr(Publisher, "close", and_tell)
+    monkeypatch.setattr(HostShadow, "advance", and_close)
     assert registry.push(1, model).version == 1
     closing.join(PATIENCE)
     with pytest.raises(InvalidArgument, match="closed"):
         registry.push(2, model)
 
 
-def test_a_pull_beside_close_meets_a_typed_error_and_changes_nothing() -> None:
+def test_a_pull_beside_close_meets_a_typed_error_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     store, model = DictStore(), small_model()
     with quick(store) as trainer:
         trainer.push(0, model)
     worker, weights = quick(store), garbage(model)
     before = copy_of(weights)
-    working = worker._runtime.context
-
-    def and_close() -> Any:
-        made = working()
-        worker.close()
-        return made
-
-    worker._runtime.context = and_close  # type: ignore[method-assign]
+    closing_once_it_has_threads(worker, monkeypatch)
     with pytest.raises(InvalidArgument, match="the registry was closed"):
         worker.pull(into=weights)
     assert bits(weights) == bits(before)

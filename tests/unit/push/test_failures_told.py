@@ -11,14 +11,11 @@ import pytest
 
 from pulse_registry.errors import InvalidArgument, PulseError, StoreUnavailable
 from pulse_registry.events import Event, EventKind
-from pulse_registry.options import ComputeOptions, Options
-from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from tests.support.gate import PATIENCE, GateStore
 from tests.support.records import DictStore
 from tests.support.registries import (
-    RUN,
     bits,
     change,
     commits,
@@ -26,17 +23,11 @@ from tests.support.registries import (
     restored,
     settle,
     small_model,
-    without_pauses,
 )
 
 
 def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Registry:
-    with without_pauses(retries=False):
-        chosen = PushOptions(dtype="keep", keyframe_share=1e9, **options)
-        listener = None if told is None else told.append
-        return Registry(
-            store, RUN, Options(push=chosen, on_event=listener, compute=ComputeOptions(backend="reference"))
-        )
+    return quick(store, on_event=None if told is None else told.append, keyframe_share=1e9, **options)
 
 
 def failed(told: list[Event]) -> list[str]:

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pulse_kernels.reference.backend import ReferenceBackend
 from pulse_registry.errors import Conflict, InvalidArgument, InvalidModel, StoreUnavailable
 from pulse_registry.events import Event, EventKind
-from pulse_registry.options import ComputeOptions, Options
-from pulse_registry.push.options import PushOptions
 from pulse_registry.push.queue import PushQueue
 from pulse_registry.push.shadow import HostShadow
 from pulse_registry.registry import Registry
@@ -23,7 +22,6 @@ from tests.support.gate import PATIENCE, GateStore
 from tests.support.groups import small_groups
 from tests.support.records import DictStore
 from tests.support.registries import (
-    RUN,
     bits,
     change,
     check_store,
@@ -31,20 +29,14 @@ from tests.support.registries import (
     copy_of,
     quick,
     restored,
+    settle,
     small_model,
-    without_pauses,
 )
 
 
-def opened(store: Any, told: list[Event] | None = None, *, nonfinite: Any = "allow", **options: Any) -> Registry:
-    with without_pauses(retries=False):
-        chosen = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9, "nonfinite": nonfinite} | options))
-        listener = None if told is None else told.append
-        return Registry(
-            store,
-            RUN,
-            Options(push=chosen, on_event=listener, compute=ComputeOptions(backend="reference")),
-        )
+def opened(store: Any, told: list[Event] | None = None, **options: Any) -> Registry:
+    listener = None if told is None else told.append
+    return quick(store, on_event=listener, **({"keyframe_share": 1e9} | options))
 
 
 def step(registry: Registry, model: Any, number: int) -> Future[PushResult]:
@@ -52,16 +44,28 @@ def step(registry: Registry, model: Any, number: int) -> Future[PushResult]:
     return registry.push(number, model, wait=False)
 
 
-def held_bytes(registry: Registry) -> int:
+@pytest.fixture
+def diffed(monkeypatch: pytest.MonkeyPatch) -> list[HostShadow]:
+    """The shadow of each diff that has begun, in order."""
+    shadows: list[HostShadow] = []
+    advance = HostShadow.advance
+
+    def noted(shadow: HostShadow, *arguments: Any) -> Any:
+        shadows.append(shadow)
+        return advance(shadow, *arguments)
+
+    monkeypatch.setattr(HostShadow, "advance", noted)
+    return shadows
+
+
+def held_bytes(shadow: HostShadow) -> int:
     """Return the bytes of all changes that pushes on their way hold."""
-    shadow = registry._runtime.publisher._baseline.shadow  # type: ignore[union-attr]
-    assert isinstance(shadow, HostShadow)
-    return sum(change.nbytes for front in shadow._fronts for _, change in front.changes)
+    return sum(shadow.changes_of(version).nbytes for version in range(1, shadow.version + 1))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_a_push_waits_before_its_diff_while_as_many_as_may_be_are_on_their_way(
-    limit: int, monkeypatch: pytest.MonkeyPatch
+    limit: int, diffed: list[HostShadow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, model = GateStore(), small_model()
     waiting = threading.Event()
@@ -83,7 +87,7 @@ def test_a_push_waits_before_its_diff_while_as_many_as_may_be_are_on_their_way(
             pusher = threading.Thread(target=lambda: late.append(registry.push(99, model, wait=False)))
             pusher.start()
             assert waiting.wait(PATIENCE)
-            assert registry._runtime.publisher._baseline.shadow.version == limit  # type: ignore[union-attr]  # it is not diffed yet
+            assert len(diffed) == limit, "it is not diffed yet"
             change(model, 100)
         pusher.join(PATIENCE)
         results = [future.result(PATIENCE) for future in (*futures, *late)]
@@ -95,7 +99,9 @@ def test_a_push_waits_before_its_diff_while_as_many_as_may_be_are_on_their_way(
 
 
 @pytest.mark.parametrize("when_full", ["wait", "coalesce"])
-def test_what_pushes_on_their_way_hold_is_bounded_however_slow_the_store_is(when_full: Any) -> None:
+def test_what_pushes_on_their_way_hold_is_bounded_however_slow_the_store_is(
+    when_full: Any, diffed: list[HostShadow]
+) -> None:
     store, rng, cells = GateStore(), np.random.default_rng(0), 1_000
     model = {"w": rng.integers(0, 2**16, cells, dtype=np.uint16)}
     with opened(store, max_pending=2, when_full=when_full) as registry:
@@ -108,7 +114,7 @@ def test_what_pushes_on_their_way_hold_is_bounded_however_slow_the_store_is(when
                 if when_full == "wait" and number == 3:
                     store.open()  # or the third one would wait for ever
                 registry.push(number, model, wait=False)
-                most = max(most, held_bytes(registry))
+                most = max(most, held_bytes(diffed[-1]))
         assert one <= most <= 2 * one
     assert restored(store, model) == bits(model)
 
@@ -215,13 +221,18 @@ def test_a_diff_that_breaks_after_it_took_a_place_says_what_became_of_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store, model, told = GateStore(), small_model(), list[Event]()
-    with opened(store, told, when_full="coalesce") as registry:
+
+    def cut_off(*arguments: Any) -> None:
+        raise MemoryError
+
+    # gap needs no base to code a group, which the diff that is cut off would take away
+    with opened(store, told, when_full="coalesce", coder="gap") as registry:
         registry.push(0, model)
         with store.shut():
             futures = [step(registry, model, number) for number in (1, 2)]
             assert store.reached.wait(PATIENCE)
             with monkeypatch.context() as patched:
-                patched.setattr(HostShadow, "_diff", lambda *arguments: (_ for _ in ()).throw(MemoryError()))
+                patched.setattr(ReferenceBackend, "advance_spans", cut_off)
                 with pytest.raises(MemoryError):
                     registry.push(3, model, wait=False)
         assert futures[0].result(PATIENCE).version == 1
@@ -243,7 +254,7 @@ def test_a_callback_of_a_push_may_push_though_all_places_are_taken() -> None:
             first = step(registry, model, 1)
             first.add_done_callback(lambda done: pushed.extend(step(registry, model, number) for number in (2, 3, 4)))
         first.result(PATIENCE)
-        registry._runtime.publisher._thread.submit(lambda: None).result(PATIENCE)  # type: ignore[union-attr]
+        settle(registry)
         assert [future.result(PATIENCE).version for future in pushed] == [2, 3, 4]
     assert restored(store, model) == bits(model)
 
@@ -292,15 +303,19 @@ def test_whatever_happens_no_change_is_lost_and_every_push_knows_its_version(act
             assert restored(store, model, version) == states[number]
 
 
-def test_one_registry_serves_many_pushing_threads_within_its_bound() -> None:
+def test_one_registry_serves_many_pushing_threads_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     store, models = GateStore(), [small_model(seed) for seed in range(4)]
-    most = []
+    most, put = [], PushQueue.put
+
+    def counted(queue: PushQueue, *arguments: Any) -> None:
+        put(queue, *arguments)
+        most.append(len(queue))
+
+    monkeypatch.setattr(PushQueue, "put", counted)
 
     def push(registry: Registry, model: Any) -> None:
         for number in range(5):
-            future = step(registry, model, number)
-            most.append(len(registry._runtime.publisher._queue._turns))  # type: ignore[union-attr]
-            future.result(PATIENCE)
+            step(registry, model, number).result(PATIENCE)
 
     with quick(store, keyframe_share=1e9) as registry, quick(DictStore()):
         registry.push(0, models[0])
@@ -309,5 +324,6 @@ def test_one_registry_serves_many_pushing_threads_within_its_bound() -> None:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE)
+    assert len(most) == 21
     assert max(most) <= 2
     assert len(commits(store)) == 21

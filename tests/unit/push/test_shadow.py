@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulse_kernels import Backend, get_backend
+from pulse_kernels.cpu.backend import NumbaBackend
 from pulse_registry.errors import Conflict
 from pulse_registry.format.patch import Coded, CoderChoice, Patch, PatchFile
 from pulse_registry.push.shadow import HostAdvance, HostShadow, first_host_shadow
@@ -384,14 +385,14 @@ def test_a_group_whose_diff_was_cut_off_gives_no_cells_of_any_version(monkeypatc
     model = mixed_model()
     shadow = shadow_of(model)
     torn = shadow.geometry.groups[-1]
-    advance_spans = shadow._backend.advance_spans
+    advance_spans = NumbaBackend.advance_spans
 
-    def cut_off(live: Any, base: Any, start: int) -> Any:
+    def cut_off(backend: NumbaBackend, live: Any, base: Any, start: int) -> Any:
         if start == torn.start:
             raise ZeroDivisionError
-        return advance_spans(live, base, start)
+        return advance_spans(backend, live, base, start)
 
-    monkeypatch.setattr(shadow._backend, "advance_spans", cut_off)
+    monkeypatch.setattr(NumbaBackend, "advance_spans", cut_off)
     with pytest.raises(ZeroDivisionError):
         moved(shadow, model)
     with pytest.raises(Conflict, match=f"group {torn.number} was cut off"):

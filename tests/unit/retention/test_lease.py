@@ -16,12 +16,12 @@ from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import Policy
+from pulse_registry.runtime.dependencies import Dependencies, Threads
 from pulse_registry.store import MOST_WHOLE_BYTES, PrefixStore, WrapperStore, body_views
 from pulse_registry.testing import CountingStore
-from pulse_registry.weights.model import read_model
 from pulse_schemas import Lease
 from tests.support.records import RUN, DictStore
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, until
 
 KEY = keys.lease_key("w1")
 
@@ -185,7 +185,7 @@ def test_a_reader_for_which_no_thread_can_be_started_is_told_and_tries_again(mon
         keeper.hold(7)
     assert [event.kind for event in told] == [EventKind.LEASE_FAILED]
     keeper.hold(8)
-    assert keeper._thread is not None
+    until(lambda: KEY in store.objects)
     keeper.close()
 
 
@@ -280,12 +280,19 @@ def test_a_pull_does_not_fail_where_no_lease_can_be_written():
 def test_a_registry_that_is_forgotten_renews_its_lease_no_more():
     store = Waiting(DictStore())
     pushed(store, 1)
-    worker = Registry(store, RUN, Options(name="w", compute=ComputeOptions(backend="reference")))
+    pools: list[Threads] = []
+
+    def threads(count: int, name: str) -> Threads:
+        pools.append(Threads(count, name))
+        return pools[-1]
+
+    options = Options(name="w", compute=ComputeOptions(backend="reference"))
+    worker = Registry(store, RUN, options, dependencies=Dependencies(threads=threads))
     worker.pull("latest", into=weights())
     assert store.leased.wait(HANG_S)
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "pulse-lease"]
-    worker._runtime.context().pool.shutdown()
-    worker._runtime.context().fetchers.shutdown()
+    for pool in pools:
+        pool.shutdown()
     del worker
     gc.collect()
     thread.join(HANG_S)
@@ -390,7 +397,7 @@ def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyfra
     with Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as worker:
         worker.verify(0)
         store.done = False
-        worker._runtime.puller.replicas.of(read_model(holder)).now_at(1)
+        worker.verify(1, model=holder)
         result = worker.pull("latest", into=holder)
         assert store.done
         assert result.version == (6 if deletes else 5)
