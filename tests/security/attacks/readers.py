@@ -71,8 +71,8 @@ def _log(honest: Run, store: DictStore) -> Exception | None:
     try:
         reader.refresh()
     except PulseError as error:
-        assert reader._state is not None
-        assert reader._state.to_snapshot() == before, "what is folded is what came before"
+        assert reader.seen is not None
+        assert reader.seen.to_snapshot() == before, "what is folded is what came before"
         return error
     return None
 

@@ -16,6 +16,7 @@ import pytest
 
 from pulse_kernels import CoderName, get_backend
 from pulse_registry.client.http_body import content_digest
+from pulse_registry.client.presigned import PresignedRequests
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.client.transport import Timeouts
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError, StoreUnavailable, UnsupportedFormat
@@ -26,6 +27,7 @@ from tests.security.attacks.edits import layout, sealed_bytes
 from tests.security.attacks.make import honest_run
 from tests.security.attacks.peak import peak_of
 from tests.security.fuzz.targets import TARGETS
+from tests.support.mock_http import answered_by
 from tests.support.records import DictStore
 from tests.support.registries import Model, copied, garbage, quick
 
@@ -155,20 +157,21 @@ class Endless(httpx.SyncByteStream):
 
 
 KEY = "run/objects/patch/000000000000-000000000001-0.safetensors"
+URL = "http://bucket/x"
 MOST = 4 << 20
 ASKED: dict[str, tuple[int, Callable[[ServiceStore], Any]]] = {
     "a record": (200, lambda store: store.get("run/log/000000000000.json", max_bytes=MOST)),
     "a layout": (200, lambda store: store.get("run/layouts/" + "a" * 64 + ".json", max_bytes=MOST)),
     "a list of snapshots": (200, lambda store: list(store.list("run/log/snapshots/"))),
     "a refusal": (503, lambda store: store.get("run/head")),
-    "an object": (200, lambda store: store._bucket.get("http://bucket/x", KEY, None, MOST)),
-    "a part of an object": (206, lambda store: store._bucket.get("http://bucket/x", KEY, (0, 10), 0)),
+    "an object": (200, lambda store: PresignedRequests(Timeouts()).get(URL, KEY, None, MOST)),
+    "a part of an object": (206, lambda store: PresignedRequests(Timeouts()).get(URL, KEY, (0, 10), 0)),
     "a part of an object into memory": (
         206,
-        lambda store: store._bucket.get_into("http://bucket/x", KEY, (0, 10), memoryview(bytearray(10))),
+        lambda store: PresignedRequests(Timeouts()).get_into(URL, KEY, (0, 10), memoryview(bytearray(10))),
     ),
-    "an object's size": (206, lambda store: store._bucket.size("http://bucket/x", KEY)),
-    "a bucket's refusal": (403, lambda store: store._bucket.get("http://bucket/x", KEY, None, MOST)),
+    "an object's size": (206, lambda store: PresignedRequests(Timeouts()).size(URL, KEY)),
+    "a bucket's refusal": (403, lambda store: PresignedRequests(Timeouts()).get(URL, KEY, None, MOST)),
 }
 
 
@@ -176,19 +179,15 @@ ASKED: dict[str, tuple[int, Callable[[ServiceStore], Any]]] = {
 def test_an_answer_without_end_is_given_up(what: str) -> None:
     status, call = ASKED[what]
     body = Endless()
-    store = ServiceStore("http://service", None, timeouts=Timeouts())
     headers = {"content-range": "bytes 0-9/100" if "size" not in what else "bytes 0-0/100"}
-    for holder in (store._api, store._bucket):
-        holder._client.close()
-        holder._client = httpx.Client(
-            transport=httpx.MockTransport(lambda request: httpx.Response(status, headers=headers, stream=body))
-        )
 
     def ask() -> None:
         with pytest.raises((CorruptObject, StoreUnavailable), match="longer than"):
             call(store)
 
-    assert peak_of(ask) < 2 * MOST + OVERHEAD
+    with answered_by(lambda request: httpx.Response(status, headers=headers, stream=body)):
+        store = ServiceStore("http://service", None, timeouts=Timeouts())
+        assert peak_of(ask) < 2 * MOST + OVERHEAD
     assert body.sent <= MOST + (1 << 17), "no more is read than may be kept"
     store.close()
 
@@ -201,22 +200,16 @@ def answering(document: object) -> ServiceStore:
 def answering_with(body: bytes) -> ServiceStore:
     """Return a service's client whose every request gets these bytes."""
     headers = {"content-digest": content_digest(hashlib.sha256(body).digest())}
-    store = ServiceStore("http://service", None, timeouts=Timeouts())
-    store._api._client.close()
-    store._api._client = httpx.Client(
-        transport=httpx.MockTransport(
-            lambda request: httpx.Response(200, headers=headers, stream=httpx.ByteStream(body))
-        )
-    )
-    return store
+    with answered_by(lambda request: httpx.Response(200, headers=headers, stream=httpx.ByteStream(body))):
+        return ServiceStore("http://service", None, timeouts=Timeouts())
 
 
 LISTS: dict[str, tuple[bytes, Callable[[ServiceStore], Any]]] = {
-    "records": (b'"",', lambda store: store._records.wait("run", 1, 0)),
-    "more records than were asked for": (b'"",' * 101, lambda store: store._records.wait("run", 1, 0)),
-    "lists": (b"[],", lambda store: store._records.wait("run", 1, 0)),
-    "objects in a field that is not known": (b"{},", lambda store: store._records.wait("run", 1, 0)),
-    "texts that are urls": (b'"",', lambda store: store._urls.of("run", "objects/a")),
+    "records": (b'"",', lambda store: store.wait_for_record("run", 1, 0)),
+    "more records than were asked for": (b'"",' * 101, lambda store: store.wait_for_record("run", 1, 0)),
+    "lists": (b"[],", lambda store: store.wait_for_record("run", 1, 0)),
+    "objects in a field that is not known": (b"{},", lambda store: store.wait_for_record("run", 1, 0)),
+    "texts that are urls": (b'"",', lambda store: store.expect("run", ["objects/a"])),
 }
 
 

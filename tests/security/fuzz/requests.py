@@ -47,7 +47,7 @@ def connection_target() -> Target:
             expect(len(protocol.pipeline) <= MAX_WAITING, "requests that wait are counted")
             kept = sum(len(name) + len(value) for name, value in protocol.headers or ())
             expect(kept <= LIMIT, "headers are counted")
-            expect(protocol._framing <= LIMIT, "what is no body is counted")
+            expect(protocol.framing <= LIMIT, "what is no body is counted")
             expect(protocol.cycle is None or len(protocol.cycle.body) <= LIMIT + 65_536 + size, "bodies are paused")
         peer.protocol.connection_lost(None)
         expect(not peer.protocol.of_network, "connections are counted down")

@@ -15,6 +15,7 @@ from pulse_registry.client.transport import Timeouts
 from pulse_registry.errors import PulseError
 from tests.security.fuzz.answers import KEY, STATUS, mutate_answer
 from tests.security.fuzz.target import Target, expect
+from tests.support.mock_http import answered_by
 
 
 def service_target() -> Target:
@@ -28,7 +29,7 @@ def service_target() -> Target:
     def calls(store: ServiceStore) -> tuple[Callable[[], Any], ...]:
         return (
             lambda: store.get("run/log/000000000000.json"),
-            lambda: (store._records._next.update(run=0), store.get("run/log/000000000000.json"))[1],
+            lambda: store.wait_for_record("run", 0, 0),
             lambda: list(store.list("run/log/snapshots/")),
             lambda: store.get(f"run/{KEY}", (4, 20)),
             lambda: store.get(f"run/{KEY}"),
@@ -44,10 +45,8 @@ def service_target() -> Target:
             return False
         status, kind, body = STATUS[data[0] % len(STATUS)], data[1], data[3:]
         answer[:] = [status, _service_headers(kind, body), body]
-        store = ServiceStore("https://service", "token", timeouts=Timeouts())
-        for holder in (store._api, store._bucket):
-            holder._client.close()
-            holder._client = httpx.Client(transport=httpx.MockTransport(handle))
+        with answered_by(handle):
+            store = ServiceStore("https://service", "token", timeouts=Timeouts())
         try:
             made = calls(store)
             found = made[data[2] % len(made)]()

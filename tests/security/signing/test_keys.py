@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.signing import Pin, SigningKey, Trust, signer_of, state_folder, trust_of
@@ -110,9 +110,10 @@ def test_a_signature_covers_the_whole_body_and_fits_one_key():
         assert not PublicKey(raw).verifies(body, bytes(flipped))
 
 
-def test_a_signature_of_the_bare_body_by_the_same_key_does_not_count():
+def test_a_signature_of_the_bare_body_by_the_same_key_does_not_count(tmp_path):
     body = b"{}"
-    bare = TRAINER._private.sign(body)
+    TRAINER.save(tmp_path / "key.pem")
+    bare = load_pem_private_key((tmp_path / "key.pem").read_bytes(), None).sign(body)
     assert not PublicKey(parse_key(TRAINER.public)).verifies(body, bare)
 
 

@@ -31,7 +31,7 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from pulse_registry.store import Buffer, RetryStore, Stream, create
+from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, RetryStore, Stream, create
 from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
 from tests.support.clock import Clock
 from tests.support.scripted_http import PATIENT, Asked, Reply, Script, Server, document, problem, serving
@@ -195,9 +195,9 @@ def test_an_answer_that_is_not_what_was_asked_for_can_be_asked_for_again(pair: P
 
 def test_a_bucket_that_is_silent_is_given_up(pair: Pair) -> None:
     pair.bucket_script = lambda _: Reply(body=DATA, pieces=[b"more"], pause_s=HANG_S)
-    pair.store._bucket = brief = PresignedRequests(Timeouts(silence_s=0.1))
+    brief = PresignedRequests(Timeouts(silence_s=0.1))
     with pytest.raises(StoreUnavailable, match="no answer in time"):
-        pair.store.get(KEY)
+        brief.get(f"{pair.bucket.url}/b/{BELOW}", KEY, None, MOST_WHOLE_BYTES)
     brief.close()
 
 
