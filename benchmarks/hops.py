@@ -212,7 +212,7 @@ def size_of(
         library: the one whose modules at the top count.
         commands: file and name of the functions that are commands; None: those of ``pulse``.
     """
-    flags = set(_commands(app) if commands is None else commands)
+    flags = set(commands_of(app) if commands is None else commands)
     files = [path for package in packages for path in sorted(package.rglob("*.py"))]
     texts = [path.read_text(encoding="utf-8") for path in files]
     functions = [
@@ -292,11 +292,11 @@ def _is_kernel(path: Path, function: Function) -> bool:
     return path.parent.name == "loops" or any(ast.unparse(name).endswith("jit") for name in function.decorator_list)
 
 
-def _commands(application: typer.Typer) -> Iterator[tuple[Path, str]]:
+def commands_of(application: typer.Typer) -> Iterator[tuple[Path, str]]:
     """Yield file and name of the functions that are an application's commands, and its groups' commands."""
     for command in application.registered_commands:
         if command.callback is not None:
             yield Path(command.callback.__code__.co_filename), command.callback.__name__
     for group in application.registered_groups:
         if group.typer_instance is not None:
-            yield from _commands(group.typer_instance)
+            yield from commands_of(group.typer_instance)

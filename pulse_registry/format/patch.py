@@ -92,7 +92,7 @@ class PatchFile:
         delta = sum((entry.new_sum - entry.old_sum for entry in entries), Digest())
         coder: CoderName = "class" if any(entry.coder == "class" for entry in entries) else "gap"
         data = tuple(group.data for group in groups)
-        return cls(_head_bytes(head, entries), data, base, target, coder, changed, delta)
+        return cls(head_bytes(head, entries), data, base, target, coder, changed, delta)
 
     @property
     def nbytes(self) -> int:
@@ -363,7 +363,8 @@ def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, list[Entry]
     return parsed, found
 
 
-def _head_bytes(head: PatchHead, entries: Sequence[Entry]) -> bytes:
+def head_bytes(head: PatchHead, entries: Sequence[Entry]) -> bytes:
+    """Return the beginning of a patch object: its safetensors header, and the directory of its groups."""
     directory = b"".join(
         _ENTRY.pack(
             *(e.group, e.changed, e.size, _CODERS.index(e.coder), e.blake3),

@@ -17,12 +17,13 @@ _V1_FOLDERS = ("cpu,cpuacct", "cpu")
 def usable_cores() -> int:
     """Return how many cores this process may use, at least one. Quotas are read once a process: that takes files."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _own_quota()
+    quota = own_quota()
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
 @functools.cache
-def _own_quota() -> float | None:
+def own_quota() -> float | None:
+    """Return the cores that the control groups of this process allow, as its files said first; None: no limit."""
     return cpu_quota(_text)
 
 

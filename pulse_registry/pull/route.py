@@ -97,17 +97,17 @@ def plan(
         return Route(have, target, ())
     if state.is_retired(target):
         raise Gone(f"version {target} of run {state.run!r} was retired; pull another version")
-    starts = _starts(state, have, undo)
+    starts = starts_of(state, have, undo)
     # The last resort, for where nothing is compiled, always finds a route, or says why there is none.
     return (
-        _near(state, target, starts, object_cost, avoid, keyframes, _NEAR)
-        or _far(state, target, starts, object_cost, avoid, keyframes)
-        or _near(state, target, starts, object_cost, avoid, keyframes)
+        search_near(state, target, starts, object_cost, avoid, keyframes, _NEAR)
+        or search_far(state, target, starts, object_cost, avoid, keyframes)
+        or search_near(state, target, starts, object_cost, avoid, keyframes)
         or _refuse(state, target, (), starts)
     )
 
 
-def _near(
+def search_near(
     state: RunState,
     target: int,
     starts: Starts,
@@ -155,10 +155,10 @@ def _near(
     return _route(target, starts.get(found[2], ()), way)
 
 
-def _far(
+def search_far(
     state: RunState, target: int, starts: Starts, object_cost: int, avoid: Collection[str], keyframes: bool = True
 ) -> Route | None:
-    """Search in the columns of numbers, compiled: where many versions are looked at. Finds what ``_near`` finds.
+    """Search in the columns of numbers, compiled: where many versions are looked at. Finds what ``search_near`` finds.
 
     Returns:
         None where that is not possible: without numba, or with sizes that no store can hold.
@@ -182,7 +182,7 @@ def _far(
     return _route(target, starts.get(path.start, ()), way)
 
 
-def _starts(state: RunState, have: int | None, undo: Sequence[int]) -> Starts:
+def starts_of(state: RunState, have: int | None, undo: Sequence[int]) -> Starts:
     """Return the versions that the worker is at, or gets to in memory, with the undo legs that lead there."""
     if have is None:
         return {}

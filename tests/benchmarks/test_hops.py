@@ -86,7 +86,7 @@ def test_flags_of_commands_and_arguments_of_kernels_count_apart(tmp_path: Path) 
 
 
 def test_the_commands_of_pulse_and_of_its_groups_are_found() -> None:
-    commands = {(path.name, name) for path, name in hops_module._commands(hops_module.app)}
+    commands = {(path.name, name) for path, name in hops_module.commands_of(hops_module.app)}
     assert {("push.py", "push"), ("import_.py", "import_"), ("warm_up.py", "warm_up")} <= commands
     assert "key.py" in {file for file, _ in commands}
 

@@ -14,7 +14,7 @@ from benchmarks.results import Row, rows_of
 from benchmarks.routes import SHAPES, a_run, app, next_commit
 from pulse_registry.log import RunState
 from pulse_registry.log.fold import advance
-from pulse_registry.pull.route import _near, _starts, plan
+from pulse_registry.pull.route import plan, search_near, starts_of
 
 VERSIONS = 600
 
@@ -53,7 +53,7 @@ def test_at_any_distance_a_ladder_s_routes_are_short_whatever_an_object_costs(
         have, target = sorted(rng.sample(range(VERSIONS), 2))
         route = plan(ladder, target, have=have, object_cost=object_cost)
         assert route.objects <= 2 * math.log2(target - have) + 2
-        assert route == _near(ladder, target, _starts(ladder, have, ()), object_cost, ())
+        assert route == search_near(ladder, target, starts_of(ladder, have, ()), object_cost, ())
 
 
 def test_the_runs_are_what_they_are_called(ladder: RunState) -> None:

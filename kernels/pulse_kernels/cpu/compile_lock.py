@@ -17,6 +17,11 @@ class Turn:
     def __init__(self) -> None:
         self._next, self._lock = threading.Lock(), threading.Lock()
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a thread waits for its turn."""
+        return self._next.locked()
+
     def __enter__(self) -> None:
         with self._next:
             self._lock.acquire()

@@ -119,13 +119,16 @@ class Operation(APIRoute):
     """A path operation of ours: the scope first, then the body in its bounds, then what FastAPI does.
 
     One for GET answers HEAD, too, unless there is one for that before it.
+
+    Attributes:
+        known: what was read of a question, by question, where the operation is ``hot``; else None.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         """Route a path, as FastAPI does."""
-        self._known: dict[tuple[Any, ...], dict[str, Any]] | None = {} if getattr(endpoint, "hot", False) else None
+        self.known: dict[tuple[Any, ...], dict[str, Any]] | None = {} if getattr(endpoint, "hot", False) else None
         self._answer = endpoint
-        super().__init__(path, endpoint if self._known is None else self._remembering(endpoint), **options)
+        super().__init__(path, endpoint if self.known is None else self._remembering(endpoint), **options)
         asked: list[object] = [dependant.call for dependant in self.dependant.dependencies]
         self.token: Token | None = next((call for call in asked if isinstance(call, Token)), None)
         self.body_limit: BodyLimit = getattr(endpoint, "body_limit", BodyLimit())
@@ -150,7 +153,7 @@ class Operation(APIRoute):
                 HTTPStatus.METHOD_NOT_ALLOWED,
                 headers={"allow": ", ".join(allowed)},
             )
-        known = None if self._known is None else self._known.get(_question(scope))
+        known = None if self.known is None else self.known.get(_question(scope))
         if known is None or not isinstance(self.token, RunToken):
             await self.app(scope, receive, send)
             return
@@ -182,10 +185,10 @@ class Operation(APIRoute):
 
         async def answer(run: RunRequest, **values: Any) -> Any:
             query: bytes = run.request.scope["query_string"]
-            if self._known is not None and len(query) <= _SHORT_QUERY:
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.clear()
-                self._known[_question(run.request.scope)] = values
+            if self.known is not None and len(query) <= _SHORT_QUERY:
+                if len(self.known) >= _MOST_KNOWN:
+                    self.known.clear()
+                self.known[_question(run.request.scope)] = values
             return await endpoint(run=run, **values)
 
         wrapped = functools.wraps(endpoint)(answer)

@@ -104,7 +104,7 @@ class RunFeed:
         self._queued: asyncio.Task[PulseError | None] | None = None
         self._tail: asyncio.Task[None] | None = None
         self._waiters, self._streams = Waiters(), Waiters()
-        self._rest, self._asked = Waiters(), False
+        self.rest, self._asked = Waiters(), False
         self._announcing: asyncio.TimerHandle | None = None
         self._appending = asyncio.Lock()
         self._appends: set[asyncio.Task[Record]] = set()
@@ -133,7 +133,7 @@ class RunFeed:
     @property
     def resting(self) -> bool:
         """Whether looks have become rare, as nobody asked: look before you rely on the state."""
-        return bool(self._rest)
+        return bool(self.rest)
 
     @property
     def waiting(self) -> int:
@@ -148,7 +148,7 @@ class RunFeed:
     def follow(self) -> None:
         """Look at the log again and again, until nobody has called this for a while; a feed that rests does no more."""
         self._touched, self._asked = self._clock(), True
-        self._rest.wake()
+        self.rest.wake()
         if not self.followed and not self._stopped:
             self._tail = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {self.run}")
             self._tail.add_done_callback(self._tail_ended)
@@ -203,7 +203,7 @@ class RunFeed:
                 left = deadline - loop.time()
                 if left <= 0 or self._stopped or (gone is not None and gone.done()):
                     return False
-                self._rest.wake()
+                self.rest.wake()
                 await self._waiters.park(left, gone)
             return True
         finally:
@@ -213,7 +213,7 @@ class RunFeed:
     async def wait_for_edition(self, edition: int, seen: int, timeout_s: float) -> None:
         """Wait until the edition is another one, or a version over ``seen`` is there, or the time is over."""
         if self.edition == edition and len(self.state.versions) - 1 <= seen and not self._stopped:
-            self._rest.wake()
+            self.rest.wake()
             await self._streams.park(timeout_s)
 
     def announce(self, pause_s: float) -> None:
@@ -293,7 +293,7 @@ class RunFeed:
                 await asyncio.sleep(pause)
             else:
                 pause = min(2 * pause, max(_LONGEST_REST_S, self._pace.poll_s))
-                await self._rest.park(pause)
+                await self.rest.park(pause)
         self._tail = None
         self.on_idle(self)
 

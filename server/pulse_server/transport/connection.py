@@ -79,7 +79,7 @@ class Connection(HttpToolsProtocol):
     _too_long = False
     _head = 0
     """Of the head: its line and the headers that are whole."""
-    _framing = 0
+    framing = 0
     """Bytes of a message that are no body; of a piece in which a message or a head ends, not all are counted."""
     _body = 0
     """Bytes of bodies in the piece received last."""
@@ -118,19 +118,19 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if not self._turns or (between and self._turns == 1):
-            self._framing += len(data) - self._body
-            if self._framing > self.max_header_bytes:
+            self.framing += len(data) - self._body
+            if self.framing > self.max_header_bytes:
                 self._too_long = True
                 self.send_400_response("")
                 return
-        if self._deadline is None and (self._where == _HEAD or (self._where == _BETWEEN and self._framing)):
+        if self._deadline is None and (self._where == _HEAD or (self._where == _BETWEEN and self.framing)):
             self._deadline = self.loop.call_later(HEAD_S, self._give_up)
 
     def on_message_begin(self) -> None:
         """Count anew."""
         self._where = _HEAD
         self._turns += 1
-        self._head = self._framing = self._late = 0
+        self._head = self.framing = self._late = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -149,7 +149,7 @@ class Connection(HttpToolsProtocol):
             raise ValueError("head too long")
         if len(self.pipeline) >= MAX_WAITING:
             raise ValueError("too many requests wait")
-        self._where, self._framing = _BODY, self._head
+        self._where, self.framing = _BODY, self._head
         self._turns += 1
         self._clear_deadline()
         super().on_headers_complete()
@@ -167,7 +167,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Go on to the next message."""
-        self._where, self._framing = _BETWEEN, 0
+        self._where, self.framing = _BETWEEN, 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from blake3 import blake3
 
@@ -17,6 +19,18 @@ from pulse_schemas import ObjectRef
 from tests.support.records import DictStore
 
 RUN = "run"
+
+
+class Downloads(ThreadPoolExecutor):
+    """The threads that download, and what they were given to do."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.futures.append(super().submit(function, *args, **kwargs))
+        return self.futures[-1]
 
 
 class Node:
@@ -34,7 +48,8 @@ class Node:
         self.store = CountingStore(store or self.objects)
         self.events: list[Event] = []
         self.folder = CacheFolder(path, limit, **folder)  # type: ignore[arg-type]
-        self.view = CachedStore(self.store, self.folder, RUN, Events(self.events.append), lambda: ThreadPoolExecutor(4))
+        self.downloads = Downloads()
+        self.view = CachedStore(self.store, self.folder, RUN, Events(self.events.append), lambda: self.downloads)
 
     def add(self, number: int, size: int) -> ObjectRef:
         """Store an object, and expect to read it."""
@@ -48,9 +63,8 @@ class Node:
 
     def settle(self) -> None:
         """Wait for downloads to have come to their ends."""
-        node = self.view._node
-        for download in list(node._downloads.values()):
-            download.whole.exception()
+        while self.downloads.futures:
+            self.downloads.futures.pop().exception()
 
     @property
     def whole(self) -> set[str]:

@@ -20,9 +20,11 @@ class Steps:
         self.left = count
         self.begun, self.go = threading.Event(), threading.Event()
         self.threads: list[threading.Thread] = []
+        self.stopped: Callable[[], bool] = lambda: False
 
     def __call__(self, stopped: Callable[[], bool]) -> None:
         self.threads.append(threading.current_thread())
+        self.stopped = stopped
         while self.left and not stopped():
             self.begun.set()
             assert self.go.wait(GUARD_S)
@@ -48,7 +50,7 @@ def test_a_fork_waits_for_the_step_at_hand_alone_and_the_parent_goes_on_afterwar
     assert work.begun.wait(GUARD_S)
     fork = threading.Thread(target=ahead.before_fork)
     fork.start()
-    while not ahead._stopping:
+    while not work.stopped():
         pass
     work.go.set()
     fork.join(GUARD_S)
@@ -110,7 +112,7 @@ def test_whoever_waits_for_its_turn_gets_it_before_the_one_who_had_it():
     with turn:
         other.start()
         assert waiting.wait(GUARD_S)
-        while not turn._next.locked():
+        while not turn.awaited:
             pass
     with turn:
         order.append("again")

@@ -322,12 +322,12 @@ def test_of_a_log_that_is_read_ahead_the_records_before_an_error_are_kept(damage
     chain(40).store_in(store)
     good = store.objects[keys.record_key(damaged)]
     store.objects[keys.record_key(damaged)] = good[:-1]
-    reader = ahead(store)
+    counting = CountingStore(store)
+    reader = ahead(counting)
     with pytest.raises(CorruptObject, match=keys.record_key(damaged)):
         reader.refresh()
     store.objects[keys.record_key(damaged)] = good
-    counting = CountingStore(store)
-    reader._store = counting
+    counting.reset()
     assert reader.refresh().seq == 40
     first = min(key for verb, key in counting.ledger if verb == "get")
     assert first == keys.record_key(damaged)

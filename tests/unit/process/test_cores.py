@@ -52,7 +52,7 @@ def test_a_quota_is_rounded_up_and_affinity_bounds_it(
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     monkeypatch.setattr(os, "cpu_count", lambda: 192)
-    monkeypatch.setattr(cores, "_own_quota", lambda: quota)
+    monkeypatch.setattr(cores, "own_quota", lambda: quota)
     assert usable_cores() == usable
 
 
@@ -89,7 +89,7 @@ def test_a_registry_computes_on_the_threads_that_it_was_given():
 def test_a_registry_that_was_given_none_takes_the_cores_that_it_may_use(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5, 7})
     monkeypatch.setattr(os, "cpu_count", lambda: 192)
-    monkeypatch.setattr(cores, "_own_quota", lambda: None)
+    monkeypatch.setattr(cores, "own_quota", lambda: None)
     assert pool_sizes(None)["pulse"] == 3
 
 

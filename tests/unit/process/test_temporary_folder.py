@@ -15,9 +15,9 @@ from pulse_registry.compaction import local_copy, temp_patch
 from pulse_registry.process import temporary_folder as temporary
 from pulse_registry.process.temporary_folder import file_system, temporary_folder
 from pulse_registry.pull import download
-from pulse_registry.weights.cell_space import Geometry
-from pulse_registry.weights.model import layout_of, read_model
 from pulse_schemas import ObjectRef
+from tests.support.records import DictStore
+from tests.support.registries import quick
 
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0
@@ -80,6 +80,25 @@ def test_what_the_environment_names_is_taken(tmp_path: Path, monkeypatch: pytest
     assert temporary_folder() == tmp_path
 
 
+def folders_of_temporary_files(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return the folder of each temporary file that is made from now on."""
+    made: list[object] = []
+    real = tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: made.append(dir) or real(dir=dir))
+    return made
+
+
+def compacted(registry: pulse_registry.Registry) -> None:
+    """Push what a compactor merges, and merge it: it needs a copy of the weights, and one of the patch."""
+    weights = np.zeros(4, np.float32)
+    for step in range(5):
+        weights[0] = step
+        registry.push(step, {"w": weights})
+    compactor = registry.compactor()
+    assert compactor.step() is not None
+    compactor.close()
+
+
 @pytest.mark.parametrize("by_environment", [False, True])
 def test_open_takes_a_folder_for_what_is_on_its_way(
     by_environment: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,29 +106,26 @@ def test_open_takes_a_folder_for_what_is_on_its_way(
     given = {} if by_environment else {"pull": pulse_registry.PullOptions(spool=tmp_path)}
     if by_environment:
         monkeypatch.setenv("PULSE_SPOOL", str(tmp_path))
+    made = folders_of_temporary_files(monkeypatch)
     with pulse_registry.open(
-        "memory://spool", run="run", compute=pulse_registry.ComputeOptions(backend="reference"), **given
+        f"memory://{tmp_path.name}", run="run", compute=pulse_registry.ComputeOptions(backend="reference"), **given
     ) as registry:
-        assert registry._runtime.context().downloads == tmp_path
+        compacted(registry)
+    assert {*made} == {tmp_path}
 
 
 @pytest.mark.parametrize("module", [local_copy, temp_patch, download])
 def test_without_one_what_a_compactor_and_a_keyframe_need_goes_into_the_temporary_folder(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    made: list[object] = []
-    real = tempfile.TemporaryFile
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: made.append(dir) or real(dir=dir))
+    made = folders_of_temporary_files(monkeypatch)
     monkeypatch.setattr(module, "temporary_folder", lambda: tmp_path)
-    if module is local_copy:
-        local_copy._map_file(8, None).close()
-    elif module is download:
+    if module is download:
         download.SpoolFile(ObjectRef(key="k", size=8, blake3="0" * 64), None).close()
     else:
-        layout = layout_of(read_model({"w": np.zeros(4, np.float32)}), "keep")
-        with temp_patch.TempPatch(Geometry(layout), 0, 1, [], None):
-            pass
-    assert made == [tmp_path]
+        with quick(DictStore()) as registry:
+            compacted(registry)
+    assert made.count(tmp_path) == 1
 
 
 def test_a_spool_that_is_no_folder_is_refused(tmp_path: Path):

@@ -13,7 +13,7 @@ from pulse_kernels import BackendUnavailable
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import RunState
 from pulse_registry.log.graph import RouteGraph
-from pulse_registry.pull.route import Route, _far, _near, _starts, plan
+from pulse_registry.pull.route import Route, plan, search_far, search_near, starts_of
 from pulse_schemas import Snapshot, VersionEntry
 from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, WHEN, Script, chain, keyframe, patch
 
@@ -304,7 +304,7 @@ def test_the_compiled_search_finds_the_very_route_of_the_plain_one(state, data):
     target, have = data.draw(known), data.draw(st.none() | known)
     if target == have or state.is_retired(target):
         return
-    starts = _starts(state, have, data.draw(st.lists(numbers, max_size=3)))
+    starts = starts_of(state, have, data.draw(st.lists(numbers, max_size=3)))
     keys = [p.object.key for p in state.patches] + [ref.key for k in state.keyframes for ref in (k.index, *k.shards)]
     avoid = data.draw(st.sets(st.sampled_from(keys), max_size=3)) if keys else set()
     object_cost = data.draw(st.integers(0, 12))
@@ -315,8 +315,8 @@ def test_the_compiled_search_finds_the_very_route_of_the_plain_one(state, data):
         except NotFound as error:
             return str(error)
 
-    plain = found(_near)
-    assert found(_far) == plain
+    plain = found(search_near)
+    assert found(search_far) == plain
     if isinstance(plain, Route):
         assert not avoid & {ref.key for ref in plain.refs}
 
@@ -353,11 +353,11 @@ def test_a_far_route_is_the_plain_search_s_with_a_ladder_retirements_and_memory(
     script.attach(patches=tuple(rungs)).retire(versions=tuple(range(300, 330)))
     state = script.state
     for have, target, undo in ((0, 699, ()), (None, 650, ()), (699, 3, ()), (5, 690, (4, 3)), (310, 699, ())):
-        starts = _starts(state, have, undo)
+        starts = starts_of(state, have, undo)
         for object_cost in (0, 50, 65536):
-            expected = _near(state, target, starts, object_cost, ())
+            expected = search_near(state, target, starts, object_cost, ())
             assert plan(state, target, have=have, undo=undo, object_cost=object_cost) == expected
-            assert _far(state, target, starts, object_cost, ()) == expected
+            assert search_far(state, target, starts, object_cost, ()) == expected
 
 
 def test_a_snapshot_of_few_versions_with_high_numbers_makes_a_search_take_no_more():

@@ -356,7 +356,7 @@ class Rests(Waiters):
 def test_a_feed_that_nobody_asks_for_is_looked_at_less_and_less(world: World) -> None:
     async def go() -> None:
         feed = world.feed(pace=Pace(0.01, NEVER_S))
-        feed._rest = rests = Rests(0)
+        feed.rest = rests = Rests(0)
         await feed.refresh()
         feed.follow()
         await until(lambda: len(rests.pauses) >= 14)
@@ -383,7 +383,7 @@ def test_a_feed_that_rests_is_looked_at_when_somebody_asks_and_again_and_again_w
     async def go() -> None:
         feeds = world.feeds()
         feed = await feeds.open(RUN)
-        feed._rest = Rests(NEVER_S)
+        feed.rest = Rests(NEVER_S)
         await until(lambda: feed.resting)
         world.push()
         assert feeds.live(RUN) is None

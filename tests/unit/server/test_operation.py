@@ -30,8 +30,8 @@ def client() -> Iterator[TestClient]:
 
 
 def known() -> dict[tuple[object, ...], dict[str, object]]:
-    assert SHOW._known is not None
-    return SHOW._known
+    assert SHOW.known is not None
+    return SHOW.known
 
 
 def test_a_question_is_read_once_and_its_asker_checked_each_time(client: TestClient) -> None:

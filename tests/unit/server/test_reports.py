@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import Store
 from pulse_registry.testing import CountingStore
-from pulse_schemas.api import PhaseBody, WorkerList, WorkerReport
+from pulse_schemas.api import PhaseBody, ReportFile, WorkerList, WorkerReport
 from pulse_server.runs import reports as reports_module
 from pulse_server.runs.reports import MAX_BYTES, Reports
 from tests.support.apps import app_over, fill, run_of
@@ -243,8 +243,15 @@ def test_what_is_old_is_forgotten_and_leaves_nothing_in_the_bucket_or_in_memory(
     for reports in (one, two):
         reports.share()
     assert [*store.objects] == ["run-1/reports/one.json"]
-    assert {run: [*notes] for run, notes in one._own.items()} == {"run-1": ["young"]}
-    assert (one._gone, two._others) == ({}, {})
+    assert [number for number in range(100) if one.heard(f"run-{number}")] == [1]
+    time.passed = 0  # what is remembered would count again
+    for number in range(100):
+        assert (
+            all(reports.listed(run_of(1, f"run-{number}").state).workers == () for reports in (one, two)) or number == 1
+        )
+    one.take(RUN, "c", REPORT)
+    one.share()
+    assert ReportFile.model_validate_json(store.get(f"{RUN}/reports/one.json")).gone == {}
 
 
 def test_the_reports_of_a_run_are_bounded_in_bytes_in_the_bucket_and_in_memory(time: Time) -> None:
@@ -260,10 +267,12 @@ def test_the_reports_of_a_run_are_bounded_in_bytes_in_the_bucket_and_in_memory(t
     two.forget(RUN, "gone")
     two.share()
     assert len(store.get(f"{RUN}/reports/two.json")) <= 4_600
-    assert set(two._own[RUN]) == {quiet, *(f"{number % 2:012d}:w{number}" for number in (97, 98, 99))}
+    kept = {("f" * 12, "quiet"), *((f"{number % 2:012d}", f"w{number}") for number in (97, 98, 99))}
+    assert {(worker.token, worker.worker) for worker in two.listed(STATE).workers} == kept
     one.share()
-    two.gather(RUN)
-    assert len(two._others[RUN].notes) == 4
+    reader = replica(store, time, "reader", max_bytes=4_600)
+    reader.gather(RUN)
+    assert len(reader.listed(STATE).workers) == 4
 
 
 def test_a_list_as_it_is_answered_says_what_the_list_says_and_is_bounded_in_bytes(time: Time) -> None:
@@ -290,16 +299,22 @@ def test_of_what_a_worker_avoided_the_first_keys_are_listed(time: Time) -> None:
 
 def test_however_many_files_a_bucket_has_of_replicas_what_is_kept_of_them_is_bounded(time: Time) -> None:
     store = DictStore()
+    held = replica(store, time, max_bytes=3_000, max_workers=30)
+    gone = [f"g{number}-{worker}" for number in range(50) for worker in range(20)]
+    for worker in gone:
+        held.take(RUN, worker, REPORT)
+    time.passed += 1
     for number in range(50):
         one = replica(store, time, f"planted-{number}")
         for worker in range(20):
             one.take(RUN, f"w{number}-{worker}", REPORT)
             one.forget(RUN, f"g{number}-{worker}")
         one.share()
-    held = replica(store, time, max_bytes=3_000, max_workers=30)
     held.gather(RUN)
-    assert 0 < len(held._others[RUN].notes) < 20
-    assert len(held._others[RUN].gone) <= 30
+    assert 0 < len([worker for worker in gone if not held.knows(RUN, worker)]) <= 30
+    for worker in gone:
+        held.drop(RUN, worker)
+    assert 0 < len(names(held)) < 20
 
 
 def test_two_thousand_long_reports_make_no_long_object(time: Time) -> None:

@@ -52,10 +52,16 @@ def pushed():
 
 
 @pytest.fixture
-def store(pushed):
-    """The same run in a store of its own, scoped to it."""
+def root(pushed):
+    """The root of the same run in a store of its own."""
     root = DictStore()
     root.objects, root.times = dict(pushed.objects), dict(pushed.times)
+    return root
+
+
+@pytest.fixture
+def store(root):
+    """The run, as what is scoped to it sees it."""
     return PrefixStore(root, RUN)
 
 
@@ -139,10 +145,10 @@ def test_an_object_is_read_in_pieces_however_large_it_is(store, monkeypatch):
     assert max(stop - start for start, stop in ranges) == 1000
 
 
-def test_orphans_and_what_was_retired_are_not_missed(store):
+def test_orphans_and_what_was_retired_are_not_missed(root, store):
     before = len([*store.list(keys.OBJECTS)])
     store.put("objects/patch/of-nobody", b"orphan")
-    with Registry(store._store, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry:
+    with Registry(root, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry:
         for _ in range(2):
             registry.gc(Policy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
     assert len([*store.list(keys.OBJECTS)]) < before
