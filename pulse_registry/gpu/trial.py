@@ -26,7 +26,8 @@ CELLS = 64
 PLACES = (3, 63)
 CODERS: tuple[CoderName, ...] = get_args(CoderName)
 
-_faults: dict[torch.device, str | None] = {}
+FAULTS: dict[torch.device, str | None] = {}
+"""Why the kernels do not run, by device; of those that were tried, None where they do."""
 _TRYING = threading.Lock()
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def fault_on(device: torch.device) -> str | None:
         torch.OutOfMemoryError: the device is full, which says nothing about the kernels.
     """
     with _TRYING:
-        if device not in _faults:
+        if device not in FAULTS:
             if device.type == "cuda":  # elsewhere nothing is compiled
                 look_at_cache()
             try:
@@ -46,10 +47,10 @@ def fault_on(device: torch.device) -> str | None:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 - the edge to compilers and drivers, which raise anything
-                _faults[device] = f"its kernels do not run on {device}: {type(error).__name__}: {error}"
+                FAULTS[device] = f"its kernels do not run on {device}: {type(error).__name__}: {error}"
             else:
-                _faults[device] = None
-        return _faults[device]
+                FAULTS[device] = None
+        return FAULTS[device]
 
 
 def look_at_cache() -> None:

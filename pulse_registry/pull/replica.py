@@ -77,6 +77,10 @@ class Replicas:
         self._lock = threading.Lock()
         self._known: dict[Any, tuple[list[weakref.ref[Any]], ReplicaState]] = {}
 
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._known)
+
     def of(self, views: Mapping[str, View]) -> ReplicaState:
         """Return what these weights are known to hold; new ones hold nothing known."""
         # Tensors without cells have no memory, and no address that stays the same.

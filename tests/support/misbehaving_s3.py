@@ -37,11 +37,21 @@ class Request:
         """Answer as S3 does when something is wrong."""
         self.answer(status, f"<Error><Code>{escape(code)}</Code><Message>why</Message></Error>".encode(), **headers)
 
-    def raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
-        with suppress(OSError):
+    def begin(self, status: int) -> None:
+        """Answer with a body of no known length, which ``raw`` sends, and the connection's end ends."""
+        self._handler.send_response(status)
+        self._handler.send_header("Connection", "close")
+        self._handler.end_headers()
+        self.drop()
+
+    def raw(self, data: bytes) -> bool:
+        """Send bytes as they are; tell whether somebody is there to take them."""
+        try:
             self._handler.wfile.write(data)
             self._handler.wfile.flush()
+        except OSError:
+            return False
+        return True
 
     def drop(self) -> None:
         """Close the connection."""

@@ -35,16 +35,17 @@ _LOOPS = (cells, classes, digest, exponents, frequencies, graph, rans, spans)
 """The modules that hold them, one loop of a name in all."""
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}
 """Of every loop. What none of them needs is left out: it would cost a good part of the time to compile."""
-_done: dict[tuple[str, int], Callable[..., Any]] = {}
+READY: dict[tuple[str, int], Callable[..., Any]] = {}
+"""The loops that this process has compiled, or loaded from the cache on disk, by name and width."""
 
 
 def compiled(name: str, width: int) -> Callable[..., Any]:
     """Return one loop for cells of ``width`` bytes: compiled once, by whichever thread needs it first."""
-    function = _done.get((name, width))
+    function = READY.get((name, width))
     if function is None:
         with COMPILING, _garbage_kept():
-            function = _done.get((name, width)) or _compile(name, width)
-            _done[name, width] = function
+            function = READY.get((name, width)) or _compile(name, width)
+            READY[name, width] = function
     return function
 
 

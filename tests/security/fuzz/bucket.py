@@ -11,10 +11,13 @@ from io import BytesIO
 from typing import Any
 
 import httpx
+import pytest
 from botocore import UNSIGNED  # type: ignore[import-untyped]
 from botocore.awsrequest import AWSResponse  # type: ignore[import-untyped]
 
 from pulse_registry.errors import PulseError
+from pulse_registry.store.s3 import store as s3_store
+from pulse_registry.store.s3.client import make_client
 from pulse_registry.store.s3.location import S3Location
 from pulse_registry.store.s3.store import S3Store
 from tests.security.fuzz.answers import KEY, STATUS, mutate_answer
@@ -48,16 +51,19 @@ class _Raw:
 
 def bucket_target() -> Target:
     """Return the target of a bucket's answers."""
-    store = S3Store(S3Location("bucket", "http://127.0.0.1:1", "us-east-1"))
-    store._client.meta.events.register("choose-signer.s3", lambda **_: UNSIGNED)
+    clients: list[Any] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(s3_store, "make_client", lambda *place: clients.append(make_client(*place)) or clients[-1])
+        store = S3Store(S3Location("bucket", "http://127.0.0.1:1", "us-east-1"))
+    [client] = clients
     answer: list[Any] = [200, {}, b""]
 
     def send(request: Any, **_: Any) -> Any:
         status, headers, body = answer
         return AWSResponse(request.url, status, httpx.Headers(headers), _Raw(body))
 
-    store._client.meta.events.register("choose-signer.s3", lambda **_: UNSIGNED)
-    store._client.meta.events.register("before-send.s3", send)
+    client.meta.events.register("choose-signer.s3", lambda **_: UNSIGNED)
+    client.meta.events.register("before-send.s3", send)
     calls: tuple[Callable[[], Any], ...] = (
         lambda: list(itertools.islice(store.list("run/log/"), _LISTED)),
         lambda: list(itertools.islice(store.list("run/", after="run/log/000000000003.json"), _LISTED)),

@@ -23,6 +23,8 @@ from pulse_registry.cache.folder import LEDGER
 from pulse_registry.cache.node import NodeCache
 from pulse_registry.cache.partial_object import PartialObject
 from pulse_registry.events import EventKind
+from pulse_registry.process.private_files import take_lock
+from tests.support.waiting import HANG_S
 from tests.unit.cache.building import Node, data_of, taken
 
 RANGE = 64
@@ -120,7 +122,8 @@ def test_many_readers_keep_the_bound_and_get_the_right_bytes(tmp_path: Path) -> 
         nonlocal most
         while not done.is_set():
             found: dict[int, int] = {}
-            with nodes[0].folder._ledger():
+            with (tmp_path / LEDGER).open("ab") as ledger:
+                assert take_lock(ledger.fileno(), HANG_S)
                 for file in tmp_path.iterdir():
                     with suppress(FileNotFoundError):
                         about = file.stat()

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulse_registry
+from pulse_registry.cli import progress
 from pulse_registry.cli.output import print_error, print_fields, print_table
 from pulse_registry.cli.progress import Meter
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
@@ -27,6 +28,7 @@ from pulse_registry.quoting import Lines, cut, json_text, one_line, printable, q
 from pulse_registry.store import PrefixStore, open_store
 from tests.security.fuzz.heads import file_of
 from tests.support.command_line import Pulse
+from tests.support.waiting import until
 
 HOSTILE = {
     "colours": "\x1b[31;1mred",
@@ -297,10 +299,11 @@ def test_a_progress_bars_title_is_no_markup(monkeypatch: pytest.MonkeyPatch) -> 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "_PATIENCE_SECONDS", 0.0)
     for text in HOSTILE.values():
-        meter = Meter(f"pull {text}", quiet=False)
-        meter._show()
-        meter.__exit__(None, None, None)
+        before = len(terminal.getvalue())
+        with Meter(f"pull {text}", quiet=False):
+            until(lambda: len(terminal.getvalue()) > before)  # noqa: B023 - it is called at once
     shown = terminal.getvalue()
     assert "pull [/x]" in shown
     assert "\x1b]0;owned" not in shown

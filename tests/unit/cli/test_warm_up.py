@@ -14,7 +14,7 @@ from tests.support.command_line import Pulse
 @pytest.fixture
 def few_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has compiled nothing, of a package with two small loops."""
-    monkeypatch.setattr(compile, "_done", {})
+    monkeypatch.setattr(compile, "READY", {})
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setattr(backend, "loops_of", lambda width: [("address", width)])
     monkeypatch.setattr(compile, "exponent_loops", lambda: [("address_to_write", 2)])

@@ -113,7 +113,7 @@ def test_the_oldest_triton_that_is_used_is_the_oldest_that_is_installed_and_comp
 
 
 def test_the_trial_of_the_kernels_passes_where_they_run(device: str) -> None:
-    trial._faults.clear()
+    trial.FAULTS.clear()
     assert trial.fault_on(torch.device(device)) is None
 
 
@@ -130,10 +130,10 @@ def test_the_trial_tells_of_kernels_that_do_not_compile_and_of_wrong_results(
 
     monkeypatch.setattr(trial, "CODERS", ())
     for replaced, message in [(fails, "KeyError: 'gather'"), (lambda *_: None, "other results than the reference")]:
-        trial._faults.clear()
+        trial.FAULTS.clear()
         monkeypatch.setattr(trial, "scatter", replaced)
         assert message in str(trial.fault_on(torch.device(device)))
-    trial._faults.clear()
+    trial.FAULTS.clear()
 
 
 def test_a_device_that_is_not_known_is_refused() -> None:

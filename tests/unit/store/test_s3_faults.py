@@ -555,19 +555,11 @@ def endless(status: int, sent: list[int]) -> Step:
     """Answer with XML that goes on until the client has gone; ``sent`` holds how many bytes it was."""
 
     def step(request: Request) -> None:
-        handler = request._handler
-        handler.send_response(status)
-        handler.send_header("Connection", "close")
-        handler.end_headers()
+        request.begin(status)
         sent.append(0)
         piece = b"<Error><Code>a</Code>" + b" " * 65_536
-        request.drop()
-        try:
-            while sent[-1] < 64 * MIB:
-                handler.wfile.write(piece)
-                sent[-1] += len(piece)
-        except OSError:
-            return
+        while sent[-1] < 64 * MIB and request.raw(piece):
+            sent[-1] += len(piece)
 
     return step
 
