@@ -46,7 +46,7 @@ from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Leg, Route
 from pulse_registry.registry import Registry
 from pulse_registry.results import PullResult, PushResult, Version
-from pulse_registry.retention import Collected, Policy
+from pulse_registry.retention import GcResult, RetentionPolicy
 from pulse_registry.signing import SigningKey, Trust
 from pulse_registry.signing.countersigning import RefusedRecord
 from pulse_registry.timeline import Timeline
@@ -57,7 +57,6 @@ __all__ = [
     "AlreadyExists",
     "BaseMismatch",
     "CacheOptions",
-    "Collected",
     "CompactOptions",
     "Compactor",
     "ComputeOptions",
@@ -66,6 +65,7 @@ __all__ = [
     "Event",
     "EventKind",
     "Fenced",
+    "GcResult",
     "Gone",
     "InvalidArgument",
     "InvalidModel",
@@ -74,7 +74,6 @@ __all__ = [
     "Leg",
     "NetworkOptions",
     "NotFound",
-    "Policy",
     "Prefetch",
     "PullOptions",
     "PullResult",
@@ -83,6 +82,7 @@ __all__ = [
     "PushResult",
     "RefusedRecord",
     "Registry",
+    "RetentionPolicy",
     "Route",
     "Signer",
     "SigningKey",

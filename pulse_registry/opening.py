@@ -85,7 +85,7 @@ def open(
         undo.callback(registry.close)
         if not create and registry.state().seq < 0:
             raise NotFound(f"there is no run {run!r} in {url}")
-        registry.travels_as(Reopening(url, run, dataclasses.replace(options, pull=pull), kept, create=create))
+        registry.pickles_as(Reopening(url, run, dataclasses.replace(options, pull=pull), kept, create=create))
         undo.pop_all()
     return registry
 
@@ -114,7 +114,7 @@ class Reopening:
     def __call__(self) -> Registry:
         """Open it, with the token and the signing key of this process's environment."""
         registry = open(self._url, **self._given)
-        registry.travels_as(self, lacks_key=self._signs and registry.signer is None)
+        registry.pickles_as(self, lacks_key=self._signs and registry.signer is None)
         return registry
 
 

@@ -24,7 +24,7 @@ from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Route, plan
 from pulse_registry.push.labels import checked_metadata
 from pulse_registry.results import PullResult, PushResult, Version, VersionName, describe
-from pulse_registry.retention import Collected, Policy
+from pulse_registry.retention import GcResult, RetentionPolicy
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.signing.countersigning import Countersigning, RefusedRecord
@@ -390,11 +390,11 @@ class Registry:
         """
         return self._runtime.compactor(self._runtime.context(), options or CompactOptions())
 
-    def gc(self, policy: Policy | None = None, *, dry_run: bool = True) -> Collected:
+    def gc(self, policy: RetentionPolicy | None = None, *, dry_run: bool = True) -> GcResult:
         """Retire the versions that a policy does not keep, and delete what was retired longer ago than its grace time.
 
         Args:
-            policy: what is kept, beside tagged versions, and what workers with a lease need; None: `Policy()`.
+            policy: what is kept, beside tagged versions, and what workers with a lease need; None: `RetentionPolicy()`.
             dry_run: only look, and tell what would be done.
 
         Raises:
@@ -404,7 +404,7 @@ class Registry:
             AccessDenied, StoreUnavailable: the store did not do it; run it again.
         """
         with self._runtime.threads("pulse-gc") as pool:
-            return self._runtime.collector(pool).collect(policy or Policy(), dry_run=dry_run)
+            return self._runtime.collector(pool).collect(policy or RetentionPolicy(), dry_run=dry_run)
 
     def refused_records(self) -> list[RefusedRecord]:
         """Read the whole log and return its records that readers with this one's pins refuse, oldest first.
@@ -496,7 +496,7 @@ class Registry:
             raise InvalidArgument(f"{self.url} is in this process's memory, and no other can open it: use a folder")
         return self._reopening, ()
 
-    def travels_as(self, reopening: Callable[[], object], *, lacks_key: bool = False) -> None:
+    def pickles_as(self, reopening: Callable[[], object], *, lacks_key: bool = False) -> None:
         """Take what opens the run again where this registry is unpickled; ``open`` and unpickling do it.
 
         With ``lacks_key`` it came here without the key that it signs with, and nothing is written.

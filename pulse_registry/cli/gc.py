@@ -11,9 +11,9 @@ from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFil
 from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.session import open_session
 from pulse_registry.quoting import say
-from pulse_registry.retention import Collected, Policy
+from pulse_registry.retention import GcResult, RetentionPolicy
 
-_DEFAULT = Policy()
+_DEFAULT = RetentionPolicy()
 
 
 def gc(
@@ -39,7 +39,7 @@ def gc(
 
     Versions with a tag, those that readers hold, and all that leads to what is kept stay in any case.
     """
-    policy = Policy(
+    policy = RetentionPolicy(
         keep_last=keep_last,
         keep_every=keep_every,
         keep_seconds=parse_duration(keep_for).total_seconds(),
@@ -56,7 +56,7 @@ def gc(
         _print(found, run, grace)
 
 
-def _document(found: Collected) -> dict[str, Any]:
+def _document(found: GcResult) -> dict[str, Any]:
     plan = found.plan
     return {
         "dry_run": found.dry_run,
@@ -72,7 +72,7 @@ def _document(found: Collected) -> dict[str, Any]:
     }
 
 
-def _print(found: Collected, run: str, grace: str) -> None:
+def _print(found: GcResult, run: str, grace: str) -> None:
     plan, would = found.plan, "would be " if found.dry_run else ""
     say(f"run {run}: {len(plan.kept):,} versions stay, {len(found.held):,} readers hold one")
     print_table(("versions", "why they stay"), [(count, why) for why, count in _reasons(plan.kept.values())])

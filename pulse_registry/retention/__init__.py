@@ -3,8 +3,8 @@
 Docs: docs/how-to/collect-old-versions.md.
 """
 
-from pulse_registry.retention.collector import Collected, Collector
+from pulse_registry.retention.collector import Collector, GcResult
 from pulse_registry.retention.plan import Plan, plan_gc
-from pulse_registry.retention.policy import Policy
+from pulse_registry.retention.policy import RetentionPolicy
 
-__all__ = ["Collected", "Collector", "Plan", "Policy", "plan_gc"]
+__all__ = ["Collector", "GcResult", "Plan", "RetentionPolicy", "plan_gc"]

@@ -21,7 +21,7 @@ from pulse_registry.log import LogReader, LogWriter, NewId, RunState, StoreClock
 from pulse_registry.log.fold import advance
 from pulse_registry.retention.leases import Leases, read_leases
 from pulse_registry.retention.plan import Needs, Plan, can_be_named, harm, plan_gc
-from pulse_registry.retention.policy import Policy
+from pulse_registry.retention.policy import RetentionPolicy
 from pulse_registry.retention.survey import BATCH, MOST, Map, Survey, first_younger, survey
 from pulse_schemas import DeleteRecord, RetireRecord
 
@@ -39,7 +39,7 @@ class _NothingLeft(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class GcResult:
     """Result of a garbage collection, or of its dry run.
 
     Attributes:
@@ -102,7 +102,7 @@ class Collector:
         self._each = each
         self._clock = StoreClock(store)
 
-    def collect(self, policy: Policy, *, dry_run: bool = True) -> Collected:
+    def collect(self, policy: RetentionPolicy, *, dry_run: bool = True) -> GcResult:
         """Retire and delete what the policy, the tags and the readers' leases allow; with ``dry_run``, only look.
 
         Costs a LIST of the run's objects, snapshots and leases, a PUT, and a HEAD or two for each record that its
@@ -135,7 +135,7 @@ class Collector:
         plan = plan_gc(state, policy, needs)
         listed = islice(self._store.list(keys.SNAPSHOTS), MOST)  # the oldest; the next collection goes on
         snapshots = sorted(key for key in listed if keys.snapshot_seq(key) is not None)
-        collected = Collected(
+        collected = GcResult(
             plan=plan,
             held=leases.held,
             orphan_bytes=found.orphan_bytes,
@@ -153,18 +153,18 @@ class Collector:
         self._tidy(snapshots, leases, now, policy)
         return dataclasses.replace(collected, deleted=deleted)
 
-    def _until(self, state: RunState, now: datetime, policy: Policy) -> int:
+    def _until(self, state: RunState, now: datetime, policy: RetentionPolicy) -> int:
         """Return the newest record that retired something and is older than the grace time; -1 for none."""
         seqs = sorted({*state.retired_versions.values(), *state.retired_keys.values()})
         old = first_younger(seqs, self._clock, now, policy.grace_seconds)
         return seqs[old - 1] if old else -1
 
-    def _young_from(self, state: RunState, now: datetime, policy: Policy) -> int:
+    def _young_from(self, state: RunState, now: datetime, policy: RetentionPolicy) -> int:
         entries = list(state.versions_since(0))
         old = first_younger([entry.seq for entry in entries], self._clock, now, policy.keep_seconds)
         return entries[old].version if old < len(entries) else len(state.versions)
 
-    def _retire(self, policy: Policy, needs: Needs) -> None:
+    def _retire(self, policy: RetentionPolicy, needs: Needs) -> None:
         """Append what there is to retire, a record at a time, each planned on the state that it follows."""
         left = _Left(-1, [], [])
 
@@ -186,7 +186,7 @@ class Collector:
         except _NothingLeft:
             return
 
-    def _plan_anew(self, state: RunState, policy: Policy, needs: Needs) -> _Left:
+    def _plan_anew(self, state: RunState, policy: RetentionPolicy, needs: Needs) -> _Left:
         """Plan on a state, and make sure that to retire all of it, and so any part of it, does no harm."""
         plan = plan_gc(state, policy, needs)
         after = state.copy()
@@ -220,7 +220,7 @@ class Collector:
         except _NothingLeft:
             return
 
-    def _tidy(self, snapshots: Sequence[str], leases: Leases, now: datetime, policy: Policy) -> None:
+    def _tidy(self, snapshots: Sequence[str], leases: Leases, now: datetime, policy: RetentionPolicy) -> None:
         """Delete snapshots that newer ones replace, and leases that have run out."""
         again = (
             read_leases(self._store, self._run, self._clock, now, policy, each=self._each).dead if leases.dead else []

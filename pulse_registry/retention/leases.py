@@ -13,7 +13,7 @@ from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log import StoreClock
 from pulse_registry.log.documents import read_document
-from pulse_registry.retention.policy import Policy
+from pulse_registry.retention.policy import RetentionPolicy
 from pulse_registry.retention.survey import BATCH, MOST, Map
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import Fault, Lease, SchemaError
@@ -39,7 +39,9 @@ class Leases:
     dead: list[str] = field(default_factory=list)
 
 
-def read_leases(store: Store, run: str, clock: StoreClock, now: datetime, policy: Policy, *, each: Map = map) -> Leases:
+def read_leases(
+    store: Store, run: str, clock: StoreClock, now: datetime, policy: RetentionPolicy, *, each: Map = map
+) -> Leases:
     """Read the leases of a run: a LIST, and a GET and a HEAD each.
 
     Raises:

@@ -9,7 +9,7 @@ from pulse_registry.errors import NotFound
 from pulse_registry.format.keys import versions_of
 from pulse_registry.log import RunState
 from pulse_registry.pull.route import plan as plan_route
-from pulse_registry.retention.policy import Policy
+from pulse_registry.retention.policy import RetentionPolicy
 from pulse_registry.retention.reach import best_keyframe, best_keyframes, cheapest_tree, reachable
 
 
@@ -54,7 +54,7 @@ class Plan:
         return not (self.versions or self.keys or self.orphans)
 
 
-def plan_gc(state: RunState, policy: Policy, needs: Needs) -> Plan:
+def plan_gc(state: RunState, policy: RetentionPolicy, needs: Needs) -> Plan:
     """Plan what to retire.
 
     Kept are the versions that the policy, a tag or a lease keeps; the versions on the cheapest route from nothing to
@@ -127,7 +127,7 @@ def _numbers(state: RunState) -> Iterator[int]:
     return (entry.version for entry in state.versions)
 
 
-def _chosen(state: RunState, policy: Policy, needs: Needs) -> dict[int, str]:
+def _chosen(state: RunState, policy: RetentionPolicy, needs: Needs) -> dict[int, str]:
     """Return the versions that are kept for their own sake, and why."""
     newest = len(state.versions) - 1
     kept = {newest: "the newest"} if newest >= 0 else {}

@@ -8,7 +8,7 @@ from pulse_registry.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RetentionPolicy:
     """A version is kept if any of these rules keeps it, or a tag, or a reader's lease; the newest one always is.
 
     All ages are by the store's clock.

@@ -21,7 +21,7 @@ import pulse_registry
 from pulse_registry.compaction import CompactOptions
 from pulse_registry.options import Options
 from pulse_registry.registry import Registry
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, MemoryStore, Store, WrapperStore
 from pulse_server.app import create_app
 from pulse_server.settings import Settings
@@ -184,7 +184,7 @@ def recorded() -> dict[Role, set[Request]]:
             pass
         compactor.close()
     with Registry(stores["collector"], "chat") as collector:
-        policy = Policy(keep_last=1, keep_seconds=0, grace_seconds=0)
+        policy = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0)
         for _ in range(2):
             collector.gc(policy, dry_run=False)
         push(collector, 0)

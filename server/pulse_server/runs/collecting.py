@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
-from pulse_registry.retention import Collected, Collector, Policy
+from pulse_registry.retention import Collector, GcResult, RetentionPolicy
 from pulse_registry.retention.survey import Map
 from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import Signer
@@ -20,13 +20,13 @@ from pulse_server.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 
-def policy_of(settings: Settings) -> Policy:
+def policy_of(settings: Settings) -> RetentionPolicy:
     """Return what the settings say is kept.
 
     Raises:
         InvalidArgument: a number is out of its range.
     """
-    return Policy(
+    return RetentionPolicy(
         keep_last=settings.gc_keep_last,
         keep_every=settings.gc_keep_every,
         keep_seconds=settings.gc_keep_seconds,
@@ -42,7 +42,7 @@ class Collecting:
         self,
         store: Store,
         reader_of: Callable[[str], LogReader],
-        policy: Policy,
+        policy: RetentionPolicy,
         metrics: Metrics,
         each: Map,
         *,
@@ -84,7 +84,7 @@ class Collecting:
         if done.plan.versions or done.deleted:
             logger.info("run %s: %d versions retired, %d objects deleted", run, len(done.plan.versions), done.deleted)
 
-    def _collect(self, run: str) -> Collected:
+    def _collect(self, run: str) -> GcResult:
         store, reader = PrefixStore(self._store, run), self._reader_of(run)
         writer = LogWriter(store, run, reader, utc_now, random_id, "service", signer=self._signer)
         collector = Collector(store, run, reader, writer, random_id, each=self._each)

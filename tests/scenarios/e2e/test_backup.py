@@ -19,7 +19,7 @@ from pulse_registry.errors import NotFound
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore
 from tests.support.records import DictStore
 
@@ -79,7 +79,7 @@ class Live:
         self.trainer.push(self.step, {"w": np.arange(500, dtype=np.uint16) + np.uint16(self.step)})
         self.step += 1
         if self.step % 4 == 0:
-            policy = Policy(keep_last=4, keep_seconds=0, grace_seconds=self.grace_s)
+            policy = RetentionPolicy(keep_last=4, keep_seconds=0, grace_seconds=self.grace_s)
             self.trainer.gc(policy, dry_run=False)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pulse_registry.format import keys
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore, open_store
 from tests.scenarios.e2e.test_processes import check_crash, check_race, trainers
 from tests.scenarios.e2e.trainers import SCENARIOS, model_of, registry_of
@@ -67,7 +67,7 @@ def test_what_a_bucket_holds_is_retired_and_deleted_by_its_own_clock(root: str) 
         trainer.tag("best", 1)
     store = open_store(root)
     store.put(f"run/{keys.patch_key(0, 4, '0' * 32)}", b"an orphan")
-    policy = Policy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+    policy = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
     with Registry(store, "run", Options(compute=ComputeOptions(backend="reference"))) as registry:
         first = registry.gc(policy, dry_run=False)
         assert len(first.plan.orphans) == 1

@@ -15,7 +15,7 @@ from pulse_registry.push.baseline import Baseline
 from pulse_registry.push.pending import PendingPush
 from pulse_registry.push.queue import PushQueue
 from pulse_registry.registry import Registry
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore
 from pulse_registry.testing import Fault, FaultStore
 from tests.support.records import DictStore
@@ -275,7 +275,7 @@ def test_a_trainer_whose_start_was_collected_while_it_slept_is_told_that_another
     with quick(store) as first:
         first.push(0, model_at(0))
         first.push(1, model_at(1))
-    everything_but_the_newest = Policy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+    everything_but_the_newest = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
 
     def another_goes_on() -> None:
         with quick(store, keyframe_every=1) as another:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pulse_registry.log import LogReader
 from pulse_registry.registry import Registry
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore
 from tests.scenarios.simulator.bucket import Bucket
 from tests.scenarios.simulator.collecting import GRACE_S, ORPHAN_S
-from tests.scenarios.simulator.policy import Policy as Weights
+from tests.scenarios.simulator.policy import RetentionPolicy as Weights
 from tests.scenarios.simulator.process import Process
 from tests.scenarios.simulator.truth import RUN, Pushed, Truth
 from tests.scenarios.simulator.weather import Weather
@@ -62,7 +62,7 @@ class Aftermath:
 
     def _clean(self, registry: Registry) -> None:
         """Collect until all garbage is gone."""
-        policy = Policy(keep_last=10, keep_seconds=0.0, grace_seconds=GRACE_S, orphan_seconds=ORPHAN_S)
+        policy = RetentionPolicy(keep_last=10, keep_seconds=0.0, grace_seconds=GRACE_S, orphan_seconds=ORPHAN_S)
         for _ in range(4):
             registry.gc(policy, dry_run=False)
             self._world.pause(2 * ORPHAN_S)

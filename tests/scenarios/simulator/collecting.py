@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from tests.scenarios.simulator.process import Process
 from tests.scenarios.simulator.truth import Truth
 
@@ -22,7 +22,7 @@ class Collecting:
     def live(self) -> None:
         """Collect, until a crash."""
         registry = self._process.registry()
-        policy = Policy(
+        policy = RetentionPolicy(
             keep_last=self._rng.choice((3, 10, 25)),
             keep_every=self._rng.choice((None, 16)),
             keep_seconds=self._rng.choice((0.0, 30.0)),

@@ -22,13 +22,13 @@ from pulse_registry.interop import export_chain, export_delta, import_folder
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import FileStore
 from tests.scenarios.soak.killed_pull import SteppedFiles, SteppedStore, step
 
 RUN = "run"
 LIBRARY = str(Path(pulse_registry.__file__).parent)
-POLICY = Policy(keep_last=2, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+POLICY = RetentionPolicy(keep_last=2, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
 
 
 def opened(root: str) -> Registry:

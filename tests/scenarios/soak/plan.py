@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from pulse_registry.log.clock import utc_now
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.runtime.dependencies import Dependencies
 
 RUN = "soak"
@@ -51,8 +51,8 @@ class Plan:
         return Path(self.folder) / name
 
     @property
-    def policy(self) -> Policy:
-        return Policy(
+    def policy(self) -> RetentionPolicy:
+        return RetentionPolicy(
             keep_last=self.keep_last,
             keep_every=self.keep_every,
             keep_seconds=0,

@@ -20,7 +20,7 @@ from pulse_registry.errors import PulseError
 from pulse_registry.interop import import_folder
 from pulse_registry.log import LogReader
 from pulse_registry.retention.leases import read_leases
-from pulse_registry.retention.policy import Policy
+from pulse_registry.retention.policy import RetentionPolicy
 from pulse_registry.signing import PinGuard, Trust
 from pulse_registry.store import PrefixStore
 from tests.security.attacks.row import Ignored, Reader
@@ -103,7 +103,7 @@ class _Clock:
 def _lease(honest: Run, store: DictStore) -> Exception | None:
     with _warnings() as told:
         try:
-            found = read_leases(PrefixStore(store, RUN), RUN, _Clock(), _NOW, Policy())  # type: ignore[arg-type]
+            found = read_leases(PrefixStore(store, RUN), RUN, _Clock(), _NOW, RetentionPolicy())  # type: ignore[arg-type]
         except PulseError as error:
             return error
     assert not found.dead, "what may be a reader's is not deleted at once"

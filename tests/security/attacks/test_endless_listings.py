@@ -18,7 +18,7 @@ from pulse_registry.log.fold import advance
 from pulse_registry.log.store_clock import StoreClock
 from pulse_registry.retention import leases as leases_module
 from pulse_registry.retention.leases import read_leases
-from pulse_registry.retention.policy import Policy
+from pulse_registry.retention.policy import RetentionPolicy
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from pulse_registry.testing import CountingStore
 from pulse_schemas import Lease
@@ -124,10 +124,10 @@ def test_of_more_living_leases_than_readers_can_be_none_is_passed_over(monkeypat
     for number in range(50):
         held(number)
     clock = StoreClock(store)
-    assert len(read_leases(store, RUN, clock, datetime.now(UTC), Policy()).held) == 50
+    assert len(read_leases(store, RUN, clock, datetime.now(UTC), RetentionPolicy()).held) == 50
     held(50)
     with pytest.raises(CorruptObject, match="more than 50 leases are alive"):
-        read_leases(store, RUN, clock, datetime.now(UTC), Policy())
+        read_leases(store, RUN, clock, datetime.now(UTC), RetentionPolicy())
 
 
 def test_leases_that_have_run_out_are_deleted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_leases_that_have_run_out_are_deleted_in_turns(monkeypatch: pytest.Monke
     for number in range(120):
         lease = Lease(run=RUN, reader=f"w{number:03d}", version=0, seconds=1)
         store.put(keys.lease_key(lease.reader), lease.seal())
-    found = read_leases(store, RUN, StoreClock(store), datetime(2026, 1, 2, tzinfo=UTC), Policy())
+    found = read_leases(store, RUN, StoreClock(store), datetime(2026, 1, 2, tzinfo=UTC), RetentionPolicy())
     assert len(found.dead) == 50
     assert not found.held
 

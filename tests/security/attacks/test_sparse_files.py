@@ -24,7 +24,7 @@ from pulse_registry.format.pieces import PIECE_BYTES
 from pulse_registry.log import StoreClock
 from pulse_registry.pull.fetch import RANGE_BYTES
 from pulse_registry.retention.leases import read_leases
-from pulse_registry.retention.policy import Policy
+from pulse_registry.retention.policy import RetentionPolicy
 from pulse_registry.signing import SigningKey
 from pulse_registry.store import FileStore, PrefixStore
 from pulse_registry.testing import CountingStore
@@ -120,7 +120,7 @@ def test_a_lease_without_end_is_none_and_holds_nothing(tmp_path: Path) -> None:
     found: list[Any] = []
 
     def read() -> None:
-        found.append(read_leases(store, RUN, StoreClock(store), datetime.now(UTC), Policy()))
+        found.append(read_leases(store, RUN, StoreClock(store), datetime.now(UTC), RetentionPolicy()))
 
     assert peak_of(read) < MOST
     assert not found[0].held

@@ -11,7 +11,7 @@ from pulse_registry.format import keys
 from pulse_registry.log import AppendGuard, LogReader, Snapshotter
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.testing import CountingStore
 from tests.security.signing.actors import (
     COMPACTOR,
@@ -152,7 +152,7 @@ def test_a_compactor_and_a_collector_without_the_key_do_no_work(signer, pins, tm
         with pytest.raises(Untrusted):
             compactor.step()
         compactor.close()
-        everything = Policy(keep_last=1, keep_every=None, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+        everything = RetentionPolicy(keep_last=1, keep_every=None, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
         with pytest.raises(Untrusted):
             mine.gc(everything, dry_run=False)
         with pytest.raises(Untrusted):

@@ -17,7 +17,7 @@ from pulse_registry.log.fold import advance
 from pulse_registry.push.keyframe import keyframe_due
 from pulse_registry.push.options import PushOptions
 from pulse_registry.retention.plan import Needs, plan_gc
-from pulse_registry.retention.policy import Policy
+from pulse_registry.retention.policy import RetentionPolicy
 from pulse_schemas import AttachRecord, DeleteRecord, RetireRecord, Snapshot, VersionEntry
 from tests.support.records import LAYOUT, RUN, WHEN, chain, keyframe, patch, write_id
 
@@ -57,7 +57,7 @@ def keyframes_of_one_version() -> None:
     for n in range(MANY):
         follower.add(AttachRecord, patches=(), keyframes=(keyframe(1, size=10_000 - n % 100, tag=100 + n),))
     state = follower.state
-    plan = plan_gc(state, Policy(), Needs({}, 0, ()))
+    plan = plan_gc(state, RetentionPolicy(), Needs({}, 0, ()))
     assert len(plan.keys) == MANY - 1
     for key in plan.keys:
         follower.add(RetireRecord, versions=(), keys=(key,))

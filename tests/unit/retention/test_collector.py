@@ -16,7 +16,7 @@ from pulse_registry.errors import (
 )
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader
-from pulse_registry.retention import Collector, Policy
+from pulse_registry.retention import Collector, RetentionPolicy
 from pulse_registry.retention import collector as collector_module
 from pulse_registry.store import MOST_WHOLE_BYTES, MemoryStore, Store, WrapperStore
 from pulse_registry.testing import CountingStore
@@ -91,7 +91,9 @@ def test_clocks_of_machines_that_are_off_change_nothing(skew):
             world.put(patch(0, 50, tag=99))
             for _ in range(3):
                 world.wait(HOUR / 2)
-                found = world.collect(Policy(keep_last=2, keep_seconds=HOUR, grace_seconds=HOUR, orphan_seconds=HOUR))
+                found = world.collect(
+                    RetentionPolicy(keep_last=2, keep_seconds=HOUR, grace_seconds=HOUR, orphan_seconds=HOUR)
+                )
                 seen += [found.plan, found.deleted, found.held, sorted(world.objects()), world.versions()]
         return seen
 
@@ -102,7 +104,7 @@ def test_young_versions_stay_until_the_store_says_that_they_are_old():
     world = World().commits(4, whole_every=1)
     world.wait(DAY)
     world.commits(4, whole_every=1)
-    policy = Policy(keep_last=1, keep_seconds=DAY)
+    policy = RetentionPolicy(keep_last=1, keep_seconds=DAY)
     world.wait(-10)
     assert world.collect(policy, dry_run=True).plan.versions == ()
     world.wait(20)
@@ -188,11 +190,11 @@ def test_orphans_are_retired_when_they_are_old_and_deleted_after_the_grace_time(
     world.wait(DAY - 10)
     world.put(young)
     world.wait(20)
-    found = world.collect(Policy())
+    found = world.collect(RetentionPolicy())
     assert (found.plan.orphans, found.orphan_bytes) == ((old.object.key,), 100)
     assert world.store.exists(old.object.key)
     world.wait(HOUR + 5)
-    world.collect(Policy())
+    world.collect(RetentionPolicy())
     assert not world.store.exists(old.object.key)
     assert world.store.exists(young.object.key)
 
@@ -235,7 +237,7 @@ def test_a_stalled_compactor_that_wakes_after_the_collection_attaches_nothing():
     merged, frame = patch(4, 6, tag=5), keyframe(7, tag=5)
     world.put(merged, frame)
     compactor = world.writer()
-    policy = Policy(keep_last=9, keep_seconds=0, grace_seconds=HOUR, orphan_seconds=DAY)
+    policy = RetentionPolicy(keep_last=9, keep_seconds=0, grace_seconds=HOUR, orphan_seconds=DAY)
     world.wait(DAY + 5)
     world.collect(policy)
     for objects in ({"patches": [merged]}, {"keyframes": [frame]}):
@@ -265,10 +267,10 @@ def test_an_orphan_that_is_named_before_its_record_lands_stays():
                 world.writer().attach([merged])
             super().put(key, data, if_absent=if_absent)
 
-    world.collect(Policy(), through=Overtaken)
+    world.collect(RetentionPolicy(), through=Overtaken)
     assert world.state.is_live(merged.object.key)
     world.wait(2 * DAY)
-    world.collect(Policy())
+    world.collect(RetentionPolicy())
     assert world.store.exists(merged.object.key)
 
 
@@ -429,7 +431,7 @@ def test_the_requests_do_not_grow_with_the_objects_that_stay():
     def requests(versions: int) -> Counter:
         world = World().commits(versions, whole_every=1)
         counting = CountingStore(world.store)
-        world.collect(Policy(keep_last=versions, keep_seconds=0), through=lambda store: counting)
+        world.collect(RetentionPolicy(keep_last=versions, keep_seconds=0), through=lambda store: counting)
         return Counter({verb: n for verb, n in counting.calls.items() if verb != "get"})
 
     few, many = requests(8), requests(32)
@@ -442,7 +444,7 @@ def test_a_run_that_is_not_there_is_not_found():
     store = DictStore()
     collector = Collector(store, RUN, LogReader(store, RUN), World().trainer, lambda: write_id(1))
     with pytest.raises(NotFound, match="no run"):
-        collector.collect(Policy())
+        collector.collect(RetentionPolicy())
 
 
 def test_a_store_without_a_clock_is_refused():
@@ -453,7 +455,9 @@ def test_a_store_without_a_clock_is_refused():
     world = World()
     store = Timeless("timeless")
     with pytest.raises(InvalidArgument, match="does not tell when"):
-        Collector(store, RUN, LogReader(world.store, RUN), world.trainer, lambda: write_id(1)).collect(Policy())
+        Collector(store, RUN, LogReader(world.store, RUN), world.trainer, lambda: write_id(1)).collect(
+            RetentionPolicy()
+        )
 
 
 def test_the_outcome_can_be_told_as_json():

@@ -16,14 +16,14 @@ from pulse_registry.errors import Conflict, Gone, InvalidArgument
 from pulse_registry.format import keys
 from pulse_registry.log import CommitDraft
 from pulse_registry.pull.route import plan
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_schemas import PatchRef
 from tests.support.records import keyframe, patch
 from tests.unit.retention.world import HOUR, World
 
 GRACE, OLD = HOUR, 4 * HOUR
 POLICIES = st.builds(
-    Policy,
+    RetentionPolicy,
     keep_last=st.integers(1, 4),
     keep_every=st.none() | st.integers(2, 5),
     keep_seconds=st.sampled_from([0.0, 2 * HOUR]),
@@ -109,7 +109,7 @@ class Retention(RuleBasedStateMachine):
             return
 
     @rule(pick=PICK, policy=POLICIES, again=st.booleans())
-    def sleep_through_a_collection(self, pick: int, policy: Policy, again: bool) -> None:
+    def sleep_through_a_collection(self, pick: int, policy: RetentionPolicy, again: bool) -> None:
         self.stall_before_the_record(pick)
         self.wait(5)
         self.collect(policy)
@@ -125,14 +125,14 @@ class Retention(RuleBasedStateMachine):
         else:
             self.take_lease("r1", pick, seconds)
         self.push(2, True)
-        self.collect(Policy(keep_last=1, keep_seconds=0, grace_seconds=GRACE, orphan_seconds=OLD))
+        self.collect(RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=GRACE, orphan_seconds=OLD))
 
     @rule(hours=st.sampled_from([0.1, 0.9, 1.1, 5]))
     def wait(self, hours: float) -> None:
         self.world.wait(hours * HOUR)
 
     @rule(policy=POLICIES)
-    def collect(self, policy: Policy) -> None:
+    def collect(self, policy: RetentionPolicy) -> None:
         before = self.world.state
         found = self.world.collect(policy)
         after = self.world.state

@@ -15,7 +15,7 @@ from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.runtime.dependencies import Dependencies, Threads
 from pulse_registry.store import MOST_WHOLE_BYTES, PrefixStore, WrapperStore, body_views
 from pulse_registry.testing import CountingStore
@@ -302,7 +302,7 @@ def test_a_registry_that_is_forgotten_renews_its_lease_no_more():
 def test_what_a_worker_holds_stays_and_it_goes_on_by_patches():
     store = Waiting(DictStore())
     pushed(store, 6)
-    policy = Policy(keep_last=1, keep_seconds=0, grace_seconds=0)
+    policy = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0)
     with (
         Registry(store, RUN, Options(compute=ComputeOptions(backend="reference"))) as operator,
         Registry(store, RUN, Options(name="w", compute=ComputeOptions(backend="reference"))) as worker,
@@ -324,7 +324,7 @@ def test_a_reader_of_a_version_that_was_deleted_is_told_that_it_is_gone():
         for step in range(6):
             model["w"][:] += 1  # so much that keyframes follow
             registry.push(step, model)
-        policy = Policy(keep_last=1, keep_seconds=0, grace_seconds=0)
+        policy = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0)
         holder = weights()
         registry.pull(0, into=holder)
         retired = registry.gc(policy, dry_run=False).plan.versions
@@ -352,7 +352,7 @@ def test_a_tag_keeps_a_version_and_can_be_pulled():
         registry.tag("newest", "latest")
         assert registry.tags() == {"best": 3, "newest": 5}
         for _ in range(2):
-            registry.gc(Policy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
+            registry.gc(RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
         assert registry.pull("best", into=weights()).version == 3
         assert registry.tag("best", None) == 3
         assert registry.tags() == {"newest": 5}
@@ -390,7 +390,7 @@ def test_a_pull_whose_objects_are_retired_or_deleted_on_its_way_goes_by_a_keyfra
                     inner, RUN, Options(compute=ComputeOptions(backend="reference"))
                 ) as operator:  # the push has ended, with its keyframe
                     for _ in range(1 + deletes):
-                        operator.gc(Policy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
+                        operator.gc(RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
             return super().get(key, byte_range, max_bytes=max_bytes)
 
     store = Collected(inner)
@@ -420,7 +420,7 @@ def test_a_trainer_that_slept_through_a_collection_loses_nothing(first: bool):
             if "/log/0" in key and b'"kind":"commit"' in b"".join(body_views(data)) and not self.awake:
                 self.awake = True
                 with Registry(inner, RUN, Options(compute=ComputeOptions(backend="reference"))) as operator:
-                    policy = Policy(keep_last=9, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+                    policy = RetentionPolicy(keep_last=9, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
                     for _ in range(2):
                         operator.gc(policy, dry_run=False)
             super().put(key, data, if_absent=if_absent)

@@ -13,13 +13,13 @@ from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import RunState
 from pulse_registry.log.fold import advance
 from pulse_registry.pull.route import plan as plan_route
-from pulse_registry.retention import Plan, Policy, plan_gc
+from pulse_registry.retention import Plan, RetentionPolicy, plan_gc
 from pulse_registry.retention.plan import Needs, harm
 from pulse_schemas import RetireRecord
 from tests.support.records import OTHER_LAYOUT, Script, chain, keyframe, patch
 from tests.unit.pull.test_route import histories
 
-LAST = Policy(keep_last=1, keep_seconds=0)
+LAST = RetentionPolicy(keep_last=1, keep_seconds=0)
 
 
 def needs(state: RunState, held: dict[str, int] | None = None, orphans: tuple[str, ...] = ()) -> Needs:
@@ -48,7 +48,7 @@ def retired(state: RunState, plan: Plan) -> tuple[RunState, RetireRecord]:
 
 def test_the_newest_versions_stay_and_the_rest_goes_with_what_leads_to_it():
     state = with_keyframes(9, 6).state
-    plan = plan_gc(state, Policy(keep_last=3, keep_seconds=0), needs(state))
+    plan = plan_gc(state, RetentionPolicy(keep_last=3, keep_seconds=0), needs(state))
     assert plan.kept == {8: "the newest", 7: "one of the last 3", 6: "one of the last 3"}
     assert plan.versions == (0, 1, 2, 3, 4, 5)
     assert set(plan.keys) == {patch(n, n + 1).object.key for n in range(6)} | {keyframe(0).index.key}
@@ -58,7 +58,7 @@ def test_the_newest_versions_stay_and_the_rest_goes_with_what_leads_to_it():
 
 def test_every_kth_version_a_tagged_one_and_young_ones_stay():
     state = with_keyframes(10, *range(1, 10)).tag("best", 5).state
-    plan = plan_gc(state, Policy(keep_last=1, keep_every=3, keep_seconds=9), Needs(young_from=8))
+    plan = plan_gc(state, RetentionPolicy(keep_last=1, keep_every=3, keep_seconds=9), Needs(young_from=8))
     assert plan.kept == {
         0: "every 3th",
         3: "every 3th",
@@ -87,7 +87,7 @@ def test_versions_between_go_where_a_merged_patch_leads_over_them():
 
 def test_merged_patches_between_versions_that_are_kept_stay_even_if_no_route_takes_them_now():
     script = with_keyframes(9, 4, 8).attach(patches=(patch(4, 6, size=500), patch(2, 6, tag=1)))
-    plan = plan_gc(script.state, Policy(keep_last=5, keep_seconds=0), needs(script.state))
+    plan = plan_gc(script.state, RetentionPolicy(keep_last=5, keep_seconds=0), needs(script.state))
     assert patch(4, 6).object.key not in plan.keys
     assert patch(2, 6, tag=1).object.key in plan.keys
 
@@ -115,7 +115,7 @@ def test_a_lease_on_a_version_that_is_gone_or_never_was_keeps_nothing():
 
 def test_objects_of_versions_that_were_retired_by_hand_go():
     script = with_keyframes(9, 6, 8).retire(versions=(7, 0))
-    plan = plan_gc(script.state, Policy(keep_last=3, keep_seconds=0), needs(script.state))
+    plan = plan_gc(script.state, RetentionPolicy(keep_last=3, keep_seconds=0), needs(script.state))
     assert {patch(6, 7).object.key, patch(7, 8).object.key, keyframe(0).index.key} <= set(plan.keys)
     assert plan.kept.keys() == {6, 8}
 
@@ -146,7 +146,7 @@ def test_only_what_a_record_could_still_name_is_retired_as_an_orphan():
         keyframe(1, tag=5).index.key,  # of one that was retired
         "objects/somebody's/notes.txt",
     )
-    plan = plan_gc(script.state, Policy(keep_last=2, keep_seconds=0), needs(script.state, orphans=orphans))
+    plan = plan_gc(script.state, RetentionPolicy(keep_last=2, keep_seconds=0), needs(script.state, orphans=orphans))
     assert plan.orphans == orphans[1:3]
 
 
@@ -172,7 +172,7 @@ def test_without_word_of_ages_everything_is_young():
 )
 def test_a_policy_that_makes_no_sense_is_refused(changes):
     with pytest.raises(InvalidArgument, match=next(iter(changes))):
-        Policy(**changes)
+        RetentionPolicy(**changes)
 
 
 BROKEN = {
@@ -188,7 +188,7 @@ BROKEN = {
 def test_a_record_that_would_take_away_what_must_stay_is_seen(name):
     script = with_keyframes(9, 6, 2).attach(patches=(patch(2, 6, size=1, tag=1), patch(6, 8, size=90_000, tag=1)))
     state, held = script.state, {"w": 2}
-    plan = plan_gc(state, Policy(keep_last=3, keep_seconds=0), needs(state, held))
+    plan = plan_gc(state, RetentionPolicy(keep_last=3, keep_seconds=0), needs(state, held))
     good, record = retired(state, plan)
     assert harm(state, good, plan, held) is None
     changes, message = BROKEN[name]
@@ -217,7 +217,7 @@ def cost(state: RunState, target: int, have: int | None) -> int | None:
 
 @given(
     histories(),
-    st.builds(Policy, keep_last=st.integers(1, 4), keep_every=st.none() | st.integers(1, 3)),
+    st.builds(RetentionPolicy, keep_last=st.integers(1, 4), keep_every=st.none() | st.integers(1, 3)),
     st.dictionaries(st.sampled_from("abc"), st.integers(0, 7), max_size=3),
     st.integers(0, 7),
 )

@@ -11,11 +11,11 @@ import pytest
 
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format import keys
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import FileStore, PrefixStore, WrapperStore
 from tests.unit.retention.world import World
 
-AT_ONCE = Policy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+AT_ONCE = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 from pulse_registry.format import keys
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState
-from pulse_registry.retention import Collected, Collector, Policy
+from pulse_registry.retention import Collector, GcResult, RetentionPolicy
 from pulse_registry.store import Store
 from pulse_schemas import KeyframeRef, Lease, PatchRef
 from tests.support.records import LAYOUT, RUN, DictStore, ids, keyframe, patch, write_id
 
 HOUR, DAY = 3600.0, 86_400.0
-SOON = Policy(keep_last=2, keep_seconds=0, grace_seconds=HOUR, orphan_seconds=DAY)
+SOON = RetentionPolicy(keep_last=2, keep_seconds=0, grace_seconds=HOUR, orphan_seconds=DAY)
 
 
 class World:
@@ -91,8 +91,12 @@ class World:
         self.store.put(keys.lease_key(reader), lease.seal())
 
     def collect(
-        self, policy: Policy = SOON, *, dry_run: bool = False, through: Callable[[DictStore], Store] | None = None
-    ) -> Collected:
+        self,
+        policy: RetentionPolicy = SOON,
+        *,
+        dry_run: bool = False,
+        through: Callable[[DictStore], Store] | None = None,
+    ) -> GcResult:
         store = self.store if through is None else through(self.store)
         reader = LogReader(store, RUN)
         writer = LogWriter(store, RUN, reader, self.skewed, ids(next(self.numbers)), "gc", snapshot_every=4)

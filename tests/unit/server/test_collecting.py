@@ -13,7 +13,7 @@ from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader
 from pulse_registry.process.parallel import ParallelMap
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore, WrapperStore
 from pulse_server.runs.collecting import Collecting
 from pulse_server.settings import Settings
@@ -45,7 +45,7 @@ def test_a_run_is_collected_and_counted() -> None:
     now = [START]
     store, metrics = filled(DictStore(lambda: now[0]), RUN), Metrics()
     with ThreadPoolExecutor(2) as pool:
-        policy = Policy(keep_last=2, keep_seconds=0, grace_seconds=60)
+        policy = RetentionPolicy(keep_last=2, keep_seconds=0, grace_seconds=60)
         collecting = Collecting(
             store, lambda run: LogReader(PrefixStore(store, run), run), policy, metrics, ParallelMap(pool)
         )
@@ -69,7 +69,7 @@ def test_what_goes_wrong_is_counted_and_harms_nothing() -> None:
     with ThreadPoolExecutor(2) as pool:
         failing = Failing(store)
         reader = LogReader(PrefixStore(store, RUN), RUN)
-        Collecting(failing, lambda run: reader, Policy(keep_last=1), metrics, ParallelMap(pool)).collect(RUN)
+        Collecting(failing, lambda run: reader, RetentionPolicy(keep_last=1), metrics, ParallelMap(pool)).collect(RUN)
     assert value(metrics, "pulse_gc_collections_total", outcome="StoreUnavailable") == 1
     assert versions(store, RUN) == [0, 1, 2, 3, 4, 5]
 

@@ -16,7 +16,7 @@ from pulse_registry.log import LogReader, sealed_hash
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
-from pulse_registry.retention import Policy
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.signing import PinGuard, Trust
 from pulse_registry.store import MOST_WHOLE_BYTES, FileStore, PrefixStore, RetryStore
 from pulse_registry.store.wrappers.wrapper import WrapperStore
@@ -150,7 +150,7 @@ def test_orphans_and_what_was_retired_are_not_missed(root, store):
     store.put("objects/patch/of-nobody", b"orphan")
     with Registry(root, RUN, Options(compute=ComputeOptions(backend="reference"))) as registry:
         for _ in range(2):
-            registry.gc(Policy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
+            registry.gc(RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
     assert len([*store.list(keys.OBJECTS)]) < before
     assert defects(store) == []
 
