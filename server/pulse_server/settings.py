@@ -62,8 +62,8 @@ class Settings(BaseSettings):
     rate_burst: Annotated[int, Field(ge=1, description="requests at once, of one token")] = 20_000
     anonymous_per_s: Annotated[Rate, Field(description="requests a second without a token, of one address")] = 50
     anonymous_burst: Annotated[int, Field(ge=1, description="requests at once without a token, of one address")] = 200
-    max_token_names: Annotated[int, Field(ge=1, description="leases, requests or reports that one token has")] = 10_000
-    max_token_bytes: Annotated[Bytes, Field(description="of one token's leases, of its requests, of its reports")] = (
+    max_token_names: Annotated[int, Field(ge=1, description="leases, or reports, that one token has")] = 10_000
+    max_token_bytes: Annotated[Bytes, Field(description="of one token's leases, and of its reports")] = (
         16 * MIB
     )
     max_pending: Annotated[int, Field(ge=1, description="requests under way or waiting, of one token")] = 10_000
