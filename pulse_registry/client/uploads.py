@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import quote
 
@@ -16,7 +15,7 @@ from pulse_registry.client.presigned_urls import own_path
 from pulse_registry.client.routes import run_path
 from pulse_registry.client.transport import MOST_PROBLEM_BYTES, BodyTransfer
 from pulse_registry.errors import AlreadyExists, InvalidArgument, PulseError, UnsupportedFormat
-from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.process.parallel import parallel_map
 from pulse_registry.store.body import Body, Stream, body_size, body_views
 from pulse_registry.store.parts import MAX_PARTS, Part, parts_of
 from pulse_registry.store.wrappers.retry import RetryPolicy
@@ -122,8 +121,8 @@ class _PartsUpload:
             raise
 
     def _send_all(self, parts: Iterator[Sequence[memoryview]], at_once: int) -> list[PartDone]:
-        with ThreadPoolExecutor(at_once, thread_name_prefix="pulse-part") as pool:
-            return [*ParallelMap(pool, at_once=at_once)(self._send_part, enumerate(parts, 1))]
+        with parallel_map(at_once, "pulse-part") as map_:
+            return [*map_(self._send_part, enumerate(parts, 1))]
 
     def _send_part(self, numbered: Part) -> PartDone:
         number, part = numbered

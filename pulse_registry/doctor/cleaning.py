@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from pulse_registry.process.parallel import parallel_map
 from pulse_registry.store import Body, FileStore, RetryStore, Store, WrapperStore
 
 PREFIX: Final = "pulse-doctor-"
@@ -48,9 +48,8 @@ def remove_folder(store: Store, folder: str, keys: Iterable[str] = ()) -> int:
     """
     patient = RetryStore(store, total_s=PATIENCE_S)
     found = {*keys, *patient.list(f"{folder}/")}
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="pulse-doctor") as pool:
-        for _ in pool.map(patient.delete, sorted(found)):
-            pass
+    with parallel_map(_THREADS, "pulse-doctor") as map_:
+        map_(patient.delete, sorted(found))
     if isinstance(store, FileStore):
         store.remove_folders(folder)  # the objects are gone, but a file system keeps their folders
     return len(found)

@@ -6,11 +6,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.process.parallel import parallel_map
 from pulse_registry.store import Store
 
 T = TypeVar("T")
@@ -96,13 +97,5 @@ class Context:
 
     def spread(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """Run jobs over as many threads as there are racers; after an error or an interrupt no more begin."""
-        futures: list[Future[T]] = []
-        with ThreadPoolExecutor(self.plan.racers, thread_name_prefix="pulse-doctor") as pool:
-            try:
-                futures += [pool.submit(job) for job in jobs]
-                wait(futures, return_when=FIRST_EXCEPTION)
-            finally:
-                for future in futures:
-                    future.cancel()
-        failed = [future for future in futures if not future.cancelled() and future.exception() is not None]
-        return [future.result() for future in failed[:1] or futures]
+        with parallel_map(self.plan.racers, "pulse-doctor") as map_:
+            return [*map_(lambda job: job(), jobs)]

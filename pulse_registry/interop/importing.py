@@ -10,7 +10,6 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from pulse_registry.interop.frames import Encoding, FrameFault, Frames
 from pulse_registry.interop.sources import Link, find_links, ordered
 from pulse_registry.interop.state_files import StateFiles, bytes_of, pieces_of
 from pulse_registry.interop.temp_files import typed
-from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.process.parallel import parallel_map
 from pulse_registry.process.temporary_folder import temporary_folder
 from pulse_registry.registry import Registry
 from pulse_registry.results import Version
@@ -90,7 +89,7 @@ class _Import:
     def __init__(self, registry: Registry, spool: Path | None) -> None:
         self._registry, self._spool = registry, spool
         self._stack = ExitStack()
-        self._pool = self._stack.enter_context(ThreadPoolExecutor(THREADS, thread_name_prefix="pulse-import"))
+        self._map = self._stack.enter_context(parallel_map(THREADS, "pulse-import"))
         self._own = threading.local()
         self._state: StateFiles | None = None
 
@@ -157,7 +156,7 @@ class _Import:
                     raise CorruptObject(f"{where}: {error}") from error
                 _compare(where, hashed.hexdigest(), frame.checksum, index)
 
-            list(ParallelMap(self._pool)(apply, frames))
+            self._map(apply, frames)
 
     def _check_whole(self, link: Link, index: DeltaIndex | None, state: StateFiles) -> None:
         if index is None or index.checksum is None:
@@ -173,7 +172,7 @@ class _Import:
             _compare(where, hashed.hexdigest(), wanted[name], index)
 
         names = list(wanted)
-        list(ParallelMap(self._pool)(check, names, [bytes_of(state.tensors[name]) for name in names]))
+        self._map(check, names, [bytes_of(state.tensors[name]) for name in names])
 
     def _frames(self) -> Frames:
         if not hasattr(self._own, "frames"):

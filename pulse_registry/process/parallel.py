@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Map = Callable[..., Iterator[Any]]
@@ -49,6 +50,18 @@ class ParallelMap:
             end(futures)
             raise
         return iter(results(futures))
+
+
+@contextmanager
+def parallel_map(threads: int, name: str) -> Iterator[ParallelMap]:
+    """Start threads for the calls of a block: so many calls are under way at a time, and none after the block.
+
+    Args:
+        threads: how many.
+        name: what their names begin with.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
+        yield ParallelMap(pool, at_once=threads)
 
 
 def results(futures: Sequence[Future[Result]]) -> list[Result]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pulse_registry.errors import NotFound, PulseError, StoreUnavailable
-from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.process.parallel import parallel_map
 from pulse_registry.store.body import Body, body_size
 from pulse_registry.store.parts import Part, growing_parts, part_size, parts_of
 from pulse_registry.store.s3.body import Parcel, crc32
@@ -78,9 +77,8 @@ class Upload:
         def send(part: Part) -> dict[str, Any]:
             return self.retries(lambda: self._send_part(key, upload_id, *part))
 
-        with ThreadPoolExecutor(self.threads, thread_name_prefix="pulse-upload") as pool:
-            sent = ParallelMap(pool, at_once=self.threads)(send, parts)
-            return sorted(sent, key=lambda part: int(part["PartNumber"]))
+        with parallel_map(self.threads, "pulse-upload") as map_:
+            return sorted(map_(send, parts), key=lambda part: int(part["PartNumber"]))
 
     def _send_part(self, key: str, upload_id: str, number: int, views: Sequence[memoryview]) -> dict[str, Any]:
         checksum = crc32(views)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.process.parallel import ParallelMap, parallel_map
 
 
 class Counting(ThreadPoolExecutor):
@@ -52,3 +52,12 @@ def test_the_first_error_ends_it_and_nothing_goes_on() -> None:
         ParallelMap(pool, at_once=2)(work, range(1000))
     assert pool.now == 0
     assert len(begun) <= 7
+
+
+def test_a_block_has_so_many_threads_of_its_name_and_none_after_it() -> None:
+    meeting = threading.Barrier(3)
+    with parallel_map(3, "of-this-test") as map_:
+        names = {*map_(lambda _: (meeting.wait(), threading.current_thread().name)[1], range(3))}
+    assert {name.rpartition("_")[0] for name in names} == {"of-this-test"}
+    assert len(names) == 3
+    assert not [thread for thread in threading.enumerate() if thread.name in names]
