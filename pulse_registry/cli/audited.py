@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +50,7 @@ def audit_run(
         InvalidArgument: the store is a service.
         AccessDenied, StoreUnavailable: the store can't be read.
     """
-    audit = RunAudit(PrefixStore(RetryStore(store), run), run, _threads, guard)
+    audit = RunAudit(PrefixStore(RetryStore(store), run), run, guard)
     defects = [*audit.defects(contents=contents)]
     return AuditedRun(run, audit.log.state.seq + 1, audit.versions, audit.objects, audit.nbytes, defects)
 
@@ -74,7 +73,3 @@ def defects_code(runs: Sequence[AuditedRun]) -> int:
     if DefectKind.UNTRUSTED in kinds:
         return exit_code(Untrusted(""))
     return exit_code(CorruptObject()) if kinds else 0
-
-
-def _threads(count: int, name: str) -> Executor:
-    return ThreadPoolExecutor(count, thread_name_prefix=name)

@@ -7,7 +7,7 @@ what came after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -18,7 +18,7 @@ from pulse_registry.format import keys
 from pulse_registry.log import Guard, LogReader, RunState, sealed_hash
 from pulse_registry.log.documents import read_document
 from pulse_registry.log.gap import beyond
-from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.process.parallel import parallel_map
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import Fault, Head, Record, SchemaError
 
@@ -34,19 +34,12 @@ _Found = tuple[Record, bytes] | Defect
 class LogAudit:
     """Audits one run's log; for one thread at a time."""
 
-    def __init__(
-        self,
-        store: Store,
-        run: str,
-        threads: Callable[[int, str], Executor],
-        guard: Callable[[], Guard | None] = lambda: None,
-    ) -> None:
+    def __init__(self, store: Store, run: str, guard: Callable[[], Guard | None] = lambda: None) -> None:
         """Prepare; no I/O yet.
 
         Args:
             store: scoped to the run's prefix; the bucket itself.
             run: the run's name.
-            threads: makes an executor, of so many threads and their name's beginning.
             guard: makes what judges the records of one reading.
 
         Raises:
@@ -54,8 +47,8 @@ class LogAudit:
         """
         if store.gateway() is not None:
             raise InvalidArgument(f"{store.url} is a service, which lists no objects: go to the bucket")
-        self._store, self._run, self._threads, self._guard = store, run, threads, guard
-        self._reader = LogReader(store, run, guard(), threads, whole=True)
+        self._store, self._run, self._guard = store, run, guard
+        self._reader = LogReader(store, run, guard(), ThreadPoolExecutor, whole=True)
         self._broken = False
         self.state = RunState(run)
 
@@ -98,9 +91,9 @@ class LogAudit:
         numbers = self._numbers_after(self.state.seq)
         before: tuple[Record, bytes] | None = None
         expected = self.state.seq + 1
-        with self._threads(THREADS, "pulse-audit") as pool:
+        with parallel_map(THREADS, "pulse-audit") as map_:
             while batch := [*islice(numbers, _BATCH)]:
-                for seq, found in zip(batch, ParallelMap(pool)(self._record, batch), strict=True):
+                for seq, found in zip(batch, map_(self._record, batch), strict=True):
                     while expected < seq:
                         there = self._is_there(expected)
                         if not there:
@@ -140,7 +133,7 @@ class LogAudit:
 
     def _read_as_readers_do(self) -> None:
         """Take the state that readers have, who may get past what is wrong by a snapshot."""
-        reader = LogReader(self._store, self._run, self._guard(), self._threads)
+        reader = LogReader(self._store, self._run, self._guard(), ThreadPoolExecutor)
         with suppress(PulseError):
             reader.refresh()
         if reader.seen is not None and reader.seen.seq > self.state.seq:

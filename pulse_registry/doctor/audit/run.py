@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,7 @@ from pulse_registry.log import Guard, RunState
 from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.log.runs import list_runs
 from pulse_registry.process.hashing import large_hasher
-from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.process.parallel import parallel_map
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import ObjectRef, VersionEntry
 
@@ -37,18 +36,12 @@ class RunAudit:
         objects, nbytes: objects that live versions need, and their size, once the audit is over.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        run: str,
-        threads: Callable[[int, str], Executor],
-        guard: Callable[[], Guard | None] = lambda: None,
-    ) -> None:
+    def __init__(self, store: Store, run: str, guard: Callable[[], Guard | None] = lambda: None) -> None:
         """Prepare; no I/O yet. The arguments, and what it raises, are those of `LogAudit`."""
         self.run = run
-        self.log = LogAudit(store, run, threads, guard)
+        self.log = LogAudit(store, run, guard)
         self.objects = self.nbytes = 0
-        self._store, self._threads = store, threads
+        self._store = store
 
     @property
     def versions(self) -> int:
@@ -95,9 +88,9 @@ class RunAudit:
 
     def _contents(self, items: Iterable[ObjectRef]) -> Iterator[Defect]:
         waiting = iter(items)
-        with self._threads(THREADS, "pulse-audit") as pool:
+        with parallel_map(THREADS, "pulse-audit") as map_:
             while batch := [*islice(waiting, _BATCH)]:
-                for found in ParallelMap(pool)(self._content, batch):
+                for found in map_(self._content, batch):
                     if found is not None:
                         yield found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -84,7 +83,7 @@ class Live:
 
 
 def defects(store: DictStore) -> list[Defect]:
-    audit = RunAudit(PrefixStore(store, RUN), RUN, lambda count, name: ThreadPoolExecutor(count, name))
+    audit = RunAudit(PrefixStore(store, RUN), RUN)
     return [*audit.defects(contents=True)]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -66,7 +64,7 @@ def store(root):
 
 
 def audit(store, **options):
-    return RunAudit(store, RUN, lambda count, name: ThreadPoolExecutor(count, name), **options)
+    return RunAudit(store, RUN, **options)
 
 
 def defects(store, contents=True, **options):
