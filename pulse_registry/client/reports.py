@@ -7,11 +7,11 @@ it is taken back.
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import asdict
 from typing import Final, Protocol, runtime_checkable
 
 from pulse_registry.errors import PulseError
+from pulse_registry.process.background_thread import BackgroundThread
 from pulse_registry.results import PullResult, PushResult
 from pulse_schemas.api import MAX_AVOIDED, PhaseBody, WorkerReport
 
@@ -61,43 +61,31 @@ class Reporter:
         self._run = run
         self._worker = worker
         self._renew_s = renew_s
-        self._change = threading.Condition()
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._thread = BackgroundThread("pulse-report", self._work)
         self._newest: PullResult | PushResult | None = None
         self._serves: PullResult | None = None  # what was told last; None: nothing, or that it is a trainer
         self._failed = False  # that did not go through
 
     def tell(self, result: PullResult | PushResult) -> None:
         """Report a pull or a push soon; not a pull that found nothing to do, where its version was told before."""
-        with self._change:
+        with self._thread.changed:
             last = self._newest or (None if self._failed else self._serves)
-            if self._closing or (_is_idle(result) and last is not None and last.version == result.version):
+            if self._thread.stopping or (_is_idle(result) and last is not None and last.version == result.version):
                 return
             self._newest = result
-            if self._thread is None:
-                # A daemon: a process that ends without closing is silent from then on.
-                thread = threading.Thread(target=self._work, name="pulse-report", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:  # no more threads for this process
-                    self._newest = None
-                    self._warn(error)
-                    return
-                self._thread = thread
-            self._change.notify_all()
+            try:
+                self._thread.wake()
+            except RuntimeError as error:  # no more threads for this process
+                self._newest = None
+                self._warn(error)
 
     def stop(self) -> None:
         """Repeat no report any more, and return at once. Idempotent."""
-        with self._change:
-            self._closing = True
-            self._change.notify_all()
+        self._thread.stop()
 
     def close(self) -> None:
         """Wait for what is to be told, and take back what was told of a worker. Idempotent."""
-        self.stop()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.close()
         if self._serves is None or self._failed:  # the service is away: it hears no more, and forgets the worker
             return
         self._serves = None
@@ -122,14 +110,14 @@ class Reporter:
 
     def _next(self) -> PullResult | PushResult | WorkerReport | None:
         """Wait for what is to be told next, and return it; None: nothing more."""
-        with self._change:
+        with self._thread.changed:
             renew_s = None if self._serves is None else self._renew_s
-            self._change.wait_for(lambda: self._closing or self._newest is not None, renew_s)
+            stopping = self._thread.rest(renew_s, lambda: self._newest is not None)
             result, self._newest = self._newest, None
             if result is not None:
                 self._serves = result if isinstance(result, PullResult) else None
                 return result
-            return None if self._closing or self._serves is None else _life(self._serves)
+            return None if stopping or self._serves is None else _life(self._serves)
 
     def _warn(self, error: Exception) -> None:
         _logger.warning("run %s: the report of worker %s did not go through: %s", self._run, self._worker, error)

@@ -7,7 +7,6 @@ waits for one or fails because of it: a lease that could not be written is an ev
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pulse_registry.errors import InvalidArgument, StoreUnavailable, told
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
+from pulse_registry.process.background_thread import BackgroundThread
 from pulse_registry.store.wrappers.retry import retrying_at_most
 from pulse_schemas import Lease, Signer
 from pulse_schemas.lease import MAX_LEASE_SECONDS
@@ -135,42 +135,31 @@ class LeaseKeeper:
     def __init__(self, lease: ReaderLease) -> None:
         """Take a lease; no thread yet."""
         self._lease = lease
-        self._change = threading.Condition()
-        self._closing = False
-        self._thread: threading.Thread | None = None
+        self._thread = BackgroundThread("pulse-lease", self._run)
 
     def hold(self, version: int) -> None:
         """Note which version is held, and return at once; where no thread can be started, the next call tries again."""
-        with self._change:
-            if self._closing:
+        with self._thread.changed:
+            if self._thread.stopping:
                 return
             self._lease.hold(version)
-            if self._thread is None:
-                # A daemon: a process that ends without closing lets its lease run out.
-                thread = threading.Thread(target=self._run, name="pulse-lease", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:  # no more threads for this process
-                    self._lease.fail(error)
-                else:
-                    self._thread = thread
+            try:
+                self._thread.wake()
+            except RuntimeError as error:  # no more threads for this process
+                self._lease.fail(error)
 
     def stop(self) -> None:
         """Renew no more, and return at once. Idempotent."""
-        with self._change:
-            self._closing = True
-            self._change.notify_all()
+        self._thread.stop()
 
     def close(self) -> None:
         """Stop, and remove the lease. Idempotent."""
-        self.stop()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.close()
         self._lease.give_up()
 
     def _run(self) -> None:
         while True:
             left = self._lease.renew()
-            with self._change:
-                if self._change.wait_for(lambda: self._closing, left):
+            with self._thread.changed:
+                if self._thread.rest(left):
                     return
