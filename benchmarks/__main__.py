@@ -27,7 +27,7 @@ from benchmarks.scale import COPIES, measure_sizes
 from benchmarks.states import States, StatesError, load_states
 from benchmarks.suite import MIN_REPEATS, Parts, run_suite
 from benchmarks.synthetic import DEFAULT_CELLS, few_shapes, synthetic_states
-from pulse_registry.format.patch import CoderChoice
+from pulse_registry.format.patch_coding import CoderChoice
 from tests.support import servers
 
 app = typer.Typer(add_completion=False, help="Benchmarks of Pulse Registry.")

@@ -19,7 +19,7 @@ from benchmarks.states import Live, States
 from pulse_kernels import get_backend
 from pulse_registry import Registry
 from pulse_registry.compaction import CompactOptions, Done
-from pulse_registry.format.patch import CoderChoice, encode_patch
+from pulse_registry.format.patch_coding import CoderChoice, encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.log import RunState
 from pulse_registry.options import Options

@@ -24,7 +24,7 @@ from benchmarks.push_pull import CODERS
 from benchmarks.results import Row, machine, versions
 from benchmarks.states import Cells, Live, States, visits
 from benchmarks.timing import seconds
-from pulse_registry.format.patch import CoderChoice
+from pulse_registry.format.patch_coding import CoderChoice
 from pulse_registry.options import Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry

@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.push_pull import warm_up
 from benchmarks.states import Live, States, load_states
 from pulse_registry import PushOptions, open
-from pulse_registry.format.patch import CoderChoice
+from pulse_registry.format.patch_coding import CoderChoice
 
 STEPS = 3
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_MMAP_MAX_": "1000000"}

@@ -19,7 +19,7 @@ from benchmarks.sizes import entropy_bits, near_share
 from benchmarks.states import Cells, Live, States, visits
 from benchmarks.timing import seconds
 from pulse_registry import PullResult, PushOptions, PushResult, open
-from pulse_registry.format.patch import CoderChoice
+from pulse_registry.format.patch_coding import CoderChoice
 
 CODERS: tuple[CoderChoice, ...] = ("gap", "class", "auto")
 PUSH_CORE, PULL_CORE = ("diff", "code", "hash"), ("decode", "verify", "apply")

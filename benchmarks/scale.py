@@ -31,7 +31,7 @@ from benchmarks.states import Cells, Live, States, load_states, save_states
 from benchmarks.synthetic import DEFAULT_CELLS, synthetic_states
 from benchmarks.timing import ratio, seconds
 from pulse_registry import PullResult, PushOptions, PushResult, open
-from pulse_registry.format.patch import CoderChoice
+from pulse_registry.format.patch_coding import CoderChoice
 
 COPIES = (1, 4, 8, 15, 30, 60)
 """0.13 to 8.1 billion cells."""

@@ -20,7 +20,7 @@ from benchmarks.results import Row, machine, versions
 from benchmarks.states import States, save_states
 from benchmarks.timing import milliseconds, ratio
 from pulse_kernels import get_backend
-from pulse_registry.format.patch import CoderChoice
+from pulse_registry.format.patch_coding import CoderChoice
 
 MIN_REPEATS = 5
 DIFF_LIMIT, DIGEST_LIMIT = 0.8, 0.5

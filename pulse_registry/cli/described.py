@@ -12,7 +12,7 @@ from blake3 import blake3
 from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import CorruptObject, InvalidArgument, UnsupportedFormat
 from pulse_registry.format.keys import OBJECTS
-from pulse_registry.format.patch import read_head
+from pulse_registry.format.patch_head import read_head
 from pulse_registry.format.pieces import CODING_FORMAT, MOST_INDEX_BYTES
 from pulse_registry.format.safetensors import BITS, Header, HeaderFault, TensorPlace, head_of, parse_head
 from pulse_registry.log.documents import SNAPSHOT, most_bytes

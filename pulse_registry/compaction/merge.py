@@ -18,7 +18,8 @@ import numpy as np
 from pulse_kernels import Backend, Cells, CoderName, decode_group
 from pulse_registry.errors import BaseMismatch, CorruptObject
 from pulse_registry.format.delta_step import WrongBase, join_steps, patch_step
-from pulse_registry.format.patch import Coded, Patch, code_change
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_coding import Coded, code_change
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.process.parallel import end
 from pulse_registry.pull.group_stream import arriving

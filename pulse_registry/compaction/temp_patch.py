@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.format.patch import Coded, PatchFile
+from pulse_registry.format.patch_coding import Coded, PatchFile
 from pulse_registry.process.temporary_folder import temporary_folder
 from pulse_registry.store import Store, Stream, create
 from pulse_registry.weights.cell_space import Geometry

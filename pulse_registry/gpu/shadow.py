@@ -18,7 +18,7 @@ from pulse_kernels.gpu import apply
 from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.tiling import Tiling
-from pulse_registry.format.patch import Coded, CoderChoice
+from pulse_registry.format.patch_coding import Coded, CoderChoice
 from pulse_registry.gpu.coding import code_part
 from pulse_registry.gpu.shadow_storage import ResidentStorage, ShadowStorage, StreamedStorage
 from pulse_registry.gpu.sparse_update import DeviceUpdate, sums_of

@@ -16,7 +16,8 @@ from pulse_kernels.select import exponent_loops
 from pulse_registry.cache import expect
 from pulse_registry.errors import CorruptObject, about
 from pulse_registry.format.coded_shard import CodedShard, coded_shards
-from pulse_registry.format.patch import Patch, most_head_bytes
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_head import most_head_bytes
 from pulse_registry.format.pieces import MOST_INDEX_BYTES, PIECE_BYTES, Pieces, read_pieces
 from pulse_registry.process.hashing import large_hasher
 from pulse_registry.process.parallel import Map

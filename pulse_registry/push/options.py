@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.format.exponent_coding import KeyframeCoding
-from pulse_registry.format.patch import CoderChoice
+from pulse_registry.format.patch_coding import CoderChoice
 from pulse_registry.weights.device import ShadowPlace
 from pulse_registry.weights.model import PublishDtype
 from pulse_registry.weights.nonfinite import NonFinite, check_policy

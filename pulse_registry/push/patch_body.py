@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulse_registry.format.patch import Coded, PatchFile
+from pulse_registry.format.patch_coding import Coded, PatchFile
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import PatchRef

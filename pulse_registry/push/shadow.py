@@ -16,7 +16,7 @@ from typing import Protocol
 from pulse_kernels import Backend, Cells
 from pulse_registry.context import Context
 from pulse_registry.errors import Conflict
-from pulse_registry.format.patch import Coded, CoderChoice, code_change
+from pulse_registry.format.patch_coding import Coded, CoderChoice, code_change
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.process.parallel import ParallelMap, results
 from pulse_registry.pull.destination import Destination, HostDestination

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pulse_registry.format.keys import patch_key
-from pulse_registry.format.patch import Coded
+from pulse_registry.format.patch_coding import Coded
 from pulse_registry.push.patch_body import PatchBody
 from pulse_registry.store import Growing, Store, create
 from pulse_registry.timeline import Timeline

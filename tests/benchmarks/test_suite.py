@@ -19,7 +19,7 @@ from benchmarks.service.__main__ import app as service
 from benchmarks.states import save_states
 from benchmarks.suite import BITS_LIMIT, Parts, run_suite
 from benchmarks.synthetic import synthetic_states
-from pulse_registry.format.patch import CoderChoice
+from pulse_registry.format.patch_coding import CoderChoice
 
 CODERS = ("gap", "class", "auto")
 MEASURED: tuple[CoderChoice, ...] = ("class",)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pulse_kernels import get_backend
 from pulse_registry.errors import BaseMismatch, CorruptObject
-from pulse_registry.format.patch import Patch, PatchFile, encode_patch
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_coding import PatchFile, encode_patch
 from pulse_registry.format.sparse_update import join
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group

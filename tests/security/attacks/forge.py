@@ -12,12 +12,13 @@ from blake3 import blake3
 
 from pulse_kernels import GROUP_BYTES
 from pulse_registry.format import keys
-from pulse_registry.format.patch import _ENTRY
 from pulse_registry.log.fold import sealed_hash
 from pulse_schemas import CommitRecord, canonical_json, unseal_record
 from tests.support.records import DictStore
 
 CELLS = 1000
+ENTRY = struct.Struct("<IIII32s4Q")
+"""Of a patch's directory, as docs/spec.md has it."""
 Edit = Callable[[dict[str, Any]], Any]
 
 
@@ -72,7 +73,7 @@ class PatchParts:
         self.pulse: dict[str, Any] = json.loads(self.document["__metadata__"]["pulse"])
         directory = self.document["directory"]["data_offsets"][1]
         body = data[8 + length :]
-        self.entries = [list(fields) for fields in _ENTRY.iter_unpack(body[:directory])]
+        self.entries = [list(fields) for fields in ENTRY.iter_unpack(body[:directory])]
         self.groups: list[bytes] = []
         at = directory
         for entry in self.entries:
@@ -91,7 +92,7 @@ class PatchParts:
         if self.rehash:
             for entry, group in zip(self.entries, self.groups, strict=False):
                 entry[2], entry[4] = len(group), blake3(group).digest()
-        directory, groups = b"".join(_ENTRY.pack(*entry) for entry in self.entries), b"".join(self.groups)
+        directory, groups = b"".join(ENTRY.pack(*entry) for entry in self.entries), b"".join(self.groups)
         self.document["__metadata__"]["pulse"] = canonical_json(self.pulse).decode()
         self.document["directory"] |= {"shape": [len(directory)], "data_offsets": [0, len(directory)]}
         self.document["groups"] |= {

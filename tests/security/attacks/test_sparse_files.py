@@ -19,7 +19,7 @@ from pulse_registry.cli.audited import audit_run
 from pulse_registry.cli.described import Source, describe_object
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError
 from pulse_registry.format import keys
-from pulse_registry.format.patch import Entry, PatchHead, head_bytes
+from pulse_registry.format.patch_head import Entry, head_bytes
 from pulse_registry.format.pieces import PIECE_BYTES
 from pulse_registry.log import StoreClock
 from pulse_registry.pull.fetch import RANGE_BYTES
@@ -29,6 +29,7 @@ from pulse_registry.signing import SigningKey
 from pulse_registry.store import FileStore, PrefixStore
 from pulse_registry.testing import CountingStore
 from pulse_registry.weights.digest import Digest
+from pulse_schemas import PatchHead
 from tests.security.attacks.edits import commit, first_commit, pieces
 from tests.security.attacks.forge import PatchParts, key_of
 from tests.security.attacks.make import honest_run

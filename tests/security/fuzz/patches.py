@@ -16,7 +16,9 @@ from blake3 import blake3
 from pulse_kernels import Backend
 from pulse_registry.errors import BaseMismatch, CorruptObject, PulseError, UnsupportedFormat
 from pulse_registry.format import keys
-from pulse_registry.format.patch import CoderChoice, Patch, encode_patch, read_head
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_coding import CoderChoice, encode_patch
+from pulse_registry.format.patch_head import read_head
 from pulse_schemas import ObjectRef, PatchRef
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.target import Target, expect

@@ -16,7 +16,7 @@ import pytest
 from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.errors import CorruptObject, InvalidArgument, InvalidModel, PulseError
 from pulse_registry.format.keyframe import check_shards, shards_of
-from pulse_registry.format.patch import read_head
+from pulse_registry.format.patch_head import read_head
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.security.fuzz.heads import file_of
 from tests.support.groups import geometry_of

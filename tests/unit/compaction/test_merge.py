@@ -15,7 +15,8 @@ from pulse_registry.compaction import merge as merge_module
 from pulse_registry.compaction.merge import merge
 from pulse_registry.compaction.temp_patch import TempPatch
 from pulse_registry.errors import BaseMismatch, CorruptObject
-from pulse_registry.format.patch import Patch, PatchFile, encode_patch
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_coding import PatchFile, encode_patch
 from pulse_registry.pull.route import Leg
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry

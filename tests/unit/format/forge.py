@@ -12,7 +12,7 @@ import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import Backend, get_backend
-from pulse_registry.format.patch import CoderChoice, PatchFile, encode_patch
+from pulse_registry.format.patch_coding import CoderChoice, PatchFile, encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry

@@ -17,8 +17,9 @@ from safetensors import safe_open
 
 from pulse_kernels import get_backend
 from pulse_registry.errors import BaseMismatch, CorruptObject
-from pulse_registry.format import patch as patch_module
-from pulse_registry.format.patch import CoderChoice, Patch, PatchFile, encode_patch
+from pulse_registry.format import patch_coding
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_coding import CoderChoice, PatchFile, encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
@@ -163,7 +164,7 @@ def test_changes_of_no_cells_are_left_out(states: States):
 def test_the_coder_of_a_patch_is_class_where_any_group_is(states: States, monkeypatch: pytest.MonkeyPatch):
     assert states.encode("gap").coder == "gap"
     assert states.encode("class").coder == "class"
-    monkeypatch.setattr(patch_module, "class_pays", lambda cells, nbytes: False)
+    monkeypatch.setattr(patch_coding, "class_pays", lambda cells, nbytes: False)
     assert states.encode("auto").coder == "gap"
     assert joined(states.encode("auto")) == joined(states.encode("gap"))
 
@@ -187,7 +188,7 @@ def test_auto_takes_the_smaller_of_both_where_class_may_pay(monkeypatch: pytest.
         asked.append((cells, nbytes))
         return True
 
-    monkeypatch.setattr(patch_module, "class_pays", pays)
+    monkeypatch.setattr(patch_coding, "class_pays", pays)
     for coder in ("gap", "class", "auto"):
         file = encode_patch(NUMBA, geometry, 0, 1, [change], coder=coder, base_cells=lambda group: [cells])
         sizes[coder] = (len(file.groups[0]), file.coder)
@@ -214,8 +215,8 @@ def test_auto_without_base_cells_is_gap(states: States):
 
 def test_class_is_weighed_by_the_time_that_its_bytes_save():
     # 16 MiB of BF16 cells: a sparse step does not pay the pass over all cells, a dense one does.
-    assert not patch_module.class_pays(1 << 23, 100_000)
-    assert patch_module.class_pays(1 << 23, 16 << 20)
+    assert not patch_coding.class_pays(1 << 23, 100_000)
+    assert patch_coding.class_pays(1 << 23, 16 << 20)
 
 
 def test_other_base_cells_than_those_coded_against_are_a_base_mismatch():

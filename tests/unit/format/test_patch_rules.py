@@ -12,7 +12,8 @@ from blake3 import blake3
 
 from pulse_kernels import get_backend
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
-from pulse_registry.format.patch import Patch, read_head
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_head import read_head
 from pulse_schemas import PatchRef
 from tests.unit.format.forge import ENTRY, KEY, Forged, States, forged, joined, ref_to, two_states
 

@@ -12,7 +12,8 @@ import pytest
 
 from pulse_kernels import get_backend
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.format.patch import Patch, encode_patch
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_coding import encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.pull.fetch import FETCH_THREADS, begin_patches

@@ -9,7 +9,8 @@ import pytest
 
 from pulse_kernels import get_backend
 from pulse_registry.errors import CorruptObject
-from pulse_registry.format.patch import Patch, PatchFile, encode_patch
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_coding import PatchFile, encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.pull.fetch import begin_patches

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pulse_kernels import Backend, get_backend
 from pulse_kernels.cpu.backend import NumbaBackend
 from pulse_registry.errors import Conflict
-from pulse_registry.format.patch import Coded, CoderChoice, Patch, PatchFile
+from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch_coding import Coded, CoderChoice, PatchFile
 from pulse_registry.push.shadow import HostAdvance, HostShadow, first_host_shadow
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights

@@ -1,0 +1,164 @@
+"""Coding of a patch: sparse updates become coded groups, and these a file. The same changes give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from blake3 import blake3
+
+from pulse_kernels import Backend, Cells, CoderName, encode_group
+from pulse_registry.format.patch_head import Entry, head_bytes
+from pulse_registry.format.sparse_update import SparseUpdate
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+from pulse_schemas import ObjectRef, PatchHead, PatchRef
+
+CoderChoice = Literal["auto", "gap", "class"]
+
+_CLASS_NS_PER_CELL = 0.66
+"""Time of class coding and decoding beyond gap's, a cell of the group, one core, BF16 (benchmarks/codec.py)."""
+_CLASS_SAVES = 0.41
+"""Share of gap's bytes that class saves (recorded steps: 13.5 against 7.8 bits a changed cell)."""
+_LINK_BYTES_PER_NS = 0.125
+"""1 Gbit/s, the link that ``auto`` weighs time against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """One coded group, and its entry in the directory."""
+
+    entry: Entry
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PatchFile:
+    """A coded patch, ready to be stored: ``head`` and ``groups`` end to end are the object."""
+
+    head: bytes
+    groups: tuple[bytes, ...]
+    base: int
+    target: int
+    coder: CoderName
+    changed: int
+    delta: Digest
+
+    @classmethod
+    def of(cls, geometry: Geometry, base: int, target: int, coded: Iterable[Coded]) -> Self:
+        """Put coded groups, which come in group order, together to the patch from ``base`` to ``target``."""
+        groups = list(coded)
+        entries = [group.entry for group in groups]
+        changed = sum(entry.changed for entry in entries)
+        head = PatchHead(layout=geometry.id, base=base, target=target, changed=changed, groups=len(entries))
+        delta = sum((entry.new_sum - entry.old_sum for entry in entries), Digest())
+        coder: CoderName = "class" if any(entry.coder == "class" for entry in entries) else "gap"
+        data = tuple(group.data for group in groups)
+        return cls(head_bytes(head, entries), data, base, target, coder, changed, delta)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the object."""
+        return len(self.head) + sum(map(len, self.groups))
+
+    def ref(self, key: str, groups: Iterable[bytes] | None = None) -> PatchRef:
+        """Return what a record says of the object once it is stored under ``key``.
+
+        Args:
+            key: of the object.
+            groups: the bytes that follow the head, in any pieces, where they are kept elsewhere.
+        """
+        hasher, size = blake3(self.head), len(self.head)
+        for data in self.groups if groups is None else groups:
+            hasher.update(data)
+            size += len(data)
+        return PatchRef(
+            base=self.base,
+            target=self.target,
+            coder=self.coder,
+            changed=self.changed,
+            object=ObjectRef(key=key, size=size, blake3=hasher.hexdigest()),
+            head_size=len(self.head),
+            head_blake3=blake3(self.head).hexdigest(),
+        )
+
+
+def encode_patch(
+    backend: Backend,
+    geometry: Geometry,
+    base: int,
+    target: int,
+    changes: Sequence[SparseUpdate],
+    *,
+    coder: CoderChoice = "gap",
+    base_cells: Callable[[Group], list[Cells]] | None = None,
+    map_: Callable[..., Iterator[Any]] = map,
+) -> PatchFile:
+    """Code the changes from version ``base`` to ``target``; the same changes give the same bytes.
+
+    Args:
+        backend: computes.
+        geometry: of the layout of both versions.
+        base: the older version.
+        target: the newer version.
+        changes: at most one a group, in group order; empty ones are left out.
+        coder: ``auto`` chooses for each group.
+        base_cells: returns a group's cells at ``base``; without it only ``gap`` is possible.
+        map_: ``map``, or an executor's: groups are coded side by side.
+    """
+
+    def code(change: SparseUpdate) -> Coded:
+        base_of = None if base_cells is None else lambda: nullcontext(base_cells(change.group))
+        return code_change(backend, change, coder, base_of)
+
+    return PatchFile.of(geometry, base, target, map_(code, [change for change in changes if len(change.index)]))
+
+
+def code_change(
+    backend: Backend,
+    change: SparseUpdate,
+    coder: CoderChoice,
+    base_of: Callable[[], AbstractContextManager[list[Cells]]] | None,
+    timeline: Timeline | None = None,
+) -> Coded:
+    """Code what changes in one group, which is not nothing.
+
+    Args:
+        backend: computes.
+        change: from the base to the target.
+        coder: ``auto`` takes the smaller one where the difference is worth the time.
+        base_of: lends the group's cells at the base for as long as its block runs; without it only ``gap`` is possible.
+        timeline: notes the phases ``code`` and ``hash``.
+    """
+    group, clock = change.group, timeline or Timeline()
+    began = clock.clock()
+
+    def as_(name: CoderName, base: list[Cells] | None = None) -> bytes:
+        cells = change.old, change.new
+        return encode_group(backend, name, group.cell_type, group.cells, change.index, *cells, base)
+
+    def as_class() -> bytes:
+        with nullcontext() if base_of is None else base_of() as base:
+            return as_("class", base)
+
+    name: CoderName = "gap" if coder == "auto" else coder
+    data = as_("gap") if name == "gap" else as_class()
+    if coder == "auto" and base_of is not None and class_pays(group.cells, len(data)):
+        name, data = min((name, data), ("class", as_class()), key=lambda found: len(found[1]))
+    coded = clock.clock()
+    clock.note("code", began, coded, nbytes=len(data))
+    digest = blake3(data).digest()
+    entry = Entry(group.number, len(change.index), len(data), name, digest, *change.sums(backend))
+    clock.note("hash", coded, nbytes=len(data))
+    return Coded(entry, data)
+
+
+def class_pays(cells: int, gap_bytes: int) -> bool:
+    """Tell whether ``auto`` tries ``class`` on a group of so many cells that takes so many bytes with ``gap``.
+
+    ADR 0004: the bytes that class would save, in time on the link, against its time at both ends.
+    """
+    return gap_bytes * _CLASS_SAVES / _LINK_BYTES_PER_NS > cells * _CLASS_NS_PER_CELL
