@@ -10,6 +10,7 @@ from pulse_registry.compaction.compactor import Compactor
 from pulse_registry.errors import InvalidArgument, PulseError, told
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.process.closing import Closing, UnderWay
+from pulse_registry.results import PushResult
 
 
 class Background:
@@ -36,8 +37,8 @@ class Background:
         self._lock = threading.Lock()
         self._busy = self._news = self._closing = False
 
-    def committed(self) -> None:
-        """Take note of a commit; returns at once."""
+    def committed(self, result: PushResult) -> None:
+        """Look for tasks now that a version is committed; returns at once."""
         with self._lock:
             self._news = True
             if not self._busy:

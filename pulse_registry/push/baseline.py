@@ -22,7 +22,7 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.device import Placement
 from pulse_registry.weights.model import View
-from pulse_registry.weights.nonfinite import NonFinite, first_in_groups, judge
+from pulse_registry.weights.nonfinite import first_in_groups, judge
 from pulse_schemas import Layout, VersionEntry
 
 
@@ -43,7 +43,6 @@ class Baseline:
         writer: LogWriter,
         options: PushOptions,
         placement: Placement,
-        nonfinite: NonFinite,
     ) -> None:
         """Begin with no cells; no I/O yet.
 
@@ -53,7 +52,6 @@ class Baseline:
             writer: of the same; begins a term before a baseline is made.
             options: how to push.
             placement: where models are worked on.
-            nonfinite: what becomes of weights that are NaN or infinite.
         """
         self.shadow: Shadow | None = None
         self.trusted = False
@@ -64,7 +62,6 @@ class Baseline:
         self._writer = writer
         self._options = options
         self._placement = placement
-        self._nonfinite: NonFinite = nonfinite
 
     def newest(self, layout: Layout, views: Mapping[str, View]) -> tuple[Shadow | None, int]:
         """Return the shadow to diff against, None where this layout begins anew, and the number after the newest."""
@@ -129,7 +126,7 @@ class Baseline:
             InvalidModel: they have.
         """
         shadow = self.shadow
-        if self._nonfinite != "refuse" or shadow is None:
+        if self._options.nonfinite != "refuse" or shadow is None:
             return
         self.shadow = None
         advance = shadow.advance(views, self._options.coder, Timeline())
@@ -159,7 +156,7 @@ class Baseline:
         Raises:
             InvalidModel: the policy is to refuse; the shadow is at the version before, for the next push.
         """
-        if self._nonfinite == "allow":
+        if self._options.nonfinite == "allow":
             return
         geometry, context = shadow.geometry, self._context
         if advance is None:
@@ -168,7 +165,7 @@ class Baseline:
         else:
             flat = shadow.changes_of(advance.version).not_finite()
         try:
-            judge(self._nonfinite, geometry, flat, f"step {step}", self._reader.run, context.events)
+            judge(self._options.nonfinite, geometry, flat, f"step {step}", self._reader.run, context.events)
         except InvalidModel:
             if advance is not None:
                 advance.stop()

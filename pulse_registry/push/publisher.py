@@ -9,7 +9,7 @@ version.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -30,7 +30,6 @@ from pulse_registry.results import PushResult
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.weights.device import Placement, on_host
 from pulse_registry.weights.model import Model, View, layout_of, read_model
-from pulse_registry.weights.nonfinite import NonFinite
 from pulse_schemas import CommitRecord, KeyframeRef, Layout, PatchRef
 
 
@@ -45,8 +44,7 @@ class Publisher:
         options: PushOptions,
         thread: Executor,
         placement: Placement = on_host,
-        nonfinite: NonFinite = "allow",
-        committed: Callable[[PushResult], None] = lambda result: None,
+        committed: Sequence[Callable[[PushResult], None]] = (),
     ) -> None:
         """Prepare to publish; no I/O yet.
 
@@ -57,18 +55,17 @@ class Publisher:
             options: how to push.
             thread: one, for this publisher alone; ``close`` ends it.
             placement: where models are worked on.
-            nonfinite: what becomes of weights that are NaN or infinite.
-            committed: is told of each version, in that thread; it neither waits nor raises.
+            committed: are called with each version's result, in that thread; they neither wait nor raise.
         """
         self._context = context
         self._reader = writer.reader
         self._writer = writer
         self._new_id = new_id
         self._options = options
-        self._tell = committed
+        self._committed = committed
         self._thread = thread
         self._queue = PushQueue(thread, options.max_pending, self._reader.run)
-        self._baseline = Baseline(context, self._reader, writer, options, placement, nonfinite)
+        self._baseline = Baseline(context, self._reader, writer, options, placement)
         self._keyframes = KeyframeWriter(context, writer, new_id, options)
         self._lock = threading.RLock()  # of the baseline
         self._closed = False
@@ -194,7 +191,8 @@ class Publisher:
                 self._tell_failed(push.step, error)
                 raise
             self._queue_keyframe(push.shadow)
-            self._tell(result)
+            for tell in self._committed:
+                tell(result)
         except BaseException as error:
             self._queue.failed(turn, push, error)
             raise

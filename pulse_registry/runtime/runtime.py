@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -170,6 +171,12 @@ class Runtime:
             self._check_open()
             if self.publisher is None:
                 around, options = self._around, self.options
+                committed: list[Callable[[PushResult], None]] = []
+                if self._reporter is not None:
+                    committed.append(self._reporter.tell)
+                if options.push.compact == "inline":
+                    self.background = self._compacting(context)
+                    committed.append(self.background.committed)
                 self.publisher = Publisher(
                     context,
                     self.writer(),
@@ -177,11 +184,8 @@ class Runtime:
                     options.push,
                     around.threads(1, "pulse-push"),
                     self.placement,
-                    options.push.nonfinite,
-                    self._committed,
+                    committed,
                 )
-                if options.push.compact == "inline":
-                    self.background = self._compacting(context)
             return self.publisher
 
     def compactor(self, context: Context, options: CompactOptions) -> Compactor:
@@ -307,12 +311,6 @@ class Runtime:
 
     def _tell_placement(self, why: str) -> None:
         self.events.tell(Event(EventKind.GPU_NOT_USED, self.run, why))
-
-    def _committed(self, result: PushResult) -> None:
-        if self._reporter is not None:
-            self._reporter.tell(result)
-        if self.background is not None:
-            self.background.committed()
 
     def _applied(self, result: PullResult) -> None:
         if self._lease is not None:
