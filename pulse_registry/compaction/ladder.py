@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import RunState
+from pulse_registry.log.keyframe_due import keyframe_due
 from pulse_schemas import PatchRef
 
 _STRIDES = {
@@ -101,7 +102,7 @@ def due(state: RunState, options: CompactOptions, after: int = -1) -> Iterator[W
             if patch_of(state, base.version, target) is None and _pays(state, base.version, span, limit):
                 yield Merge(base.version, target)
     latest = state.latest
-    if latest is not None and latest.version > after and keyframe_wanted(state, options):
+    if latest is not None and latest.version > after and _lacks_keyframe(state, options):
         yield Whole(latest.version)
 
 
@@ -134,24 +135,12 @@ def patch_of(state: RunState, base: int, target: int) -> PatchRef | None:
     return min(found, key=lambda patch: patch.size) if found else None
 
 
-def keyframe_wanted(state: RunState, options: CompactOptions) -> bool:
-    """Tell whether the newest version is to have a keyframe, by versions and bytes since the last one."""
-    if options.keyframe_every is None and options.keyframe_share is None:
-        return False
-    nbytes = 0
-    for entry in reversed(state.versions):
-        version = entry.version
-        keyframe = state.keyframe(version)
-        if keyframe is not None:
-            since = len(state.versions) - 1 - version
-            share = options.keyframe_share
-            return bool(
-                (options.keyframe_every is not None and since >= options.keyframe_every)
-                or (share is not None and nbytes > share * keyframe.size)
-            )
-        step = patch_of(state, version - 1, version)
-        nbytes += 0 if step is None else step.size
-    return False
+def _lacks_keyframe(state: RunState, options: CompactOptions) -> bool:
+    """Tell whether a keyframe of the newest version is due, where there is one from which it can be made."""
+    live = [keyframe.version for keyframe in state.keyframes if not state.is_retired(keyframe.version)]
+    last = state.keyframe(max(live)) if live else None
+    every, share = options.keyframe_every, options.keyframe_share
+    return last is not None and keyframe_due(state, last.size, every=every, share=share)
 
 
 def _pays(state: RunState, base: int, span: int, limit: int | None) -> bool:

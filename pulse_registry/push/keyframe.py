@@ -1,4 +1,4 @@
-"""Keyframes of a trainer's own versions: when one is due, and how it is stored and attached."""
+"""Keyframes of a trainer's own versions: how one is stored, and attached when it is due."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.format.keys import layout_key
 from pulse_registry.log import LogWriter, NewId, RunState
 from pulse_registry.log.documents import LAYOUT
+from pulse_registry.log.keyframe_due import keyframe_due
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.shadow import Shadow
 from pulse_registry.store import create
@@ -21,24 +22,6 @@ from pulse_registry.weights.digest import Digest
 from pulse_schemas import KeyframeRef
 
 _logger = logging.getLogger(__name__)
-
-
-def keyframe_due(state: RunState, full_nbytes: int, options: PushOptions) -> bool:
-    """Tell whether the newest version is to have a keyframe made, by bytes and versions since the last one. Pure."""
-    latest = state.latest
-    if latest is None:
-        return False
-    nbytes = 0
-    for entry in reversed(state.versions):
-        since = latest.version - entry.version
-        if state.keyframe(entry.version) is not None:
-            return options.keyframe_every is not None and since >= options.keyframe_every
-        nbytes += sum(patch.size for patch in state.patches_into(entry.version) if patch.base == entry.version - 1)
-        if options.keyframe_every is not None and since + 1 >= options.keyframe_every:
-            return True
-        if nbytes > options.keyframe_share * full_nbytes:
-            return True
-    return True
 
 
 class KeyframeWriter:
@@ -72,7 +55,8 @@ class KeyframeWriter:
 
     def due(self, state: RunState, shadow: Shadow) -> bool:
         """Tell whether the newest version is to have a keyframe."""
-        return keyframe_due(state, shadow.geometry.nbytes, self._options)
+        every, share = self._options.keyframe_every, self._options.keyframe_share
+        return keyframe_due(state, shadow.geometry.nbytes, every=every, share=share)
 
     def attach(self, state: RunState, shadow: Shadow) -> None:
         """Store the newest version's cells and attach them, if it is still due.

@@ -12,15 +12,14 @@ from typing import Any
 
 from blake3 import blake3
 
-from pulse_registry.compaction.ladder import CompactOptions, keyframe_wanted
+from pulse_registry.compaction.ladder import CompactOptions, due
 from pulse_registry.errors import CorruptObject, PulseError, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log import RunState, sealed_hash
 from pulse_registry.log.fold import advance
+from pulse_registry.log.keyframe_due import keyframe_due
 from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.pull.route import plan
-from pulse_registry.push.keyframe import keyframe_due
-from pulse_registry.push.options import PushOptions
 from pulse_registry.retention.reach import cheapest_tree
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import (
@@ -119,8 +118,8 @@ def _ask(state: RunState) -> None:
             plan(state, number, have=numbers[0] if number % 2 else None)
         except PulseError:
             continue
-    keyframe_due(state, 1 << 30, PushOptions())
-    keyframe_wanted(state, CompactOptions(keyframe_every=3))
+    keyframe_due(state, 1 << 30, every=None, share=0.5)
+    tuple(due(state, CompactOptions(keyframe_every=3)))
     cheapest_tree(state)
     if numbers and (path := state.edges.graph().cheapest(numbers[-1], {}, 1)) is not None:
         expect(all(state.find(leg.target) for leg in state.edges.legs(path.rows)), "a route's versions are there")

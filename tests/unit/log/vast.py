@@ -10,12 +10,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pulse_registry.compaction.ladder import CompactOptions, keyframe_wanted
+from pulse_registry.compaction.ladder import CompactOptions, due
 from pulse_registry.format.keys import patch_key
 from pulse_registry.log import RunState
 from pulse_registry.log.fold import advance
-from pulse_registry.push.keyframe import keyframe_due
-from pulse_registry.push.options import PushOptions
+from pulse_registry.log.keyframe_due import keyframe_due
 from pulse_registry.retention.plan import Needs, plan_gc
 from pulse_registry.retention.policy import RetentionPolicy
 from pulse_schemas import AttachRecord, DeleteRecord, RetireRecord, Snapshot, VersionEntry
@@ -76,9 +75,8 @@ def deletions_while_much_is_retired() -> None:
 
 def versions_far_apart() -> None:
     state = _sparse([0, 10**9, 10**12 - 1])
-    options = PushOptions(keyframe_every=None)
-    assert keyframe_due(state, 1 << 40, options)
-    assert not keyframe_wanted(state, CompactOptions(keyframe_every=10**12 + 1))
+    assert keyframe_due(state, 1 << 40, every=None, share=0.5)
+    assert not [*due(state, CompactOptions(keyframe_every=10**12 + 1))]
 
 
 def _sparse(numbers: list[int]) -> RunState:
