@@ -58,7 +58,6 @@ def compact(
     stopped at any moment.
     """
     options = CompactOptions(keyframe_every, keyframe_share)
-    options.check()
     if spool is not None and not spool.is_dir():
         raise InvalidArgument(f"{spool} is no folder")
     stop = threading.Event()

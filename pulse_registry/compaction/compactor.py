@@ -74,7 +74,6 @@ class Compactor:
             new_id: gives new write ids.
             options: what to make beside the ladder.
         """
-        options.check()
         self._context = context
         self._reader = reader
         self._writer = writer

@@ -78,8 +78,8 @@ class CompactOptions:
     keyframe_every: int | None = None
     keyframe_share: float | None = None
 
-    def check(self) -> None:
-        """Raise InvalidArgument where an option is out of range."""
+    def __post_init__(self) -> None:
+        """Check the ranges."""
         if self.keyframe_every is not None and self.keyframe_every < 1:
             raise InvalidArgument(f"keyframe_every is {self.keyframe_every}; it counts versions, from 1 on")
         if self.keyframe_share is not None and not self.keyframe_share > 0:

@@ -135,4 +135,4 @@ def test_an_empty_run_lacks_nothing() -> None:
 @pytest.mark.parametrize("options", [{"keyframe_every": 0}, {"keyframe_share": 0.0}])
 def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(options))):
-        CompactOptions(**options).check()  # type: ignore[arg-type]
+        CompactOptions(**options)  # type: ignore[arg-type]
