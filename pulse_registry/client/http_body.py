@@ -100,6 +100,8 @@ def read_size(response: httpx.Response, key: str, transfer: BodyTransfer) -> int
     _, _, total = _content_range(response, key)
     for _ in transfer.received(response, MOST_PROBLEM_BYTES):
         pass  # a byte: once it is read, the connection is free again
+    if total is None and response.status_code == 416:
+        return 0  # there is no first byte; S3 does not say so in its headers
     if total is None:
         raise StoreUnavailable(f"{key}: the server does not say how long it is")
     return total
