@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pulse_registry.errors import AlreadyExists, NotFound
 from pulse_registry.format import keys
 from pulse_registry.log import CommitDraft, LogReader, LogWriter, RunState, fold, sealed_hash
 from pulse_registry.log.fold import advance
-from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views
-from pulse_registry.store.checks import check_whole
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, body_views, check_key, check_prefix
+from pulse_registry.store.checks import already_exists, check_range, check_whole, not_found, too_short
 from pulse_schemas import (
     AttachRecord,
     Coder,
@@ -50,34 +48,46 @@ class DictStore(Store):
         self._lock = threading.Lock()
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
-        if key not in self.objects:
-            raise NotFound(key)
+        data = self._found(key)
         if byte_range is None:
-            check_whole(key, self.url, len(self.objects[key]), max_bytes)
-        return self.objects[key][slice(*byte_range) if byte_range else slice(None)]
+            check_whole(key, self.url, len(data), max_bytes)
+            return data
+        check_range(key, byte_range)
+        if byte_range[1] > len(data):
+            raise too_short(key, self.url, byte_range, len(data))
+        return data[slice(*byte_range)]
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        check_key(key)
+        content = b"".join(body_views(data))
         with self._lock:
             if if_absent and key in self.objects:
-                raise AlreadyExists(key)
-            self.objects[key] = b"".join(body_views(data))
-            self.times[key] = self._now()
+                raise already_exists(key, self.url)
+            self.objects[key], self.times[key] = content, self._now()
 
     def modified(self, key: str) -> datetime:
-        self.size(key)
+        self._found(key)
         return self.times[key]
 
-    def exists(self, key: str) -> bool:
-        return key in self.objects
-
     def size(self, key: str) -> int:
-        return len(self.get(key, max_bytes=sys.maxsize))
+        return len(self._found(key))
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
-        return iter(sorted(key for key in self.objects if key.startswith(prefix) and key > (after or "")))
+        check_prefix(prefix)
+        with self._lock:
+            return iter(sorted(key for key in self.objects if key.startswith(prefix) and key > (after or "")))
 
     def delete(self, key: str) -> None:
-        self.objects.pop(key, None)
+        check_key(key)
+        with self._lock:
+            self.objects.pop(key, None)
+
+    def _found(self, key: str) -> bytes:
+        check_key(key)
+        try:
+            return self.objects[key]
+        except KeyError:
+            raise not_found(key, self.url) from None
 
 
 def new_store() -> DictStore:

@@ -23,7 +23,8 @@ except ModuleNotFoundError as error:
 
 
 def test_the_public_names_are_these_and_all_are_there() -> None:
-    assert testing.__all__ == ["CountingStore", "Fault", "FaultStore", "LatencyStore", "StoreTests", "Subject"]
+    tools = ["CountingStore", "Fault", "FaultStore", "LatencyStore"]
+    assert testing.__all__ == [*tools, "ObjectTests", "StoreTests", "Subject"]
     for name in testing.__all__:
         assert getattr(testing, name).__doc__
     with pytest.raises(AttributeError, match="NoSuchStore"):
