@@ -15,7 +15,7 @@ from pulse_registry.cli.ending import stops_on_signals
 from pulse_registry.cli.exits import exit_code
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_error, print_json, size
-from pulse_registry.cli.session import open_session
+from pulse_registry.cli.session import Access, open_session
 from pulse_registry.compaction import CompactOptions, Compactor, Done
 from pulse_registry.compaction.loop import follow
 from pulse_registry.errors import InvalidArgument, PulseError
@@ -64,15 +64,11 @@ def compact(
     with (
         stops_on_signals(stop),
         open_session(
-            root,
+            Access(root, token, allow_http, trust, signing_key),
             run,
             title=f"compact {run}",
             quiet=json_output or follow_,
-            token=token,
-            allow_http=allow_http,
             pull=PullOptions(spool=spool),
-            trust=trust,
-            signing_key=signing_key,
         ) as session,
     ):
         compactor = session.registry.compactor(options)

@@ -8,7 +8,7 @@ import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_json, print_table
-from pulse_registry.cli.session import opened_store
+from pulse_registry.cli.session import Access, opened_store
 from pulse_registry.options import Options
 from pulse_registry.quoting import say
 from pulse_registry.registry import Registry
@@ -38,7 +38,7 @@ def countersign(
     """
     signer, pinned = signer_of(signing_key), trust_of(trust or None)
     with (
-        opened_store(root, token, allow_http=allow_http) as store,
+        opened_store(Access(root, token, allow_http)) as store,
         Registry(store, run, Options(signer=signer, trust=pinned)) as registry,
     ):
         found = registry.refused_records() if until is None else registry.countersign(until)

@@ -15,7 +15,7 @@ from pulse_registry.cli.audited import audit_run, defects_code, print_defects, v
 from pulse_registry.cli.exits import UNSAFE
 from pulse_registry.cli.options import AllowHttp, Json, Root, Token
 from pulse_registry.cli.output import print_json, print_table
-from pulse_registry.cli.session import opened_store
+from pulse_registry.cli.session import Access, opened_store
 from pulse_registry.doctor import Examination, Finding, Plan, Report, remove_leftovers
 from pulse_registry.errors import NotFound
 from pulse_registry.log.names import run_name
@@ -40,18 +40,19 @@ def doctor(
     Writes some 500 MB below a folder of its own, and removes it. With --run it writes nothing: it says which records,
     layouts and objects a run lacks, and what restores it.
     """
+    access = Access(root, token, allow_http)
     if run is not None:
-        _examine_run(root, run, token, allow_http, json_output)
+        _examine_run(access, run, json_output)
         return
     if clean:
-        with opened_store(root, token, allow_http=allow_http) as store:
+        with opened_store(access) as store:
             _clean(store, json_output)
         return
     plan = Plan(rounds=rounds, racers=racers)
     with (
         _terminated_as_interrupted(),
-        opened_store(root, token, allow_http=allow_http) as store,
-        opened_store(root, token, allow_http=allow_http) as observer,
+        opened_store(access) as store,
+        opened_store(access) as observer,
         Examination(store, observer=observer, plan=plan) as examination,
     ):
         findings = []
@@ -77,14 +78,14 @@ def _clean(store: Store, json_output: bool) -> None:
             say(line)
 
 
-def _examine_run(root: str, run: str, token: str | None, allow_http: bool, json_output: bool) -> None:
+def _examine_run(access: Access, run: str, json_output: bool) -> None:
     run = run_name(run)
-    with opened_store(root, token, allow_http=allow_http) as store:
+    with opened_store(access) as store:
         found = audit_run(store, run, contents=False)
         if found.records == 0 and next(store.list(f"{run}/"), None) is None:
-            raise NotFound(f"there is no run {run!r} in {root}")
+            raise NotFound(f"there is no run {run!r} in {access.root}")
     if json_output:
-        print_json({"url": root, **found.document()})
+        print_json({"url": access.root, **found.document()})
     else:
         print_defects(found)
         say(

@@ -10,7 +10,7 @@ import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted, parse_version
 from pulse_registry.cli.output import print_json, size
-from pulse_registry.cli.session import open_session
+from pulse_registry.cli.session import Access, open_session
 from pulse_registry.interop import Exported, Form, export_chain, export_delta, export_full
 from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.frames import Encoding
@@ -54,7 +54,7 @@ def export(
     start, end = None if base is None else parse_version(base), parse_version(version)
     form = Form(encoding, checksum)
     with open_session(
-        root, run, title=f"export to {folder}", quiet=json_output, token=token, allow_http=allow_http, trust=trust
+        Access(root, token, allow_http, trust), run, title=f"export to {folder}", quiet=json_output
     ) as session:
         registry = session.registry
         if chain:

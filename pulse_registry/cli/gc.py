@@ -9,7 +9,7 @@ import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted, parse_duration
 from pulse_registry.cli.output import print_json, print_table, size
-from pulse_registry.cli.session import open_session
+from pulse_registry.cli.session import Access, open_session
 from pulse_registry.quoting import say
 from pulse_registry.retention import GcResult, RetentionPolicy
 
@@ -46,9 +46,7 @@ def gc(
         grace_seconds=parse_duration(grace).total_seconds(),
         orphan_seconds=parse_duration(orphans).total_seconds(),
     )
-    with open_session(
-        root, run, title="gc", quiet=True, token=token, allow_http=allow_http, trust=trust, signing_key=signing_key
-    ) as session:
+    with open_session(Access(root, token, allow_http, trust, signing_key), run, title="gc", quiet=True) as session:
         found = session.registry.gc(policy, dry_run=not delete)
     if json_output:
         print_json(_document(found))

@@ -10,7 +10,7 @@ import typer
 from pulse_registry.cli.export import Format, FormatOption
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_json, size
-from pulse_registry.cli.session import open_session
+from pulse_registry.cli.session import Access, open_session
 from pulse_registry.interop import Imported, import_folder
 from pulse_registry.push.options import PushOptions
 from pulse_registry.quoting import say
@@ -35,15 +35,11 @@ def import_(
     options = PushOptions(dtype="keep")
     imported: list[Imported] = []
     with open_session(
-        root,
+        Access(root, token, allow_http, trust, signing_key),
         run,
         title=f"import {folder}",
         quiet=json_output,
-        token=token,
-        allow_http=allow_http,
         push=options,
-        trust=trust,
-        signing_key=signing_key,
     ) as session:
         for one in import_folder(session.registry, folder):
             imported.append(one)

@@ -11,7 +11,7 @@ import typer
 from pulse_registry.cli.described import Source, describe_object
 from pulse_registry.cli.options import AllowHttp, AnyRoot, AnyRun, Json, Token
 from pulse_registry.cli.output import print_fields, print_json, print_table
-from pulse_registry.cli.session import opened_store
+from pulse_registry.cli.session import Access, opened_store
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log.names import run_name
 from pulse_registry.process.open_files import open_regular
@@ -52,7 +52,7 @@ def _source(
             raise InvalidArgument(f"{path} can't be read: {error.strerror or error}") from error
     if root is None or run is None:
         raise InvalidArgument(f"there is no file {name}; give --root and --run to inspect a key of a run")
-    store = stack.enter_context(opened_store(root, token, allow_http=allow_http))
+    store = stack.enter_context(opened_store(Access(root, token, allow_http)))
     return Source.of_key(PrefixStore(store, run_name(run)), name)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted
 from pulse_registry.cli.output import print_json, print_table, size
-from pulse_registry.cli.session import open_session
+from pulse_registry.cli.session import Access, open_session
 from pulse_registry.quoting import say
 from pulse_registry.results import Version
 
@@ -26,9 +26,7 @@ def log(
     json_output: Json = False,
 ) -> None:
     """List the run's versions, oldest first."""
-    with open_session(
-        root, run, title="log", quiet=json_output or follow, token=token, allow_http=allow_http, trust=trust
-    ) as session:
+    with open_session(Access(root, token, allow_http, trust), run, title="log", quiet=json_output or follow) as session:
         if follow:
             for version in session.registry.watch(after=-1):
                 say(_line(version, json_output=json_output), flush=True)

@@ -25,7 +25,7 @@ from pulse_registry.cli.options import (
 )
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.progress import MeteredFiles
-from pulse_registry.cli.session import open_session
+from pulse_registry.cli.session import Access, open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
 from pulse_registry.options import PullOptions
 from pulse_registry.quoting import say
@@ -55,14 +55,11 @@ def pull(
     wanted = parse_version(version)
     copies = cache_folder(cache, cache_bytes)
     with open_session(
-        root,
+        Access(root, token, allow_http, trust),
         run,
         title=f"pull to {out}",
         quiet=json_output,
-        token=token,
-        allow_http=allow_http,
         pull=PullOptions(spool=out, nonfinite=nonfinite.value),
-        trust=trust,
         cache=copies,
     ) as session:
         files = MeteredFiles(session.meter)

@@ -21,7 +21,7 @@ from pulse_registry.cli.options import (
     Trusted,
 )
 from pulse_registry.cli.output import print_json, size
-from pulse_registry.cli.session import open_session
+from pulse_registry.cli.session import Access, open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
 from pulse_registry.push.options import PushOptions
 from pulse_registry.quoting import say
@@ -71,15 +71,11 @@ def push(
     model = read_checkpoint(source)
     options = PushOptions(coder.value, dtype.value, keyframe_coding=keyframe_coding.value, nonfinite=nonfinite.value)
     with open_session(
-        root,
+        Access(root, token, allow_http, trust, signing_key),
         run,
         title=f"push {source}",
         quiet=json_output,
-        token=token,
-        allow_http=allow_http,
         push=options,
-        trust=trust,
-        signing_key=signing_key,
     ) as session:
         result = session.registry.push(step, model)
     if json_output:

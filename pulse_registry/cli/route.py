@@ -8,7 +8,7 @@ import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted, parse_version
 from pulse_registry.cli.output import print_json, print_table, size
-from pulse_registry.cli.session import open_session
+from pulse_registry.cli.session import Access, open_session
 from pulse_registry.pull.explain import Alternative, alternatives, cost
 from pulse_registry.pull.route import Route, plan
 from pulse_registry.quoting import say
@@ -34,9 +34,7 @@ def route(
 ) -> None:
     """Show the cheapest route from a version, or from nothing, to another, and what others would cost."""
     target, have = parse_version(to), None if from_version is None else parse_version(from_version)
-    with open_session(
-        root, run, title="route", quiet=json_output, token=token, allow_http=allow_http, trust=trust
-    ) as session:
+    with open_session(Access(root, token, allow_http, trust), run, title="route", quiet=json_output) as session:
         target = session.registry.version(target).version
         if have is not None:
             have = session.registry.version(have).version

@@ -19,6 +19,17 @@ from pulse_registry.store import Store
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """How a command gets at a registry, and whom it believes: see ``pulse_registry.open``."""
+
+    root: str
+    token: str | None = None
+    allow_http: bool = False
+    trust: list[str] | None = None
+    signing_key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """One command's registry and meter."""
 
@@ -28,17 +39,13 @@ class Session:
 
 @contextmanager
 def open_session(
-    root: str,
+    access: Access,
     run: str,
     *,
     title: str,
     quiet: bool,
-    token: str | None = None,
-    allow_http: bool = False,
     push: PushOptions | None = None,
     pull: PullOptions | None = None,
-    trust: list[str] | None = None,
-    signing_key: Path | None = None,
     cache: CacheFolder | None = None,
 ) -> Iterator[Session]:
     """Open a run; with ``push``, to push to it, so that it may be new. For the rest see ``pulse_registry.open``.
@@ -50,10 +57,10 @@ def open_session(
         AccessDenied: the credentials or the token do not allow it.
         StoreUnavailable: the store can't be reached.
     """
-    signer, pinned = signer_of(signing_key), trust_of(trust or None)
+    signer, pinned = signer_of(access.signing_key), trust_of(access.trust or None)
     with (
         Meter(title, quiet=quiet) as meter,
-        opened_store(root, token, allow_http=allow_http) as store,
+        opened_store(access) as store,
         Registry(
             MeteredStore(store, meter),
             run,
@@ -67,14 +74,14 @@ def open_session(
         ) as registry,
     ):
         if push is None and registry.state().seq < 0:
-            raise NotFound(f"there is no run {run!r} in {root}")
+            raise NotFound(f"there is no run {run!r} in {access.root}")
         yield Session(registry, meter)
 
 
 @contextmanager
-def opened_store(root: str, token: str | None, *, allow_http: bool = False) -> Iterator[Store]:
+def opened_store(access: Access) -> Iterator[Store]:
     """Open a registry's store, and close its connections at the end."""
-    store = connect(root, token, allow_http=allow_http)
+    store = connect(access.root, access.token, allow_http=access.allow_http)
     try:
         yield store
     finally:

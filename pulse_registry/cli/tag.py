@@ -8,7 +8,7 @@ import typer
 
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted, parse_version
 from pulse_registry.cli.output import print_json, print_table
-from pulse_registry.cli.session import open_session
+from pulse_registry.cli.session import Access, open_session
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log.names import tag_name
 from pulse_registry.quoting import say
@@ -44,9 +44,7 @@ def tag(
     if name is not None:
         name = tag_name(name)
     wanted = None if version is None else parse_version(version)
-    with open_session(
-        root, run, title="tag", quiet=True, token=token, allow_http=allow_http, trust=trust, signing_key=signing_key
-    ) as session:
+    with open_session(Access(root, token, allow_http, trust, signing_key), run, title="tag", quiet=True) as session:
         if name is None:
             _list(session.registry, json_output=json_output)
         elif wanted is None and not remove:

@@ -10,11 +10,11 @@ from pulse_registry.cli.audited import AuditedRun, audit_run, defects_code, prin
 from pulse_registry.cli.options import AllowHttp, AnyRoot, AnyRun, Json, Token, Trusted, VersionOption, parse_version
 from pulse_registry.cli.output import print_json, print_table, size
 from pulse_registry.cli.progress import Meter, MeteredStore
-from pulse_registry.cli.session import open_session, opened_store
+from pulse_registry.cli.session import Access, open_session, opened_store
 from pulse_registry.doctor.audit import audited_runs
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.quoting import say
-from pulse_registry.signing import PinGuard, Trust, trust_of
+from pulse_registry.signing import PinGuard, trust_of
 from pulse_registry.store import RetryStore
 
 
@@ -39,14 +39,12 @@ def verify(
     its live versions need, with the right size and hash. Nothing is decoded, and nothing is written.
     """
     if all_below is not None:
-        _verify_all(all_below, token, allow_http, trust_of(trust or None), json_output)
+        _verify_all(Access(all_below, token, allow_http, trust), json_output)
         return
     if root is None or run is None:
         raise InvalidArgument("give --root and --run, or --all URL to check all that is stored there")
     wanted = parse_version(version)
-    with open_session(
-        root, run, title="verify", quiet=json_output, token=token, allow_http=allow_http, trust=trust
-    ) as session:
+    with open_session(Access(root, token, allow_http, trust), run, title="verify", quiet=json_output) as session:
         found = session.registry.verify(wanted)
     if json_output:
         print_json({"version": found.version, "digest": found.digest, "cells": found.cells, "verified": True})
@@ -54,11 +52,12 @@ def verify(
     say(f"version {found.version} is whole: {found.cells:,} cells, digest {found.digest}")
 
 
-def _verify_all(root: str, token: str | None, allow_http: bool, trust: Trust | None, json_output: bool) -> None:
+def _verify_all(access: Access, json_output: bool) -> None:
+    root, trust = access.root, trust_of(access.trust or None)
     runs = []
     with (
         Meter("verify", quiet=json_output) as meter,
-        opened_store(root, token, allow_http=allow_http) as store,
+        opened_store(access) as store,
     ):
         if store.gateway() is not None:
             raise InvalidArgument(f"{root} is a service, which lists no objects: go to the bucket")

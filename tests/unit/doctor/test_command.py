@@ -10,6 +10,7 @@ import pytest
 
 import pulse_registry.cli.doctor
 from pulse_registry.cli.exits import UNSAFE
+from pulse_registry.cli.session import Access
 from pulse_registry.doctor import CHECKS, Plan
 from pulse_registry.store import FileStore, Store
 from tests.support.command_line import Pulse
@@ -24,8 +25,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def ignoring(url: str, token: str | None, *, allow_http: bool) -> Iterator[Store]:
-    yield IgnoringStore(FileStore(url))
+def ignoring(access: Access) -> Iterator[Store]:
+    yield IgnoringStore(FileStore(access.root))
 
 
 def test_a_folder_is_safe_and_stays_empty(pulse: Pulse, tmp_path: Path) -> None:
