@@ -72,7 +72,6 @@ class Examination:
         now: Callable[[], float] = time.time,
         pause: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
-        name: str | None = None,
     ) -> None:
         """Prepare an examination. Nothing is asked of the store yet.
 
@@ -82,11 +81,10 @@ class Examination:
             plan: how much to do.
             checks: what to look at, in this order; if not given, all that applies to a bucket, or to a service.
             clock, now, pause, rng: see Context.
-            name: 16 hexadecimal digits that no other examination has; drawn if not given.
         """
         self._root = store
         self._ledger = LedgerStore(store)
-        self._folder = f"{PREFIX}{name or secrets.token_hex(8)}"
+        self._folder = f"{PREFIX}{secrets.token_hex(8)}"
         bare = PrefixStore(self._ledger, self._folder)
         self._store = RetryStore(bare, total_s=PATIENCE_S, sleep=pause)
         self._writes = store.gateway() is None
