@@ -37,6 +37,21 @@ INDEX_NAME = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
+class KeyframeForm:
+    """How a keyframe's files are coded and cut.
+
+    Attributes:
+        coding: ``exponents`` makes smaller shards; it takes the memory of a few pieces and reads the cells twice.
+        shard_bytes: limit of a shard; a larger tensor has a shard of its own.
+        piece_bytes: of what a plain shard's pieces are, which readers fetch and check one by one; even.
+    """
+
+    coding: KeyframeCoding = "raw"
+    shard_bytes: int = SHARD_BYTES
+    piece_bytes: int = PIECE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """Consecutive tensors of a layout in one file: tensor numbers ``first`` to ``last``, and its exact header."""
 
@@ -132,11 +147,9 @@ def write_keyframe(
     write_id: str,
     cells_of: Callable[[Group], Cells],
     *,
-    coding: KeyframeCoding = "raw",
+    form: KeyframeForm = KeyframeForm(),
     backend: str = "auto",
     map_: Callable[..., Iterator[Any]] = map,
-    shard_bytes: int = SHARD_BYTES,
-    piece_bytes: int = PIECE_BYTES,
 ) -> KeyframeRef:
     """Store all cells of a version; memory stays within a group's cells, whatever the size of the model.
 
@@ -146,24 +159,22 @@ def write_keyframe(
         version: goes into the keys, as does ``write_id``.
         write_id: new for every write.
         cells_of: returns a group's cells as one array, which nothing changes until the next call.
-        coding: ``exponents`` makes smaller shards; it takes the memory of a few pieces and reads the cells twice.
+        form: how its files are coded and cut.
         backend: its name: what codes.
         map_: ``map``, or an executor's, to code pieces side by side.
-        shard_bytes: limit of a shard; a larger tensor has a shard of its own.
-        piece_bytes: of what a plain shard's pieces are, which readers fetch and check one by one; even.
 
     Raises:
         InvalidModel: readers would take neither the record nor the index of so many shards; nothing was written.
         Conflict: the cells changed while they were coded.
         StoreUnavailable: as the store.
     """
-    shards = shards_of(geometry, shard_bytes)
+    shards, piece_bytes = shards_of(geometry, form.shard_bytes), form.piece_bytes
     _check_readable(geometry, shards, piece_bytes)
     refs, hashes, coded = [], {}, {}
     for shard in shards:
         plain = _ShardStream(geometry, shard, cells_of, piece_bytes)
         stream: _ShardStream | CodedStream = plain
-        if coding == "exponents":
+        if form.coding == "exponents":
             parts = parts_of(geometry, shard.first, shard.last, len(shard.header), piece_bytes)
             stream = CodedStream(shard.name, parts, plain.chunks, exponent_loops(backend), map_)
             coded[shard.name] = ShardCoding(tensors=shard.last - shard.first, sizes=stream.sizes)
@@ -171,7 +182,7 @@ def write_keyframe(
         create(store, key, stream)
         refs.append(ObjectRef(key=key, size=stream.nbytes, blake3=stream.blake3))
         hashes[shard.name] = stream.pieces
-    about = Coding(shards=coded) if coding == "exponents" else None
+    about = Coding(shards=coded) if form.coding == "exponents" else None
     pieces = Pieces(size=piece_bytes, blake3=hashes)
     index = index_document(geometry, shards, pulse_metadata(geometry, version, pieces, about))
     key = keyframe_key(version, write_id, INDEX_NAME)

@@ -9,7 +9,7 @@ from functools import partial
 from pulse_kernels import Cells
 from pulse_registry.context import Context
 from pulse_registry.errors import Conflict, InvalidModel, PulseError
-from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.format.keyframe import KeyframeForm, write_keyframe
 from pulse_registry.format.keys import layout_key
 from pulse_registry.log import LogWriter, NewId, RunState
 from pulse_registry.log.documents import LAYOUT
@@ -98,7 +98,7 @@ class KeyframeWriter:
             version,
             write_id,
             cells_of,
-            coding=self._options.keyframe_coding,
+            form=KeyframeForm(self._options.keyframe_coding),
             backend=self._context.backend.name,
             map_=self._context.map_,
         )

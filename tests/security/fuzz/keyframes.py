@@ -21,7 +21,8 @@ from pulse_kernels.format.exponents import (
 from pulse_kernels.select import exponent_loops
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format.coded_shard import coded_shards
-from pulse_registry.format.keyframe import check_shards, write_keyframe
+from pulse_registry.format.exponent_coding import KeyframeCoding
+from pulse_registry.format.keyframe import KeyframeForm, check_shards, write_keyframe
 from pulse_registry.format.pieces import read_pieces
 from pulse_registry.format.safetensors import parse_head
 from pulse_registry.weights.arrays import Weights
@@ -48,15 +49,14 @@ class _Keyframe:
     headers: list[bytes]
 
 
-def _keyframe(coding: str) -> _Keyframe:
+def _keyframe(coding: KeyframeCoding) -> _Keyframe:
     import ml_dtypes
 
     model = mixed_model() | {"w": np.random.default_rng(1).normal(size=6000).astype(ml_dtypes.bfloat16)}
     geometry, store = geometry_of(model), DictStore()
     weights = Weights.into(geometry, read_model(model))
-    ref = write_keyframe(
-        store, geometry, 3, write_id(3), weights.copy_of, shard_bytes=9000, piece_bytes=_PIECE, coding=coding
-    )
+    form = KeyframeForm(coding, shard_bytes=9000, piece_bytes=_PIECE)
+    ref = write_keyframe(store, geometry, 3, write_id(3), weights.copy_of, form=form)
     headers = []
     for shard in ref.shards:
         data = store.objects[shard.key]

@@ -9,7 +9,6 @@ from sympy.polys.matrices import DomainMatrix
 from pulse_kernels import get_backend
 from pulse_kernels.format.digest import coefficients
 from pulse_registry import PushOptions, Registry, Trust
-from pulse_registry.format.exponent_coding import KeyframeCoding
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.log import LogWriter, random_id, utc_now
 from pulse_registry.options import ComputeOptions, Options
@@ -53,10 +52,7 @@ def test_a_key_that_may_attach_can_give_a_version_other_weights(tmp_path):
         geometry = Geometry(trainer.layout())
     other = twin(weights["w"].view(np.uint16))
     inside = PrefixStore(store, "math")
-    coding: KeyframeCoding = "raw"
-    forged = write_keyframe(
-        inside, geometry, 0, random_id(), lambda group: other, coding=coding, backend="reference", map_=map
-    )
+    forged = write_keyframe(inside, geometry, 0, random_id(), lambda group: other, backend="reference", map_=map)
     believes = reader(inside, None, TRAINER.public, LIMITED)
     LogWriter(inside, "math", believes, utc_now, random_id, "c", signer=COMPACTOR).attach(keyframes=[forged])
     trust = Trust([TRAINER.public, LIMITED], state_dir=tmp_path)

@@ -22,7 +22,7 @@ from pulse_registry.checkpoint import pull_checkpoint
 from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.cli.described import Source, describe_object
 from pulse_registry.errors import Conflict, CorruptObject, InvalidArgument, InvalidModel, UnsupportedFormat
-from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.format.keyframe import KeyframeForm, write_keyframe
 from pulse_registry.options import Options
 from pulse_registry.pull.fetch import fetch_shards
 from pulse_registry.pull.keyframe_cells import KeyframeCells
@@ -49,12 +49,14 @@ def a_model() -> Model:
     return mixed_model() | weights | {"norm": np.ones(5, ml_dtypes.bfloat16)}
 
 
-def write(store: Store, model: Model, group_bytes: int = 1 << 14, **how: Any) -> tuple[Geometry, KeyframeRef]:
+def write(
+    store: Store, model: Model, group_bytes: int = 1 << 14, backend: str = "auto", **how: Any
+) -> tuple[Geometry, KeyframeRef]:
     geometry = geometry_of(model, group_bytes=group_bytes)
     views = read_model(model)
     weights = Weights(geometry, [views[tensor.name].cells for tensor in geometry.layout.tensors])
-    how = {"coding": "exponents", "piece_bytes": PIECE, "shard_bytes": 40_000} | how
-    return geometry, write_keyframe(store, geometry, 3, WRITE_ID, weights.copy_of, **how)
+    form = KeyframeForm(**{"coding": "exponents", "piece_bytes": PIECE, "shard_bytes": 40_000} | how)
+    return geometry, write_keyframe(store, geometry, 3, WRITE_ID, weights.copy_of, form=form, backend=backend)
 
 
 class Stored:
@@ -168,7 +170,7 @@ def test_cells_that_change_between_the_two_readings_are_not_written():
     geometry = geometry_of(model, group_bytes=1 << 20)
     store = DictStore()
     with pytest.raises(Conflict, match="changed while they were coded; the keyframe was not written"):
-        write_keyframe(store, geometry, 3, WRITE_ID, cells_of, coding="exponents")
+        write_keyframe(store, geometry, 3, WRITE_ID, cells_of, form=KeyframeForm("exponents"))
     assert readings == [0, 0]
     assert not store.objects
 
@@ -187,7 +189,8 @@ def test_a_coded_keyframe_is_streamed_within_the_memory_of_a_few_groups():
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        write_keyframe(Sink(), geometry, 3, WRITE_ID, weights.copy_of, coding="exponents", piece_bytes=group // 2)
+        form = KeyframeForm("exponents", piece_bytes=group // 2)
+        write_keyframe(Sink(), geometry, 3, WRITE_ID, weights.copy_of, form=form)
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()

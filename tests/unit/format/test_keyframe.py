@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from pulse_kernels import Cells, get_backend
 from pulse_registry.errors import CorruptObject, NotFound
-from pulse_registry.format.keyframe import INDEX_NAME, check_shards, shards_of, write_keyframe
+from pulse_registry.format.keyframe import INDEX_NAME, KeyframeForm, check_shards, shards_of, write_keyframe
 from pulse_registry.format.safetensors import parse_head
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.store import Body, FileStore, Store, body_views
@@ -46,7 +46,7 @@ def write(
 ) -> tuple[Geometry, KeyframeRef]:
     geometry = geometry_of(model, group_bytes=group_bytes)
     return geometry, write_keyframe(
-        store, geometry, 3, WRITE_ID, plain(geometry, model).copy_of, shard_bytes=shard_bytes
+        store, geometry, 3, WRITE_ID, plain(geometry, model).copy_of, form=KeyframeForm(shard_bytes=shard_bytes)
     )
 
 
@@ -223,7 +223,7 @@ def test_a_keyframe_is_streamed_within_the_memory_of_two_groups(shard_bytes: int
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        write_keyframe(sink, geometry, 3, WRITE_ID, weights.copy_of, shard_bytes=shard_bytes)
+        write_keyframe(sink, geometry, 3, WRITE_ID, weights.copy_of, form=KeyframeForm(shard_bytes=shard_bytes))
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
@@ -266,7 +266,7 @@ def test_each_group_is_asked_for_in_order_and_only_by_the_shards_that_hold_it():
         asked.append(group.number)
         return plain(geometry, model).copy_of(group)
 
-    write_keyframe(DictStore(), geometry, 0, WRITE_ID, cells_of, shard_bytes=128)
+    write_keyframe(DictStore(), geometry, 0, WRITE_ID, cells_of, form=KeyframeForm(shard_bytes=128))
     assert asked == [0, 1, 2, 3]
 
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.errors import CorruptObject, StoreUnavailable
-from pulse_registry.format.keyframe import INDEX_NAME, write_keyframe
+from pulse_registry.format.keyframe import INDEX_NAME, KeyframeForm, write_keyframe
 from pulse_registry.format.pieces import PIECE_BYTES, PieceHasher
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.download import STALE_SECONDS
@@ -72,9 +72,8 @@ class Stored:
         self.geometry: Geometry = geometry_of(self.model, group_bytes=1 << 14)
         views = read_model(self.model)
         weights = Weights(self.geometry, [views[tensor.name].cells for tensor in self.geometry.layout.tensors])
-        self.ref = write_keyframe(
-            self.store, self.geometry, 3, WRITE_ID, weights.copy_of, shard_bytes=80_000, piece_bytes=piece_bytes
-        )
+        form = KeyframeForm(shard_bytes=80_000, piece_bytes=piece_bytes)
+        self.ref = write_keyframe(self.store, self.geometry, 3, WRITE_ID, weights.copy_of, form=form)
 
     def fetch(self, spool: Path | None = None, *, in_memory: bool = False, map_: Any = map) -> KeyframeCells:
         self.store.gets.clear()
