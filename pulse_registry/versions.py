@@ -11,7 +11,7 @@ from pulse_registry.log import LogReader, RunState
 from pulse_registry.log.integers import integer
 from pulse_registry.log.names import LATEST, fold
 from pulse_registry.log.tail import await_record
-from pulse_registry.process.fork import Home
+from pulse_registry.process.fork import OwnerProcess
 from pulse_registry.results import Version, VersionName, describe
 from pulse_registry.store import Gateway
 from pulse_schemas import VersionEntry
@@ -26,15 +26,15 @@ class Versions:
         run: the run's name.
     """
 
-    def __init__(self, reader: LogReader, gateway: Gateway | None, url: str, home: Home) -> None:
+    def __init__(self, reader: LogReader, gateway: Gateway | None, url: str, owner: OwnerProcess) -> None:
         """Read a log; ``gateway``: the service that it comes from, if any."""
         self.run = reader.run
         self._reader, self._gateway = reader, gateway
-        self._url, self._home = url, home
+        self._url, self._owner = url, owner
 
     def state(self) -> RunState:
         """Read what is new in the log and return the run's state; of a run that does not exist, the empty one."""
-        self._home.check(f"this registry of run {self.run!r}")
+        self._owner.check(f"this registry of run {self.run!r}")
         return self._reader.refresh()
 
     def entry(self, state: RunState, version: VersionName) -> VersionEntry:

@@ -23,7 +23,7 @@ from pulse_registry.client.uploads import Uploads
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
 from pulse_registry.format import keys
 from pulse_registry.log.documents import most_bytes
-from pulse_registry.process.fork import at_home
+from pulse_registry.process.fork import only_in_this_process
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
 from pulse_registry.store.body import Body, Buffer, body_views
 from pulse_registry.store.checks import ByteRange, check_buffer, check_range
@@ -72,7 +72,7 @@ class ServiceStore(Store):
         self._uploads = Uploads(self._api, self._bucket, part_retries or RetryPolicy())
         self._closed = threading.Event()
         # Whoever forgets to close it leaves no open connections behind.
-        self._finalizer = weakref.finalize(self, at_home(partial(_close, self._api, self._bucket)))
+        self._finalizer = weakref.finalize(self, only_in_this_process(partial(_close, self._api, self._bucket)))
 
     def close(self) -> None:
         """Close the connections; the store can't be used any more. Idempotent."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pulse_registry.process.fork import at_home
+from pulse_registry.process.fork import only_in_this_process
 
 
 def pinned_bytes(nbytes: int, device: torch.device) -> torch.Tensor:
@@ -30,7 +30,7 @@ def pinned_bytes(nbytes: int, device: torch.device) -> torch.Tensor:
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         torch.cuda.check_error(runtime.cudaHostRegister(array.ctypes.data, nbytes, 0))
         # With the array, which goes before the pages do.
-        unpin = weakref.finalize(array, at_home(partial(_unpin, runtime, device, array.ctypes.data)))
+        unpin = weakref.finalize(array, only_in_this_process(partial(_unpin, runtime, device, array.ctypes.data)))
         unpin.atexit = False
     return torch.from_numpy(array)
 

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pulse_registry.errors import InvalidArgument
 
 
-class Home:
-    """Remembers the process that it was made in."""
+class OwnerProcess:
+    """The process that something was made in: what a fork made has none of its threads."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
+        self._pid = os.getpid()
 
     @property
-    def here(self) -> bool:
-        """Whether this is that process."""
-        return os.getpid() == self._process
+    def is_current(self) -> bool:
+        """Whether this process is that one."""
+        return os.getpid() == self._pid
 
     def check(self, what: str) -> None:
         """Refuse to use something in a process that was forked from its own.
@@ -25,19 +25,19 @@ class Home:
         Raises:
             InvalidArgument: this is another process.
         """
-        if not self.here:
+        if not self.is_current:
             raise InvalidArgument(
-                f"{what} is of process {self._process}, and this is process {os.getpid()}, which was forked from it "
+                f"{what} is of process {self._pid}, and this is process {os.getpid()}, which was forked from it "
                 "and has none of its threads: open the run again in this process"
             )
 
 
-def at_home(call: Callable[[], object]) -> Callable[[], None]:
+def only_in_this_process(call: Callable[[], object]) -> Callable[[], None]:
     """Return a call that does nothing in a process that is forked from this one."""
-    home = Home()
+    owner = OwnerProcess()
 
     def guarded() -> None:
-        if home.here:
+        if owner.is_current:
             call()
 
     return guarded

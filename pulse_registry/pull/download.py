@@ -19,7 +19,7 @@ from typing import Protocol
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.process import environment
-from pulse_registry.process.fork import Home
+from pulse_registry.process.fork import OwnerProcess
 from pulse_registry.process.open_files import reserve, write_all
 from pulse_registry.process.private_files import NotOurs, open_file, take_lock
 from pulse_registry.process.temporary_folder import temporary_folder
@@ -123,7 +123,7 @@ class SpoolFile:
         self._ref, self._where = ref, folder or temporary_folder()
         self._path: Path | None = None
         self._descriptor = -1
-        self._home = Home()
+        self._owner = OwnerProcess()
         self.resumed = self._written = False
         with self._disk():
             if folder is not None:
@@ -158,7 +158,7 @@ class SpoolFile:
 
     def close(self) -> None:
         """Remove the file. Idempotent; a process that was forked off leaves its parent's file alone."""
-        if self._path is not None and self._home.here:
+        if self._path is not None and self._owner.is_current:
             with suppress(OSError):  # it is in nobody's way, and the next pull of the shard removes it
                 self._path.unlink(missing_ok=True)
         self._close()

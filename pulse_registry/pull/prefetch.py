@@ -18,7 +18,7 @@ from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError, tol
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import RunState
 from pulse_registry.process.closing import UnderWay
-from pulse_registry.process.fork import Home
+from pulse_registry.process.fork import OwnerProcess
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.replica import ReplicaState
 from pulse_registry.results import VersionName
@@ -72,7 +72,7 @@ class Prefetch:
         self.error: BaseException | None = None
         self._stage, self._number, self._news = stage, number, news
         self._held, self._events, self._run = held, events, run
-        self._home = Home()
+        self._owner = OwnerProcess()
         self._changed = threading.Condition()
         self._woken = False
         self._skipped: set[int] = set()
@@ -103,7 +103,7 @@ class Prefetch:
                 from its own.
             PulseError: its thread has ended, which ``error``, its cause, says why; begin another prefetch.
         """
-        self._home.check(f"this prefetch of run {self._run!r}")
+        self._owner.check(f"this prefetch of run {self._run!r}")
         ends = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             self._taken = None
@@ -160,18 +160,18 @@ class Prefetch:
 
     def stop(self) -> None:
         """Begin nothing more, and return at once. Idempotent."""
-        if self._home.here:
+        if self._owner.is_current:
             self._closed.set()
             self.wake()
 
     def under_way(self) -> UnderWay | None:
         """Say that its thread has not ended, and return what waits for that; None: it has."""
-        alive = self._home.here and self._thread.is_alive()
+        alive = self._owner.is_current and self._thread.is_alive()
         return ("a prefetch has not ended what it began", self._thread.join) if alive else None
 
     def close(self) -> None:
         """End it, once what is in the making is done, and discard that and what is ready. Idempotent."""
-        if not self._home.here:
+        if not self._owner.is_current:
             return
         self.stop()
         self._thread.join()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from pulse_registry.process.fork import Home
+from pulse_registry.process.fork import OwnerProcess
 from pulse_registry.results import PushResult
 
 
@@ -25,7 +25,7 @@ class PushFuture(Future[PushResult]):
         super().__init__()
         self.set_running_or_notify_cancel()
         self.step = step
-        self._home = Home()
+        self._owner = OwnerProcess()
         self._looking = threading.Lock()
         self._lookers = 0
         self._seen = False
@@ -49,7 +49,7 @@ class PushFuture(Future[PushResult]):
     @contextmanager
     def _look(self) -> Iterator[None]:
         if not self.done():
-            self._home.check(f"the push of step {self.step}")  # the thread that would end it is not here
+            self._owner.check(f"the push of step {self.step}")  # the thread that would end it is not here
         with self._looking:
             self._lookers += 1
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log.clock import Clock, NewId, random_id, utc_now
-from pulse_registry.process.fork import Home
+from pulse_registry.process.fork import OwnerProcess
 from pulse_registry.store import RetryStore, Store
 
 
@@ -19,7 +19,7 @@ class Threads(ThreadPoolExecutor):
 
     def __init__(self, count: int, name: str) -> None:
         super().__init__(count, name)
-        self._home, self._over = Home(), False
+        self._owner, self._over = OwnerProcess(), False
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Queue a call.
@@ -27,7 +27,7 @@ class Threads(ThreadPoolExecutor):
         Raises:
             InvalidArgument: the registry was closed, or is another process's.
         """
-        self._home.check("this registry")
+        self._owner.check("this registry")
         try:
             return super().submit(function, *args, **kwargs)
         except RuntimeError as error:
@@ -38,7 +38,7 @@ class Threads(ThreadPoolExecutor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the threads, after what was queued; a process that was forked off has none of them."""
         self._over = True
-        if self._home.here:
+        if self._owner.is_current:
             super().shutdown(wait, cancel_futures=cancel_futures)
 
 

@@ -23,7 +23,7 @@ from pulse_registry.log.names import run_name
 from pulse_registry.options import Options
 from pulse_registry.process.closing import Closing
 from pulse_registry.process.cores import checked_threads
-from pulse_registry.process.fork import Home, at_home
+from pulse_registry.process.fork import OwnerProcess, only_in_this_process
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.apply import PullSettings
 from pulse_registry.pull.base_check import pulls_a_check
@@ -79,9 +79,9 @@ class Runtime:
         device = options.compute.device
         self.placement = device if callable(device) else placement(device, self._tell_placement)
         self._threads = checked_threads(options.compute.threads)
-        self._around, self._home = dependencies, Home()
+        self._around, self._owner = dependencies, OwnerProcess()
         self.reader = self._log_reader()
-        self.versions = Versions(self.reader, self.stores.gateway, self.url, self._home)
+        self.versions = Versions(self.reader, self.stores.gateway, self.url, self._owner)
         settings = PullSettings(options.pull.undo_share, check_every, options.pull.nonfinite, self._applied)
         self.puller = Puller(self.versions, lambda: self.context(), PlacedDestinations(self.placement), settings)
         self.reader_id = dependencies.new_id()
@@ -107,7 +107,7 @@ class Runtime:
         Raises:
             InvalidArgument: this is another process.
         """
-        self._home.check(f"this registry of run {self.run!r}")
+        self._owner.check(f"this registry of run {self.run!r}")
 
     def context(self) -> Context:
         """Return what pushes and pulls work with; makes the threads at the first call.
@@ -238,7 +238,7 @@ class Runtime:
         Raises:
             StoreUnavailable: something was not done in time, and goes on.
         """
-        if not self._home.here:
+        if not self._owner.is_current:
             return None
         closing, prefetches = Closing(self.run, timeout), list(self.puller.prefetches)
         for prefetch in prefetches:
@@ -284,7 +284,7 @@ class Runtime:
         if name is None or not isinstance(gateway, TakesReports):
             return None
         reporter = Reporter(gateway, self.run, checked_worker(name))
-        weakref.finalize(self, at_home(reporter.stop))
+        weakref.finalize(self, only_in_this_process(reporter.stop))
         return reporter
 
     def _leasing(self) -> LeaseKeeper | None:
@@ -301,7 +301,7 @@ class Runtime:
             monotonic=around.monotonic,
         )
         keeper = LeaseKeeper(lease)
-        weakref.finalize(self, at_home(keeper.stop))
+        weakref.finalize(self, only_in_this_process(keeper.stop))
         return keeper
 
     def _tell_what_compiles(self) -> None:
