@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from pulse_kernels import Backend, Cells, Index
-from pulse_kernels.finite import first_not_finite
+from pulse_kernels.nonfinite import first_nonfinite
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
@@ -111,7 +111,7 @@ class HostUpdate:
     def not_finite(self) -> int | None:
         """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
         for change in self.groups:
-            place = first_not_finite(change.new, change.group.cell_type)
+            place = first_nonfinite(change.new, change.group.cell_type)
             if place is not None:
                 return change.group.start + int(change.index[place])
         return None

@@ -11,7 +11,7 @@ from pulse_kernels.gpu.apply import locate
 from pulse_kernels.gpu.changes import Changes, no_cells
 from pulse_kernels.gpu.digest import as_lanes, digest_sparse
 from pulse_kernels.gpu.transfer import upload
-from pulse_registry.gpu.finite import first_not_finite
+from pulse_registry.gpu.nonfinite import first_nonfinite
 from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.gpu.tile_table import TileTable
 from pulse_registry.weights.digest import Digest
@@ -42,7 +42,7 @@ class DeviceUpdate:
     def not_finite(self) -> int | None:
         """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
         with self.stream.work():
-            return min((found for part in self.parts if (found := first_not_finite(part)) is not None), default=None)
+            return min((found for part in self.parts if (found := first_nonfinite(part)) is not None), default=None)
 
 
 def reversed_(changes: Changes) -> Changes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from pulse_kernels.finite import NOT_FINITE_FROM, first_not_finite
+from pulse_kernels.nonfinite import NONFINITE_FROM, first_nonfinite
 from pulse_registry.errors import InvalidArgument, InvalidModel
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -33,10 +33,10 @@ def first_in_groups(geometry: Geometry, cells_of: Callable[[Group], Cells], map_
     """Return the flat index of a cell that is NaN or infinite, by a look at all of them; None if there is none."""
 
     def look(group: Group) -> int | None:
-        place = first_not_finite(cells_of(group), group.cell_type)
+        place = first_nonfinite(cells_of(group), group.cell_type)
         return None if place is None else group.start + place
 
-    wanted = [group for group in geometry.groups if group.cell_type.name in NOT_FINITE_FROM]
+    wanted = [group for group in geometry.groups if group.cell_type.name in NONFINITE_FROM]
     return min((found for found in map_(look, wanted) if found is not None), default=None)
 
 

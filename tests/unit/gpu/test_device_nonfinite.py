@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from pulse_kernels import CELL_TYPES
-from pulse_kernels import finite as on_host
+from pulse_kernels import nonfinite as on_host
 from pulse_kernels.gpu.tiling import CELL_DTYPES
 from pulse_registry import InvalidModel, PushOptions, Registry
-from pulse_registry.gpu.finite import first_not_finite
+from pulse_registry.gpu.nonfinite import first_nonfinite
 from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.store import MemoryStore
 from tests.support.groups import small_groups
@@ -90,7 +90,7 @@ def test_among_changes_of_all_dtypes_of_a_width_the_first_is_the_one_that_host_m
             group[rng.random(30) < share] |= group.dtype.type((1 << 8 * width) - 1)
         starts = [100 * number for number in range(len(types))]
         index = [np.sort(rng.choice(100, 30, replace=False)) for _ in types]
-        places = [on_host.first_not_finite(*pair) for pair in zip(cells, types, strict=True)]
+        places = [on_host.first_nonfinite(*pair) for pair in zip(cells, types, strict=True)]
         expected = next((s + i[p] for s, i, p in zip(starts, index, places, strict=True) if p is not None), None)
         new = np.concatenate(cells)
         changes: Any = SimpleNamespace(
@@ -99,5 +99,5 @@ def test_among_changes_of_all_dtypes_of_a_width_the_first_is_the_one_that_host_m
             new=torch.from_numpy(new.view(f"i{width}" if width > 1 else "u1")).to(CELL_DTYPES[width]).to(device),
             index=torch.from_numpy(np.concatenate(index)).int().to(device),
         )
-        assert first_not_finite(changes) == expected
+        assert first_nonfinite(changes) == expected
         assert (expected is None) == (share == 0.0)

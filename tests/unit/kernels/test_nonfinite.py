@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES
-from pulse_kernels.finite import NOT_FINITE_FROM, first_not_finite, magnitude_mask
+from pulse_kernels.nonfinite import NONFINITE_FROM, first_nonfinite, magnitude_mask
 
 NUMBERS = {
     "F64": np.float64,
@@ -29,11 +29,11 @@ def first_by_arithmetic(cells, name):
 
 
 def each_alone(cells, name):
-    return [first_not_finite(cells[at : at + 1], CELL_TYPES[name]) == 0 for at in range(len(cells))]
+    return [first_nonfinite(cells[at : at + 1], CELL_TYPES[name]) == 0 for at in range(len(cells))]
 
 
 def test_the_floats_are_those_of_the_cells():
-    assert set(NOT_FINITE_FROM) == set(NUMBERS) == {name for name, t in CELL_TYPES.items() if t.is_float} | {"F8_E8M0"}
+    assert set(NONFINITE_FROM) == set(NUMBERS) == {name for name, t in CELL_TYPES.items() if t.is_float} | {"F8_E8M0"}
 
 
 @pytest.mark.parametrize("name", ["F8_E4M3", "F8_E5M2", "F8_E8M0"])
@@ -46,17 +46,17 @@ def test_every_pattern_of_a_byte_is_told_right(name):
 @pytest.mark.parametrize("name", ["BF16", "F16"])
 def test_every_pattern_of_two_bytes_is_told_right(name):
     cells = np.arange(1 << 16, dtype=np.uint16)
-    wrong = (cells & magnitude_mask(CELL_TYPES[name])) >= NOT_FINITE_FROM[name]
+    wrong = (cells & magnitude_mask(CELL_TYPES[name])) >= NONFINITE_FROM[name]
     with np.errstate(all="ignore"):
         assert np.array_equal(wrong, ~np.isfinite(cells.view(NUMBERS[name]).astype(np.float64)))
-    assert first_not_finite(cells, CELL_TYPES[name]) == NOT_FINITE_FROM[name]
-    assert first_not_finite(cells[~wrong], CELL_TYPES[name]) is None
+    assert first_nonfinite(cells, CELL_TYPES[name]) == NONFINITE_FROM[name]
+    assert first_nonfinite(cells[~wrong], CELL_TYPES[name]) is None
 
 
 @pytest.mark.parametrize("name", ["F32", "F64"])
 def test_the_ends_of_the_numbers_are_told_right(name):
     width = CELL_TYPES[name].width
-    least = NOT_FINITE_FROM[name]
+    least = NONFINITE_FROM[name]
     sign = 1 << (8 * width - 1)
     patterns = [v | s for v in (0, 1, least - 1, least, least + 1, sign - 1) for s in (0, sign)]
     cells = np.array(patterns, dtype=f"<u{width}")
@@ -69,22 +69,22 @@ def test_the_first_of_any_cells_is_the_first_by_arithmetic(name, data):
     width = CELL_TYPES[name].width
     cells = np.frombuffer(data.draw(st.binary(max_size=64 * width)), np.uint8)
     cells = cells[: len(cells) // width * width].view(f"<u{width}")
-    assert first_not_finite(cells, CELL_TYPES[name]) == first_by_arithmetic(cells, name)
+    assert first_nonfinite(cells, CELL_TYPES[name]) == first_by_arithmetic(cells, name)
 
 
 @pytest.mark.parametrize("name", sorted(set(CELL_TYPES) - set(NUMBERS)))
 def test_integers_and_bools_are_always_finite(name):
-    assert first_not_finite(np.full(9, -1).astype(f"<u{CELL_TYPES[name].width}"), CELL_TYPES[name]) is None
+    assert first_nonfinite(np.full(9, -1).astype(f"<u{CELL_TYPES[name].width}"), CELL_TYPES[name]) is None
 
 
 @pytest.mark.parametrize("at", [0, (1 << 16) - 1, 1 << 16, 200_001])
 def test_one_nan_among_many_is_found_where_it_is(at):
     cells = np.zeros(200_002, np.uint16)
-    assert first_not_finite(cells, CELL_TYPES["BF16"]) is None
+    assert first_nonfinite(cells, CELL_TYPES["BF16"]) is None
     cells[at] = 0xFFC0
-    assert first_not_finite(cells, CELL_TYPES["BF16"]) == at
-    assert first_not_finite(cells[at % 3 :: 3], CELL_TYPES["BF16"]) == (at - at % 3) // 3  # views with strides, too
+    assert first_nonfinite(cells, CELL_TYPES["BF16"]) == at
+    assert first_nonfinite(cells[at % 3 :: 3], CELL_TYPES["BF16"]) == (at - at % 3) // 3  # views with strides, too
 
 
 def test_no_cells_are_finite():
-    assert first_not_finite(np.empty(0, np.uint16), CELL_TYPES["BF16"]) is None
+    assert first_nonfinite(np.empty(0, np.uint16), CELL_TYPES["BF16"]) is None

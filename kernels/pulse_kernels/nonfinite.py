@@ -6,7 +6,7 @@ import numpy as np
 
 from pulse_kernels.cells import Cells, CellType
 
-NOT_FINITE_FROM: dict[str, int] = {
+NONFINITE_FROM: dict[str, int] = {
     "F64": 0x7FF0_0000_0000_0000,
     "F32": 0x7F80_0000,
     "BF16": 0x7F80,
@@ -26,9 +26,9 @@ def magnitude_mask(cell_type: CellType) -> int:
     return (1 << (cell_type.bits - cell_type.is_float)) - 1
 
 
-def first_not_finite(cells: Cells, cell_type: CellType) -> int | None:
+def first_nonfinite(cells: Cells, cell_type: CellType) -> int | None:
     """Return the place of the first cell that is NaN or infinite; None if there is none, or the dtype has none."""
-    least = NOT_FINITE_FROM.get(cell_type.name)
+    least = NONFINITE_FROM.get(cell_type.name)
     if least is None:
         return None
     mask, limit = cells.dtype.type(magnitude_mask(cell_type)), cells.dtype.type(least)

@@ -6,11 +6,11 @@ from itertools import groupby
 
 import torch
 
-from pulse_kernels.finite import NOT_FINITE_FROM, magnitude_mask
 from pulse_kernels.gpu.changes import Changes
+from pulse_kernels.nonfinite import NONFINITE_FROM, magnitude_mask
 
 
-def first_not_finite(changes: Changes) -> int | None:
+def first_nonfinite(changes: Changes) -> int | None:
     """Return the flat index of the first new cell that is NaN or infinite, None if there is none. Waits for it."""
     types, host = changes.tiles.types, changes.host_offsets
     first = 0
@@ -18,7 +18,7 @@ def first_not_finite(changes: Changes) -> int | None:
         last = first + len(list(run))
         begin, end = int(host[first]), int(host[last])
         first = last
-        least = NOT_FINITE_FROM.get(cell_type.name)
+        least = NONFINITE_FROM.get(cell_type.name)
         if least is None or begin == end:
             continue
         wrong = torch.nonzero((changes.new[begin:end] & magnitude_mask(cell_type)) >= least)[:1].flatten().tolist()
