@@ -1,51 +1,34 @@
 """Reads a run's log: opens it at the newest snapshot, then asks for one record after the other.
 
-Order of trust: records are the truth; a snapshot counts only if the record that it names is there with the
-same hash; the head hint only says which snapshot to try first. A guard may ask for more: signatures, and that the log
-goes on from what was seen before.
+Order of trust: records are the truth (`records`); a snapshot counts only if the record that it names is there with the
+same hash; the head hint only says which snapshot to try first (`snapshots`). A guard may ask for more: signatures, and
+that the log continues what was seen before.
 """
 
 from __future__ import annotations
 
-import heapq
-import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
-from itertools import count, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError, UnsupportedFormat, Untrusted
+from pulse_registry.errors import CorruptObject
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.format import keys
-from pulse_registry.log.documents import LOG, most_bytes
+from pulse_registry.log.documents import LOG
 from pulse_registry.log.fold import advance, sealed_hash
-from pulse_registry.log.gap import MOST_LISTED, beyond, missing
+from pulse_registry.log.gap import beyond, missing
 from pulse_registry.log.guard import Guard
+from pulse_registry.log.records import Records
+from pulse_registry.log.snapshots import Snapshots
 from pulse_registry.log.state import RunState
 from pulse_registry.log.unsealing import (
-    record_with_hash,
-    unsealed_countersignature,
-    unsealed_head,
     unsealed_record,
-    unsealed_snapshot,
 )
-from pulse_registry.process.parallel import ParallelMap
-from pulse_registry.store.verified_read import checked
-from pulse_schemas import Record, SchemaError, Snapshot, open_sealed
+from pulse_schemas import Record, open_sealed
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
-
-_logger = logging.getLogger(__name__)
-_ONE_BY_ONE: Final = 16
-"""So many records are read one after the other when a log is opened: most tails are short, or long."""
-_AHEAD: Final = 16
-
-_OF_SIGNATURES: Final = (Distrust.UNSIGNED, Distrust.WRONG_KEY, Distrust.BAD_SIGNATURE)
-_TRIES: Final = 8
-"""Snapshots that are looked at: thousands that are damaged, or that nobody signed, would be fetched in vain."""
 
 
 class LogReader:
@@ -84,11 +67,10 @@ class LogReader:
         self._snapshot_seq = -1
         self._held = 0  # bytes of records folded since what the state says was last measured
         self._first: tuple[str | None] | None = None  # which key signed record 0, once that was read
-        self._threads = threads
         self._opening = True
         self._events, self._whole = events or Events(), whole
-        self._signed = -1  # the newest record that a signed snapshot tells of
-        self._told: tuple[int, str] | None = None  # the newest one that anything else tells of, until it was looked for
+        self._records = Records(store, run, threads)
+        self._snapshots = Snapshots(store, run, guard, self._records)
 
     @property
     def run(self) -> str:
@@ -133,7 +115,7 @@ class LogReader:
             seen = self._begin()
             self._tail()
             state = self._settle(seen)
-            told, self._told = self._told, None
+            told, self._snapshots.told = self._snapshots.told, None
         if told is not None and told[0] > state.seq:
             self._tell_early_end(state.seq, *told)
         return state
@@ -155,8 +137,7 @@ class LogReader:
                 found = beyond(self._store, self._seq)
                 later, witness = found.record, f"record {found.record} is there"
                 if later is None:
-                    told = (self._told_by(key) for key in found.snapshots[:_TRIES])
-                    later = next((seq for seq in told if seq is not None), None)
+                    later = self._snapshots.later(found.snapshots)
                     witness = f"a snapshot in {keys.SNAPSHOTS} tells of record {later}"
                 if later is None:
                     break
@@ -194,11 +175,7 @@ class LogReader:
         Raises:
             CorruptObject, UnsupportedFormat, StoreUnavailable: as ``refresh``.
         """
-        key = keys.record_key(seq)
-        try:
-            return checked(self._read_of(key), partial(unsealed_record, key))
-        except NotFound:
-            return None
+        return self._records.read(seq)
 
     def check_signature(self, record: Record, sealed: bytes) -> None:
         """Raise Untrusted where the guard believes neither a record's signature nor a countersignature of it.
@@ -207,7 +184,7 @@ class LogReader:
             StoreUnavailable: the countersignature can't be read.
         """
         if self._guard is not None:
-            self._believe(self._guard.check_signature, record, sealed)
+            self._records.believe(self._guard.check_signature, record, sealed)
 
     def run_key(self) -> str | None:
         """Return the public key that signed record 0, and so the run; None where nobody did, or there is no record.
@@ -235,41 +212,23 @@ class LogReader:
         """Open the run if it is not; return the number of the newest record that the guard has seen before."""
         seen = None if self._guard is None else self._guard.begin()
         if self._state is None:
-            self._state = self._open(seen)
+            found = None if self._whole else self._snapshots.newest(seen)
+            self._state = RunState(self._run) if found is None else found
+            self._snapshot_seq = self._state.seq
         return seen
 
     def _settle(self, seen: int | None) -> RunState:
         state = self._state or RunState(self._run)
         if self._guard is not None:
-            if state.seq < self._signed:
-                witness = f"a snapshot that a trusted key signed tells of record {self._signed}"
+            if state.seq < self._snapshots.signed:
+                witness = f"a snapshot that a trusted key signed tells of record {self._snapshots.signed}"
                 raise missing(self._run, state.seq, state.seq + 1, witness)
             if seen is not None and state.seq < seen:
-                self._check_seen(self._guard, seen, state.seq)
+                self._records.check_seen(self._guard, seen, state.seq)
                 raise missing(self._run, state.seq, state.seq + 1, f"record {seen}, which was seen before, is there")
             self._guard.settle()
             self._settled = True
         return state
-
-    def _believe(self, check: Callable[[Record, bytes, bytes | None], None], record: Record, sealed: bytes) -> None:
-        """Check a record, and where its own signature will not do, its countersignature: a GET that good ones save."""
-        try:
-            check(record, sealed, None)
-        except Untrusted as error:
-            found = self._countersignature(record.seq) if error.reason in _OF_SIGNATURES else None
-            if found is None:
-                raise
-            check(record, sealed, found)
-
-    def _countersignature(self, seq: int) -> bytes | None:
-        key = keys.countersignature_key(seq)
-        try:
-            return checked(self._read_of(key), partial(unsealed_countersignature, key))
-        except NotFound:
-            return None
-        except (CorruptObject, UnsupportedFormat) as error:
-            _logger.warning("run %s: %s is of no use: %s", self._run, key, error)
-            return None
 
     def _fold(self, state: RunState, record: Record, sealed: bytes) -> None:
         """Fold a record into a state, in place, if the guard believes it."""
@@ -278,8 +237,8 @@ class LogReader:
             if record.previous != state.last and state.seq >= 0:
                 before = self.read(state.seq)  # is another record there now than was folded?
                 if before is not None:
-                    self._believe(self._guard.check, *before)
-            self._believe(self._guard.check, record, sealed)
+                    self._records.believe(self._guard.check, *before)
+            self._records.believe(self._guard.check, record, sealed)
         advance(state, record, sealed_hash(sealed))
         if record.seq == 0:
             self._first = (_key_of(sealed),)
@@ -302,7 +261,7 @@ class LogReader:
         state: RunState | None = None
         first = self._seq + 1
         try:
-            for record, sealed in self._records(first):
+            for record, sealed in self._records.follow(first, ahead=self._opening):
                 if state is None:
                     state = RunState(self._run) if self._state is None else self._state.copy()
                 self._fold(state, record, sealed)
@@ -310,120 +269,12 @@ class LogReader:
             self._state = state or self._state
         self._opening = False
 
-    def _records(self, first: int) -> Iterator[tuple[Record, bytes]]:
-        """Yield the records from one on, in order, until one is not there; an error is raised in its place."""
-        threads = self._threads if self._opening else None
-        for seq in count(first):
-            if threads is not None and seq == first + _ONE_BY_ONE:
-                yield from self._read_ahead(seq, threads)
-                return
-            found = self.read(seq)
-            if found is None:
-                return
-            yield found
-
-    def _read_ahead(self, first: int, threads: Callable[[int, str], Executor]) -> Iterator[tuple[Record, bytes]]:
-        with threads(_AHEAD, "pulse-log") as pool:
-            for start in count(first, _AHEAD):
-                for found in ParallelMap(pool)(self._attempt, range(start, start + _AHEAD)):
-                    if found is None:
-                        return
-                    if isinstance(found, PulseError):
-                        raise found
-                    yield found
-
-    def _attempt(self, seq: int) -> tuple[Record, bytes] | PulseError | None:
-        try:
-            return self.read(seq)
-        except PulseError as error:
-            return error
-
-    def _open(self, seen: int | None) -> RunState:
-        if self._whole:
-            return RunState(self._run)
-        for key in islice(self._snapshot_keys(), _TRIES):
-            state = self._from_snapshot(key, seen)
-            if state is not None:
-                self._snapshot_seq = state.seq
-                return state
-        return RunState(self._run)
-
-    def _snapshot_keys(self) -> Iterator[str]:
-        """Yield the snapshots to try: the one that the hint names, then all, newest first."""
-        hinted = None
-        try:
-            head = checked(self._read_of(keys.HEAD), unsealed_head)
-        except NotFound:
-            pass
-        except (CorruptObject, UnsupportedFormat) as error:
-            _logger.warning("run %s: the head hint is of no use: %s", self._run, error)
-        else:
-            self._told = (head.seq, f"the hint {keys.HEAD}")
-            if head.snapshot is None:
-                return
-            if head.snapshot < 10**12:
-                hinted = keys.snapshot_key(head.snapshot)
-                yield hinted
-        listed = islice(self._store.list(keys.SNAPSHOTS), MOST_LISTED)
-        found = (key for key in listed if key != hinted and keys.snapshot_seq(key) is not None)
-        yield from heapq.nlargest(_TRIES, found)
-
-    def _from_snapshot(self, key: str, seen: int | None) -> RunState | None:
-        """Return the state that a snapshot holds, or None, with a warning, where it can't be relied upon."""
-        try:
-            snapshot = self._read_snapshot(key)
-            if self._guard is not None:
-                self._signed = max(self._signed, snapshot.seq)
-            elif self._told is None or self._told[0] < snapshot.seq:
-                self._told = (snapshot.seq, key)
-
-            check_last = partial(record_with_hash, snapshot.seq, snapshot.last)
-            sealed = checked(self._read_of(keys.record_key(snapshot.seq)), check_last)
-            state = RunState.from_snapshot(snapshot)
-            if self._guard is not None:
-                record, _ = unsealed_record(keys.record_key(snapshot.seq), sealed)
-                self._believe(self._guard.check, record, sealed)
-                if seen is not None and seen < snapshot.seq:
-                    self._check_seen(self._guard, seen, snapshot.seq)
-                self._guard.folded(record, sealed)
-            return state
-        except (NotFound, SchemaError, CorruptObject, Untrusted, UnsupportedFormat) as error:
-            _logger.warning("run %s: %s is of no use, trying an older one: %s", self._run, key, error)
-            return None
-
-    def _read_of(self, key: str) -> Callable[[], bytes]:
-        """Return what reads a document of the run: no more of it than such a one can be long."""
-        return partial(self._store.get, key, max_bytes=most_bytes(key))
-
-    def _read_snapshot(self, key: str) -> Snapshot:
-        snapshot, document = checked(self._read_of(key), unsealed_snapshot)
-        if self._guard is not None:
-            self._guard.check_snapshot(document)
-        if snapshot.run != self._run or not snapshot.seq < 10**12 or keys.snapshot_key(snapshot.seq) != key:
-            raise CorruptObject(f"it is snapshot {snapshot.seq} of run {snapshot.run!r}")
-        return snapshot
-
-    def _told_by(self, key: str) -> int | None:
-        """Return the newest record that a snapshot tells of, None where it can't be relied upon."""
-        try:
-            return self._read_snapshot(key).seq
-        except (NotFound, CorruptObject, Untrusted, UnsupportedFormat):
-            return None
-
     def _tell_early_end(self, seq: int, told: int, witness: str) -> None:
         message = (
             f"the log ends at record {seq}, and {witness} tells of record {told}: record {seq + 1} is missing, or the "
             f"log was taken back. What came after it is not seen; pulse doctor --run {self._run} says what is missing"
         )
         self._events.tell(Event(EventKind.RECORD_MISSING, self._run, message, keys.record_key(seq + 1)))
-
-    def _check_seen(self, guard: Guard, seen: int, newest: int) -> None:
-        """Raise Untrusted unless the log still has the record that was seen before, which a snapshot leads past."""
-        found = self.read(seen)
-        if found is None:
-            guard.gone(seen, newest)
-        else:
-            self._believe(guard.check, *found)
 
 
 def _key_of(sealed: bytes) -> str | None:

@@ -8,30 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from pulse_registry.errors import (
-    AlreadyExists,
-    Conflict,
-    CorruptObject,
-    Distrust,
-    Fenced,
-    InvalidArgument,
-    StoreUnavailable,
-    Untrusted,
-)
-from pulse_registry.format import keys
+from pulse_registry.errors import Conflict, CorruptObject, Fenced, InvalidArgument
+from pulse_registry.log.appender import Appender
 from pulse_registry.log.clock import Clock, NewId, timestamp
-from pulse_registry.log.documents import RECORD
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import retired_object, violation
 from pulse_registry.log.snapshotter import SNAPSHOT_EVERY, Snapshotter
 from pulse_registry.log.state import RunState
-from pulse_registry.store.wrappers.retry import retrying_at_most
+from pulse_registry.log.writer_key import WriterKey
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
@@ -41,12 +30,9 @@ from pulse_schemas import (
     PatchRef,
     Record,
     RetireRecord,
-    SchemaError,
     Signer,
     TagRecord,
-    open_sealed,
 )
-from pulse_schemas.records import check_parts
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
@@ -113,23 +99,19 @@ class LogWriter:
         Raises:
             InvalidArgument: ``snapshot_every`` is less than 1.
         """
-        self._store = store
         self._run = run
         self._reader = reader
         self._clock = clock
         self._new_id = new_id
         self._name = writer_name
-        self._signer = signer
+        self._key = WriterKey(store, reader, signer)
+        self._appender = Appender(store, reader, signer, self._key)
         self._snapshotter: Snapshotter | None = None
         if snapshot_every is not None:
             self._snapshotter = Snapshotter(store, reader, snapshot_every=snapshot_every, signer=signer)
         self._lock = threading.RLock()
         self._term_id = new_id()
         self._epoch: int | None = None
-        self._own_key: str | None = None
-        self._looked = False
-        # Write ids of puts whose success was not seen, with the seq that they were for.
-        self._unknown: dict[str, int] = {}
 
     @property
     def epoch(self) -> int | None:
@@ -159,12 +141,7 @@ class LogWriter:
             Untrusted: it has no key, or one that does not fit; the message says which one does.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
         """
-        if self._own_key is None and self._signer is not None:
-            self._own_key = self._signer.sign(b"").public
-        if self._reader.guard is not None:
-            self._reader.guard.check_key(kind, self._own_key)
-        else:
-            self._check_run_key(self._own_key)
+        self._key.check(kind)
 
     def begin(self) -> int:
         """Begin a term: from here on, commits of older terms are void. Return its epoch.
@@ -310,16 +287,7 @@ class LogWriter:
             CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
         """
         with self._lock:
-            seq = self._unknown.get(write_id)
-            found = None if seq is None else self._reader.read(seq)
-            if found is None:
-                return None
-            record, sealed = found
-            self._reader.accept(sealed)
-            if record.write_id == write_id:
-                return record
-            del self._unknown[write_id]
-            return None
+            return self._appender.landed(write_id)
 
     def append(self, make_record: MakeRecord, write_id: str) -> Record:
         """Append one record at the next free number, and return it as the log holds it.
@@ -337,91 +305,13 @@ class LogWriter:
                 number alone: to append with the same ``write_id`` again finds it there or takes the number.
         """
         with self._lock:
-            record = self.landed(write_id)
+            record = self._appender.landed(write_id)
             while record is None:
-                record = self._try(make_record, write_id)
-            self._unknown.pop(write_id, None)
+                record = self._appender.create(self._checked(make_record, self._reader.state, write_id))
+            self._appender.forget(write_id)
             if self._snapshotter is not None:
                 self._snapshotter.appended(record)
             return record
-
-    def _try(self, make_record: MakeRecord, write_id: str) -> Record | None:
-        """Append at the next number; None if another record is there, which is folded then.
-
-        Before the first one it looks past the end of the log: a record that is missing looks like it.
-        """
-        state = self._reader.state
-        record = self._checked(make_record, state, write_id)
-        sealed = record.seal(self._signer)
-        self._check_readable(record.seq, sealed)
-        if self._reader.guard is not None:
-            self._reader.guard.check_signature(record, sealed)
-        elif self._reader.run_key() is not None:
-            signature = open_sealed(sealed).signature
-            self._check_run_key(None if signature is None else signature.public)
-        if not self._looked:
-            newest, self._looked = self._reader.check_end(), True
-            if newest.seq > state.seq:
-                return None
-        self._unknown[write_id] = record.seq
-        try:
-            self._store.put(keys.record_key(record.seq), sealed, if_absent=True)
-        except AlreadyExists as error:
-            found = self._reader.read(record.seq)
-            if found is None:
-                raise StoreUnavailable(
-                    f"{self._store.url}: record {record.seq} is said to exist and not to; call again"
-                ) from error
-        except StoreUnavailable:
-            found = self._read_back(record.seq)
-            if found is None:
-                raise
-        else:
-            found = record, sealed
-        stored, sealed = found
-        self._reader.accept(sealed)
-        if stored.write_id == write_id:
-            return stored
-        self._reader.refresh()
-        return None
-
-    def _check_readable(self, seq: int, sealed: bytes) -> None:
-        """Raise InvalidArgument where readers would refuse a record for its length, or for how many parts it has."""
-        wrong = f"{len(sealed):,} bytes, and readers take {RECORD:,} at most" if len(sealed) > RECORD else None
-        try:
-            check_parts(sealed)
-        except SchemaError as error:
-            wrong = str(error)
-        if wrong is not None:
-            raise InvalidArgument(
-                f"run {self._run!r}: record {seq} can't be written: {wrong}: name fewer objects or versions in one "
-                "record; nothing was written"
-            )
-
-    def _check_run_key(self, own: str | None) -> None:
-        """Raise Untrusted unless a key, or none, is the one that signs the run."""
-        run_key = self._reader.run_key()
-        if run_key is None or own == run_key:
-            return
-        name = f"run {self._run!r} in {self._store.url} is signed by {run_key}"
-        if own is None:
-            raise Untrusted(
-                f"{name}, and this writer has no key: readers that pin keys would refuse the run from its record on. "
-                "Give the key (signing_key=, --signing-key, PULSE_SIGNING_KEY); nothing was written",
-                Distrust.UNSIGNED,
-            )
-        raise Untrusted(
-            f"{name}, and this writer's key is {own}, which the run's readers may not pin. Sign with the first one, or "
-            "say that they pin both (trust=, --trust, PULSE_TRUST: all keys, as the readers have them); nothing was "
-            "written",
-            Distrust.WRONG_KEY,
-        )
-
-    def _read_back(self, seq: int) -> tuple[Record, bytes] | None:
-        """Look whether there is a record, after a put that failed: the time that a store may be away is spent on it."""
-        with retrying_at_most(0.0), suppress(StoreUnavailable):
-            return self._reader.read(seq)
-        return None
 
     def _checked(self, make_record: MakeRecord, state: RunState, write_id: str) -> Record:
         shared = {
@@ -469,7 +359,7 @@ class LogWriter:
         if state.find(version) is None:
             return f"run {self._run!r}: version {version} was committed and deleted long ago; the newest is {newest}"
         record = self._committed(state, version)
-        mine = ", an earlier try of this writer" if record.write_id in self._unknown else ""
+        mine = ", an earlier try of this writer" if self._appender.is_unknown(record.write_id) else ""
         return (
             f"run {self._run!r}: version {version} is committed already, by write {record.write_id} of epoch "
             f"{record.epoch}{mine}; the newest is {newest}"

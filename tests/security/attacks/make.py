@@ -82,9 +82,7 @@ def _words(about: Family, run: Run, store: DictStore) -> str:
     error = read(about.reader, run, store)
     message = str(error)
     if isinstance(error, Ignored):
-        message = (
-            message.partition(" of no use, trying an older one: ")[2] or message.partition(" of no use: ")[2] or message
-        )
+        message = re.sub(r"^run \w+: ignoring the .*?: ", "", message)
     message = re.sub(r"(?<!\S)/\S+/(?=weight_v)", "", message)  # a temporary folder
     tail = re.split(r"(?:\.safetensors|\.json|snapshot): ", message)[-1]
     foreign = _SCHEMA.search(tail) or _FOREIGN.search(tail)

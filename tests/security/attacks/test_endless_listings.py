@@ -14,6 +14,7 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
 from pulse_registry.log import gap as gap_module
 from pulse_registry.log import reader as reader_module
+from pulse_registry.log import snapshots as snapshots_module
 from pulse_registry.log.fold import advance
 from pulse_registry.log.store_clock import StoreClock
 from pulse_registry.retention import leases as leases_module
@@ -50,7 +51,7 @@ class Endless(DictStore):
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     most = 20_000
-    monkeypatch.setattr(reader_module, "MOST_LISTED", most)
+    monkeypatch.setattr(snapshots_module, "MOST_LISTED", most)
     monkeypatch.setattr(gap_module, "MOST_LISTED", most)
     return most
 

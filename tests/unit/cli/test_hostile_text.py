@@ -285,7 +285,7 @@ def test_the_librarys_warnings_are_printed_as_text(places: dict[str, Any], tmp_p
     ours = dict(os.environ, PULSE_ROOT=str(root), PULSE_RUN="math", PYTHONIOENCODING="utf-8")
     command = [sys.executable, "-c", "import sys; from pulse_registry.cli import main; sys.exit(main())", "log"]
     done = subprocess.run(command, env=ours, capture_output=True, text=True, check=True)
-    assert "of no use" in done.stderr
+    assert "ignoring the head hint" in done.stderr
     assert_is_text(done.stdout + done.stderr)
 
 

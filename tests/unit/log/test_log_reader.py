@@ -158,7 +158,7 @@ def test_a_damaged_snapshot_gives_way_to_an_older_one_and_then_to_record_0(caplo
     assert same(state)
     assert ("get", keys.record_key(63)) in ledger
     assert ("get", keys.record_key(62)) not in ledger
-    assert "log/snapshots/000000000127.json is of no use" in caplog.text
+    assert "ignoring the snapshot log/snapshots/000000000127.json" in caplog.text
     store.put(keys.snapshot_key(63), b"")
     state, ledger = opened(store)
     assert same(state)

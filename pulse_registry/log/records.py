@@ -1,0 +1,132 @@
+"""Records of a run's log: fetched by number, one by one or ahead, and judged by the guard with countersignatures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError, UnsupportedFormat, Untrusted
+from pulse_registry.format import keys
+from pulse_registry.log.documents import read_document
+from pulse_registry.log.guard import Guard
+from pulse_registry.log.unsealing import unsealed_countersignature, unsealed_record
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.store.verified_read import checked
+from pulse_schemas import Record
+
+if TYPE_CHECKING:
+    from pulse_registry.store import Store
+
+_logger = logging.getLogger(__name__)
+_ONE_BY_ONE: Final = 16
+"""So many records are read one after the other when a log is opened: most tails are short, or long."""
+_AHEAD: Final = 16
+
+_OF_SIGNATURES: Final = (Distrust.UNSIGNED, Distrust.WRONG_KEY, Distrust.BAD_SIGNATURE)
+
+Check = Callable[[Record, bytes, bytes | None], None]
+"""Raises Untrusted unless it believes a record's sealed bytes, or a countersignature of them: a guard's method."""
+
+
+class Records:
+    """The stored records of one run. Nothing is kept: thread-safe."""
+
+    def __init__(self, store: Store, run: str, threads: Callable[[int, str], Executor] | None) -> None:
+        """Prepare to read; no I/O yet.
+
+        Args:
+            store: the store, scoped to the run's prefix.
+            run: the run's name, for messages.
+            threads: makes an executor, of so many threads and their name's beginning; None reads nothing ahead.
+        """
+        self._store = store
+        self._run = run
+        self._threads = threads
+
+    def read(self, seq: int) -> tuple[Record, bytes] | None:
+        """Fetch record ``seq`` and its sealed bytes; None if it is not there.
+
+        Raises:
+            CorruptObject: it is damaged.
+            UnsupportedFormat: a newer release wrote it.
+            StoreUnavailable: the store failed.
+        """
+        key = keys.record_key(seq)
+        try:
+            return checked(partial(read_document, self._store, key), partial(unsealed_record, key))
+        except NotFound:
+            return None
+
+    def follow(self, first: int, *, ahead: bool) -> Iterator[tuple[Record, bytes]]:
+        """Yield the records from one on, in order, until one is not there; an error is raised in its place.
+
+        Args:
+            first: the number of the first one.
+            ahead: read many at a time after the first ones, by up to 15 more that are not there.
+        """
+        threads = self._threads if ahead else None
+        for seq in count(first):
+            if threads is not None and seq == first + _ONE_BY_ONE:
+                yield from self._read_ahead(seq, threads)
+                return
+            found = self.read(seq)
+            if found is None:
+                return
+            yield found
+
+    def believe(self, check: Check, record: Record, sealed: bytes) -> None:
+        """Check a record, and where its own signature will not do, its countersignature: a GET that good ones save.
+
+        Raises:
+            Untrusted: ``check`` believes neither.
+            StoreUnavailable: the countersignature can't be read.
+        """
+        try:
+            check(record, sealed, None)
+        except Untrusted as error:
+            found = self._countersignature(record.seq) if error.reason in _OF_SIGNATURES else None
+            if found is None:
+                raise
+            check(record, sealed, found)
+
+    def check_seen(self, guard: Guard, seen: int, newest: int) -> None:
+        """Raise Untrusted unless the log still has record ``seen``, which was seen before, as ``guard`` knows it.
+
+        Raises:
+            CorruptObject, UnsupportedFormat, StoreUnavailable: it can't be read.
+        """
+        found = self.read(seen)
+        if found is None:
+            guard.gone(seen, newest)
+        else:
+            self.believe(guard.check, *found)
+
+    def _countersignature(self, seq: int) -> bytes | None:
+        key = keys.countersignature_key(seq)
+        try:
+            return checked(partial(read_document, self._store, key), partial(unsealed_countersignature, key))
+        except NotFound:
+            return None
+        except (CorruptObject, UnsupportedFormat) as error:
+            _logger.warning("run %s: ignoring the countersignature %s: %s", self._run, key, error)
+            return None
+
+    def _read_ahead(self, first: int, threads: Callable[[int, str], Executor]) -> Iterator[tuple[Record, bytes]]:
+        with threads(_AHEAD, "pulse-log") as pool:
+            for start in count(first, _AHEAD):
+                for found in ParallelMap(pool)(self._attempt, range(start, start + _AHEAD)):
+                    if found is None:
+                        return
+                    if isinstance(found, PulseError):
+                        raise found
+                    yield found
+
+    def _attempt(self, seq: int) -> tuple[Record, bytes] | PulseError | None:
+        try:
+            return self.read(seq)
+        except PulseError as error:
+            return error
