@@ -82,7 +82,7 @@ async def _events(service: Service, feed: RunFeed, seen: int, may_read: Callable
     try:
         with suppress(StoreUnavailable, TimeoutError):  # the others' reports come later, then
             async with asyncio.timeout(_FIRST_LIST_S):
-                await service.gather_reports(feed)
+                await service.workers.gather(feed)
         while not service.stopping and may_read():
             for version, event in _news(feed, seen):
                 seen = version
@@ -95,7 +95,7 @@ async def _events(service: Service, feed: RunFeed, seen: int, may_read: Callable
                 told = workers
                 yield workers
             await feed.wait_for_edition(edition, seen, min(PING_S, service.settings.report_seconds))
-            service.begin_gathering(feed)  # what a worker told this replica does not wait for it
+            service.workers.begin_gathering(feed)  # what a worker told this replica does not wait for it
     finally:
         feed.users -= 1
         service.metrics.streams.dec()
@@ -129,7 +129,7 @@ async def _workers(service: Service, feed: RunFeed) -> bytes:
     known = feed.cache.get("workers")
     if isinstance(known, _Told) and known.when == when:
         return known.event
-    event = _event("workers", (await service.workers_of(feed)).decode())
+    event = _event("workers", (await service.workers.listing(feed)).decode())
     feed.cache["workers"] = _Told(when, event)
     return event
 

@@ -217,7 +217,7 @@ async def store_layout(request: Request, run: PublishRun, layout_id: LayoutId) -
     if hashed != layout_id:
         raise InvalidArgument(f"run {name!r}: the layout hashes to {hashed}, not to {layout_id}")
     try:
-        await service.nbytes_of(data)
+        await service.sizes.nbytes_of(data)
     except SchemaError as error:
         raise InvalidArgument(f"run {name!r}: this is no layout: {error}") from error
     await service.call(create, service.store_of(name), keys.layout_key(layout_id), data)

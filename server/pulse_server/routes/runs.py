@@ -83,7 +83,7 @@ async def list_runs(service: TheService, who: ReadToken, after: After = None, li
 async def show_run(run: ReadRun) -> Response:
     """Show a run."""
     feed = await run.feed()
-    nbytes = await run.service.full_nbytes(feed)
+    nbytes = await run.service.sizes.newest(feed.state)
     return Rendered.of(run_body(feed.state, nbytes)).aged(feed.age_s)
 
 
@@ -132,4 +132,4 @@ async def _listed(service: Service, run: str) -> RunBody | None:
         return None
     except PulseError:
         return RunBody(run=run, seq=-1, epoch=0, versions=0, latest=None, full_nbytes=None)
-    return run_body(feed.state, await service.full_nbytes(feed))
+    return run_body(feed.state, await service.sizes.newest(feed.state))

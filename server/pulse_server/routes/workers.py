@@ -41,7 +41,7 @@ _REPORT: Final = WorkerReport(
 async def report(run: ReadRun, worker: Worker, told: Annotated[WorkerReport, document(_REPORT)]) -> Response:
     """Take a worker's report."""
     feed = await run.feed()
-    run.service.take_report(feed, run.who, worker, told)
+    run.service.workers.take(feed, run.who, worker, told)
     return no_content()
 
 
@@ -55,7 +55,7 @@ async def report(run: ReadRun, worker: Worker, told: Annotated[WorkerReport, doc
 )
 async def forget(run: ReadRun, worker: Worker) -> Response:
     """Forget a worker."""
-    run.service.forget_worker(await run.feed(), run.who, worker)
+    run.service.workers.forget(await run.feed(), run.who, worker)
     return no_content()
 
 
@@ -73,5 +73,5 @@ async def list_workers(run: ReadRun) -> Response:
     """List workers."""
     feed = await run.feed()
     with suppress(StoreUnavailable):  # then it is what this replica knows
-        await run.service.gather_reports(feed)
-    return Rendered(await run.service.workers_of(feed)).aged(feed.age_s)
+        await run.service.workers.gather(feed)
+    return Rendered(await run.service.workers.listing(feed)).aged(feed.age_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -44,3 +44,19 @@ async def in_turn(turns: Turns, pool: Executor, function: Callable[P, T], *args:
 
     called.add_done_callback(done)
     return await asyncio.shield(called)
+
+
+class Calls:
+    """Threads for calls of the store, of which each caller has a share."""
+
+    def __init__(self, name: str, threads: int, each: int) -> None:
+        """Begin with no threads; ``each`` is how many a caller has at a time."""
+        self._pool, self._turns = ThreadPoolExecutor(threads, name), Turns(threads, each)
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call what may ask the store, in a thread, when it is this caller's turn. Raises as `in_thread`."""
+        return await in_turn(self._turns, self._pool, function, *args, **kwargs)
+
+    def close(self) -> None:
+        """End the threads; calls that wait are cancelled."""
+        self._pool.shutdown(cancel_futures=True)

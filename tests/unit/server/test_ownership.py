@@ -159,7 +159,7 @@ def test_another_replica_tells_whose_a_worker_is(client: TestClient, store: Dict
     ours = Caller(client, "ours")
     longest = "w" * 128
     assert ours.report(longest, 5) == HTTPStatus.NO_CONTENT
-    client.app.state.service.reports.share()  # type: ignore[attr-defined]
+    client.app.state.service.workers.reports.share()  # type: ignore[attr-defined]
     with TestClient(app_over(store, insecure_open=False, tokens=SET)) as another:
         assert Caller(another, "theirs").workers() == [(longest, ours.id, 5)]
 
