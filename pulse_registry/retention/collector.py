@@ -20,7 +20,7 @@ from pulse_registry.format.keys import versions_of
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState, StoreClock
 from pulse_registry.log.fold import advance
 from pulse_registry.retention.leases import Leases, read_leases
-from pulse_registry.retention.plan import Needs, Plan, can_be_named, harm, plan_gc
+from pulse_registry.retention.plan import Needs, Plan, harm, is_garbage, plan_gc
 from pulse_registry.retention.policy import RetentionPolicy
 from pulse_registry.retention.survey import BATCH, MOST, Map, Survey, first_younger, survey
 from pulse_schemas import DeleteRecord, RetireRecord
@@ -201,7 +201,7 @@ class Collector:
         deleted = 0
         for start in range(0, len(found.deletable), BATCH):
             state = self._reader.refresh()
-            batch = [key for key in found.deletable[start : start + BATCH] if _is_garbage(state, key)]
+            batch = [key for key in found.deletable[start : start + BATCH] if is_garbage(state, key)]
             for _ in self._each(self._store.delete, batch):
                 pass
             deleted += len(batch)
@@ -242,11 +242,6 @@ def _whole(state: RunState, plan: Plan) -> RetireRecord:
         versions=plan.versions,
         keys=(*plan.keys, *plan.orphans),
     )
-
-
-def _is_garbage(state: RunState, key: str) -> bool:
-    """Tell whether an object can be deleted for good: no record names it, and none can any more."""
-    return not state.is_live(key) and (state.is_retired_key(key) or not can_be_named(state, key))
 
 
 def _forgets(state: RunState, until: int) -> bool:

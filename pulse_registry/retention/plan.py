@@ -93,6 +93,11 @@ def can_be_named(state: RunState, key: str) -> bool:
     return bool(versions) and all(v >= len(state.versions) or not state.is_retired(v) for v in versions)
 
 
+def is_garbage(state: RunState, key: str) -> bool:
+    """Tell whether an object can be deleted for good: no record names it, and none can any more."""
+    return not state.is_live(key) and (state.is_retired_key(key) or not can_be_named(state, key))
+
+
 def harm(before: RunState, after: RunState, plan: Plan, held: Mapping[str, int]) -> str | None:
     """Return what a retirement would take away that must stay; None if nothing. It is asked before each is written.
 

@@ -204,7 +204,7 @@ def _own_clock(patched: pytest.MonkeyPatch) -> None:
 def _orphans_unretired(patched: pytest.MonkeyPatch) -> None:
     """Delete old objects that no record names, without a record that says so."""
     patched.setattr(survey, "can_be_named", lambda state, key: False)
-    patched.setattr(collector, "_is_garbage", lambda state, key: not state.is_live(key))
+    patched.setattr(collector, "is_garbage", lambda state, key: not state.is_live(key))
 
 
 def _no_liveness(patched: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def _no_liveness(patched: pytest.MonkeyPatch) -> None:
         return found
 
     patched.setattr(collector, "survey", blind)
-    patched.setattr(collector, "_is_garbage", lambda state, key: True)
+    patched.setattr(collector, "is_garbage", lambda state, key: True)
 
 
 def _no_ways(patched: pytest.MonkeyPatch) -> None:

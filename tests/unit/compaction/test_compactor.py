@@ -241,10 +241,11 @@ def test_what_it_attaches_is_signed_and_believed_where_its_key_may_attach(tmp_pa
         worker.pull("latest", into=weights)
     assert bits(weights) == bits(model)
     with Registry(store, RUN, Options(signer=SigningKey.generate(), trust=trust)) as registry:
-        compactor = registry.compactor(CompactOptions(keyframe_every=1))
+        compactor, before = registry.compactor(CompactOptions(keyframe_every=1)), {*store.objects}
         with pytest.raises(Untrusted):
             compactor.step()
         compactor.close()
+    assert {*store.objects} == before, "it is told before the work"
 
 
 def test_it_reads_past_the_node_s_cache(tmp_path) -> None:

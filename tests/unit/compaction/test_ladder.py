@@ -38,7 +38,9 @@ def test_a_run_of_a_few_versions_lacks_the_blocks_of_four() -> None:
 
 @given(st.integers(1, 10**6))
 def test_a_block_begins_at_a_multiple_of_its_stride_and_so_does_its_first_part(target: int) -> None:
-    for span in spans_into(target):
+    spans = spans_into(target)
+    assert (4 in spans) == (target % 4 == 0)
+    for span in spans:
         base = target - span
         assert base >= 0
         assert base % stride(span) == 0

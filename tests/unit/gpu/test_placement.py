@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from pulse_kernels import CellType
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Event, EventKind
 from pulse_registry.gpu import trial
+from pulse_registry.gpu import warm_up as warm_up_module
 from pulse_registry.gpu.trial import look_at_cache
 from pulse_registry.gpu.warm_up import warm_up
 from pulse_registry.options import ComputeOptions, Options
@@ -118,8 +120,19 @@ def test_the_trial_of_the_kernels_passes_where_they_run(device: str) -> None:
 
 
 @pytest.mark.parametrize("dtypes", [{"U8", "F32"}, {"F64"}])
-def test_the_kernels_for_a_model_of_any_dtypes_are_made_ready(device: str, dtypes: set[Any]) -> None:
+def test_the_kernels_for_a_model_of_any_dtypes_are_made_ready(
+    device: str, dtypes: set[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[tuple[str, bool]] = []
+
+    def noted(device: torch.device, cell_type: CellType, *, rounded: bool) -> None:
+        trial.follow_step(device, cell_type, rounded=rounded)
+        followed.append((cell_type.name, rounded))
+
+    monkeypatch.setattr(warm_up_module, "follow_step", noted)
     warm_up(dtypes, torch.device(device))
+    rounded = [("BF16", True)] if "F32" in dtypes else []
+    assert sorted(followed) == sorted([*rounded, *((dtype, False) for dtype in dtypes)])
 
 
 def test_the_trial_tells_of_kernels_that_do_not_compile_and_of_wrong_results(

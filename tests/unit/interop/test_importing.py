@@ -196,8 +196,10 @@ def test_nothing_is_left_in_the_spool(tmp_path: Path) -> None:
     write_delta(tmp_path / "in" / "weight_v000001", BITS[0], BITS[1])
     (tmp_path / "spool").mkdir()
     with quick(DictStore()) as registry:
-        for _ in import_folder(registry, tmp_path / "in", spool=tmp_path / "spool"):
-            assert list((tmp_path / "spool").iterdir()) == []
+        found = import_folder(registry, tmp_path / "in", spool=tmp_path / "spool")
+        left = [[*(tmp_path / "spool").iterdir()] for _ in found]
+        assert left == [[], []], "of two versions"
+    assert [*(tmp_path / "spool").iterdir()] == []
 
 
 # -- what is refused: the folder of version 1, changed in one way; the error, and what it names --------------

@@ -14,7 +14,7 @@ from pulse_registry.log import RunState
 from pulse_registry.log.fold import advance
 from pulse_registry.pull.route import plan as plan_route
 from pulse_registry.retention import Plan, RetentionPolicy, plan_gc
-from pulse_registry.retention.plan import Needs, harm
+from pulse_registry.retention.plan import Needs, can_be_named, harm, is_garbage
 from pulse_schemas import RetireRecord
 from tests.support.records import OTHER_LAYOUT, Script, chain, keyframe, patch
 from tests.unit.pull.test_route import histories
@@ -153,6 +153,15 @@ def test_only_what_a_record_could_still_name_is_retired_as_an_orphan():
 def test_a_run_without_versions_has_nothing_to_retire():
     assert plan_gc(RunState("math"), LAST, Needs()).empty
     assert plan_gc(Script().epoch().state, LAST, Needs()).empty
+
+
+def test_garbage_is_what_no_record_names_and_none_can_name_any_more():
+    script = with_keyframes(4, 3).retire(versions=(0, 1), keys=(patch(0, 1).object.key,))
+    state, live = script.state, patch(1, 2).object.key
+    assert (state.is_live(live), can_be_named(state, live), is_garbage(state, live)) == (True, False, False)
+    assert is_garbage(state, patch(0, 1).object.key), "it was retired"
+    assert is_garbage(state, patch(1, 3, tag=9).object.key), "an orphan, of a version that was retired"
+    assert not is_garbage(state, patch(2, 3, tag=9).object.key), "its record may be on its way"
 
 
 def test_without_word_of_ages_everything_is_young():

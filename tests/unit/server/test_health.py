@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pulse_registry.client.problems import TYPE_PREFIX
-from pulse_registry.errors import AccessDenied, NotFound, StoreUnavailable
+from pulse_registry.errors import AccessDenied, CorruptObject, NotFound, StoreUnavailable
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, MemoryStore, WrapperStore
 from pulse_registry.testing import CountingStore
 from pulse_server import create_app
@@ -81,7 +81,9 @@ def test_an_answer_counts_for_so_long() -> None:
     assert not probe.ready
 
 
-@pytest.mark.parametrize("answer", [None, NotFound("no such key"), AccessDenied("403")])
+@pytest.mark.parametrize(
+    "answer", [None, NotFound("no such key"), AccessDenied("403"), CorruptObject("longer than any")]
+)
 def test_whatever_the_store_itself_says_is_an_answer(answer: Exception | None) -> None:
     store = MoodyStore()
     store.error = answer
