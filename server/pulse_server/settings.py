@@ -63,9 +63,7 @@ class Settings(BaseSettings):
     anonymous_per_s: Annotated[Rate, Field(description="requests a second without a token, of one address")] = 50
     anonymous_burst: Annotated[int, Field(ge=1, description="requests at once without a token, of one address")] = 200
     max_token_names: Annotated[int, Field(ge=1, description="leases, or reports, that one token has")] = 10_000
-    max_token_bytes: Annotated[Bytes, Field(description="of one token's leases, and of its reports")] = (
-        16 * MIB
-    )
+    max_token_bytes: Annotated[Bytes, Field(description="of one token's leases, and of its reports")] = 16 * MIB
     max_pending: Annotated[int, Field(ge=1, description="requests under way or waiting, of one token")] = 10_000
     max_buffered_bytes: Annotated[Bytes, Field(description="of bodies being read; a token has a fourth")] = 512 * MIB
     max_body_bytes: Annotated[Bytes, Field(description="of a request, but for objects")] = 16 * MIB

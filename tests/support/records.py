@@ -226,7 +226,7 @@ def chain(versions: int) -> Script:
 
 
 def every_kind(run: str = RUN) -> Script:
-    """Return a log with every kind of record in it."""
+    """Return a log with every kind of record in it; a new kind goes before the last commits, which attacks change."""
     made = Script(run).epoch().commit().commit().commit().commit()
     made.attach(patches=(patch(0, 2, tag=7),), keyframes=(keyframe(2, shards=2, tag=8),))
     made.tag("best", 2).tag("old", 1).tag("old", None)

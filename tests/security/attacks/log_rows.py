@@ -18,9 +18,9 @@ from tests.security.attacks.edits import sealed_bytes
 from tests.security.attacks.forge import seal
 from tests.security.attacks.row import Forge, Ignored, Rows
 from tests.security.attacks.runs import SNAPSHOT
-from tests.support.records import DictStore, keyframe, patch, write_id
+from tests.support.records import DictStore, every_kind, keyframe, patch, write_id
 
-_SEQ = 15
+_SEQ = len(every_kind().records)
 _LAST = f"run/{keys.record_key(_SEQ)}"
 _KEY = keys.patch_key(2, 3, write_id(50))
 
@@ -31,7 +31,7 @@ def _body(store: DictStore, **fields: Any) -> dict[str, Any]:
         "run": "run",
         "seq": _SEQ,
         "epoch": 2,
-        "write_id": write_id(15),
+        "write_id": write_id(_SEQ),
         "previous": sealed_hash(store.objects[f"run/{keys.record_key(_SEQ - 1)}"]),
         "created_at": "2026-01-02T03:04:05.678Z",
     }
@@ -112,7 +112,7 @@ _SHARD = keyframe(3, tag=51).model_dump(mode="json")["shards"][0]
 
 RECORDS: Rows = {
     # the chain
-    "a record of another number": (append(**TAG, seq=16), CorruptObject),
+    "a record of another number": (append(**TAG, seq=_SEQ + 1), CorruptObject),
     "a record that follows another": (append(**TAG, previous="0" * 64), CorruptObject),
     "a record that follows none": (append(**TAG, previous=None), CorruptObject),
     "a record of another run's log": (append(**TAG, run="other"), CorruptObject),
@@ -166,7 +166,7 @@ RECORDS: Rows = {
     "version -1 retired": (append(kind="retire", versions=[-1], keys=[]), CorruptObject),
     "the log retired": (append(kind="retire", versions=[], keys=["log/000000000000.json"]), CorruptObject),
     "a key above the run retired": (append(kind="retire", versions=[], keys=["objects/../head"]), CorruptObject),
-    "what the future retires deleted": (append(kind="delete", until=15), CorruptObject),
+    "what the future retires deleted": (append(kind="delete", until=_SEQ), CorruptObject),
     "what record 2^62 retires deleted": (append(kind="delete", until=2**62), CorruptObject),
     "the tag latest": (append(kind="tag", name="latest", version=5), CorruptObject),
     "a tag that is a number": (append(kind="tag", name="4", version=5), CorruptObject),
@@ -239,7 +239,7 @@ def snapshot(edit: Callable[[dict[str, Any]], Any]) -> Forge:
 
 def head(**fields: Any) -> Forge:
     """Replace the hint."""
-    body = {"format": "pulse-head/1", "seq": 14, "snapshot": SNAPSHOT} | fields
+    body = {"format": "pulse-head/1", "seq": _SEQ - 1, "snapshot": SNAPSHOT} | fields
     return lambda store: store.objects.update({"run/head": seal(body)})
 
 

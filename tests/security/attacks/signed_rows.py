@@ -17,9 +17,9 @@ from pulse_schemas.base import Sealed
 from tests.security.attacks.forge import seal
 from tests.security.attacks.row import Forge, Rows
 from tests.security.attacks.runs import ATTACHER, OTHER, TRUSTED
-from tests.support.records import DictStore
+from tests.support.records import DictStore, every_kind
 
-_SEQ = 14
+_SEQ = len(every_kind().records) - 1
 _KEY = f"run/{keys.record_key(_SEQ)}"
 
 
