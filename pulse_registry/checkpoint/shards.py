@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.keyframe import INDEX_NAME, Shard, check_shards
 from pulse_registry.format.safetensors import head_of
 from pulse_registry.process.open_files import open_regular, reader_of, size_of
-from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.arrays import Weights, arrays_over
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.tensors import new_tensors
 from pulse_schemas import KeyframeRef, ObjectRef
@@ -47,7 +47,7 @@ class MappedShards:
         """
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._maps: list[mmap.mmap] = []
-        arrays = []
+        arrays: list[npt.NDArray[Any]] = []
         for descriptor, shard in zip(files, shards, strict=True):
             try:
                 mapped = mmap.mmap(descriptor, shard.nbytes, access=access)
@@ -56,12 +56,8 @@ class MappedShards:
             finally:
                 os.close(descriptor)
             self._maps.append(mapped)
-            at = len(shard.header)
-            for number in range(shard.first, shard.last):
-                tensor = geometry.layout.tensors[number]
-                cells = np.frombuffer(mapped, CELL_TYPES[tensor.dtype].dtype, geometry.sizes[number], at)
-                arrays.append(cells.reshape(tensor.shape))
-                at += geometry.tensor_bytes(number)
+            memory = np.frombuffer(mapped, np.uint8)
+            arrays += arrays_over(geometry, memory, range(shard.first, shard.last), len(shard.header))
         self.tensors: dict[str, Any] = new_tensors(Weights(geometry, arrays), "numpy")
 
     def write_header(self, shard: int, header: bytes) -> None:

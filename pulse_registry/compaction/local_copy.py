@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pulse_kernels import CELL_TYPES
 from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, CorruptObject, NotFound, StoreUnavailable
 from pulse_registry.format.delta_step import patch_step
@@ -25,7 +24,7 @@ from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.pull.route import Leg, Route
 from pulse_registry.timeline import Timeline
-from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.arrays import Weights, arrays_over
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import VersionEntry
@@ -157,13 +156,7 @@ class LocalCopy:
 
     def _allocate(self, geometry: Geometry) -> Weights:
         self._mapped = _map_file(geometry.nbytes, self._context.downloads)
-        arrays, at = [], 0
-        for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
-            # A layout's wide dtypes come first, so that each tensor is aligned.
-            array = np.frombuffer(self._mapped, CELL_TYPES[tensor.dtype].dtype, size, at)
-            arrays.append(array.reshape(tensor.shape))
-            at += array.nbytes
-        return Weights(geometry, arrays)
+        return Weights(geometry, arrays_over(geometry, np.frombuffer(self._mapped, np.uint8)))
 
 
 def _map_file(nbytes: int, folder: Path | None) -> mmap.mmap:

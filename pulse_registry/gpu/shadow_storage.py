@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-from pulse_kernels import CELL_TYPES
 from pulse_kernels.gpu.tiling import CELL_DTYPES, Tiling
 from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.gpu.pinned import pinned_bytes
 from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.gpu.tile_table import TileTable, empty_cells, spans_of, tile_tables
 from pulse_registry.pull.destination import Destination, HostDestination
-from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.arrays import Weights, arrays_over
 from pulse_registry.weights.cell_space import Geometry, Group
 
 WINDOW_BYTES = 256 << 20
@@ -91,7 +90,7 @@ class StreamedStorage:
             starts[group.number] = at
             at += group.cells * group.cell_type.width
         self._starts = starts
-        self._weights = Weights(geometry, _arrays(geometry, self._memory))
+        self._weights = Weights(geometry, arrays_over(geometry, self._memory.numpy()))
         most = max((self._bytes(number)[1] for number in range(len(self.windows))), default=0)
         with self._copies.work():
             self._buffers = [torch.empty(most, dtype=torch.uint8, device=stream.device) for _ in range(2)]
@@ -138,13 +137,3 @@ class StreamedStorage:
         self._copies.follow(self._stream)  # behind all that used the buffer before
         with self._copies.work():
             self._buffers[number % 2][:size].copy_(self._memory[begin : begin + size], non_blocking=True)
-
-
-def _arrays(geometry: Geometry, memory: torch.Tensor) -> list[Any]:
-    """Return the tensors of a layout as arrays over memory that has the flat cell space, group by group."""
-    data, at, arrays = memory.numpy(), 0, []
-    for number, tensor in enumerate(geometry.layout.tensors):
-        size = geometry.tensor_bytes(number)
-        arrays.append(data[at : at + size].view(CELL_TYPES[tensor.dtype].dtype).reshape(tensor.shape))
-        at += size
-    return arrays

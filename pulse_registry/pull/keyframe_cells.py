@@ -5,11 +5,11 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import about
 from pulse_registry.format.keyframe import check_shards
 from pulse_registry.format.safetensors import head_of
@@ -18,7 +18,7 @@ from pulse_registry.process.parallel import Map
 from pulse_registry.pull.download import MemoryShard, ShardBytes
 from pulse_registry.pull.fetch import fetch_shards
 from pulse_registry.store import Store
-from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.arrays import Weights, arrays_over
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import KeyframeRef
 
@@ -41,14 +41,12 @@ class KeyframeCells:
         plain = [part.model_copy(update={"size": len(m)}) for part, m in zip(ref.shards, self._maps, strict=True)]
         ref = ref.model_copy(update={"shards": tuple(plain)})
         shards = check_shards(geometry, ref, [head_of(reader_of_map(mapped), len(mapped)) for mapped in self._maps])
-        arrays = []
+        arrays: list[npt.NDArray[Any]] = []
         self._places: list[tuple[mmap.mmap, int]] = []
         for shard, mapped in zip(shards, self._maps, strict=True):
-            at = len(shard.header)
-            for number in range(shard.first, shard.last):
-                tensor = geometry.layout.tensors[number]
-                cells = np.frombuffer(mapped, CELL_TYPES[tensor.dtype].dtype, geometry.sizes[number], at)
-                arrays.append(cells.reshape(tensor.shape))
+            tensors, at = range(shard.first, shard.last), len(shard.header)
+            arrays += arrays_over(geometry, np.frombuffer(mapped, np.uint8), tensors, at)
+            for number in tensors:
                 self._places.append((mapped, at))
                 at += geometry.tensor_bytes(number)
         self.weights = Weights(geometry, arrays)

@@ -56,22 +56,14 @@ class Weights:
 
     @classmethod
     def in_one_piece(cls, geometry: Geometry) -> Self:
-        """Allocate cells that hold nothing in particular, those of a dtype end to end.
+        """Allocate cells that hold nothing in particular, end to end.
 
         Small tensors then lie in huge pages as well (NumPy asks for them from 4 MiB on): a pass over them misses less.
 
         Raises:
             InvalidArgument: there is not so much memory.
         """
-        sizes: dict[str, int] = {}
-        for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
-            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + size
-        left = {dtype: _allocated(geometry, (size,), dtype) for dtype, size in sizes.items()}
-        arrays = []
-        for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
-            arrays.append(left[tensor.dtype][:size].reshape(tensor.shape))
-            left[tensor.dtype] = left[tensor.dtype][size:]
-        return cls(geometry, arrays)
+        return cls(geometry, arrays_over(geometry, _allocated(geometry, (geometry.nbytes,), "U8")))
 
     @classmethod
     def into(cls, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Self:
@@ -207,6 +199,27 @@ def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
             return array.size > 0
         reach += (length - 1) * stride
     return False
+
+
+def arrays_over(
+    geometry: Geometry, memory: npt.NDArray[np.uint8], tensors: range | None = None, at: int = 0
+) -> list[npt.NDArray[Any]]:
+    """Return arrays over memory in which tensors of a layout lie end to end, in layout order.
+
+    A layout's wide dtypes come first, so that each tensor is aligned where the first one is.
+
+    Args:
+        geometry: of the layout.
+        memory: that they lie in.
+        tensors: numbers of those that do; None: all.
+        at: the byte at which the first one begins.
+    """
+    arrays = []
+    for number in range(len(geometry.sizes)) if tensors is None else tensors:
+        tensor, end = geometry.layout.tensors[number], at + geometry.tensor_bytes(number)
+        arrays.append(memory[at:end].view(CELL_TYPES[tensor.dtype].dtype).reshape(tensor.shape))
+        at = end
+    return arrays
 
 
 def parts(group: Group, index: Index) -> Iterator[tuple[int, npt.NDArray[np.int64], slice]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pulse_kernels import Backend, get_backend
 from pulse_registry.errors import InvalidModel, LayoutMismatch
-from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.arrays import Weights, arrays_over
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.fit import check_layout
@@ -161,6 +161,22 @@ def test_new_weights_have_the_layouts_shapes_and_cell_types():
 def into(model: dict[str, Any], target: dict[str, Any]) -> Weights:
     """Take ``target`` as the place for a version of ``model``."""
     return Weights.into(geometry_of(model), read_model(target))
+
+
+@pytest.mark.parametrize("at", [0, 8])
+def test_arrays_over_one_memory_lie_end_to_end_and_write_through(at: int):
+    model = mixed_model()
+    geometry = geometry_of(model)
+    memory = np.zeros(at + geometry.nbytes, np.uint8)
+    arrays = arrays_over(geometry, memory, at=at)
+    for tensor, array in zip(geometry.layout.tensors, arrays, strict=True):
+        array[...] = model[tensor.name].view(array.dtype)
+        assert (array.shape, array.flags.aligned) == (tensor.shape, True)
+    ordered = b"".join(model[tensor.name].tobytes() for tensor in geometry.layout.tensors)
+    assert memory.tobytes() == bytes(at) + ordered
+    first, size = len(arrays) - 2, sum(map(geometry.tensor_bytes, range(len(arrays) - 2)))
+    last_two = arrays_over(geometry, memory, range(first, len(arrays)), at + size)
+    assert [array.tobytes() for array in last_two] == [array.tobytes() for array in arrays[first:]]
 
 
 def test_read_only_memory_is_refused_by_name():
