@@ -31,16 +31,15 @@ _MAX_TOLD: Final = 1_000
 _KEPT: Final = 64
 """Of the newest versions, the events: all streams send the same bytes."""
 
-After = Annotated[Before | None, whole("the versions over this one; without it, those that come from now on", 41)]
+After = Annotated[Before | None, whole("the versions over this one; without it, new versions only", 41)]
 
 
 @router.get(
     "/v1/runs/{run}/events",
     summary="Follow a run",
     description=(
-        "`Last-Event-ID` goes on where a stream broke off. Of more than 1,000 versions that are told of at once, the "
-        "newest are, after a `missed`: `GET .../versions` has the others. The stream ends when its token was revoked "
-        "or has expired."
+        "`Last-Event-ID` resumes a stream. Of more than 1,000 versions at once only the newest are sent, after a "
+        "`missed`: `GET .../versions` has the others. The stream ends when its token was revoked or has expired."
     ),
     response_class=Response,
     responses={

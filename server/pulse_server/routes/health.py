@@ -17,9 +17,9 @@ router = operations("health")
 
 @router.get(
     "/healthz",
-    summary="Tell that the process answers",
+    summary="Check that the process answers",
     response_model=Health,
-    responses={200: answer("It does.", Health())},
+    responses={200: answer("The process answers.", Health())},
 )
 async def show_health() -> Response:
     """Tell that the process answers; asks nothing of the store."""
@@ -28,9 +28,12 @@ async def show_health() -> Response:
 
 @router.get(
     "/readyz",
-    summary="Tell whether the store answers",
+    summary="Check that the store answers",
     response_model=Ready,
-    responses={200: answer("It does.", Ready(store_age_s=0.7)), 503: problem("The store has not answered of late.")},
+    responses={
+        200: answer("The store answers.", Ready(store_age_s=0.7)),
+        503: problem("The store has not answered of late."),
+    },
 )
 async def show_ready(request: Request, service: TheService) -> Response:
     """Tell whether the store has answered of late."""

@@ -33,14 +33,14 @@ _SHORTEST_S: Final = 3600.0
     status_code=204,
     summary="Take or renew a lease",
     description=(
-        "The body is a sealed `Lease` of this run and this reader. While it is alive, the version that it names is "
-        "kept, and a way from it to the newest one. It is stored as that of `<token id>:<reader>`: another token's "
-        "lease of the same name is another lease. An admin's token gives whole names."
+        "The body is a sealed `Lease` of this run and this reader. While it is alive, its version is kept, and a route "
+        "from it to the newest one. It is stored for the reader `<token id>:<reader>`: another token's lease of the "
+        "same name is another lease. An admin's token gives full names."
     ),
     response_class=Response,
     responses={
-        204: answer("It is stored; its time begins."),
-        400: problem("It is no sealed lease, or that of another reader or run."),
+        204: answer("The lease is stored; its time begins."),
+        400: problem("The body is not a sealed lease, or one of another reader or run."),
         404: problem("There is no such run."),
     },
     openapi_extra=raw_body(),
@@ -66,10 +66,10 @@ async def take_lease(request: Request, run: ReadRun, reader: Reader) -> Response
 @router.delete(
     "/v1/runs/{run}/leases/{reader}",
     status_code=204,
-    summary="Give up a lease",
+    summary="Delete a lease",
     response_class=Response,
     responses={
-        204: answer("The token has none of this name, or none any more."),
+        204: answer("The token has no lease of this name."),
         404: problem("There is no such run."),
     },
 )

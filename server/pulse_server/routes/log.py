@@ -86,8 +86,8 @@ async def read_log(run: ReadRun, since: Since = 0, limit: Limit = 100, wait: Wai
     ),
     response_model=Appended,
     responses={
-        201: answer("It is in the log; also where it was before.", Appended(run=examples.RUN, seq=43)),
-        400: problem("It is no sealed record, breaks a rule, or names what is not there: nothing was written."),
+        201: answer("The record is in the log; also if it was before.", Appended(run=examples.RUN, seq=43)),
+        400: problem("The body is not a sealed record, breaks a rule, or names a missing object: nothing was written."),
         409: problem(
             "Another record has the number (AlreadyExists), it comes too early (Conflict), or a newer writer "
             "began its term (Fenced)."
@@ -135,7 +135,7 @@ async def read_record(run: ReadRun, seq: Seq) -> Response:
 @router.get(
     "/v1/runs/{run}/log/{seq}/countersignature",
     summary="Read the countersignature of a record",
-    description=("Asked for by readers that don't believe the record's own signature. It is not verified here."),
+    description=("For readers that don't trust the record's own signature. The service does not verify it."),
     response_class=Response,
     responses={**_SEALED, 404: problem("There is no such run or record, or nobody has countersigned it.")},
 )
@@ -148,7 +148,7 @@ async def read_countersignature(run: ReadRun, seq: Seq) -> Response:
     "/v1/runs/{run}/head",
     summary="Read the hint",
     response_class=Response,
-    responses={**_SEALED, 404: problem("None.")},
+    responses={**_SEALED, 404: problem("The run has no head.")},
 )
 async def read_head(run: ReadRun) -> Response:
     """Read the hint that says which snapshot to open the run from."""
@@ -160,7 +160,10 @@ async def read_head(run: ReadRun) -> Response:
     summary="List snapshots of the log",
     response_model=SnapshotList,
     responses={
-        200: answer("Their numbers, ascending; none for a run that does not exist.", SnapshotList(snapshots=(63,)))
+        200: answer(
+            "The numbers of the snapshots, ascending; none for a run that does not exist.",
+            SnapshotList(snapshots=(63,)),
+        )
     },
 )
 async def list_snapshots(run: ReadRun) -> Response:
@@ -202,8 +205,8 @@ async def read_layout(run: ReadRun, layout_id: LayoutId) -> Response:
     summary="Store a layout",
     response_class=Response,
     responses={
-        201: answer("It is stored; also where it was before."),
-        400: problem("It is no layout, or does not hash to its id."),
+        201: answer("The layout is stored; also if it was before."),
+        400: problem("The body is not a layout, or does not hash to its id."),
     },
     openapi_extra=raw_body(),
 )

@@ -29,14 +29,17 @@ _PIECE: Final = 256 << 10
 """Of an object that is read through the service: its reader may be slow, and have thousands beside it."""
 _BYTES: Final = "application/octet-stream"
 _WANTED: Final = UrlRequest(keys=(examples.PATCH,))
-_LENGTHS: Final = {"Content-Length": "its size", "Accept-Ranges": "bytes"}
+_LENGTHS: Final = {"Content-Length": "the size of the object", "Accept-Ranges": "bytes"}
 
 
 @router.head(
     "/v1/runs/{run}/objects/{path:path}",
-    summary="Tell an object's size",
+    summary="Read the size of an object",
     response_class=Response,
-    responses={200: answer("It is there.", media_type=_BYTES, headers=_LENGTHS), 404: problem("It is not there.")},
+    responses={
+        200: answer("The object exists.", media_type=_BYTES, headers=_LENGTHS),
+        404: problem("There is no such object."),
+    },
 )
 async def head_object(run: ReadRun, path: ObjectPath) -> Response:
     """Tell an object's size."""
@@ -49,11 +52,11 @@ async def head_object(run: ReadRun, path: ObjectPath) -> Response:
     summary="Read an object",
     response_class=Response,
     responses={
-        200: answer("Its bytes, from a store that can't sign URLs.", "", _BYTES, _LENGTHS),
-        206: answer("The bytes that `Range` asked for.", "", _BYTES, {"Content-Range": "which they are"}),
+        200: answer("The bytes of the object, from a store that can't presign.", "", _BYTES, _LENGTHS),
+        206: answer("The bytes that `Range` asked for.", "", _BYTES, {"Content-Range": "which bytes they are"}),
         307: answer("Where to read it, until the URL expires.", headers={"Location": "a signed URL"}),
-        404: problem("It is not there."),
-        416: problem("It has no byte of the `Range`."),
+        404: problem("There is no such object."),
+        416: problem("The `Range` is past the end of the object."),
     },
 )
 async def read_object(request: Request, run: ReadRun, path: ObjectPath) -> Response:
@@ -79,7 +82,7 @@ async def read_object(request: Request, run: ReadRun, path: ObjectPath) -> Respo
     description=("For stores that can't sign URLs; see uploads."),
     response_class=Response,
     responses={
-        201: answer("It is stored."),
+        201: answer("The object is stored."),
         400: problem("The store signs URLs (ask for an upload), or the bytes are damaged."),
         409: problem("The key is taken."),
         411: problem("There is no `Content-Length`."),
@@ -108,7 +111,7 @@ async def store_object(request: Request, run: PublishRun, path: ObjectPath) -> R
 @router.post(
     "/v1/runs/{run}/urls",
     summary="Get URLs of objects",
-    description=("Whether the objects are there is not looked at."),
+    description=("It is not checked that the objects exist."),
     response_model=UrlBody,
     responses={
         200: answer("A URL for each key.", UrlBody(urls={examples.PATCH: examples.SIGNED}, expires_at=examples.WHEN)),

@@ -33,8 +33,8 @@ _SHORT_QUERY: Final = 256
 _MOST_KNOWN: Final = 4096
 
 _EVERYWHERE: Final[dict[int, str]] = {
-    HTTPStatus.UNPROCESSABLE_ENTITY: "A parameter or the body is not as it must be.",
-    HTTPStatus.TOO_MANY_REQUESTS: "Over a limit; `Retry-After` says when to come again.",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "A parameter or the body is not valid.",
+    HTTPStatus.TOO_MANY_REQUESTS: "Over a limit; `Retry-After` says when to try again.",
     HTTPStatus.SERVICE_UNAVAILABLE: "The store does not answer.",
     HTTPStatus.BAD_GATEWAY: "What the store holds is damaged.",
     HTTPStatus.NOT_IMPLEMENTED: "What the store holds was written by a newer release.",

@@ -36,7 +36,7 @@ Cost = Annotated[int, between(0, 1 << 40), DECIMAL, whole("bytes that one more o
     response_model=RouteBody,
     responses={
         200: answer(
-            "The legs of the way, in order; none where the worker is there already.",
+            "The legs of the route, in order; none if the worker has the version already.",
             RouteBody(
                 run=examples.RUN,
                 base=41,
@@ -50,7 +50,7 @@ Cost = Annotated[int, between(0, 1 << 40), DECIMAL, whole("bytes that one more o
                 expires_at=examples.WHEN,
             ),
         ),
-        404: problem("There is no such run or version, or nothing leads there."),
+        404: problem("There is no such run or version, or no route to it."),
         410: problem("The version was retired."),
     },
 )

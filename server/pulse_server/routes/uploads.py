@@ -41,12 +41,12 @@ _COMPLETE: Final = CompleteRequest(
 @router.post(
     "/v1/runs/{run}/uploads",
     status_code=201,
-    summary="Begin to store an object",
+    summary="Begin an upload",
     description=("Without `sha256` the object goes in parts, or through the service."),
     response_model=UploadBody,
     responses={
-        201: answer("How to store it.", UploadBody(kind="put", request=_SIGNED)),
-        400: problem("The key is not valid, or the object is too long."),
+        201: answer("How to store the object.", UploadBody(kind="put", request=_SIGNED)),
+        400: problem("The key is not valid, or the object is too large."),
     },
 )
 async def begin_upload(run: PublishRun, wanted: Annotated[UploadRequest, document(_UPLOAD)]) -> Response:
@@ -71,7 +71,7 @@ async def begin_upload(run: PublishRun, wanted: Annotated[UploadRequest, documen
     response_model=SignedRequest,
     responses={
         200: answer("The request to send.", _SIGNED),
-        400: problem("The key or the upload is not valid, or the store signs no requests."),
+        400: problem("The key or the upload is not valid, or the store can't presign."),
     },
 )
 async def sign_part(run: PublishRun, upload: UploadName, part: Annotated[PartRequest, document(_PART)]) -> Response:
@@ -87,10 +87,10 @@ async def sign_part(run: PublishRun, upload: UploadName, part: Annotated[PartReq
 @router.post(
     "/v1/runs/{run}/uploads/{upload}/complete",
     status_code=201,
-    summary="Make an object of its parts",
+    summary="Complete an upload in parts",
     response_class=Response,
     responses={
-        201: answer("It is stored."),
+        201: answer("The object is stored."),
         400: problem("A part is missing or differs, or there is no such upload."),
         409: problem("The key is taken."),
     },
@@ -113,11 +113,11 @@ async def complete_upload(
 @router.delete(
     "/v1/runs/{run}/uploads/{upload}",
     status_code=204,
-    summary="Give up an upload",
+    summary="Abort an upload",
     response_class=Response,
     responses={
-        204: answer("It is gone, also where it was not there."),
-        400: problem("The key or the upload is not valid, or the store signs no requests."),
+        204: answer("The upload is aborted; also if there was none."),
+        400: problem("The key or the upload is not valid, or the store can't presign."),
     },
 )
 async def abort_upload(run: PublishRun, upload: UploadName, key: ObjectKey) -> Response:

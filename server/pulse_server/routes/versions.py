@@ -40,7 +40,9 @@ WaitForNewer = Annotated[Wait | None, waiting("a version over `after`")]
 After = Annotated[Before, whole("the versions over this one", 41)]
 Limit = Annotated[int, between(1, 1000), DECIMAL, whole("how many at most", 100)]
 Step = Annotated[int, between(-_STEP - 1, _STEP), DECIMAL]
-Kind = Annotated[Literal["keyframe", "patch"] | None, Query(description="only versions that were committed so")]
+Kind = Annotated[
+    Literal["keyframe", "patch"] | None, Query(description="only versions that were committed as this kind")
+]
 MinStep = Annotated[Step | None, whole("only steps from this one on", 400)]
 MaxStep = Annotated[Step | None, whole("only steps up to this one", 500)]
 

@@ -35,7 +35,7 @@ _REPORT: Final = WorkerReport(
         "token may have, those that reported last count."
     ),
     response_class=Response,
-    responses={204: answer("Taken."), 404: problem("There is no such run.")},
+    responses={204: answer("The report was accepted."), 404: problem("There is no such run.")},
 )
 @body_limit(32 << 10)  # of 16 phases, twice, and 64 keys
 async def report(run: ReadRun, worker: Worker, told: Annotated[WorkerReport, document(_REPORT)]) -> Response:
@@ -48,10 +48,10 @@ async def report(run: ReadRun, worker: Worker, told: Annotated[WorkerReport, doc
 @router.delete(
     "/v1/runs/{run}/workers/{worker}",
     status_code=204,
-    summary="Say that a worker is none any more",
-    description=("A worker of this token; it is listed again once it reports again."),
+    summary="Remove a worker from the list",
+    description=("A worker of this token. It is listed again when it reports again."),
     response_class=Response,
-    responses={204: answer("It is not listed, or not any more."), 404: problem("There is no such run.")},
+    responses={204: answer("The worker is not listed."), 404: problem("There is no such run.")},
 )
 async def forget(run: ReadRun, worker: Worker) -> Response:
     """Forget a worker."""
