@@ -18,7 +18,7 @@ from benchmarks.results import Row, machine, versions
 from benchmarks.states import Live, States
 from pulse_kernels import get_backend
 from pulse_registry import Registry
-from pulse_registry.compaction import CompactOptions, Done
+from pulse_registry.compaction import Attached, CompactOptions
 from pulse_registry.format.patch_coding import CoderChoice, encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.log import RunState
@@ -107,7 +107,7 @@ def object_cost(states: States) -> int:
     return max(1, round(DEFAULT_OBJECT_COST * states.cells / LARGE_CELLS))
 
 
-def _compact(registry: Registry, options: CompactOptions) -> list[Done]:
+def _compact(registry: Registry, options: CompactOptions) -> list[Attached]:
     compactor, done = registry.compactor(options), []
     while (piece := compactor.step()) is not None:
         done.append(piece)
@@ -168,7 +168,7 @@ def _document(
     state: RunState,
     behind: list[Behind],
     joins: list[Behind],
-    done: list[Done],
+    done: list[Attached],
     seed: int,
     coder: str,
 ) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _mean(values: Sequence[float]) -> float:
     return round(sum(values) / len(values), 3)
 
 
-def _blocks(done: Sequence[Done]) -> dict[str, dict[str, int]]:
+def _blocks(done: Sequence[Attached]) -> dict[str, dict[str, int]]:
     """Return number and bytes of the merged patches of each span."""
     found: dict[str, dict[str, int]] = {}
     for piece in done:

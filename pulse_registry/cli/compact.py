@@ -16,7 +16,7 @@ from pulse_registry.cli.exits import exit_code
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, SigningKeyFile, Token, Trusted
 from pulse_registry.cli.output import print_error, print_json, size
 from pulse_registry.cli.session import Access, open_session
-from pulse_registry.compaction import CompactOptions, Compactor, Done
+from pulse_registry.compaction import Attached, CompactOptions, Compactor
 from pulse_registry.compaction.loop import follow
 from pulse_registry.errors import InvalidArgument, PulseError
 from pulse_registry.options import PullOptions
@@ -78,11 +78,11 @@ def compact(
             compactor.close()
         if follow_:
             return
-        left = {str(work): compactor.error(work) for work in compactor.pending()}
+        left = {str(task): compactor.error(task) for task in compactor.pending()}
     _conclude(made, left, json_output=json_output)
 
 
-def _conclude(made: list[Done], left: Mapping[str, PulseError | None], *, json_output: bool) -> None:
+def _conclude(made: list[Attached], left: Mapping[str, PulseError | None], *, json_output: bool) -> None:
     """Say what was made and what was not; end as the first error ends that kept something from being made."""
     error = next(filter(None, left.values()), None)
     nbytes = sum(done.nbytes for done in made)
@@ -91,8 +91,8 @@ def _conclude(made: list[Done], left: Mapping[str, PulseError | None], *, json_o
         print_json({"made": [asdict(done) for done in made], "bytes": nbytes, "left": list(left)} | failed)
     else:
         say(f"{len(made)} objects attached, {size(nbytes)}")
-        for work in left:
-            say(f"not made: {work}")
+        for task in left:
+            say(f"not made: {task}")
         if error is not None:
             print_error(type(error).__name__, str(error), json_output=False)
     if error is not None:
@@ -101,7 +101,7 @@ def _conclude(made: list[Done], left: Mapping[str, PulseError | None], *, json_o
 
 def _work(
     compactor: Compactor, follow_: bool, stop: threading.Event, poll_seconds: float, json_output: bool
-) -> list[Done]:
+) -> list[Attached]:
     made = []
     for done in follow(compactor, stop, poll_seconds if follow_ else None):
         if not follow_:

@@ -1,4 +1,4 @@
-"""Stop signals of long commands: SIGTERM and SIGINT end them after the current piece of work."""
+"""Stop signals of long commands: SIGTERM and SIGINT end them after the current task."""
 
 from __future__ import annotations
 

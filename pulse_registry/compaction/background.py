@@ -16,7 +16,7 @@ from pulse_registry.results import PushResult
 class Background:
     """Runs a compactor after each commit in a thread of its own, one merged patch or keyframe at a time.
 
-    A process that ends without closing it waits for the piece at hand and no longer.
+    A process that ends without closing it waits for the task at hand and no longer.
 
     Attributes:
         idle: set while there is nothing to do.
@@ -45,7 +45,7 @@ class Background:
                 self._go_on()
 
     def close(self, closing: Closing) -> None:
-        """Stop after the piece of work at hand. Idempotent.
+        """Stop after the task at hand. Idempotent.
 
         Raises:
             StoreUnavailable: that is not done in time; it goes on, and so does a later call.
@@ -59,10 +59,10 @@ class Background:
             pool.shutdown(wait=True)
 
     def _under_way(self) -> UnderWay | None:
-        return None if self.idle.is_set() else ("a piece of the compactor's work is not done yet", self.idle.wait)
+        return None if self.idle.is_set() else ("a compaction task is not done yet", self.idle.wait)
 
     def _go_on(self) -> None:
-        """Queue the next piece, unless this is the end; the lock is held."""
+        """Queue the next task, unless this is the end; the lock is held."""
         self._busy = self._news = False
         if not self._closing:
             try:

@@ -1,4 +1,4 @@
-"""The compactor: plan -> stand -> merge -> verify -> upload -> attach, one piece of work after the other.
+"""The compactor: plan -> stand -> merge -> verify -> upload -> attach, one task after the other.
 
 Nothing that it keeps counts: it may stop anywhere and begin anew, and several may work on one run. Before it uploads
 and before it attaches it looks at the log again, so that another's work is seldom done twice; a duplicate does no harm.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pulse_kernels import Cells
-from pulse_registry.compaction.ladder import CompactOptions, Merge, Whole, Work, due, patch_of
+from pulse_registry.compaction.ladder import CompactOptions, KeyframeTask, MergeTask, Task, due, patch_of
 from pulse_registry.compaction.local_copy import LocalCopy
 from pulse_registry.compaction.merge import merge
 from pulse_registry.compaction.temp_patch import TempPatch
@@ -41,11 +41,11 @@ from pulse_registry.weights.digest import Digest
 _logger = logging.getLogger(__name__)
 
 TRIES = 3
-"""How often a piece of work that fails is tried, each time after a new version, before this compactor leaves it."""
+"""How often a task that fails is tried, each time after a new version, before this compactor leaves it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Attached:
     """A merged patch or keyframe that was attached, and the bytes that were stored for it."""
 
     kind: Literal["patch", "keyframe"]
@@ -81,19 +81,19 @@ class Compactor:
         self._options = options
         self._copy = LocalCopy(context)
         self._after = -1  # all that ends at or before this version is done, or was left
-        self._failed: dict[Work, tuple[int, int]] = {}  # tries, and versions at the last of them
-        self._again: set[Work] = set()  # those of them that are to be tried again
-        self._errors: dict[Work, PulseError] = {}  # of what failed, and was not done since
+        self._failed: dict[Task, tuple[int, int]] = {}  # tries, and versions at the last of them
+        self._again: set[Task] = set()  # those of them that are to be tried again
+        self._errors: dict[Task, PulseError] = {}  # of what failed, and was not done since
 
-    def pending(self) -> list[Work]:
+    def pending(self) -> list[Task]:
         """Return what the ladder lacks, as the log says now; what this compactor has left is in it too."""
         return list(due(self._reader.refresh(), self._options))
 
-    def error(self, work: Work) -> PulseError | None:
-        """Return what kept this compactor from a piece of work when it tried last; None if nothing did."""
-        return self._errors.get(work)
+    def error(self, task: Task) -> PulseError | None:
+        """Return what kept this compactor from a task when it tried last; None if nothing did."""
+        return self._errors.get(task)
 
-    def step(self) -> Done | None:
+    def step(self) -> Attached | None:
         """Make and attach the next missing merged patch or keyframe, if any can be made.
 
         What fails costs nothing but an event, and is tried again after the next version.
@@ -105,76 +105,76 @@ class Compactor:
         """
         while True:
             state = self._reader.refresh()
-            work = next(self._next(state), None)
-            if work is None:
+            task = next(self._next(state), None)
+            if task is None:
                 return None
-            done = self._try(state, work)
+            done = self._try(state, task)
             if done is not None:
-                self._again.discard(work)
-                self._errors.pop(work, None)
+                self._again.discard(task)
+                self._errors.pop(task, None)
                 return done
 
     def close(self) -> None:
         """Give the copy of the weights back. Idempotent."""
         self._copy.close()
 
-    def _next(self, state: RunState) -> Iterator[Work]:
+    def _next(self, state: RunState) -> Iterator[Task]:
         """Yield what is due and was not left, oldest first; take note of how far all is done."""
         newest = len(state.versions)
-        for work in due(state, self._options, self._after):
-            tries, at = self._failed.get(work, (0, -1))
+        for task in due(state, self._options, self._after):
+            tries, at = self._failed.get(task, (0, -1))
             if tries < TRIES and at < newest:
-                self._done_before(work.target)
-                yield work
+                self._done_before(task.target)
+                yield task
         self._done_before(newest)
 
     def _done_before(self, version: int) -> None:
-        self._after = min([version, *(work.target for work in self._again)]) - 1
+        self._after = min([version, *(task.target for task in self._again)]) - 1
 
-    def _try(self, state: RunState, work: Work) -> Done | None:
-        """Do a piece of work; None where it failed, is not needed any more, or was done by another meanwhile."""
+    def _try(self, state: RunState, task: Task) -> Attached | None:
+        """Do a task; None where it failed, is not needed any more, or was done by another meanwhile."""
         try:
             self._writer.check_key("attach")  # before the work, not after it
-            return self._do(state, work)
+            return self._do(state, task)
         except (InvalidArgument, Gone) as error:
             # What it was to be attached to was retired meanwhile.
-            _logger.info("run %s: %s is not needed any more: %s", state.run, work, error)
-            self._leave(work)
+            _logger.info("run %s: %s is not needed any more: %s", state.run, task, error)
+            self._leave(task)
         except (AccessDenied, Untrusted):
             raise
         except PulseError as error:
-            self._fail(state, work, error)
+            self._fail(state, task, error)
         return None
 
-    def _leave(self, work: Work) -> None:
-        self._failed[work] = (TRIES, 0)
-        self._again.discard(work)
+    def _leave(self, task: Task) -> None:
+        self._failed[task] = (TRIES, 0)
+        self._again.discard(task)
 
-    def _fail(self, state: RunState, work: Work, error: PulseError) -> None:
+    def _fail(self, state: RunState, task: Task, error: PulseError) -> None:
         # A store, or a disk, that fails is no fault of the objects.
-        tries = self._failed.get(work, (0, 0))[0] + (not isinstance(error, StoreUnavailable))
-        self._failed[work] = (tries, len(state.versions))
-        (self._again.add if tries < TRIES else self._again.discard)(work)
-        self._errors[work] = error
+        tries = self._failed.get(task, (0, 0))[0] + (not isinstance(error, StoreUnavailable))
+        self._failed[task] = (tries, len(state.versions))
+        (self._again.add if tries < TRIES else self._again.discard)(task)
+        self._errors[task] = error
         then = "it is left" if tries == TRIES else "it is tried again after the next version"
         self._context.events.tell(
-            Event(EventKind.COMPACTION_FAILED, state.run, f"{work} could not be made: {error}; {then}", error.key)
+            Event(EventKind.COMPACTION_FAILED, state.run, f"{task} could not be made: {error}; {then}", error.key)
         )
 
-    def _do(self, state: RunState, work: Work) -> Done | None:
+    def _do(self, state: RunState, task: Task) -> Attached | None:
         try:
-            return self._make(state, work)
+            return self._make(state, task)
         except BaseMismatch:
             # The local copy is not what it should be: from a keyframe it is again.
             self._copy.forget()
-            return self._make(state, work)
+            return self._make(state, task)
 
-    def _make(self, state: RunState, work: Work) -> Done | None:
-        return self._merge(state, work) if isinstance(work, Merge) else self._write_keyframe(state, work)
+    def _make(self, state: RunState, task: Task) -> Attached | None:
+        return self._merge(state, task) if isinstance(task, MergeTask) else self._write_keyframe(state, task)
 
-    def _merge(self, state: RunState, work: Merge) -> Done | None:
+    def _merge(self, state: RunState, task: MergeTask) -> Attached | None:
         """Join the patches of the cheapest route whose objects are whole; None without one, or if it is there now."""
-        routes = Routes(self._context, state, work.target, have=work.base, keyframes=False)
+        routes = Routes(self._context, state, task.target, have=task.base, keyframes=False)
         while True:
             try:
                 route = routes.cheapest()
@@ -183,45 +183,45 @@ class Compactor:
             except NotFound:
                 if routes.avoided:
                     raise
-                self._leave(work)
+                self._leave(task)
                 return None
             try:
-                return self._merge_along(routes.state, work, route.legs)
+                return self._merge_along(routes.state, task, route.legs)
             except (NotFound, CorruptObject) as error:
                 routes.avoid(route, error)
 
-    def _merge_along(self, state: RunState, work: Merge, legs: Sequence[Leg]) -> Done | None:
+    def _merge_along(self, state: RunState, task: MergeTask, legs: Sequence[Leg]) -> Attached | None:
         patches = [leg.patch for leg in legs if leg.patch is not None]
         backwards = all(patch.coder == "gap" for patch in patches)
-        self._copy.move_to(state, work.target if backwards else work.base)
+        self._copy.move_to(state, task.target if backwards else task.base)
         if not backwards:
             self._copy.check()  # ranks count cells that no patch on the way speaks of
         context, weights = self._context, self._copy.weights
         begun = begin_patches(context.store, weights.geometry, patches, context.fetch_map)
         coded = merge(context.backend, context.pool, context.fetchers, weights, legs, begun, backwards=backwards)
-        with TempPatch(weights.geometry, work.base, work.target, coded, context.downloads) as patch:
-            self._verify(state, work, patch)
-            if not self._still_due(work):
+        with TempPatch(weights.geometry, task.base, task.target, coded, context.downloads) as patch:
+            self._verify(state, task, patch)
+            if not self._still_due(task):
                 return None
             write_id = self._new_id()
-            ref = patch.store(context.store, patch_key(work.base, work.target, write_id))
-        if not self._still_due(work):
+            ref = patch.store(context.store, patch_key(task.base, task.target, write_id))
+        if not self._still_due(task):
             return None
         self._writer.attach(patches=[ref], write_id=write_id)
-        return Done("patch", work.base, work.target, ref.size)
+        return Attached("patch", task.base, task.target, ref.size)
 
-    def _verify(self, state: RunState, work: Merge, patch: TempPatch) -> None:
-        base, target = (Digest.parse(state.version(version).digest) for version in work.versions)
+    def _verify(self, state: RunState, task: MergeTask, patch: TempPatch) -> None:
+        base, target = (Digest.parse(state.version(version).digest) for version in task.versions)
         if base + patch.delta != target:
             raise CorruptObject(
-                f"{work} leads to state digest {(base + patch.delta).hex()}, {target.hex()} was committed; it was not "
+                f"{task} leads to state digest {(base + patch.delta).hex()}, {target.hex()} was committed; it was not "
                 "attached"
             )
 
-    def _write_keyframe(self, state: RunState, work: Whole) -> Done | None:
-        self._copy.move_to(state, work.target)
+    def _write_keyframe(self, state: RunState, task: KeyframeTask) -> Attached | None:
+        self._copy.move_to(state, task.target)
         self._copy.check()
-        if not self._still_due(work):
+        if not self._still_due(task):
             return None
         context, weights, write_id = self._context, self._copy.weights, self._new_id()
         sums: dict[int, Digest] = {}
@@ -231,19 +231,19 @@ class Compactor:
             sums[group.number] = Digest(*context.backend.digest(cells, group.start))
             return cells
 
-        ref = write_keyframe(context.store, weights.geometry, work.target, write_id, cells_of, map_=context.map_)
-        if sum(sums.values(), Digest()) != Digest.parse(state.version(work.target).digest):
-            raise BaseMismatch(f"the compactor's copy of version {work.target} was changed while it was written")
-        if not self._still_due(work):
+        ref = write_keyframe(context.store, weights.geometry, task.target, write_id, cells_of, map_=context.map_)
+        if sum(sums.values(), Digest()) != Digest.parse(state.version(task.target).digest):
+            raise BaseMismatch(f"the compactor's copy of version {task.target} was changed while it was written")
+        if not self._still_due(task):
             return None
         self._writer.attach(keyframes=[ref], write_id=write_id)
-        return Done("keyframe", None, work.target, ref.size)
+        return Attached("keyframe", None, task.target, ref.size)
 
-    def _still_due(self, work: Work) -> bool:
+    def _still_due(self, task: Task) -> bool:
         """Tell whether what was just made is not there yet, and may be."""
         state = self._reader.refresh()
-        if any(state.is_retired(version) for version in work.versions):
+        if any(state.is_retired(version) for version in task.versions):
             return False
-        if isinstance(work, Merge):
-            return patch_of(state, work.base, work.target) is None
-        return state.keyframe(work.target) is None
+        if isinstance(task, MergeTask):
+            return patch_of(state, task.base, task.target) is None
+        return state.keyframe(task.target) is None

@@ -33,8 +33,8 @@ _WORTH = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
-    """A merged patch to make: from version ``base`` to version ``target``."""
+class MergeTask:
+    """The task of a merged patch: from version ``base`` to version ``target``."""
 
     base: int
     target: int
@@ -49,8 +49,8 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A keyframe to make: of version ``target``."""
+class KeyframeTask:
+    """The task of a keyframe: of version ``target``."""
 
     target: int
 
@@ -63,7 +63,7 @@ class Whole:
         return f"a keyframe of version {self.target}"
 
 
-Work = Merge | Whole
+Task = MergeTask | KeyframeTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class CompactOptions:
             raise InvalidArgument(f"keyframe_share is {self.keyframe_share}; it is a share of a keyframe, over 0")
 
 
-def due(state: RunState, options: CompactOptions, after: int = -1) -> Iterator[Work]:
+def due(state: RunState, options: CompactOptions, after: int = -1) -> Iterator[Task]:
     """Yield what is missing and ends after version ``after``: by rising target, small blocks first, so that each block
     finds its parts. Whether objects lead from a block's base to its target is for the route search to say.
     """
@@ -100,10 +100,10 @@ def due(state: RunState, options: CompactOptions, after: int = -1) -> Iterator[W
             if base is None or base.layout != entry.layout or state.is_retired(base.version):
                 continue
             if patch_of(state, base.version, target) is None and _pays(state, base.version, span, limit):
-                yield Merge(base.version, target)
+                yield MergeTask(base.version, target)
     latest = state.latest
     if latest is not None and latest.version > after and _lacks_keyframe(state, options):
-        yield Whole(latest.version)
+        yield KeyframeTask(latest.version)
 
 
 def spans_into(target: int) -> list[int]:

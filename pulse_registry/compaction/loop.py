@@ -6,17 +6,17 @@ import logging
 import threading
 from collections.abc import Iterator
 
-from pulse_registry.compaction.compactor import Compactor, Done
+from pulse_registry.compaction.compactor import Attached, Compactor
 from pulse_registry.errors import StoreUnavailable
 
 _logger = logging.getLogger(__name__)
 
 
-def follow(compactor: Compactor, stop: threading.Event, poll_seconds: float | None) -> Iterator[Done]:
-    """Yield each piece of work that was done, until ``stop`` is set, which is looked at between pieces.
+def follow(compactor: Compactor, stop: threading.Event, poll_seconds: float | None) -> Iterator[Attached]:
+    """Yield what each task attached, until ``stop`` is set, which is looked at between tasks.
 
     Args:
-        compactor: does the work.
+        compactor: does the tasks.
         stop: ends it.
         poll_seconds: how long to wait before looking again; None ends when nothing is left to do.
 

@@ -1,4 +1,4 @@
-"""Failover: an object that is gone or damaged costs a pull, or a compactor's work, another route, and no more.
+"""Failover: an object that is gone or damaged costs a pull, or a compaction task, another route, and no more.
 
 The next best route is taken without it, and so on until none is left. What was retired meanwhile is no damage: then
 the newer log says which way to go.
@@ -21,7 +21,7 @@ from pulse_registry.store import Store
 from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 
 MOST_AVOIDED: Final = 1_000
-"""Objects that one pull, or one piece of a compactor's work, goes around: each costs a request and a search."""
+"""Objects that one pull, or one compaction task, goes around: each costs a request and a search."""
 
 
 class Routes:

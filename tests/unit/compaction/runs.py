@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulse_registry.compaction import CompactOptions, Compactor, Done
+from pulse_registry.compaction import Attached, CompactOptions, Compactor
 from pulse_registry.events import Event
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
@@ -24,7 +24,7 @@ def pushed(store: Store, versions: int, *, coder: str = "gap", still: bool = Fal
     return model, states
 
 
-def compact(store: Store, options: CompactOptions | None = None, told: list[Event] | None = None) -> list[Done]:
+def compact(store: Store, options: CompactOptions | None = None, told: list[Event] | None = None) -> list[Attached]:
     """Do all that can be done."""
     with without_pauses(retries=False):
         registry = Registry(
@@ -34,7 +34,7 @@ def compact(store: Store, options: CompactOptions | None = None, told: list[Even
         return finish(registry.compactor(options))
 
 
-def finish(compactor: Compactor) -> list[Done]:
+def finish(compactor: Compactor) -> list[Attached]:
     try:
         return list(iter(compactor.step, None))
     finally:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pulse_registry.cache import CacheFolder
-from pulse_registry.compaction import CompactOptions, Done, local_copy, temp_patch
+from pulse_registry.compaction import Attached, CompactOptions, local_copy, temp_patch
 from pulse_registry.compaction import compactor as compactor_module
 from pulse_registry.compaction.compactor import TRIES
 from pulse_registry.compaction.ladder import spans_into
@@ -384,7 +384,7 @@ def test_a_keyframe_is_never_made_of_damaged_weights(copies: list[LocalCopy]) ->
     model, states = pushed(store, 6)
     with quick(store) as registry:
         compactor = registry.compactor(CompactOptions(keyframe_every=5))
-        assert compactor.step() == Done("patch", 0, 4, state_of(store).patches_into(4)[-1].size)
+        assert compactor.step() == Attached("patch", 0, 4, state_of(store).patches_into(4)[-1].size)
         copies[-1].move_to(registry.state(), 5)
         largest = max(copies[-1].weights.arrays, key=lambda array: array.size)
         largest.reshape(-1)[0] ^= 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.compaction.ladder import CompactOptions, Merge, Whole, due, part_of, spans_into, stride
+from pulse_registry.compaction.ladder import CompactOptions, KeyframeTask, MergeTask, due, part_of, spans_into, stride
 from pulse_registry.errors import InvalidArgument
 from pulse_schemas import PatchRef
 from tests.support.records import OTHER_LAYOUT, Script, chain, keyframe, patch
@@ -18,7 +18,7 @@ BIG = 10**9
 
 
 def merges(script: Script, after: int = -1) -> list[tuple[int, int]]:
-    return [work.versions for work in due(script.state, LADDER, after) if isinstance(work, Merge)]
+    return [task.versions for task in due(script.state, LADDER, after) if isinstance(task, MergeTask)]
 
 
 def attach(script: Script, patches: Iterable[PatchRef]) -> Script:
@@ -54,12 +54,12 @@ def test_parts_come_before_what_is_made_of_them() -> None:
     script = with_large_keyframe(65)
     seen: set[tuple[int, int]] = set()
     while missing := merges(script):
-        work = missing[0]
-        assert work not in seen
-        seen.add(work)
-        attach(script, [patch(*work, size=10)])
-        if work[1] - work[0] > 16:
-            assert (work[0], work[0] + part_of(work[1] - work[0])) in seen
+        task = missing[0]
+        assert task not in seen
+        seen.add(task)
+        attach(script, [patch(*task, size=10)])
+        if task[1] - task[0] > 16:
+            assert (task[0], task[0] + part_of(task[1] - task[0])) in seen
     assert {(0, 64), (32, 64)} <= seen
 
 
@@ -125,9 +125,9 @@ def test_a_block_whose_first_half_is_nearly_a_keyframe_is_not_worth_it() -> None
 )
 def test_a_keyframe_is_due_by_versions_or_by_bytes_since_the_last_one(options: CompactOptions, wanted: bool) -> None:
     script = chain(13)  # 12 patches of 100 bytes after a keyframe of 1,010
-    assert (Whole(12) in due(script.state, options)) == wanted
+    assert (KeyframeTask(12) in due(script.state, options)) == wanted
     script.attach(keyframes=(keyframe(12, tag=1),))
-    assert Whole(12) not in due(script.state, options)
+    assert KeyframeTask(12) not in due(script.state, options)
 
 
 def test_an_empty_run_lacks_nothing() -> None:

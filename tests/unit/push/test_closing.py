@@ -180,7 +180,7 @@ def test_close_gives_up_in_time_on_the_compactor_and_a_later_one_goes_on(monkeyp
     before, registry = threads(), quick(DictStore(), compact="inline")
     registry.push(0, small_model())
     assert began.wait(PATIENCE)
-    with pytest.raises(StoreUnavailable, match="a piece of the compactor's work is not done yet"):
+    with pytest.raises(StoreUnavailable, match="a compaction task is not done yet"):
         registry.close(timeout=0.001)
     go_on.set()
     registry.close(timeout=PATIENCE)
