@@ -87,7 +87,7 @@ def _print(found: GcResult, run: str, grace: str) -> None:
 
 def _reasons(reasons: Any) -> list[tuple[str, int]]:
     """Return how many versions stay for what, the greatest number first."""
-    kinds = Counter("on the way to one of these" if why.startswith("on the way") else why for why in reasons)
+    kinds = Counter("on the route to one of these" if why.startswith("on the route") else why for why in reasons)
     return kinds.most_common(20)
 
 

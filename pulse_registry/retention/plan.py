@@ -63,7 +63,7 @@ def plan_gc(state: RunState, policy: RetentionPolicy, needs: Needs) -> Plan:
     keyframes of one version the cheapest.
     """
     kept = _chosen(state, policy, needs)
-    _keep_ways(state, kept, needs.held)
+    _keep_routes(state, kept, needs.held)
     versions = tuple(n for n in _numbers(state) if n not in kept and not state.is_retired(n))
     keys: list[str] = []
     objects = nbytes = 0
@@ -114,7 +114,7 @@ def harm(before: RunState, after: RunState, plan: Plan, held: Mapping[str, int])
         return f"the keyframe of version {frame}, which is kept ({plan.kept[frame]}), would be retired"
     for version in sorted(set(held.values()) & plan.kept.keys()):
         if _bytes_to_newest(after, version) != _bytes_to_newest(before, version):
-            return f"the way from version {version}, which a reader holds, to the newest would change"
+            return f"the route from version {version}, which a reader holds, to the newest would change"
     for patch in before.patches:
         if patch.base in plan.kept and patch.target in plan.kept and not after.is_live(patch.object.key):
             return f"{patch.object.key}, a patch between two versions that are kept, would be retired"
@@ -155,19 +155,19 @@ def _chosen(state: RunState, policy: RetentionPolicy, needs: Needs) -> dict[int,
     return kept
 
 
-def _keep_ways(state: RunState, kept: dict[int, str], held: Mapping[str, int]) -> None:
-    """Keep what is on the way to the versions kept, from nothing and from the versions that readers hold."""
+def _keep_routes(state: RunState, kept: dict[int, str], held: Mapping[str, int]) -> None:
+    """Keep the routes to the versions kept, from nothing and from the versions that readers hold."""
     newest = len(state.versions) - 1
     for version in sorted({version for version in held.values() if version in kept}):
         try:
             legs = plan_route(state, newest, have=version).legs
         except NotFound:
-            continue  # there is no way now, and none to keep
+            continue  # there is no route now, and none to keep
         for leg in legs:
-            kept.setdefault(leg.target, f"on the way from version {version}, which a reader holds")
+            kept.setdefault(leg.target, f"on the route from version {version}, which a reader holds")
     tree = cheapest_tree(state)
     for version in sorted(kept):
-        for step in tree.way_to(version) if version in tree.before else ():
+        for step in tree.route_to(version) if version in tree.before else ():
             if step != version and step in kept:
-                break  # the rest of the way is its own, and is kept with it
-            kept.setdefault(step, f"on the way to version {version}")
+                break  # the rest of the route is its own, and is kept with it
+            kept.setdefault(step, f"on the route to version {version}")

@@ -20,8 +20,8 @@ class Tree:
 
     before: Mapping[int, int | None]
 
-    def way_to(self, version: int) -> Iterator[int]:
-        """Yield the versions on the way to one that can be reached: that one first, the keyframe's last."""
+    def route_to(self, version: int) -> Iterator[int]:
+        """Yield the versions of the cheapest route to one that can be reached: that one first, the keyframe's last."""
         here: int | None = version
         while here is not None:
             yield here

@@ -222,7 +222,7 @@ def _no_liveness(patched: pytest.MonkeyPatch) -> None:
 
 def _no_ways(patched: pytest.MonkeyPatch) -> None:
     """Keep the versions that the policy keeps, and not those on the way to them."""
-    patched.setattr(plan, "_keep_ways", lambda *needs: None)
+    patched.setattr(plan, "_keep_routes", lambda *needs: None)
     patched.setattr(collector, "harm", lambda *retirement: None)
 
 

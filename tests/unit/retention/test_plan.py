@@ -74,13 +74,13 @@ def test_where_no_keyframe_is_near_the_whole_chain_stays():
     state = chain(5).state
     plan = plan_gc(state, LAST, needs(state))
     assert plan.empty
-    assert plan.kept[2] == "on the way to version 4"
+    assert plan.kept[2] == "on the route to version 4"
 
 
 def test_versions_between_go_where_a_merged_patch_leads_over_them():
     script = chain(9).attach(patches=(patch(0, 4, size=150), patch(4, 8, size=150)))
     plan = plan_gc(script.state, LAST, needs(script.state))
-    assert plan.kept == {0: "on the way to version 8", 4: "on the way to version 8", 8: "the newest"}
+    assert plan.kept == {0: "on the route to version 8", 4: "on the route to version 8", 8: "the newest"}
     assert plan.versions == (1, 2, 3, 5, 6, 7)
     assert set(plan.keys) == {patch(n, n + 1).object.key for n in range(8)}
 
@@ -102,7 +102,7 @@ def test_the_version_that_a_reader_holds_stays_and_its_cheapest_way_to_the_newes
     plan = plan_gc(state, LAST, needs(state, {"w1": 2}))
     assert plan.kept == {
         2: "held by w1",
-        3: "on the way from version 2, which a reader holds",
+        3: "on the route from version 2, which a reader holds",
         8: "the newest",
     }
 
@@ -187,8 +187,8 @@ def test_a_policy_that_makes_no_sense_is_refused(changes):
 BROKEN = {
     "a version that is kept": ({"versions": (6,)}, "version 6, which is kept"),
     "the keyframe of one that is kept": ({"keys": (keyframe(6).index.key,)}, "the keyframe of version 6"),
-    "the chain": ({"keys": (patch(7, 8).object.key,)}, "the way from version 2"),
-    "the way of a reader": ({"keys": (patch(2, 6, tag=1).object.key,)}, "the way from version 2"),
+    "the chain": ({"keys": (patch(7, 8).object.key,)}, "the route from version 2"),
+    "the route of a reader": ({"keys": (patch(2, 6, tag=1).object.key,)}, "the route from version 2"),
     "a merged patch": ({"keys": (patch(6, 8, tag=1).object.key,)}, "a patch between two versions that are kept"),
 }
 
