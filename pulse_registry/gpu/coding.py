@@ -18,19 +18,19 @@ from pulse_registry.gpu.tile_table import TileTable
 from pulse_registry.weights.digest import Digest
 
 
-def code_part(
+def code_groups(
     stream: DeviceStream,
-    part: TileTable,
+    table: TileTable,
     changes: Changes,
     sums: Sequence[tuple[Digest, Digest]],
     base: Tiling,
     coder: CoderChoice,
 ) -> Iterator[Coded]:
-    """Code what changes in a part; yield its groups in order.
+    """Code what changes in a tile table; yield its groups in order.
 
     Args:
         stream: to work on.
-        part: whose groups these are.
+        table: whose groups these are.
         changes: of its cells.
         sums: of h over each group's old and new cells.
         base: the old cells; read until the first group is yielded.
@@ -43,13 +43,13 @@ def code_part(
     names = dict.fromkeys(changed, first)
     with stream.work():
         made = {first: encode_changes(changes, first, base)}
-        pays = [n for n in changed if coder == "auto" and class_pays(part.groups[n].cells, made["gap"].size(n))]
+        pays = [n for n in changed if coder == "auto" and class_pays(table.groups[n].cells, made["gap"].size(n))]
         if pays:
             made["class"] = encode_changes(changes, "class", base)
             names |= {n: "class" for n in pays if made["class"].size(n) < made["gap"].size(n)}
         data = {name: stream.download(made[name].data).numpy() for name in set(names.values())}
     for number in changed:
-        group, count, name = part.groups[number], int(counts[number]), names[number]
+        group, count, name = table.groups[number], int(counts[number]), names[number]
         begin, end = (int(at) for at in made[name].offsets[number : number + 2])
         coded = data[name][begin:end].tobytes()
         yield Coded(Entry(group.number, count, len(coded), name, blake3(coded).digest(), *sums[number]), coded)

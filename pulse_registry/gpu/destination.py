@@ -49,9 +49,9 @@ class DeviceDestination:
         self._cells = cells
         self._stream = stream
         self._memory = Memory(stream.device, cells)
-        self._parts = tile_tables(geometry, stream.device)
+        self._tables = tile_tables(geometry, stream.device)
         with stream.work():
-            self._tilings = [self._over(part) for part in self._parts]
+            self._tilings = [self._over(table) for table in self._tables]
 
     @classmethod
     def into(cls, geometry: Geometry, views: Mapping[str, View], device: torch.device) -> DeviceDestination:
@@ -72,7 +72,7 @@ class DeviceDestination:
             for source in sources:
                 if isinstance(source.step, DeviceUpdate):
                     self._take_in(source.step)
-            found = [follow(part, sources, arrival, timeline) for part in self._parts]
+            found = [follow(table, sources, arrival, timeline) for table in self._tables]
         timeline.note("verify", timeline.clock())
         changes = DeviceUpdate(tuple(changes for changes, _ in found), self._stream)
         return changes, sum((delta for _, delta in found), Digest())
@@ -109,22 +109,22 @@ class DeviceDestination:
         with self._stream.work(after_caller=True), self._memory.read():
             return total(self._tilings)
 
-    def _over(self, part: TileTable) -> Tiling:
-        """Lay a part's tiles over the cells, on the stream."""
-        self._stream.keep(part.tiles.tables)
-        return part.tiles.over(self._cells)
+    def _over(self, table: TileTable) -> Tiling:
+        """Lay a table's tiles over the cells, on the stream."""
+        self._stream.keep(table.tiles.tables)
+        return table.tiles.over(self._cells)
 
     def _take_in(self, changes: DeviceUpdate) -> None:
         """Let the stream read changes that another one made."""
         self._stream.follow(changes.stream)
-        self._stream.keep(tensor for part in changes.parts for tensor in part.tensors)
+        self._stream.keep(tensor for change in changes.by_table for tensor in change.tensors)
 
     def _store(self, changes: ModelUpdate, store: Callable[[Tiling, Changed], None]) -> None:
         if not isinstance(changes, DeviceUpdate):
             raise TypeError(f"{type(changes).__name__} are changes of other weights than those on a device")
         with self._stream.callers(), changes.stream.callers(), self._memory.written():
-            for tiling, part in zip(self._tilings, changes.parts, strict=False):  # no parts where nothing changes
-                store(tiling, part)
+            for tiling, change in zip(self._tilings, changes.by_table, strict=False):  # none where nothing changes
+                store(tiling, change)
 
     def _stepped(
         self, whole: TileTable, sources: Sequence[Source], arrival: Arrival, timeline: Timeline
@@ -133,13 +133,13 @@ class DeviceDestination:
         source, digest = sources[0], Digest()
         batches = whole.batches(DECODED_BYTES)
         collected = Collected(whole, _most(whole, source) if len(batches) > 1 else 0)
-        for part in batches:
-            coded, began = arrival.of(part), timeline.clock()
-            base = self._over(part)
-            step, delta = self._step(whole, part, base, source, coded.get(0, {}))
+        for table in batches:
+            coded, began = arrival.of(table), timeline.clock()
+            base = self._over(table)
+            step, delta = self._step(whole, table, base, source, coded.get(0, {}))
             digest += delta
             timeline.note("decode", began, nbytes=_size(coded))
-            if part is whole:
+            if table is whole:
                 return step, digest
             collected.add(step)
         return collected.changes(), digest
@@ -150,13 +150,13 @@ class DeviceDestination:
         """Follow a chain in copies of the cells, batch by batch; return where it leads away from the live ones."""
         digest = Digest()
         collected = Collected(whole, max(_most(whole, source) for source in sources))
-        for part in whole.batches(WALKED_BYTES):
-            coded, began = arrival.of(part), timeline.clock()
-            copy = part.tiles.packed(no_cells(part.tiles, int(part.tiles.group_cells.sum())))
-            live = self._over(part)
+        for table in whole.batches(WALKED_BYTES):
+            coded, began = arrival.of(table), timeline.clock()
+            copy = table.tiles.packed(no_cells(table.tiles, int(table.tiles.group_cells.sum())))
+            live = self._over(table)
             apply.copy(live, copy)
             for number, source in enumerate(sources):
-                step, delta = self._step(whole, part, copy, source, coded.get(number, {}))
+                step, delta = self._step(whole, table, copy, source, coded.get(number, {}))
                 apply.scatter(copy, step)
                 digest += delta
             collected.add(diff(copy, live))
@@ -164,17 +164,17 @@ class DeviceDestination:
         return collected.changes(), digest
 
     def _step(
-        self, whole: TileTable, part: TileTable, base: Tiling, source: Source, coded: Mapping[int, memoryview]
+        self, whole: TileTable, table: TileTable, base: Tiling, source: Source, coded: Mapping[int, memoryview]
     ) -> tuple[Changed, Digest]:
-        """Return what one leg changes of a part's cells, checked at each of them, and what that adds to the digest."""
+        """Return what one leg changes of a table's cells, checked at each of them, and what that adds to the digest."""
         if source.patch is not None:
-            step = self._decoded(part, base, source, coded)
+            step = self._decoded(table, base, source, coded)
         elif isinstance(source.step, DeviceUpdate):
-            step = self._taken_back(part, base, cut(_of_part(source.step, whole), whole, part))
+            step = self._taken_back(table, base, cut(_of_table(source.step, whole), whole, table))
         else:
             raise TypeError(f"{type(source.step).__name__} are changes of other weights than those on a device")
         digest = Digest()
-        for group, (old, new) in zip(part.groups, sums_of(step), strict=True):
+        for group, (old, new) in zip(table.groups, sums_of(step), strict=True):
             if source.patch is not None and (entry := source.patch.entries.get(group.number)) is not None:
                 expected = (entry.old_sum, entry.new_sum)[:: -1 if source.leg.kind == "inverse" else 1]
                 if (old, new) != expected:
@@ -182,23 +182,23 @@ class DeviceDestination:
             digest += new - old
         return step, digest
 
-    def _decoded(self, part: TileTable, base: Tiling, source: Source, coded: Mapping[int, memoryview]) -> Changed:
-        steps = [self._decoded_as(part, base, source, coded, name) for name in _coders(part, source)]
+    def _decoded(self, table: TileTable, base: Tiling, source: Source, coded: Mapping[int, memoryview]) -> Changed:
+        steps = [self._decoded_as(table, base, source, coded, name) for name in _coders(table, source)]
         return merge(*steps) if len(steps) == 2 else steps[0]
 
     def _decoded_as(
-        self, part: TileTable, base: Tiling, source: Source, coded: Mapping[int, memoryview], coder: CoderName
+        self, table: TileTable, base: Tiling, source: Source, coded: Mapping[int, memoryview], coder: CoderName
     ) -> Changed:
         """Decode the groups of one coder, and meet them with the cells that they move."""
         patch = source.patch
         if patch is None:
             raise TypeError("a leg without a patch is not decoded")
-        tiles, key = part.tiles, patch.ref.object.key
+        tiles, key = table.tiles, patch.ref.object.key
         of_coder = [
             (entry.changed, coded[group.number])
             if (entry := patch.entries.get(group.number)) is not None and entry.coder == coder
             else (0, b"")
-            for group in part.groups
+            for group in table.groups
         ]
         with about(key):
             try:
@@ -215,41 +215,41 @@ class DeviceDestination:
         new = apply.move(tiles, offsets, old, distance)
         return Changed(tiles, moves.index, old, new, offsets, moves.group_offsets, moves.host_offsets)
 
-    def _taken_back(self, part: TileTable, base: Tiling, step: Changed) -> Changed:
-        """Return the way back of a step that was applied to these weights, if they still are what it made them."""
+    def _taken_back(self, table: TileTable, base: Tiling, step: Changed) -> Changed:
+        """Return the undo of a step that was applied to these weights, if they still are what it made them."""
         if len(step):
             found = apply.gather(base, step.tile_offsets, step.index)
             wrong = torch.nonzero(found != step.new)[:1].flatten().tolist()
             if wrong:
                 number = int((step.host_offsets <= wrong[0]).sum()) - 1
-                raise wrong_base(self.geometry, part.groups[number], None)
+                raise wrong_base(self.geometry, table.groups[number], None)
         return reversed_(step)
 
 
-def _coders(part: TileTable, source: Source) -> tuple[CoderName, ...]:
-    """Return the coders of a patch's groups in a part; one, where it has none."""
+def _coders(table: TileTable, source: Source) -> tuple[CoderName, ...]:
+    """Return the coders of a patch's groups in a table; one, where it has none."""
     entries = {} if source.patch is None else source.patch.entries
-    found = {entries[group.number].coder for group in part.groups if group.number in entries}
+    found = {entries[group.number].coder for group in table.groups if group.number in entries}
     return tuple(name for name in ("gap", "class") if name in found) or ("gap",)
 
 
-def _most(part: TileTable, source: Source) -> int:
-    """Return how many cells of a part a leg changes."""
+def _most(table: TileTable, source: Source) -> int:
+    """Return how many cells of a table a leg changes."""
     if source.patch is not None:
         entries = source.patch.entries
-        return sum(entries[group.number].changed for group in part.groups if group.number in entries)
-    return len(_of_part(source.step, part)) if isinstance(source.step, DeviceUpdate) else 0
+        return sum(entries[group.number].changed for group in table.groups if group.number in entries)
+    return len(_of_table(source.step, table)) if isinstance(source.step, DeviceUpdate) else 0
 
 
 def _size(coded: Arrived) -> int:
     return sum(len(data) for groups in coded.values() for data in groups.values())
 
 
-def _of_part(changes: DeviceUpdate, part: TileTable) -> Changed:
-    for found in changes.parts:
-        if found.tiles.width == part.tiles.width:
+def _of_table(changes: DeviceUpdate, table: TileTable) -> Changed:
+    for found in changes.by_table:
+        if found.tiles.width == table.tiles.width:
             return found
-    tiles = part.tiles
+    tiles = table.tiles
     nothing, none = torch.zeros(tiles.groups + 1, dtype=torch.int64, device=tiles.device), no_cells(tiles, 0)
     offsets = torch.zeros(len(tiles) + 1, dtype=torch.int64, device=tiles.device)
     index = torch.empty(0, dtype=torch.int32, device=tiles.device)

@@ -16,7 +16,7 @@ Arrived: TypeAlias = Mapping[int, Mapping[int, memoryview]]
 
 
 class Arrival:
-    """Waits for the groups of each part, in order; the next ones are fetched meanwhile. To be closed."""
+    """Waits for the groups of each tile table, in order; the next ones are fetched meanwhile. To be closed."""
 
     def __init__(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> None:
         self._patches = {number: source.patch for number, source in enumerate(sources) if source.patch is not None}
@@ -25,19 +25,19 @@ class Arrival:
         self._here: dict[int, dict[int, memoryview]] = {number: {} for number in self._patches}
         self._left = touched[::-1]
 
-    def of(self, part: TileTable) -> Arrived:
-        """Return a part's groups, which are let go of.
+    def of(self, table: TileTable) -> Arrived:
+        """Return a table's groups, which are let go of.
 
         Raises:
             CorruptObject, NotFound, StoreUnavailable: as the patches.
         """
-        while self._left and self._left[-1] <= part.groups[-1].number:
+        while self._left and self._left[-1] <= table.groups[-1].number:
             self._left.pop()
             group = next(self._coming)
             for number, patch in self._patches.items():
                 if group in patch.entries:
                     self._here[number][group] = patch.coded(group)
-        numbers = {group.number for group in part.groups}
+        numbers = {group.number for group in table.groups}
         return {
             source: {number: groups.pop(number) for number in sorted(numbers & groups.keys())}
             for source, groups in self._here.items()

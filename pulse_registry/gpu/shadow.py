@@ -19,7 +19,7 @@ from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.tiling import Tiling
 from pulse_registry.format.patch_coding import Coded, CoderChoice
-from pulse_registry.gpu.coding import code_part
+from pulse_registry.gpu.coding import code_groups
 from pulse_registry.gpu.shadow_storage import ResidentStorage, ShadowStorage, StreamedStorage
 from pulse_registry.gpu.sparse_update import DeviceUpdate, sums_of
 from pulse_registry.gpu.stream import DeviceStream
@@ -106,7 +106,7 @@ class DeviceShadow:
             return DeviceAdvance(version, digest, self._coding)
 
     def settle(self, version: int) -> None:
-        """Forget the way back from a version: it is committed."""
+        """Forget how to take a version back: it is committed."""
         with self._lock:
             self._pending = [entry for entry in self._pending if entry[0] > version]
 
@@ -117,7 +117,7 @@ class DeviceShadow:
             while self._pending and self._pending[-1][0] >= version:
                 number, self.digest, changes = self._pending.pop()
                 self.version = number - 1
-                self._store(changes.parts, apply.undo)
+                self._store(changes.by_table, apply.undo)
 
     def changes_of(self, version: int) -> DeviceUpdate:
         """Return what ``version``, which is on its way, changed of the one before."""
@@ -133,7 +133,7 @@ class DeviceShadow:
                 cells = self._storage.read(group)
                 for later, _, pending in reversed(self._pending):
                     if later > version:
-                        changes = pending.parts[window]
+                        changes = pending.by_table[window]
                         begin, end = (int(at) for at in changes.host_offsets[number : number + 2])
                         where = changes.index[begin:end].to(cells.device, torch.int64)
                         cells[where] = changes.old[begin:end].to(cells.device)
@@ -150,7 +150,7 @@ class DeviceShadow:
             for number, window in enumerate(self._storage.windows):
                 if len(changes[number]):
                     with self._stream.work(), self._storage.lent(number, write=True) as base:
-                        found += code_part(self._stream, window, changes[number], sums[number], base, coder)
+                        found += code_groups(self._stream, window, changes[number], sums[number], base, coder)
                         apply.scatter(base, changes[number])
                 moved = number + 1
         finally:
@@ -189,8 +189,8 @@ class DeviceShadow:
 
     def _place(self, group: Group) -> tuple[int, int]:
         """Return a group's window and its number there."""
-        for window, part in enumerate(self._storage.windows):
-            for number, found in enumerate(part.groups):
+        for window, table in enumerate(self._storage.windows):
+            for number, found in enumerate(table.groups):
                 if found.number == group.number:
                     return window, number
         raise LookupError(f"group {group.number} is not of this layout")

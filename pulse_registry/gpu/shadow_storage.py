@@ -58,9 +58,9 @@ class ResidentStorage:
         self._stream = stream
         with stream.work():
             self._cells = empty_cells(geometry, stream.device)
-            for part in self.windows:
-                stream.keep(part.tiles.tables)
-            self._tilings = [part.tiles.over(self._cells) for part in self.windows]
+            for table in self.windows:
+                stream.keep(table.tiles.tables)
+            self._tilings = [table.tiles.over(self._cells) for table in self.windows]
 
     def lent(self, number: int, *, write: bool = False) -> AbstractContextManager[Tiling]:
         """Lend a window; what is written stays."""
@@ -80,7 +80,7 @@ class StreamedStorage:
 
     def __init__(self, geometry: Geometry, stream: DeviceStream, host: Callable[[Weights], HostDestination]) -> None:
         """Allocate them; ``host`` makes the target of weights in host memory."""
-        self.windows = tuple(w for part in tile_tables(geometry, stream.device) for w in part.batches(WINDOW_BYTES))
+        self.windows = tuple(w for table in tile_tables(geometry, stream.device) for w in table.batches(WINDOW_BYTES))
         self._stream = stream
         self._copies = DeviceStream(stream.device)
         self._host = host

@@ -19,34 +19,36 @@ from pulse_registry.weights.digest import Digest
 
 @dataclass(frozen=True, slots=True)
 class DeviceUpdate:
-    """What changes of each part of a layout; the weights themselves are not held.
+    """What changes in each tile table of a layout; the weights themselves are not held.
 
     Attributes:
-        parts: of all the layout's parts, or none where nothing changes.
+        by_table: of each tile table of the layout, or none where nothing changes.
         stream: that made them: what reads them on another stream waits for it.
     """
 
-    parts: tuple[Changes, ...]
+    by_table: tuple[Changes, ...]
     stream: DeviceStream
 
     @property
     def changed(self) -> int:
         """Cells that differ."""
-        return sum(map(len, self.parts))
+        return sum(map(len, self.by_table))
 
     @property
     def nbytes(self) -> int:
         """Bytes of device memory."""
-        return sum(changes.nbytes for changes in self.parts)
+        return sum(changes.nbytes for changes in self.by_table)
 
     def not_finite(self) -> int | None:
         """Return the flat index of the first new cell that is NaN or infinite, None if there is none."""
         with self.stream.work():
-            return min((found for part in self.parts if (found := first_nonfinite(part)) is not None), default=None)
+            return min(
+                (found for change in self.by_table if (found := first_nonfinite(change)) is not None), default=None
+            )
 
 
 def reversed_(changes: Changes) -> Changes:
-    """Return the way back."""
+    """Return the update that undoes this one."""
     return replace(changes, old=changes.new, new=changes.old)
 
 
@@ -55,20 +57,20 @@ def sums_of(changes: Changes) -> list[tuple[Digest, Digest]]:
     return [(Digest(*lanes[:2]), Digest(*lanes[2:])) for lanes in as_lanes(digest_sparse(changes))]
 
 
-def cut(changes: Changes, whole: TileTable, part: TileTable) -> Changes:
-    """Return what changes of some consecutive groups of a part."""
-    if part is whole:
+def cut(changes: Changes, whole: TileTable, table: TileTable) -> Changes:
+    """Return what changes in some consecutive groups of a tile table."""
+    if table is whole:
         return changes
-    first = next(k for k, group in enumerate(whole.groups) if group.number == part.groups[0].number)
-    host = changes.host_offsets[first : first + len(part.groups) + 1]
+    first = next(k for k, group in enumerate(whole.groups) if group.number == table.groups[0].number)
+    host = changes.host_offsets[first : first + len(table.groups) + 1]
     begin, end = int(host[0]), int(host[-1])
-    index, old, new = (part_of[begin:end] for part_of in (changes.index, changes.old, changes.new))
-    group_offsets = changes.group_offsets[first : first + len(part.groups) + 1] - begin
-    return Changes(part.tiles, index, old, new, locate(part.tiles, index, group_offsets), group_offsets, host - begin)
+    index, old, new = (column[begin:end] for column in (changes.index, changes.old, changes.new))
+    group_offsets = changes.group_offsets[first : first + len(table.groups) + 1] - begin
+    return Changes(table.tiles, index, old, new, locate(table.tiles, index, group_offsets), group_offsets, host - begin)
 
 
 class Collected:
-    """Puts the changes of consecutive groups, which make up a part, end to end.
+    """Puts the changes of consecutive groups, which make up a table, end to end.
 
     With room for all of them from the start nothing is held twice, but one piece at a time.
     """

@@ -1,4 +1,4 @@
-"""Parts of a layout: its groups by cell width, since a launch covers cells of one width."""
+"""Tile tables of a layout: its groups by cell width, since a launch covers cells of one width."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TileTable:
         return cls(tuple(groups), Tiles.cut(Spans(*columns), starts, types, device))
 
     def batches(self, nbytes: int) -> tuple[TileTable, ...]:
-        """Cut the part into parts of at most so many bytes, or of one group; itself if that is all. Made once."""
+        """Cut the table into tables of at most so many bytes, or of one group; itself if that is all. Made once."""
         if nbytes not in self._batches:
             self._batches[nbytes] = tuple(self._cut(nbytes))
         return self._batches[nbytes]
@@ -63,7 +63,7 @@ _MAKING = threading.Lock()
 
 
 def tile_tables(geometry: Geometry, device: torch.device) -> tuple[TileTable, ...]:
-    """Return the parts of a layout, by first group; made once a device, as long as the geometry lives."""
+    """Return the tile tables of a layout, by first group; made once a device, as long as the geometry lives."""
     with _MAKING:
         known = _made.setdefault(geometry, {})
         if device not in known:

@@ -57,7 +57,7 @@ def cost(route: Route, object_cost: int) -> int:
 
 
 def _chain(state: RunState, have: int, target: int) -> Route | None:
-    """Return the way version by version, each by the smallest patch; None where one is missing."""
+    """Return the route version by version, each by the smallest patch; None where one is missing."""
     legs = []
     towards = 1 if target > have else -1
     for version in range(have, target, towards):

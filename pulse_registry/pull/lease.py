@@ -1,4 +1,4 @@
-"""A reader's lease: tells the garbage collector which version a worker holds, so that its way to the newest one stays.
+"""A reader's lease: tells the garbage collector which version a worker holds, so that its route to the newest stays.
 
 Few writes: one when the worker first holds a version, then one whenever a third of the lease's time is over. No pull
 waits for one or fails because of it: a lease that could not be written is an event, and is tried again.

@@ -1,4 +1,4 @@
-"""Replica state: which version is in a worker's weights, and the way back; remembered with the weights themselves."""
+"""Replica state: which version is in a worker's weights, and the steps that undo it; kept as long as the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulse_registry.weights.model import View
 
 @dataclass(frozen=True, slots=True)
 class UndoStep:
-    """The way back from one version to the one before it in this worker: store the old cells."""
+    """A step that undoes a version in this worker: the old cells, which lead to the version before it."""
 
     base: int
     target: int
@@ -64,7 +64,7 @@ class ReplicaState:
                 self.version = version
 
     def remember(self, step: UndoStep, limit: int) -> None:
-        """Keep a step's way back; the oldest ones go while all take more than ``limit`` bytes."""
+        """Keep an undo step; the oldest ones go while all take more than ``limit`` bytes."""
         self.undo.append(step)
         while self.undo and sum(kept.nbytes for kept in self.undo) > limit:
             del self.undo[0]

@@ -1,4 +1,4 @@
-"""Staged cells: a verified way from what weights hold to a version, in memory or in a keyframe's files."""
+"""Staged cells: what brings weights from what they hold to a version, verified; in memory or in a keyframe's files."""
 
 from __future__ import annotations
 

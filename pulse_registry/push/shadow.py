@@ -39,7 +39,7 @@ class Advance(Protocol):
         ...
 
     def stop(self) -> None:
-        """Give up the coding that has not begun: nobody wants it any more."""
+        """Cancel the coding that has not begun."""
         ...
 
 
@@ -64,7 +64,7 @@ class Shadow(Protocol):
         ...
 
     def settle(self, version: int) -> None:
-        """Forget the way back from a version: it is committed."""
+        """Forget how to take a version back: it is committed."""
         ...
 
     def revert(self, version: int) -> None:
@@ -107,7 +107,7 @@ class HostAdvance:
             yield self._coding.pop().result()
 
     def stop(self) -> None:
-        """Give up the coding that has not begun."""
+        """Cancel the coding that has not begun."""
         for future in self._coding:
             future.cancel()
 
@@ -184,7 +184,7 @@ class HostShadow:
         return HostAdvance(version, digest, [future for _, future in taken if future is not None])
 
     def settle(self, version: int) -> None:
-        """Forget the way back from a version: it is committed."""
+        """Forget how to take a version back: it is committed."""
         with self._lock:
             self._pending = [entry for entry in self._pending if entry[0] > version]
         for front in self._fronts:

@@ -1,4 +1,4 @@
-"""The parts of a layout are made once for all threads."""
+"""The tile tables of a layout are made once for all threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 
 
-def test_threads_that_want_the_parts_of_a_layout_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_threads_that_want_the_tile_tables_of_a_layout_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch):
     geometry = Geometry(layout_of(read_model({"w": np.zeros(8, np.float32)}), "keep"))
     together, made, of = threading.Barrier(4), [], TileTable.of
 
