@@ -8,7 +8,7 @@ from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore
 from tests.scenarios.simulator.bucket import Bucket
 from tests.scenarios.simulator.collecting import GRACE_S, ORPHAN_S
-from tests.scenarios.simulator.policy import RetentionPolicy as Weights
+from tests.scenarios.simulator.policy import Policy as Weights
 from tests.scenarios.simulator.process import Process
 from tests.scenarios.simulator.truth import RUN, Pushed, Truth
 from tests.scenarios.simulator.weather import Weather
