@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 from pulse_schemas import RECORD_KINDS
 from tests.docs.test_examples import ROOT
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-LIBRARY = ROOT / "pulse_registry"
 
 
-def test_every_room_is_in_the_table_and_no_other() -> None:
+def test_the_table_of_rooms_has_each_room_and_module_in_the_order_of_the_layers() -> None:
     table = TEXT.split("| room | does |\n")[1].split("\n\n")[0]
-    told = {room for row in table.splitlines() for room in re.findall(r"`(\w+)/`", row.split("|")[1])}
-    rooms = {path.parent.name for path in LIBRARY.glob("*/__init__.py")}
-    assert told == rooms
+    told = [name for row in table.splitlines() for name in re.findall(r"`(\w+)(?:/|\.py)`", row.split("|")[1])]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (rooms,) = [contract["layers"] for contract in contracts if contract.get("containers") == ["pulse_registry"]]
+    layer_of = {name: number for number, layer in enumerate(rooms) for name in layer.split(" | ")}
+    assert sorted(told) == sorted(layer_of)
+    assert sorted(told, key=lambda name: layer_of[name]) == told
 
 
 def test_every_kind_of_record_is_in_the_table_and_no_other() -> None:
