@@ -177,7 +177,7 @@ def _read(store: Store, shard: ObjectRef, start: int, stop: int, landing: Landin
 
 
 def _land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map, scratch: Scratch) -> None:
-    """Fetch a shard of which only the whole hash is known: an index of an earlier release has no pieces."""
+    """Fetch a shard of which only the whole hash is known, since the index is one without pieces."""
     starts = range(0, shard.size, PIECE_BYTES)
     there = landing.resumed
 

@@ -154,4 +154,4 @@ class Buffer:
 
 
 def _no_room() -> TooManyRequests:
-    return TooManyRequests("too many bytes are being sent to this service", _RETRY_S)
+    return TooManyRequests("the memory for request bodies is full: send this again later", _RETRY_S)

@@ -138,7 +138,7 @@ class Connection(HttpToolsProtocol):
         self._head += len(name) + len(value) + HEADER_COST
         if self._head > self.max_header_bytes or self._where != _HEAD:
             self._too_long = self._where == _HEAD
-            raise ValueError("headers too long, or trailers")  # the parser stops, and send_400_response is called
+            raise ValueError("the headers are too long, or there are trailers")  # the parser calls send_400_response
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -146,9 +146,9 @@ class Connection(HttpToolsProtocol):
         self._head += len(self.url)
         if self._head > self.max_header_bytes:
             self._too_long = True
-            raise ValueError("head too long")
+            raise ValueError("the request line and headers are too long")
         if len(self.pipeline) >= MAX_WAITING:
-            raise ValueError("too many requests wait")
+            raise ValueError(f"over {MAX_WAITING} pipelined requests wait on this connection")
         self._where, self.framing = _BODY, self._head
         self._turns += 1
         self._clear_deadline()
@@ -160,10 +160,10 @@ class Connection(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._late += len(body)
             if self._late > PACED_BYTES:
-                raise ValueError("nobody wants this body")
+                raise ValueError("the body goes on after the request was answered")
         super().on_body(body)
         if self.pipeline and len(self.cycle.body) > self.max_header_bytes:
-            raise ValueError("a body that waits is too long")  # the request before it goes on reading
+            raise ValueError("the body of a pipelined request is too long")  # the request before it goes on reading
 
     def on_message_complete(self) -> None:
         """Go on to the next message."""

@@ -41,7 +41,7 @@ from tests.support.registries import RUN, Bits, Model, bits, change, garbage, qu
 Kind = Literal["raw", "exponents", "older"]
 Strike = Callable[[Path], object]
 KINDS: Final[tuple[Kind, ...]] = ("raw", "exponents", "older")
-"""Of keyframes: plain ones, coded ones, and those of an index without pieces, as an earlier release wrote them."""
+"""Of keyframes: plain ones, coded ones, and those whose index is one without pieces."""
 CACHES: Final = ("none", "cold", "warm")
 STEPS: Final = 3
 

@@ -216,7 +216,7 @@ def test_a_shard_that_is_longer_than_committed_is_read_as_far_as_it_was_committe
 
 @pytest.fixture
 def older(stored: Stored) -> Stored:
-    """Return a keyframe as an earlier release has written it."""
+    """Return a keyframe whose index is one without pieces."""
     index = json.loads(stored.store.objects[stored.ref.index.key])
     del index["metadata"]["pulse"]["pieces"]
     data = json.dumps(index).encode()
