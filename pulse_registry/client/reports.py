@@ -92,7 +92,7 @@ class Reporter:
         try:
             self._service.deregister(self._run, self._worker)
         except PulseError as error:
-            _logger.info("run %s: worker %s is listed until it was silent for long: %s", self._run, self._worker, error)
+            _logger.info("run %s: worker %s stays listed until its report expires: %s", self._run, self._worker, error)
 
     def _work(self) -> None:
         while (news := self._next()) is not None:

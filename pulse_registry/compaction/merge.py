@@ -120,5 +120,5 @@ def _coded(backend: Backend, change: SparseUpdate, base: Weights | None) -> Code
     changed = len(change.index)
     index, distance = decode_group(backend, coder, group.cell_type, group.cells, changed, coded.data, spans())
     if not (np.array_equal(index, meant.index) and np.array_equal(distance, meant.distance)):
-        raise CorruptObject(f"group {change.group.number} was coded wrongly: this machine is not to be relied upon")
+        raise CorruptObject(f"group {change.group.number} was coded wrongly: check this machine's memory and processor")
     return coded

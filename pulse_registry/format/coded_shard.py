@@ -1,4 +1,4 @@
-"""Reader of a coded shard: where its pieces lie, how large the plain shard is, and how each piece is decoded.
+"""Reader of a coded shard: the offsets of its pieces, the size of the plain shard, and the decoding of each piece.
 
 All sizes are known, and checked against the layout, before a byte of the shard is fetched or memory taken for it.
 """

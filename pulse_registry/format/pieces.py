@@ -1,4 +1,4 @@
-"""Pieces: the BLAKE3 of every stretch of a keyframe's shards, so that each is fetched, checked and kept alone.
+"""Pieces: ranges of a keyframe's shards, each with a BLAKE3, so that each is fetched, checked and kept alone.
 
 They are in the keyframe's index, in ``metadata.pulse.pieces``. The record holds the index' BLAKE3, and so covers every
 byte of the shards through it.

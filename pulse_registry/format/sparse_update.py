@@ -1,4 +1,4 @@
-"""Sparse updates of cells: what a diff finds, what a patch says, and how the two become one another.
+"""Sparse updates: the changed cells as a diff finds them and as a patch stores them, each converted to the other.
 
 A *delta* is (index, distance): it needs no base, adds up along a chain, and negates. A *sparse update* is (index, old,
 new): a delta met with the cells it starts from; storing ``new`` applies it, storing ``old`` undoes it, both idempotent.

@@ -121,7 +121,7 @@ class DeviceDestination:
 
     def _store(self, changes: ModelUpdate, store: Callable[[Tiling, Changed], None]) -> None:
         if not isinstance(changes, DeviceUpdate):
-            raise TypeError(f"{type(changes).__name__} are changes of other weights than those on a device")
+            raise TypeError(f"a {type(changes).__name__} can't be applied to weights on a device")
         with self._stream.callers(), changes.stream.callers(), self._memory.written():
             for tiling, change in zip(self._tilings, changes.by_table, strict=False):  # none where nothing changes
                 store(tiling, change)
@@ -172,7 +172,7 @@ class DeviceDestination:
         elif isinstance(source.step, DeviceUpdate):
             step = self._taken_back(table, base, cut(_of_table(source.step, whole), whole, table))
         else:
-            raise TypeError(f"{type(source.step).__name__} are changes of other weights than those on a device")
+            raise TypeError(f"a {type(source.step).__name__} can't be undone in weights on a device")
         digest = Digest()
         for group, (old, new) in zip(table.groups, sums_of(step), strict=True):
             if source.patch is not None and (entry := source.patch.entries.get(group.number)) is not None:

@@ -1,4 +1,4 @@
-"""Making the kernels for a model ready before its first push or pull."""
+"""Warm-up: compile the kernels for a model before its first push or pull."""
 
 from __future__ import annotations
 

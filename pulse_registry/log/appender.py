@@ -1,4 +1,4 @@
-"""Creation of one record at its number: if absent, and finding out what became of it where the answer was lost."""
+"""Creation of a record: a put if absent at its number, and a look at what became of it where the answer was lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a run's log: opens it at the newest snapshot, then asks for one record after the other.
+"""Log reader: opens a run's log at the newest snapshot, then reads one record after the other.
 
 Order of trust: records are the truth (`records`); a snapshot counts only if the record that it names is there with the
 same hash; the head hint only says which snapshot to try first (`snapshots`). A guard may ask for more: signatures, and
@@ -272,7 +272,7 @@ class LogReader:
     def _tell_early_end(self, seq: int, told: int, witness: str) -> None:
         message = (
             f"the log ends at record {seq}, and {witness} tells of record {told}: record {seq + 1} is missing, or the "
-            f"log was taken back. What came after it is not seen; pulse doctor --run {self._run} says what is missing"
+            f"log was rolled back. Later versions are not seen; pulse doctor --run {self._run} says what is missing"
         )
         self._events.tell(Event(EventKind.RECORD_MISSING, self._run, message, keys.record_key(seq + 1)))
 

@@ -1,4 +1,4 @@
-"""Snapshots of a run's log as a reader opens it: found by the head hint or a listing, checked, and never the truth.
+"""Snapshots that a reader opens a run's log at: found by the head hint or a listing, and checked.
 
 A snapshot counts only if the record that it names is there with the same hash. The head hint only says which one to
 try first.

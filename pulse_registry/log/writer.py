@@ -1,4 +1,4 @@
-"""Appends records to a run's log: one loop, in which every record is created if absent at the next number.
+"""Log writer: appends records to a run's log, each created if absent at the next number, in one loop.
 
 What it keeps true, whatever the store does: a record is appended once or not at all; a commit never follows a
 newer epoch; no record that the reader would refuse is ever written.
@@ -266,7 +266,7 @@ class LogWriter:
         return before
 
     def deleted(self, until: int, *, write_id: str | None = None) -> Record:
-        """Tell that all which the records up to ``until`` retired is gone from the store. Needs no term.
+        """Record that all objects which the records up to ``until`` retired are deleted. Needs no term.
 
         Raises:
             InvalidArgument: there is no record ``until``.

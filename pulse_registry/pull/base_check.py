@@ -1,4 +1,4 @@
-"""The check of a pull's base: whether all cells are what the weights are taken for, or those that change alone.
+"""Base check of a pull: whether the weights are the version that they are taken for, in all cells or those that change.
 
 The cells that change are always checked, at no cost. All of them take a pass over the weights.
 """

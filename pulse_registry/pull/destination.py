@@ -166,7 +166,7 @@ def wrong_base(geometry: Geometry, group: Group, base: int | None) -> BaseMismat
 
 def _groups(changes: ModelUpdate) -> tuple[SparseUpdate, ...]:
     if not isinstance(changes, HostUpdate):
-        raise TypeError(f"{type(changes).__name__} are changes of other weights than those in host memory")
+        raise TypeError(f"a {type(changes).__name__} can't be applied to weights in host memory")
     return changes.groups
 
 

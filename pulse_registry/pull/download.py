@@ -1,4 +1,4 @@
-"""Spool of a pull: the files, or memory, of a keyframe's shards while they are fetched and read.
+"""Resumable download of a keyframe: the spool files, or memory, of its shards while they are fetched and read.
 
 In a folder that the caller named, they have names made of their hashes, so that a pull after one that died finds what
 was fetched; what is not ours under such a name is left alone. Elsewhere they are unnamed files, or memory of this

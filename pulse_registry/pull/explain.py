@@ -1,4 +1,4 @@
-"""Alternatives to a route to a version, and what they would cost."""
+"""Route alternatives: other routes to a version, and their costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failover: an object that is gone or damaged costs a pull, or a compaction task, another route, and no more.
+"""Failover: plan the route of a pull, or of a compaction task, anew without objects that are gone or damaged.
 
 The next best route is taken without it, and so on until none is left. What was retired meanwhile is no damage: then
 the newer log says which way to go.

@@ -1,4 +1,4 @@
-"""Fetching: what a reference names comes back checked against its size and BLAKE3, or as a typed error.
+"""Fetch of a route's objects: each is checked against its committed size and BLAKE3, or a typed error is raised.
 
 Large objects come in parallel ranges; what is damaged on the way is fetched again, and nothing else with it.
 """

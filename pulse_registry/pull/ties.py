@@ -1,4 +1,4 @@
-"""Ties: tensors that are one in a model and two in a version, which fit as long as the version's cells agree."""
+"""Tied tensors: one in a model and two in a version, which fits as long as the version's cells of both agree."""
 
 from __future__ import annotations
 

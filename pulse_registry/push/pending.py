@@ -1,4 +1,4 @@
-"""One push on its way: diffed, and neither committed nor failed yet."""
+"""A pending push: diffed, and neither committed nor failed yet."""
 
 from __future__ import annotations
 

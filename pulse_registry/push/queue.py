@@ -1,4 +1,4 @@
-"""The pushes of a run that are on their way: diffed, and neither committed nor failed yet.
+"""Queue of a run's pending pushes: diffed, and neither committed nor failed yet.
 
 One thread takes them in order. There are no more than a bound says, so that what they hold in memory has one too. Who
 waits, waits for the thread's own futures, which tests may bring along with the thread.
@@ -179,7 +179,7 @@ class PushQueue:
         if not errors:
             return None
         steps = _steps([future.step for future in unseen])
-        errors[0].add_note(f"{steps} pushed with wait=False, and nobody has looked at the future: so it is raised here")
+        errors[0].add_note(f"{steps} pushed with wait=False, and no future was read: so it is raised here")
         return errors[0]
 
     def _under_way(self) -> UnderWay | None:

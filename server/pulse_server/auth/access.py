@@ -100,7 +100,7 @@ class Guard:
             self._file = None
         elif self._file is None and settings.tokens is None:
             raise InvalidArgument(
-                "nobody could use this service: give it tokens (`pulse token new --file tokens.json`, then "
+                "no tokens: all requests would be refused. Give it some (`pulse token new --file tokens.json`, then "
                 "`--tokens tokens.json`), or, for this machine alone, --insecure-open"
             )
         self._seen: object = None if self._file is None else _stamp(self._file.path)

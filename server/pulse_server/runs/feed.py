@@ -281,12 +281,12 @@ class RunFeed:
                 await self._refresh(_FOLLOWING)
             except PulseError as error:
                 if not failing:
-                    logger.warning("run %s: what is known of it grows old: %s", self.run, error)
+                    logger.warning("run %s: its log can't be read, and answers grow stale: %s", self.run, error)
                 failing, pause = True, min(2 * pause, max(_SLOWEST_POLL_S, self._pace.poll_s))
                 await asyncio.sleep(pause)
                 continue
             if failing:
-                logger.info("run %s: it is followed again", self.run)
+                logger.info("run %s: its log can be read again", self.run)
                 failing, pause = False, self._pace.poll_s
             if self._wanted or self._asked:
                 pause, self._asked = self._pace.poll_s, False

@@ -1,4 +1,4 @@
-"""Fair shares of places among callers: nobody has them all, and waiting callers take turns, whatever their queues."""
+"""Fair scheduling: no caller has all places, and callers that wait are served round-robin, however much they ask."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def test_a_feed_goes_on_by_itself_once_the_store_is_back(world: World, caplog: p
         await feed.refresh()
         feed.follow()
         world.store.down = True
-        await until(lambda: "grows old" in caplog.text)
+        await until(lambda: "grow stale" in caplog.text)
         world.push()
         wait = asyncio.create_task(feed.wait(has_version(2), HANG_S, never))
         world.store.down = False
@@ -284,7 +284,7 @@ def test_a_feed_goes_on_by_itself_once_the_store_is_back(world: World, caplog: p
         await feed.stop()
 
     asyncio.run(go())
-    assert caplog.text.count("grows old") == 1
+    assert caplog.text.count("grow stale") == 1
 
 
 def test_a_store_that_hangs_is_not_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
