@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pulse_registry.process.parallel import parallel_map
-from pulse_registry.store import Body, FileStore, RetryStore, Store, WrapperStore
+from pulse_registry.store import Body, FileStore, RetryPolicy, RetryStore, Store, WrapperStore
 
 PREFIX: Final = "pulse-doctor-"
 """Every examination writes below a folder that begins so, and nowhere else."""
@@ -46,7 +46,7 @@ def remove_folder(store: Store, folder: str, keys: Iterable[str] = ()) -> int:
     Raises:
         StoreUnavailable, AccessDenied: something could not be removed.
     """
-    patient = RetryStore(store, total_s=PATIENCE_S)
+    patient = RetryStore(store, RetryPolicy(total_s=PATIENCE_S))
     found = {*keys, *patient.list(f"{folder}/")}
     with parallel_map(_THREADS, "pulse-doctor") as map_:
         map_(patient.delete, sorted(found))
@@ -63,7 +63,7 @@ def remove_leftovers(store: Store) -> tuple[str, ...]:
     Raises:
         StoreUnavailable, AccessDenied: the store can't be listed, or something could not be removed.
     """
-    matches = map(_FOLDER.match, RetryStore(store, total_s=PATIENCE_S).list(PREFIX))
+    matches = map(_FOLDER.match, RetryStore(store, RetryPolicy(total_s=PATIENCE_S)).list(PREFIX))
     folders = sorted({match.group(1) for match in matches if match is not None})
     for folder in folders:
         remove_folder(store, folder)

@@ -15,7 +15,7 @@ from pulse_registry.doctor.context import MOST_BYTES, Context, Plan
 from pulse_registry.doctor.finding import Finding, ok, unsafe, warn
 from pulse_registry.doctor.report import WRITABLE, Report
 from pulse_registry.errors import AccessDenied, PulseError
-from pulse_registry.store import PrefixStore, RetryStore, Store
+from pulse_registry.store import PrefixStore, RetryPolicy, RetryStore, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ class Examination:
         self._root = store
         self._ledger = LedgerStore(store)
         self._folder = f"{PREFIX}{secrets.token_hex(8)}"
-        bare = PrefixStore(self._ledger, self._folder)
-        self._store = RetryStore(bare, total_s=PATIENCE_S, sleep=pause)
+        bare, retries = PrefixStore(self._ledger, self._folder), RetryPolicy(total_s=PATIENCE_S, sleep=pause)
+        self._store = RetryStore(bare, retries)
         self._writes = store.gateway() is None
         self._checks = checks if checks is not None else CHECKS if self._writes else SERVICE_CHECKS
         self._cleared = False
         self._context = Context(
             bare=bare,
-            observer=RetryStore(PrefixStore(observer or store, self._folder), total_s=PATIENCE_S, sleep=pause),
+            observer=RetryStore(PrefixStore(observer or store, self._folder), retries),
             plan=plan or Plan(),
             clock=clock,
             now=now,

@@ -16,7 +16,7 @@ from pulse_registry.store.s3.location import S3Location
 from pulse_registry.store.s3.store import S3Store
 from pulse_registry.store.streaming_body import Growing
 from pulse_registry.store.wrappers.prefix import PrefixStore
-from pulse_registry.store.wrappers.retry import RetryStore
+from pulse_registry.store.wrappers.retry import RetryPolicy, RetryStore
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "MemoryStore",
     "PrefixStore",
     "Presigner",
+    "RetryPolicy",
     "RetryStore",
     "S3Location",
     "S3Store",

@@ -20,7 +20,7 @@ from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.signing import PinGuard, SigningKey, Trust
 from pulse_registry.signing.keys import parse_key
 from pulse_registry.signing.pinned_keys import SNAPSHOT
-from pulse_registry.store import PrefixStore, RetryStore, Store
+from pulse_registry.store import PrefixStore, RetryPolicy, RetryStore, Store
 from pulse_server.auth.quota import Quota
 from pulse_server.runs.collecting import Collecting, policy_of
 from pulse_server.runs.documents import DocumentStore
@@ -92,10 +92,7 @@ class Service:
         self._background = Background(metrics, clock=clock)
         self.store = DocumentStore(
             RetryStore(
-                MetricsStore(store, metrics),
-                total_s=_RETRY_S,
-                first_pause_s=0.05,
-                longest_pause_s=1.0,
+                MetricsStore(store, metrics), RetryPolicy(total_s=_RETRY_S, first_pause_s=0.05, longest_pause_s=1.0)
             )
         )
         self._followers = ThreadPoolExecutor(_FOLLOWERS, "follow")

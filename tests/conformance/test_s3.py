@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pulse_registry.store import PrefixStore, RetryStore, S3Location, S3Store, Store, open_store
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_registry.testing import StoreTests, Subject
 from tests.conformance.model import StoreMachine
 from tests.support.servers import S3Bucket
@@ -49,7 +50,7 @@ class TestS3StoreOnMoto(StoreTests):
     @pytest.fixture
     def subject(self, moto_bucket: S3Bucket, moto_store: Store) -> Subject:
         # moto answers 500 to one who reads what another one replaces.
-        return subject_of(RetryStore(moto_store, first_pause_s=0.01), moto_bucket)
+        return subject_of(RetryStore(moto_store, RetryPolicy(first_pause_s=0.01)), moto_bucket)
 
 
 class TestS3StoreOnSeaweedFS(StoreTests):

@@ -12,7 +12,7 @@ from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.doctor.cleaning import LedgerStore
 from pulse_registry.store import MemoryStore, RetryStore, Store, WrapperStore
 from pulse_registry.store.wrappers.measured import MeasuredStore, ReadTimes
-from pulse_registry.store.wrappers.retry import TOTAL_S
+from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
 from pulse_registry.testing import CountingStore, Fault, FaultStore, LatencyStore, StoreTests, Subject
 from pulse_server.runs.documents import DocumentStore
 from pulse_server.telemetry.metrics import Metrics
@@ -28,7 +28,7 @@ def memory() -> MemoryStore:
 
 def retrying(store: Store, total_s: float = TOTAL_S) -> RetryStore:
     clock = Clock()
-    return RetryStore(store, total_s=total_s, clock=clock, sleep=clock.sleep, rng=random.Random(1))
+    return RetryStore(store, RetryPolicy(total_s=total_s, clock=clock, sleep=clock.sleep, rng=random.Random(1)))
 
 
 WRAPPERS: dict[str, Callable[[Store], Store]] = {

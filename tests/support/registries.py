@@ -28,7 +28,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.runtime import runtime as runtime_module
 from pulse_registry.runtime.dependencies import Dependencies, Threads
 from pulse_registry.store import RetryStore, Store
-from pulse_registry.store.wrappers.retry import TOTAL_S
+from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault, FaultAction
 from pulse_schemas import CommitRecord, unseal_record
@@ -117,7 +117,7 @@ def keeping_undo(share: float) -> Iterator[None]:
 def _retrying(retries: bool) -> Callable[[Store], Store]:
     def retrying(store: Store) -> Store:
         clock = Clock()
-        return RetryStore(store, total_s=TOTAL_S if retries else 0.0, clock=clock, sleep=clock.sleep)
+        return RetryStore(store, RetryPolicy(total_s=TOTAL_S if retries else 0.0, clock=clock, sleep=clock.sleep))
 
     return retrying
 

@@ -68,7 +68,17 @@ class RetryPolicy:
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        """Set the bounds: see RetryStore.
+        """Set the bounds.
+
+        Args:
+            total_s: a call is made for the last time when so many seconds are over since it failed first; 0: it is
+                made once. An attempt that is under way is not cut short.
+            first_pause_s: the pause before attempt n + 1 is drawn evenly from 0 to this times 2^(n-1); ten times that
+                where the store is asked too much.
+            longest_pause_s: bound on that product.
+            clock: monotonic time in seconds.
+            sleep: what pauses.
+            rng: what draws the pauses; seed it to repeat them.
 
         Raises:
             InvalidArgument: a pause is not positive, or the time is negative.
@@ -149,42 +159,10 @@ class RetryStore(WrapperStore):
     back (records of the log carry a write id for that).
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        total_s: float = TOTAL_S,
-        first_pause_s: float = FIRST_PAUSE_S,
-        longest_pause_s: float = LONGEST_PAUSE_S,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        rng: random.Random | None = None,
-    ) -> None:
-        """Wrap a store.
-
-        Args:
-            store: the store to call.
-            total_s: a call is made for the last time when so many seconds are over since it failed first; 0: it is
-                made once. An attempt that is under way is not cut short.
-            first_pause_s: the pause before attempt n + 1 is drawn evenly from 0 to this times 2^(n-1); ten times that
-                where the store is asked too much.
-            longest_pause_s: bound on that product.
-            clock: monotonic time in seconds.
-            sleep: what pauses.
-            rng: what draws the pauses; seed it to repeat them.
-
-        Raises:
-            InvalidArgument: a pause is not positive, or the time is negative.
-        """
+    def __init__(self, store: Store, policy: RetryPolicy | None = None) -> None:
+        """Wrap a store; calls are made again as ``policy`` says, or as it says by default."""
         super().__init__(store)
-        self._retry = RetryPolicy(
-            total_s=total_s,
-            first_pause_s=first_pause_s,
-            longest_pause_s=longest_pause_s,
-            clock=clock,
-            sleep=sleep,
-            rng=rng,
-        )
+        self._retry = policy or RetryPolicy()
 
     def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
         """Return an object's bytes, or those of a range, with retries."""

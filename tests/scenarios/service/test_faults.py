@@ -14,6 +14,7 @@ from pulse_registry.client.transport import Timeouts
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.store import RetryStore
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from tests.scenarios.service.policies import blank, equal, opened, policy
 from tests.support.scripted_http import Asked, Reply, Server, forward, serving
 from tests.support.service import Service
@@ -122,7 +123,7 @@ def test_a_service_that_is_gone_is_a_typed_error_and_nothing_is_half_applied(own
 def test_a_service_that_accepts_and_says_nothing_is_given_up(run: str) -> None:
     brief = Timeouts(silence_s=0.1)
     with serving(lambda _: Reply(pieces=[b"never"], pause_s=HANG_S)) as silent:
-        store = RetryStore(ServiceStore(silent.url, timeouts=brief), total_s=0.1, first_pause_s=0.01)
+        store = RetryStore(ServiceStore(silent.url, timeouts=brief), RetryPolicy(total_s=0.1, first_pause_s=0.01))
         registry = Registry(store, run, Options(compute=ComputeOptions(backend="reference")))
         with pytest.raises(StoreUnavailable, match="no answer in time"):
             registry.versions()

@@ -14,6 +14,7 @@ from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import PrefixStore, RetryStore, Store
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from tests.scenarios.simulator.bucket import Bucket, Link
 from tests.scenarios.simulator.truth import RUN
 from tests.scenarios.simulator.weather import Weather
@@ -125,4 +126,4 @@ class Process:
         if not self._patient:
             return store
         world = self.world
-        return RetryStore(store, clock=lambda: world.now, sleep=world.pause, rng=world.rng)
+        return RetryStore(store, RetryPolicy(clock=lambda: world.now, sleep=world.pause, rng=world.rng))

@@ -15,7 +15,7 @@ from pulse_registry.cache.partial_object import PartialObject
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.events import EventKind
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, RetryStore
-from pulse_registry.store.wrappers.retry import TOTAL_S
+from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
 from pulse_registry.testing import Fault, FaultStore
 from tests.support.clock import Clock
 from tests.support.records import DictStore
@@ -60,7 +60,7 @@ def test_any_range_of_an_object_is_the_stores_and_the_store_is_read_once(node: N
 def test_a_store_that_is_away_for_good_is_waited_for_once(tmp_path: Path) -> None:
     clock, objects = Clock(), DictStore()
     faults = FaultStore(objects, [Fault("fail_before")])
-    node = Node(tmp_path / "cache", store=RetryStore(faults, clock=clock, sleep=clock.sleep))
+    node = Node(tmp_path / "cache", store=RetryStore(faults, RetryPolicy(clock=clock, sleep=clock.sleep)))
     node.objects = objects
     ref = node.add(1, RANGE)  # one range, so that one thread at a time sleeps
     with pytest.raises(StoreUnavailable, match="gave up"):

@@ -375,7 +375,7 @@ def test_an_upload_outlives_a_burst_of_refusals_of_one_part_and_sends_no_other_a
         return Reply(503, body=b"<Code>SlowDown</Code>") if busy else Reply(headers={"ETag": "e"})
 
     pair.bucket_script = bucket
-    RetryStore(pair.store, clock=pair.clock, sleep=pair.clock.sleep).put(KEY, b"x" * (4 << 20))
+    RetryStore(pair.store, RetryPolicy(clock=pair.clock, sleep=pair.clock.sleep)).put(KEY, b"x" * (4 << 20))
     sent = Counter(asked.query["partNumber"][0] for asked in pair.bucket.asked)
     assert sent.pop("2") > 3
     assert sent == {"1": 1, "3": 1, "4": 1}
@@ -388,7 +388,7 @@ def test_an_upload_to_a_bucket_that_is_away_for_good_is_given_up_once(pair: Pair
     pair.bucket_script = lambda _: Reply(503) if what == "part" else Reply(headers={"ETag": "e"})
     pair.complete = lambda: Reply(503)
     with pytest.raises(StoreUnavailable, match="gave up"):
-        RetryStore(pair.store, clock=pair.clock, sleep=pair.clock.sleep).put(KEY, b"x" * (1 << 20))
+        RetryStore(pair.store, RetryPolicy(clock=pair.clock, sleep=pair.clock.sleep)).put(KEY, b"x" * (1 << 20))
     assert pair.clock.now == pytest.approx(TOTAL_S)
     assert len(pair.aborted) == 1
     assert len(pair.bucket.asked) + len(pair.completed) < 40

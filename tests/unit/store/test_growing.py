@@ -16,6 +16,7 @@ from pulse_registry.errors import AccessDenied, AlreadyExists, CorruptObject, In
 from pulse_registry.store import Growing, MemoryStore, PrefixStore, RetryStore, S3Location, S3Store, Store, create
 from pulse_registry.store.body import Buffer
 from pulse_registry.store.parts import growing_parts
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_registry.testing import CountingStore
 from tests.support.misbehaving_s3 import Request
 from tests.support.servers import S3Bucket
@@ -248,7 +249,7 @@ def test_an_upload_that_fails_is_given_up() -> None:
 def test_an_upload_that_is_gone_is_made_anew_of_what_was_kept() -> None:
     answers = Multipart({("finish", 1): error(404, "NoSuchUpload")})
     with served(answers) as (_, store):
-        RetryStore(store, first_pause_s=0.001).put("key", grown(), if_absent=True)
+        RetryStore(store, RetryPolicy(first_pause_s=0.001)).put("key", grown(), if_absent=True)
     assert answers.done == whole()
     assert answers.counts["begin"] == answers.counts["DELETE"] + 1 == 2
 
@@ -260,7 +261,7 @@ def test_an_error_of_the_making_ends_the_upload_and_is_not_taken_for_the_end() -
 
     answers = Multipart({})
     with served(answers) as (_, store), pytest.raises(StoreUnavailable, match="coder was not there"):
-        RetryStore(store, first_pause_s=0.001, total_s=0.01).put("key", Growing(broken(), lambda: b"head"))
+        RetryStore(store, RetryPolicy(first_pause_s=0.001, total_s=0.01)).put("key", Growing(broken(), lambda: b"head"))
     assert answers.counts["DELETE"] == answers.counts["begin"] >= 1
     assert not answers.done
 
@@ -275,7 +276,7 @@ def test_an_upload_whose_last_answer_was_lost_has_succeeded() -> None:
 def test_a_create_whose_answers_were_all_lost_finds_its_own_object() -> None:
     answers = Multipart({("finish", count): lost for count in range(1, 4)})
     with served(answers) as (_, store):
-        create(RetryStore(store, first_pause_s=0.001), "key", grown())
+        create(RetryStore(store, RetryPolicy(first_pause_s=0.001)), "key", grown())
     assert answers.done == whole()
     assert answers.counts["begin"] == 1, "what is there is not sent again"
 

@@ -15,6 +15,7 @@ from pulse_registry.store import (
     UploadedPart,
     WrapperStore,
 )
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_registry.testing import Fault, FaultStore
 
 _names = (f"test-prefix-{number}" for number in itertools.count())
@@ -87,7 +88,7 @@ def test_a_range_is_read_into_a_buffer_through_any_wrappers() -> None:
     below = MemoryStore(next(_names))
     below.put("runs/a/b", b"0123456789")
     faults = FaultStore(below, [Fault("fail_before", verb="get", times=2)])
-    store = PrefixStore(RetryStore(PrefixStore(faults, "runs"), first_pause_s=0.001), "a")
+    store = PrefixStore(RetryStore(PrefixStore(faults, "runs"), RetryPolicy(first_pause_s=0.001)), "a")
     buffer = bytearray(b"------")
     store.get_into("b", (2, 6), memoryview(buffer)[1:5])
     assert buffer == b"-2345-"

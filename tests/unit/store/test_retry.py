@@ -36,7 +36,7 @@ def memory() -> MemoryStore:
 
 def retrying(store: Store, clock: Clock | None = None, seed: int = 1, **options: float) -> RetryStore:
     clock = clock or Clock()
-    return RetryStore(store, clock=clock, sleep=clock.sleep, rng=random.Random(seed), **options)
+    return RetryStore(store, RetryPolicy(clock=clock, sleep=clock.sleep, rng=random.Random(seed), **options))
 
 
 def away(store: Store, clock: Clock, seconds: float = float("inf")) -> FaultStore:

@@ -175,12 +175,12 @@ def test_a_listing_that_does_not_go_on_is_unavailable() -> None:
 
 def test_a_create_in_conflict_is_tried_again_and_an_error_that_stays_is_not() -> None:
     with served(error(409, "ConditionalRequestConflict"), error(503, "SlowDown"), ok()) as (server, store):
-        RetryStore(store, first_pause_s=0.001, rng=random.Random(1)).put("key", b"data", if_absent=True)
+        RetryStore(store, RetryPolicy(first_pause_s=0.001, rng=random.Random(1))).put("key", b"data", if_absent=True)
         assert [request.body for request in server.seen] == [b"data"] * 3
     for status, code, kind in ((403, "AccessDenied", AccessDenied), (412, "PreconditionFailed", AlreadyExists)):
         with served(error(status, code)) as (server, store):
             with pytest.raises(kind):
-                RetryStore(store, first_pause_s=0.001).put("key", b"data", if_absent=True)
+                RetryStore(store, RetryPolicy(first_pause_s=0.001)).put("key", b"data", if_absent=True)
             assert len(server.seen) == 1
 
 
@@ -203,7 +203,7 @@ def test_a_create_whose_answer_was_lost_finds_its_own_object() -> None:
 def test_the_store_says_how_long_to_wait() -> None:
     pauses: list[float] = []
     with served(error(503, "SlowDown", Retry_After="7"), ok()) as (_, store):
-        RetryStore(store, sleep=pauses.append, first_pause_s=0.05).put("key", b"data")
+        RetryStore(store, RetryPolicy(sleep=pauses.append, first_pause_s=0.05)).put("key", b"data")
     assert len(pauses) == 1
     assert 7.0 <= pauses[0] <= 7.5
 
@@ -484,7 +484,7 @@ def test_an_upload_outlives_a_burst_of_refusals_of_one_part_and_sends_no_other_a
     clock, data = Clock(), Zeros(18 * MIB)
     answers = Burst(clock, 25.0, part=2)
     with served(answers, clock=clock) as (_, store):
-        RetryStore(store, clock=clock, sleep=clock.sleep).put("key", data, if_absent=True)
+        RetryStore(store, RetryPolicy(clock=clock, sleep=clock.sleep)).put("key", data, if_absent=True)
     assert answers.done == b"".join(data)
     assert [answers.tries[number] for number in (1, 3, 4)] == [1, 1, 1]
     assert answers.tries[2] > 3
@@ -495,7 +495,7 @@ def test_an_upload_to_a_store_that_takes_no_part_any_more_is_given_up_once() -> 
     clock = Clock()
     answers = Burst(clock)
     with served(answers, clock=clock, threads=1) as (_, store), pytest.raises(StoreUnavailable, match="gave up"):
-        RetryStore(store, clock=clock, sleep=clock.sleep).put("key", bytes(6 * MIB))
+        RetryStore(store, RetryPolicy(clock=clock, sleep=clock.sleep)).put("key", bytes(6 * MIB))
     assert clock.now == pytest.approx(TOTAL_S)
     assert answers.counts == {"begin": 1, "DELETE": 1}
     assert 3 < answers.tries[1] < 40

@@ -17,6 +17,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.signing import PinGuard, Trust
 from pulse_registry.store import MOST_WHOLE_BYTES, FileStore, PrefixStore, RetryStore
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas import Head, unseal_record
@@ -278,7 +279,10 @@ def test_a_store_that_fails_is_no_defect(store):
     with pytest.raises(StoreUnavailable):
         defects(FaultStore(store, faults))
     assert (
-        defects(RetryStore(FaultStore(store, [Fault("fail_before", verb="size", nth=1)]), sleep=lambda _: None)) == []
+        defects(
+            RetryStore(FaultStore(store, [Fault("fail_before", verb="size", nth=1)]), RetryPolicy(sleep=lambda _: None))
+        )
+        == []
     )
 
 
