@@ -17,7 +17,9 @@ from blake3 import blake3
 from pulse_registry.compaction.compactor import Compactor
 from pulse_registry.errors import AlreadyExists, NotFound
 from pulse_registry.format import keys, patch
-from pulse_registry.log import LogReader, LogWriter, RunState, StoreClock
+from pulse_registry.log import LogWriter, RunState, StoreClock
+from pulse_registry.log.appender import Appender
+from pulse_registry.log.records import Records
 from pulse_registry.pull import fetch
 from pulse_registry.push import publisher
 from pulse_registry.push.baseline import Baseline
@@ -26,7 +28,7 @@ from pulse_registry.retention import Collector, collector, plan, survey
 from pulse_registry.retention.leases import Leases
 from pulse_registry.store import PrefixStore
 from pulse_registry.weights.digest import Digest
-from pulse_schemas import Head, SchemaError
+from pulse_schemas import Head, Record, SchemaError
 from tests.scenarios.simulator.weather import Weather
 from tests.support.records import DictStore
 
@@ -48,10 +50,9 @@ class Mutant:
 def _refused_is_own(patched: pytest.MonkeyPatch) -> None:
     """Take the record that is there for one's own: some stores' clients answer so to a put whose answer was lost."""
 
-    def try_(self: Any, make_record: Any, write_id: str) -> Any:
-        record = self._checked(make_record, self._reader.state, write_id)
+    def create(self: Any, record: Record) -> Record | None:
         sealed = record.seal()
-        self._unknown[write_id] = record.seq
+        self._unknown[record.write_id] = record.seq
         try:
             self._store.put(keys.record_key(record.seq), sealed, if_absent=True)
         except AlreadyExists:
@@ -59,14 +60,13 @@ def _refused_is_own(patched: pytest.MonkeyPatch) -> None:
         self._reader.accept(sealed)
         return record
 
-    patched.setattr(LogWriter, "_try", try_)
+    patched.setattr(Appender, "create", create)
 
 
 def _refused_is_lost(patched: pytest.MonkeyPatch) -> None:
     """Take the record that is there for another writer's."""
 
-    def try_(self: Any, make_record: Any, write_id: str) -> Any:
-        record = self._checked(make_record, self._reader.state, write_id)
+    def create(self: Any, record: Record) -> Record | None:
         sealed = record.seal()
         try:
             self._store.put(keys.record_key(record.seq), sealed, if_absent=True)
@@ -76,7 +76,7 @@ def _refused_is_lost(patched: pytest.MonkeyPatch) -> None:
         self._reader.accept(sealed)
         return record
 
-    patched.setattr(LogWriter, "_try", try_)
+    patched.setattr(Appender, "create", create)
 
 
 def _no_epoch_check(patched: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def _baseline_first(patched: pytest.MonkeyPatch) -> None:
 
 def _hint_is_truth(patched: pytest.MonkeyPatch) -> None:
     """Read no further than the hint says."""
-    real = LogReader.read
+    real = Records.read
 
     def read(self: Any, seq: int) -> Any:
         try:
@@ -182,7 +182,7 @@ def _hint_is_truth(patched: pytest.MonkeyPatch) -> None:
             hinted = seq
         return real(self, seq) if seq <= hinted else None
 
-    patched.setattr(LogReader, "read", read)
+    patched.setattr(Records, "read", read)
 
 
 def _no_grace(patched: pytest.MonkeyPatch) -> None:
