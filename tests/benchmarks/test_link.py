@@ -15,19 +15,12 @@ from benchmarks.link import Bucket, Link, LinkProxy, over
 from benchmarks.links import links_document
 from benchmarks.push_pull import CODERS
 from benchmarks.synthetic import synthetic_states
+from tests.support.clock import Clock
 from tests.support.servers import S3Server
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_bytes_leave_one_after_the_other_at_the_rate() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     bucket = Bucket(1000.0, burst_s=0.0, clock=clock)
     assert [bucket.take(500), bucket.take(250)] == [100.5, 100.75]
     clock.now = 110.0
@@ -35,7 +28,7 @@ def test_bytes_leave_one_after_the_other_at_the_rate() -> None:
 
 
 def test_a_bucket_makes_up_for_lateness_within_its_burst_alone() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     bucket = Bucket(1000.0, burst_s=0.1, clock=clock)
     first = bucket.take(1000)
     assert first == pytest.approx(100.9)

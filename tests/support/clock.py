@@ -1,4 +1,4 @@
-"""Time for tests: it passes only while somebody sleeps."""
+"""Time for tests: it passes only while somebody sleeps, or when a test says so."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import threading
 
 
 class Clock:
-    """Seconds. For any number of threads; where several sleep at once, all of their sleep counts."""
+    """Seconds. For any number of threads; where several sleep at once, all of their sleep counts.
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    Attributes:
+        now: the time; a test may set it.
+        pauses: how long was slept, each time.
+    """
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
         self.pauses: list[float] = []
         self._lock = threading.Lock()
 

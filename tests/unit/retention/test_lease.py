@@ -20,20 +20,11 @@ from pulse_registry.runtime.dependencies import Dependencies, Threads
 from pulse_registry.store import MOST_WHOLE_BYTES, PrefixStore, WrapperStore, body_views
 from pulse_registry.testing import CountingStore
 from pulse_schemas import Lease
+from tests.support.clock import Clock
 from tests.support.records import RUN, DictStore
 from tests.support.waiting import HANG_S, until
 
 KEY = keys.lease_key("w1")
-
-
-class Ticking:
-    """Seconds that pass when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Refusing(WrapperStore):
@@ -54,7 +45,7 @@ class Refusing(WrapperStore):
 
 def lease_over(store, clock=None, told=None, seconds=3600.0) -> ReaderLease:
     events = Events() if told is None else Events(told.append)
-    return ReaderLease(store, RUN, "w1", seconds, events=events, monotonic=clock or Ticking())
+    return ReaderLease(store, RUN, "w1", seconds, events=events, monotonic=clock or Clock())
 
 
 def test_nothing_is_written_before_a_version_is_held():
@@ -74,7 +65,7 @@ def test_a_lease_says_who_holds_what_and_for_how_long():
 
 
 def test_a_worker_that_pulls_every_ten_seconds_writes_three_times_an_hour():
-    store, clock = CountingStore(DictStore()), Ticking()
+    store, clock = CountingStore(DictStore()), Clock()
     lease = lease_over(store, clock)
     for version in range(360):
         lease.hold(version)
@@ -89,7 +80,7 @@ def test_a_worker_that_pulls_every_ten_seconds_writes_three_times_an_hour():
 
 
 def test_a_worker_that_pulls_nothing_keeps_its_lease():
-    store, clock = CountingStore(DictStore()), Ticking()
+    store, clock = CountingStore(DictStore()), Clock()
     lease = lease_over(store, clock)
     lease.hold(7)
     for _ in range(3):
@@ -101,7 +92,7 @@ def test_a_worker_that_pulls_nothing_keeps_its_lease():
 
 def test_a_lease_that_can_not_be_written_is_told_of_once_and_tried_again():
     told: list[Event] = []
-    store, clock = Refusing(DictStore()), Ticking()
+    store, clock = Refusing(DictStore()), Clock()
     lease = lease_over(store, clock, told)
     lease.hold(7)
     for _ in range(3):

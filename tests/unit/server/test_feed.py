@@ -21,20 +21,11 @@ from pulse_server.runs.feeds import Feeds
 from pulse_server.scheduling.turns import Turns
 from pulse_server.scheduling.waiters import Waiters
 from tests.support.apps import fill, run_of, store_objects, store_record
+from tests.support.clock import Clock
 from tests.support.records import RUN, DictStore, Script
 from tests.support.waiting import HANG_S, NEVER_S
 
 PACE = Pace(0.01, 60.0)
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class SwitchStore(WrapperStore):
@@ -66,7 +57,7 @@ class World:
         self.script = fill(self.base, run_of(versions))
         self.counting = CountingStore(self.base)
         self.store = SwitchStore(self.counting)
-        self.clock = Clock()
+        self.clock = Clock(1000.0)
         self.pool = ThreadPoolExecutor(4)
         self.made: list[str] = []
 

@@ -6,19 +6,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from pulse_server.transport.urls import UrlSigner, own_path
+from tests.support.clock import Clock
 from tests.unit.server.test_objects import PATCH, RUN, SHARD, SigningStore
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_url_is_handed_out_again_until_half_its_life_has_passed() -> None:
-    store, clock, counted = SigningStore(), Clock(), []
+    store, clock, counted = SigningStore(), Clock(1_000_000.0), []
     signer = UrlSigner(store, 900, clock=clock, signed=counted.append)
     assert signer.known(RUN, [PATCH]) is None
     first = signer.sign(RUN, [PATCH])
@@ -34,7 +27,7 @@ def test_a_url_is_handed_out_again_until_half_its_life_has_passed() -> None:
 
 
 def test_urls_together_end_with_the_first_of_them() -> None:
-    store, clock = SigningStore(), Clock()
+    store, clock = SigningStore(), Clock(1_000_000.0)
     signer = UrlSigner(store, 900, clock=clock)
     old = signer.sign(RUN, [PATCH])
     clock.now += 100

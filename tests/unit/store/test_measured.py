@@ -17,20 +17,8 @@ from pulse_registry.store.wrappers.measured import (
     ReadTimes,
 )
 from pulse_registry.testing import LatencyStore
+from tests.support.clock import Clock
 from tests.support.records import DictStore
-
-
-class Clock:
-    """Time that passes by sleeping alone."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def measured(latency_s: float, bytes_per_s: float | None, reads: int = 8) -> int:
