@@ -19,7 +19,7 @@ from benchmarks.states import Live, States
 from pulse_kernels import get_backend
 from pulse_registry import Registry
 from pulse_registry.compaction import Attached, CompactOptions
-from pulse_registry.format.patch_coding import CoderChoice, encode_patch
+from pulse_registry.format.patch_coding import CoderChoice, PatchFile, code_change
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.log import RunState
 from pulse_registry.options import Options
@@ -142,7 +142,8 @@ def _direct_sizes(states: States, geometry: Geometry, pairs: Sequence[tuple[int,
         changes = [
             SparseUpdate(group, *backend.diff(new.copy_of(group), old.copy_of(group))) for group in geometry.groups
         ]
-        found[base, target] = encode_patch(backend, geometry, base, target, changes).nbytes
+        coded = [code_change(backend, change, "gap", None) for change in changes if len(change.index)]
+        found[base, target] = PatchFile.of(geometry, base, target, coded).nbytes
     return found
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from blake3 import blake3
 
@@ -13,7 +13,7 @@ from pulse_kernels import Backend, Cells, CoderName, encode_group
 from pulse_registry.format.patch_head import Entry, head_bytes
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.timeline import Timeline
-from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import ObjectRef, PatchHead, PatchRef
 
@@ -84,37 +84,6 @@ class PatchFile:
             head_size=len(self.head),
             head_blake3=blake3(self.head).hexdigest(),
         )
-
-
-def encode_patch(
-    backend: Backend,
-    geometry: Geometry,
-    base: int,
-    target: int,
-    changes: Sequence[SparseUpdate],
-    *,
-    coder: CoderChoice = "gap",
-    base_cells: Callable[[Group], list[Cells]] | None = None,
-    map_: Callable[..., Iterator[Any]] = map,
-) -> PatchFile:
-    """Code the changes from version ``base`` to ``target``; the same changes give the same bytes.
-
-    Args:
-        backend: computes.
-        geometry: of the layout of both versions.
-        base: the older version.
-        target: the newer version.
-        changes: at most one a group, in group order; empty ones are left out.
-        coder: ``auto`` chooses for each group.
-        base_cells: returns a group's cells at ``base``; without it only ``gap`` is possible.
-        map_: ``map``, or an executor's: groups are coded side by side.
-    """
-
-    def code(change: SparseUpdate) -> Coded:
-        base_of = None if base_cells is None else lambda: nullcontext(base_cells(change.group))
-        return code_change(backend, change, coder, base_of)
-
-    return PatchFile.of(geometry, base, target, map_(code, [change for change in changes if len(change.index)]))
 
 
 def code_change(

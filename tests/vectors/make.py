@@ -21,7 +21,6 @@ from pulse_kernels.format.frequencies import frequencies, levels_of, store_table
 from pulse_kernels.format.gap_tables import geometric_table, geometric_tables
 from pulse_kernels.select import exponent_loops
 from pulse_registry.format.keyframe import index_document, pulse_metadata, shards_of
-from pulse_registry.format.patch_coding import encode_patch
 from pulse_registry.format.pieces import Pieces
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.signing import SigningKey
@@ -39,6 +38,7 @@ from pulse_schemas import (
     PatchRef,
     Tensor,
 )
+from tests.support.patches import encode_patch
 
 FOLDER = Path(__file__).parent
 REFERENCE = get_backend("reference")

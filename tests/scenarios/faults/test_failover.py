@@ -14,7 +14,6 @@ from pulse_registry.errors import CorruptObject, Gone, NotFound
 from pulse_registry.events import Event, EventKind
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.format.keys import patch_key
-from pulse_registry.format.patch_coding import encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.pull import failover
@@ -26,6 +25,7 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
 from pulse_schemas import KeyframeRef, PatchRef
+from tests.support.patches import encode_patch
 from tests.support.records import DictStore
 from tests.support.registries import (
     RUN,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pulse_kernels import get_backend
 from pulse_registry.errors import BaseMismatch, CorruptObject
 from pulse_registry.format.patch import Patch
-from pulse_registry.format.patch_coding import PatchFile, encode_patch
+from pulse_registry.format.patch_coding import PatchFile
 from pulse_registry.format.sparse_update import join
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -20,6 +20,7 @@ from pulse_registry.weights.digest import Digest
 from tests.support.chains import Chain, chains, difference
 from tests.support.groups import small_groups
 from tests.support.meeting import resolve
+from tests.support.patches import encode_patch
 
 CODERS = st.sampled_from(["gap", "class", "auto"])
 BACKENDS = [get_backend("reference"), get_backend("numba")]

@@ -17,11 +17,12 @@ from pulse_kernels import Backend
 from pulse_registry.errors import BaseMismatch, CorruptObject, PulseError, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.format.patch import Patch
-from pulse_registry.format.patch_coding import CoderChoice, encode_patch
+from pulse_registry.format.patch_coding import CoderChoice
 from pulse_registry.format.patch_head import read_head
 from pulse_schemas import ObjectRef, PatchRef
 from tests.security.fuzz.mutation import mutate_bytes, mutate_document
 from tests.security.fuzz.target import Target, expect
+from tests.support.patches import encode_patch
 from tests.support.records import write_id
 from tests.unit.format.forge import States, two_states
 

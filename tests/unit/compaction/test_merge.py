@@ -16,13 +16,14 @@ from pulse_registry.compaction.merge import merge
 from pulse_registry.compaction.temp_patch import TempPatch
 from pulse_registry.errors import BaseMismatch, CorruptObject
 from pulse_registry.format.patch import Patch
-from pulse_registry.format.patch_coding import PatchFile, encode_patch
+from pulse_registry.format.patch_coding import PatchFile
 from pulse_registry.pull.route import Leg
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 from tests.support.chains import Chain, chains, difference
 from tests.support.groups import small_groups
+from tests.support.patches import encode_patch
 from tests.support.records import DictStore
 
 LENGTH = 5

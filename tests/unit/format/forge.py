@@ -12,13 +12,14 @@ import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import Backend, get_backend
-from pulse_registry.format.patch_coding import CoderChoice, PatchFile, encode_patch
+from pulse_registry.format.patch_coding import CoderChoice, PatchFile
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
 from pulse_schemas import ObjectRef, PatchRef, canonical_json
 from tests.support.groups import geometry_of, mixed_model
+from tests.support.patches import encode_patch
 
 KEY = "objects/patch/a.safetensors"
 ENTRY = struct.Struct("<IIII32s4Q")

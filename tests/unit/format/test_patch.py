@@ -19,7 +19,7 @@ from pulse_kernels import get_backend
 from pulse_registry.errors import BaseMismatch, CorruptObject
 from pulse_registry.format import patch_coding
 from pulse_registry.format.patch import Patch
-from pulse_registry.format.patch_coding import CoderChoice, PatchFile, encode_patch
+from pulse_registry.format.patch_coding import CoderChoice, PatchFile
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
@@ -27,6 +27,7 @@ from pulse_registry.weights.digest import Digest
 from pulse_schemas import PatchHead
 from tests.support.groups import geometry_of
 from tests.support.meeting import resolve
+from tests.support.patches import encode_patch
 from tests.unit.format.forge import ENTRY, KEY, States, joined, two_states
 
 by_coder = pytest.mark.parametrize("coder", ["gap", "class", "auto"])

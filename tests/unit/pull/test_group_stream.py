@@ -13,7 +13,6 @@ import pytest
 from pulse_kernels import get_backend
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.format.patch import Patch
-from pulse_registry.format.patch_coding import encode_patch
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.pull.fetch import FETCH_THREADS, begin_patches
@@ -23,6 +22,7 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from tests.support.groups import geometry_of
 from tests.support.inline import Inline
+from tests.support.patches import encode_patch
 from tests.support.records import DictStore
 from tests.support.waiting import HANG_S, until
 

@@ -10,7 +10,7 @@ import pytest
 from pulse_kernels import get_backend
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.patch import Patch
-from pulse_registry.format.patch_coding import PatchFile, encode_patch
+from pulse_registry.format.patch_coding import PatchFile
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.pull.fetch import begin_patches
@@ -20,6 +20,7 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from tests.support.groups import geometry_of
 from tests.support.inline import Inline
+from tests.support.patches import encode_patch
 from tests.support.records import DictStore
 
 KEY = "objects/patch/x.safetensors"
