@@ -7,12 +7,8 @@ body, is handed on without it.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import hmac
 import re
 import time
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,10 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pulse_registry.errors import PulseError
 from pulse_server.auth.access import Guard
 from pulse_server.errors import (
-    DamagedRequest,
     InvalidRequest,
     Refused,
-    SlowRequest,
     TooManyRequests,
     Unauthenticated,
 )
@@ -37,6 +31,7 @@ from pulse_server.settings import Settings
 from pulse_server.transport.addresses import network
 from pulse_server.transport.buffer import Body, Buffer
 from pulse_server.transport.rate import RateLimit
+from pulse_server.transport.request_body import check_size, checked, content_digest, content_length, gone, once
 
 _FREE: Final = frozenset({"/healthz", "/readyz"})
 _PAGE_PER_S: Final = 500
@@ -45,16 +40,11 @@ _PAGE_BURST: Final = 5_000
 
 _OBJECT: Final = re.compile(r"/v1/runs/[^/]+/objects/.+", re.DOTALL)
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_CLOSE: Final = {"connection": "close"}
 _BUSY_RETRY_S: Final = 1.0
 _CROWD: Final = 4
 """Callers that may each have as many requests under way as one may; where there are more, all have their part."""
-_DIGESTS: Final = 16
-"""Members of a Content-Digest that are looked at."""
-_PACED_BYTES: Final = 2 << 20
-"""Of an object: so many must come in the time that the settings give. Clients give up at twice the pace."""
 _LOOKS: Final = 4
-"""At another body in that time: it keeps memory, so that one that has stopped is given up sooner, at the same pace."""
+"""How often a body that is kept in memory is looked at in `body_seconds`: one that has stopped is given up sooner."""
 
 
 Admit = Callable[[Scope], int | None]
@@ -157,16 +147,16 @@ class Limits:
         try:
             longest = self._may(scope)
         except PulseError:
-            await self._app(scope, _gone, send)  # its route says why not, and reads nothing
+            await self._app(scope, gone, send)  # its route says why not, and reads nothing
             return
         try:
-            digest, announced = _content_digest(scope), _content_length(scope)
+            digest, announced = content_digest(scope), content_length(scope)
             if scope["method"] == "PUT" and _OBJECT.fullmatch(scope["path"]):
                 await self._stream(scope, receive, send, digest, announced)
                 return
             most = self._settings.max_body_bytes
             most = min(most, longest or most)
-            _check_size(announced, most)
+            check_size(announced, most)
             held = self._buffer.body(caller, _run_of(scope), most if announced is None else announced)
         except Refused as refusal:
             await _refuse(refusal, scope, send)
@@ -174,12 +164,14 @@ class Limits:
         with ExitStack() as stack:
             try:
                 body = stack.enter_context(held)
-                if not await self._read(self._checked(receive, digest, most, _LOOKS), body):
+                if not await self._read(
+                    checked(receive, digest, most, self._settings.body_seconds, looks=_LOOKS, clock=self._clock), body
+                ):
                     return  # the client has gone: nobody to answer, nothing to do
             except Refused as refusal:
                 await _refuse(refusal, scope, send)
             else:
-                await self._app(scope, _once(body.whole(), receive), send)
+                await self._app(scope, once(body.whole(), receive), send)
 
     async def _read(self, receive: Receive, body: Body) -> bool:
         """Read a whole body; return False if the client went away first."""
@@ -196,7 +188,7 @@ class Limits:
         self, scope: Scope, receive: Receive, send: Send, digest: bytes | None, announced: int | None
     ) -> None:
         """Hand on a request whose body is an object, piece by piece; a bad one raises where the handler reads it."""
-        _check_size(announced, self._settings.max_object_bytes)
+        check_size(announced, self._settings.max_object_bytes)
         started = False
 
         async def sending(message: Message) -> None:
@@ -205,121 +197,23 @@ class Limits:
             await send(message)
 
         try:
-            checked = self._checked(receive, digest, self._settings.max_object_bytes)
-            await self._app(scope, checked, sending)
+            settings = self._settings
+            body = checked(receive, digest, settings.max_object_bytes, settings.body_seconds, clock=self._clock)
+            await self._app(scope, body, sending)
         except Refused:
             if started:
                 return
             raise
-
-    def _checked(self, receive: Receive, digest: bytes | None, most: int, looks: int = 1) -> Receive:
-        """Return what gives a body's messages, and refuses one that is too long, too slow or damaged."""
-        size, hasher, ended = 0, hashlib.sha256(), False
-        paced = self._paced(receive, _PACED_BYTES // looks, self._settings.body_seconds / looks)
-
-        async def checked() -> Message:
-            nonlocal size, ended
-            if ended:
-                return await receive()  # waits for the client to go
-            message = await paced()
-            piece: bytes = message.get("body", b"")
-            size += len(piece)
-            _check_size(size, most)
-            ended = message["type"] != "http.request" or not message.get("more_body", False)
-            if digest is not None and message["type"] == "http.request":
-                hasher.update(piece)
-                if ended and not hmac.compare_digest(hasher.digest(), digest):
-                    raise _damaged()
-            return message
-
-        return checked
-
-    def _paced(self, receive: Receive, nbytes: int, seconds: float) -> Receive:
-        """Return what gives a body's messages, and refuses one of which ``nbytes`` don't come in so many seconds."""
-        left, moved = seconds, 0
-
-        async def paced() -> Message:
-            nonlocal left, moved
-            began = self._clock()
-            try:
-                async with asyncio.timeout(left):
-                    message = await receive()
-            except TimeoutError:
-                raise _slow(nbytes, seconds) from None
-            left -= self._clock() - began  # what passes between two calls is the service's own time
-            moved += len(message.get("body", b""))
-            if moved >= nbytes:
-                left, moved = seconds, 0
-            if left <= 0 and message.get("more_body", False):
-                raise _slow(nbytes, seconds)
-            return message
-
-        return paced
 
 
 def _is_page(scope: Scope) -> bool:
     return scope["method"] in ("GET", "HEAD") and (scope["path"] == "/" or scope["path"].startswith("/assets/"))
 
 
-def _check_size(size: int | None, limit: int) -> None:
-    if size is not None and size > limit:
-        status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        raise InvalidRequest(f"the body is longer than {limit:,} bytes", status, headers=_CLOSE)
-
-
-def _content_length(scope: Scope) -> int | None:
-    """Return what the request says its body's size is; a server hands on none that is no number."""
-    given = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return int(given) if given.isdigit() else None
-
-
-def _content_digest(scope: Scope) -> bytes | None:
-    """Return the SHA-256 that the request says its body has; other algorithms are passed over (RFC 9530)."""
-    for name, value in scope["headers"]:
-        if name != b"content-digest":
-            continue
-        for member in value.split(b",", _DIGESTS):
-            algorithm, _, digest = member.strip().partition(b"=")
-            if algorithm != b"sha-256":
-                continue
-            coded = digest.partition(b";")[0].strip()
-            try:
-                decoded = b64decode(coded[1:-1], validate=True)
-            except ValueError:
-                decoded = b""
-            if len(decoded) != 32 or not (coded.startswith(b":") and coded.endswith(b":")):
-                raise InvalidRequest("Content-Digest is not sha-256=:<base64 of 32 bytes>:", HTTPStatus.BAD_REQUEST)
-            return decoded
-    return None
-
-
-def _damaged() -> DamagedRequest:
-    return DamagedRequest("the body does not hash to its Content-Digest: nothing was done; send it again")
-
-
-def _slow(nbytes: int, seconds: float) -> SlowRequest:
-    return SlowRequest(f"{nbytes:,} bytes of the body, or its end, did not come within {seconds:g} s", headers=_CLOSE)
-
-
 def _run_of(scope: Scope) -> str:
     """Return the run that a request is about, "" where it is about none."""
     parts: list[str] = scope["path"].split("/", 4)
     return parts[3] if parts[1:3] == ["v1", "runs"] and len(parts) > 3 else ""
-
-
-async def _gone() -> Message:
-    """Stand for a client that has gone: of its body, nothing is read."""
-    return {"type": "http.disconnect"}
-
-
-def _once(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body in one piece, and then what the connection gives."""
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def next_message() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return next_message
 
 
 async def _refuse(refusal: Refused, scope: Scope, send: Send) -> None:
