@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pulse_kernels import CELL_TYPES
 from pulse_registry.format.safetensors import cell_shape, tensor_entry
-from pulse_registry.weights.model import numpy_dtype
+from pulse_registry.weights.dtypes import numpy_dtype
 from pulse_schemas import Dtype
 
 Cells: TypeAlias = npt.NDArray[Any]

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
 from pulse_registry.errors import InvalidModel
+from pulse_registry.weights.dtypes import advice, of_numpy, of_torch
 from pulse_registry.weights.file_tensor import FileTensor
 from pulse_registry.weights.module import module_tensors
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
@@ -38,30 +38,7 @@ Model: TypeAlias = "HasStateDict | Mapping[str, torch.Tensor | npt.NDArray[Any] 
 """An ``nn.Module``, or a mapping of names to torch tensors, NumPy arrays or, to be published, tensors in files."""
 PublishDtype = Literal["bf16", "keep"]
 
-_NUMPY_DTYPES: dict[str, Dtype] = {
-    "float64": "F64",
-    "int64": "I64",
-    "uint64": "U64",
-    "float32": "F32",
-    "int32": "I32",
-    "uint32": "U32",
-    "bfloat16": "BF16",
-    "float16": "F16",
-    "int16": "I16",
-    "uint16": "U16",
-    "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "int8": "I8",
-    "uint8": "U8",
-    "float4_e2m1fn_x2": "F4",
-    "bool": "BOOL",
-}
 _UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
-NUMPY_NAMES: dict[Dtype, str] = {dtype: name for name, dtype in _NUMPY_DTYPES.items()}
-"""NumPy (with ml_dtypes) and torch name of each stored dtype; torch differs only in that it has the same names."""
-_FLOAT4_PAIRS = np.dtype([(NUMPY_NAMES["F4"], "u1")])
-"""NumPy has no dtype of two elements a byte: a structure of one byte, named as torch's dtype is, stands for it."""
 
 
 @dataclass(frozen=True)
@@ -230,9 +207,9 @@ def _view(name: str, value: Any) -> View:
         return _file_view(name, value)
     if not isinstance(value, np.ndarray):
         raise InvalidModel(f"tensor {name!r} is a {type(value).__name__}; torch tensors and NumPy arrays are taken")
-    dtype = _numpy_dtype(value.dtype)
+    dtype = of_numpy(value.dtype)
     if dtype is None or not value.dtype.isnative:
-        raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored{_advice(value.dtype)}")
+        raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored{advice(value.dtype)}")
     owner = value
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
@@ -248,7 +225,7 @@ def _file_view(name: str, tensor: FileTensor) -> View:
 
 
 def _torch_view(torch: Any, name: str, value: Any) -> View:
-    dtype = _torch_dtype(value.dtype)
+    dtype = of_torch(value.dtype)
     if dtype is None:
         raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
     hindrance = _hindrance(torch, value)
@@ -290,29 +267,6 @@ def _hindrance(torch: Any, value: Any) -> str | None:
 
 def _identity(cells: np.ndarray[Any, Any], dtype: Dtype) -> tuple[Any, ...]:
     return cells.__array_interface__["data"][0], dtype, cells.shape, cells.strides
-
-
-# To make a dtype's name takes longer than all else that is done for a tensor.
-@functools.cache
-def _numpy_dtype(dtype: np.dtype[Any]) -> Dtype | None:
-    return "F4" if dtype == _FLOAT4_PAIRS else _NUMPY_DTYPES.get(dtype.name)
-
-
-def _advice(dtype: np.dtype[Any]) -> str:
-    if dtype.name != "float4_e2m1fn":
-        return ""
-    return f" with one element a byte: pack two, the first in the low four bits, into a byte of {_FLOAT4_PAIRS!r}"
-
-
-def numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
-    """Return the NumPy dtype that stands for a stored one; those that NumPy does not have are from ml_dtypes."""
-    name = NUMPY_NAMES[dtype]
-    return _FLOAT4_PAIRS if dtype == "F4" else np.dtype(getattr(ml_dtypes, name, None) or name)
-
-
-@functools.cache
-def _torch_dtype(dtype: Any) -> Dtype | None:
-    return _NUMPY_DTYPES.get(str(dtype).removeprefix("torch."))
 
 
 def _unsigned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.weights.arrays import Weights
-from pulse_registry.weights.model import NUMPY_NAMES, numpy_dtype
+from pulse_registry.weights.dtypes import NUMPY_NAMES, numpy_dtype
 from pulse_schemas import Dtype
 
 Framework = Literal["auto", "torch", "numpy"]

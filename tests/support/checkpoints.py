@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from pulse_registry.format.keyframe import INDEX_NAME
-from pulse_registry.weights.model import numpy_dtype
+from pulse_registry.weights.dtypes import numpy_dtype
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -26,7 +26,8 @@ from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.signing import SigningKey
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
-from pulse_registry.weights.model import layout_of, numpy_dtype, read_model
+from pulse_registry.weights.dtypes import numpy_dtype
+from pulse_registry.weights.model import layout_of, read_model
 from pulse_schemas import (
     DTYPE_ORDER,
     CommitRecord,

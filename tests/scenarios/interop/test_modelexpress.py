@@ -20,7 +20,8 @@ from safetensors import safe_open
 
 from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.interop import export_chain, export_delta, export_full, import_folder
-from pulse_registry.weights.model import numpy_dtype, read_model
+from pulse_registry.weights.dtypes import numpy_dtype
+from pulse_registry.weights.model import read_model
 from tests.scenarios.interop import modelexpress_peer
 from tests.support.checkpoints import bits, held, odd_model, save, step_of
 from tests.support.records import DictStore

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES
 from pulse_registry.weights.cell_space import Geometry
-from pulse_registry.weights.model import NUMPY_NAMES, numpy_dtype, read_model
+from pulse_registry.weights.dtypes import NUMPY_NAMES, numpy_dtype
+from pulse_registry.weights.model import read_model
 from pulse_registry.weights.tensors import new_tensors
 from pulse_schemas import DTYPE_ORDER
 from tests.support.chains import Chain, chains, special_bits

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pulse_registry.errors import InvalidModel
-from pulse_registry.weights.model import NUMPY_NAMES, layout_of, numpy_dtype, read_destination, read_model
+from pulse_registry.weights.dtypes import NUMPY_NAMES, numpy_dtype
+from pulse_registry.weights.model import layout_of, read_destination, read_model
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout
 
 

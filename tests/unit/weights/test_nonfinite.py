@@ -11,7 +11,7 @@ import pytest
 from pulse_registry import InvalidArgument, InvalidModel, PushOptions, Registry
 from pulse_registry.events import EventKind
 from pulse_registry.options import ComputeOptions, Options, PullOptions
-from pulse_registry.weights.model import numpy_dtype
+from pulse_registry.weights.dtypes import numpy_dtype
 from tests.support.groups import small_groups
 from tests.support.records import DictStore
 

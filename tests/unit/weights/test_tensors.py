@@ -10,7 +10,8 @@ import torch
 
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
-from pulse_registry.weights.model import NUMPY_NAMES, layout_of, numpy_dtype, read_model
+from pulse_registry.weights.dtypes import NUMPY_NAMES, numpy_dtype
+from pulse_registry.weights.model import layout_of, read_model
 from pulse_registry.weights.tensors import Framework, new_tensors
 from pulse_schemas import DTYPE_ORDER, Layout, Tensor
 
