@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,8 +21,7 @@ from pulse_registry import registry as registry_module
 from pulse_registry.events import Listener
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter, RunState
-from pulse_registry.options import ComputeOptions, Options
-from pulse_registry.pull.apply import PullSettings
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime import runtime as runtime_module
@@ -57,20 +56,21 @@ def quick(
     backend: BackendName = "reference",
     device: Any = "auto",
     on_event: Listener | None = None,
-    undo_share: float | None = None,
+    undo_share: float = 0.05,
     **options: Any,
 ) -> Registry:
     """Return a registry of the run that makes each call of the store once, or again without pauses.
 
-    ``options`` are of its pushes, which keep each dtype; of the way back, see `keeping_undo`.
+    ``options`` are of its pushes, which keep each dtype. With an ``undo_share`` of 0, every way back is by
+    objects.
     """
     chosen = Options(
         push=PushOptions(**({"dtype": "keep"} | options)),
+        pull=PullOptions(undo_share=undo_share),
         compute=ComputeOptions(backend=backend, device=device),
         on_event=on_event,
     )
-    with nullcontext() if undo_share is None else keeping_undo(undo_share):
-        return registry_with(store, chosen, retrying=_retrying(retries))
+    return registry_with(store, chosen, retrying=_retrying(retries))
 
 
 def registry_with(store: Store, options: Options, **dependencies: Any) -> Registry:
@@ -101,17 +101,6 @@ def settle(registry: Registry) -> None:
     for thread in _PUSH_THREADS[registry]:
         for _ in range(2):  # a push queues its keyframe only once it is done itself
             thread.submit(lambda: None).result()
-
-
-@contextmanager
-def keeping_undo(share: float) -> Iterator[None]:
-    """Let workers that are made meanwhile keep such a share of their weights to go back with.
-
-    0: every way back is by objects. Above 1, which no user may choose: small models keep several steps.
-    """
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(runtime_module, "PullSettings", lambda _, *others: PullSettings(share, *others))
-        yield
 
 
 def _retrying(retries: bool) -> Callable[[Store], Store]:

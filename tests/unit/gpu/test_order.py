@@ -24,7 +24,7 @@ from pulse_registry.store import MemoryStore
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 from tests.support.groups import small_groups
-from tests.support.registries import RUN, keeping_undo
+from tests.support.registries import RUN
 from tests.unit.gpu.models import Tensors, blank, changed, holds, made, on_host
 from tests.unit.gpu.order import Gpu, watched
 
@@ -48,11 +48,11 @@ def store(request: pytest.FixtureRequest) -> MemoryStore:
 def opened(gpu: Gpu, store: MemoryStore) -> Iterator[Callable[..., Registry]]:
     registries = []
 
-    def open_one(nonfinite: Any = "allow", **options: Any) -> Registry:
+    def open_one(nonfinite: Any = "allow", undo_share: float = 0.05, **options: Any) -> Registry:
         around = Dependencies(threads=gpu.threads, retrying=lambda store: store)
         chosen = PushOptions(**({"keyframe_share": 100.0, "coder": "gap", "nonfinite": nonfinite} | options))
         compute = ComputeOptions(backend="reference", device=lambda views: torch.device("cpu"))
-        how = Options(push=chosen, compute=compute, pull=PullOptions(nonfinite=nonfinite))
+        how = Options(push=chosen, compute=compute, pull=PullOptions(nonfinite=nonfinite, undo_share=undo_share))
         registries.append(Registry(store, RUN, how, dependencies=around))
         return registries[-1]
 
@@ -109,8 +109,7 @@ def test_a_version_that_is_applied_on_a_side_stream_is_checked_and_taken_back_on
 def test_a_chain_a_step_back_and_a_keyframe_follow_what_a_side_stream_wrote(
     gpu: Gpu, states: list[Tensors], opened: Callable[..., Registry]
 ) -> None:
-    with keeping_undo(100.0):
-        registry = opened()
+    registry = opened(undo_share=100.0)
     worker = blank(states[0], "cpu")
     registry.pull(0, into=worker)
     for version, replace in ((2, False), (3, False), (2, False), (3, True)):

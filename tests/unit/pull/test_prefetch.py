@@ -16,7 +16,7 @@ import pytest
 from pulse_registry.errors import BaseMismatch, InvalidArgument, NotFound, PulseError
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import RunState
-from pulse_registry.options import ComputeOptions, Options
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.replica import Replicas, ReplicaState
@@ -25,7 +25,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.results import VersionName
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange
 from tests.support.records import DictStore
-from tests.support.registries import RUN, Bits, Model, bits, change, garbage, keeping_undo, quick, small_model
+from tests.support.registries import RUN, Bits, Model, bits, change, garbage, quick, small_model
 from tests.support.waiting import until
 
 WAIT = 60.0
@@ -76,10 +76,13 @@ class Site:
 
     def __post_init__(self) -> None:
         self.trainer = quick(self.store, keyframe_share=1e9)
-        options = PushOptions(dtype="keep")
-        with keeping_undo(100.0):
-            chosen = Options(push=options, on_event=self.hear, compute=ComputeOptions(backend="reference"))
-            self.worker = Registry(self.store, RUN, chosen)
+        chosen = Options(
+            push=PushOptions(dtype="keep"),
+            pull=PullOptions(undo_share=100.0),  # of so small a model, several steps
+            on_event=self.hear,
+            compute=ComputeOptions(backend="reference"),
+        )
+        self.worker = Registry(self.store, RUN, chosen)
         self.push()
 
     def hear(self, event: Event) -> None:
