@@ -38,7 +38,7 @@ class Context:
         backend: of the kernels, in host memory.
         pool: with a thread for each core.
         fetchers: threads for what waits for the store.
-        downloads: for keyframes on their way; None for the system's temporary folder.
+        spool: folder for keyframes on their way; None for the system's temporary folder.
         events: hear of objects that were avoided.
         refresh: reads what is new in the run's log; None: the state at hand is all there is.
         copies: a cache of the store; None: there is none.
@@ -49,7 +49,7 @@ class Context:
     backend: Backend
     pool: Executor
     fetchers: Executor
-    downloads: Path | None
+    spool: Path | None
     events: Events = field(default_factory=Events)
     refresh: Callable[[], RunState] | None = None
     copies: Copies | None = None

@@ -68,7 +68,7 @@ class Compactor:
         """Prepare; no I/O yet.
 
         Args:
-            context: store, threads and download folder, where a copy of the weights and one patch at a time lie.
+            context: store, threads and spool, where a copy of the weights and one patch at a time lie.
             reader: of the run.
             writer: of the run; it needs no term.
             new_id: gives new write ids.
@@ -199,7 +199,7 @@ class Compactor:
         context, weights = self._context, self._copy.weights
         begun = begin_patches(context.store, weights.geometry, patches, context.fetch_map)
         coded = merge(context.backend, context.pool, context.fetchers, weights, legs, begun, backwards=backwards)
-        with TempPatch(weights.geometry, task.base, task.target, coded, context.downloads) as patch:
+        with TempPatch(weights.geometry, task.base, task.target, coded, context.spool) as patch:
             self._verify(state, task, patch)
             if not self._still_due(task):
                 return None

@@ -38,7 +38,7 @@ class LocalCopy:
     """
 
     def __init__(self, context: Context) -> None:
-        """Begin with nothing; the file is made in the context's download folder when it is needed."""
+        """Begin with nothing; the file is made in the context's spool when it is needed."""
         self.version: int | None = None
         self._context = context
         self._digest = Digest()
@@ -122,7 +122,7 @@ class LocalCopy:
         context, weights = self._context, self._weights
         if leg.keyframe is None or weights is None:
             raise BaseMismatch("there is no keyframe to take")
-        keyframe = KeyframeCells.fetch(context.store, geometry, leg.keyframe, context.fetch_map, context.downloads)
+        keyframe = KeyframeCells.fetch(context.store, geometry, leg.keyframe, context.fetch_map, context.spool)
         try:
 
             def copy(group: Group) -> Digest:
@@ -155,7 +155,7 @@ class LocalCopy:
         self._digest += sum(moved, Digest())
 
     def _allocate(self, geometry: Geometry) -> Weights:
-        self._mapped = _map_file(geometry.nbytes, self._context.downloads)
+        self._mapped = _map_file(geometry.nbytes, self._context.spool)
         return Weights(geometry, arrays_over(geometry, np.frombuffer(self._mapped, np.uint8)))
 
 

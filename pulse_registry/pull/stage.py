@@ -79,7 +79,7 @@ def _fetch(context: Context, request: PullRequest, route: Route, undo: ExitStack
                 request.destination.geometry,
                 legs[0].keyframe,
                 context.fetch_map,
-                context.downloads,
+                context.spool,
                 in_memory=in_memory,
             )
             undo.callback(keyframe.close)
