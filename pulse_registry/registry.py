@@ -479,7 +479,7 @@ class Registry:
         if unseen is not None and error is None:
             raise unseen
         if unseen is not None:
-            _logger.error("run %s: a push failed, which nobody has seen: %r", self.run, unseen)
+            _logger.error("run %s: a push failed, and its future was never read: %r", self.run, unseen)
 
     def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
         """Travel as what ``open`` was called with, but for the token and the signing key, and open the run anew there.

@@ -1,4 +1,4 @@
-"""The compactor: plan -> stand -> merge -> verify -> upload -> attach, one task after the other.
+"""The compactor: plan -> move the local copy -> merge -> verify -> upload -> attach, one task after the other.
 
 Nothing that it keeps counts: it may stop anywhere and begin anew, and several may work on one run. Before it uploads
 and before it attaches it looks at the log again, so that another's work is seldom done twice; a duplicate does no harm.

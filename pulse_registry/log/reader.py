@@ -199,7 +199,7 @@ class LogReader:
             found = self.read(0)
             if found is None:
                 raise CorruptObject(
-                    f"run {self._run!r}: {keys.record_key(0)} is gone, which says who signs the run: restore it"
+                    f"run {self._run!r}: {keys.record_key(0)} is missing, whose key signs the run: restore it"
                 )
             self._first = (_key_of(found[1]),)
         return None if self._first is None else self._first[0]

@@ -179,7 +179,7 @@ class PushQueue:
         if not errors:
             return None
         steps = _steps([future.step for future in unseen])
-        errors[0].add_note(f"{steps} pushed with wait=False, and no future was read: so it is raised here")
+        errors[0].add_note(f"{steps} pushed with wait=False, and its future was never read: so it is raised here")
         return errors[0]
 
     def _under_way(self) -> UnderWay | None:

@@ -71,7 +71,7 @@ class Background:
         """
         self._metrics.background_failures.labels(kind).inc()
         if self._is_new(kind, type(error)):
-            logger.error("%s: failed, and goes on with the next turn", kind, exc_info=error)
+            logger.error("%s: failed; it is tried again at its next turn", kind, exc_info=error)
 
     def _is_new(self, kind: str, error: type) -> bool:
         with self._lock:

@@ -82,7 +82,7 @@ def test_a_run_whose_first_record_is_gone_takes_none():
     store = history(9, every=4)
     del store.objects[keys.record_key(0)]
     before = dict(store.objects)
-    with pytest.raises(CorruptObject, match=r"log/000000000000\.json is gone, which says who signs the run: restore"):
+    with pytest.raises(CorruptObject, match=r"log/000000000000\.json is missing, whose key signs the run: restore"):
         writer(store, None, number=2).attach(patches=[])
     assert store.objects == before
 

@@ -190,7 +190,7 @@ def test_an_error_on_its_way_is_not_hidden_by_a_failed_push(caplog: pytest.LogCa
 
     with pytest.raises(KeyError, match="the trainer's own"):
         train()
-    assert [r.levelno for r in caplog.records if "which nobody has seen" in r.getMessage()] == [logging.ERROR]
+    assert [r.levelno for r in caplog.records if "its future was never read" in r.getMessage()] == [logging.ERROR]
 
 
 def test_a_block_that_ends_well_raises_the_failure_of_a_push_that_nobody_has_seen() -> None:
