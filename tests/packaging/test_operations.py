@@ -60,8 +60,8 @@ def rules() -> list[dict[str, Any]]:
 
 
 def test_an_expired_token_has_the_status_that_the_service_answers() -> None:
-    rows = [row for row in DOCUMENT.splitlines() if row.startswith("| Workers are told") and "expired" in row]
-    assert [int(row.split()[4]) for row in rows] == [Unauthenticated.status.value]
+    rows = [row for row in DOCUMENT.splitlines() if row.startswith("| Workers get") and "expired" in row]
+    assert [int(row.split()[3]) for row in rows] == [Unauthenticated.status.value]
 
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:

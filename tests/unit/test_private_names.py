@@ -92,8 +92,8 @@ def test_no_test_uses_a_private_name_of_the_packages() -> None:
     [
         "registry._runtime",
         "store.below()._cells[0].value",
-        "from pulse_registry.pull.route import _near",
-        "monkeypatch.setattr(module, '_near', None)",
+        "from pulse_registry.pull.route import _legs_into",
+        "monkeypatch.setattr(module, '_legs_into', None)",
         "from pulse_kernels import cpu\ncpu._done",
     ],
 )
