@@ -25,6 +25,7 @@ from tests.support.registries import copied
 
 FOLDER = Path(__file__).parent / "hostile"
 _WIDTH = 90
+_CUT_SHORT = re.compile("were asked for: it is cut short")
 _SCHEMA = re.compile(r"[A-Z]\w+: [a-z_0-9.]+(?=:)")
 _FOREIGN = re.compile(
     "this is not a patch object|not JSON|it is no keyframe's index|is no whole safetensors file|"
@@ -85,7 +86,7 @@ def _words(about: Family, run: Run, store: DictStore) -> str:
         message = re.sub(r"^run \w+: ignoring the .*?: ", "", message)
     message = re.sub(r"(?<!\S)/\S+/(?=weight_v)", "", message)  # a temporary folder
     tail = re.split(r"(?:\.safetensors|\.json|snapshot): ", message)[-1]
-    foreign = _SCHEMA.search(tail) or _FOREIGN.search(tail)
+    foreign = _CUT_SHORT.search(message) or _SCHEMA.search(tail) or _FOREIGN.search(tail)
     if foreign:
         return foreign.group()
     whole = re.split("[0-9a-f]{24,}", tail)[0]
