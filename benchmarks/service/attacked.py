@@ -33,7 +33,7 @@ from pulse_registry.format import keys
 from pulse_registry.store import open_store
 from pulse_server.tokens import TokenFile, new_token
 from tests.support.apps import store_objects
-from tests.support.pulse_serve import serving
+from tests.support.service import pulse_serve
 from tests.support.records import Script
 
 VICTIM, ATTACKED = "train", "a"
@@ -80,7 +80,7 @@ def run_attacked(folder: Path, size: Attacked, say: Say = print) -> dict[str, An
         tokens[name], entry = new_token(name, scope, (run,), now=datetime.now(UTC))
         file.add(entry)
     settings = {"PULSE_GC_SECONDS": "1", "PULSE_REPORT_SECONDS": "1"}
-    with serving(str(root), folder, "--tokens", str(file.path), environment=settings) as served:
+    with pulse_serve(str(root), folder, "--tokens", str(file.path), environment=settings) as served:
         service = Service(served.url, tokens["victim"], served.process.pid)
         host, port = served.address
         target = Target(

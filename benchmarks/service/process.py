@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.pulse_serve import serving
+from tests.support.service import pulse_serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,5 +60,5 @@ def service(root: str, folder: Path, *, settings: Mapping[str, str]) -> Iterator
     )
     unlimited = dict.fromkeys(("PULSE_RATE_PER_S", "PULSE_RATE_BURST", "PULSE_MAX_PENDING"), "1000000")
     environment = unlimited | dict(settings)
-    with serving(root, folder, "--tokens", str(tokens), environment=environment) as served:
+    with pulse_serve(root, folder, "--tokens", str(tokens), environment=environment) as served:
         yield Service(served.url, json.loads(made.stdout)["token"], served.process.pid)

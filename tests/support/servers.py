@@ -180,16 +180,20 @@ def free_ports(number: int) -> list[int]:
 @contextmanager
 def running(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server as a child that is killed at the end, also when this process is killed."""
-    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
     with log.open("ab") as out:
         child = subprocess.Popen(
-            launcher, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=log.parent
+            launched(command), env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=log.parent
         )
     try:
         yield child
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
+
+
+def launched(command: Sequence[str]) -> list[str]:
+    """Return a command that ends when the thread that started it does, however that ends."""
+    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The service for tests: ``pulse serve`` in a process of its own, on a free port, over any root."""
+"""The service as a process of its own, as ``pulse serve`` starts it, on a free port, gone when a test is over."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,19 +17,67 @@ from urllib.parse import urlsplit
 import httpx
 
 from pulse_server.tokens import TokenFile, new_token
+from tests.support.servers import launched
 from tests.support.waiting import HANG_S, NEVER_S, until
 
-_LAUNCHER = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it ends with the thread that started it, however that ends
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit("the parent has ended")
-from pulse_registry.cli import main
-sys.exit(main(sys.argv[2:]))
-"""
 _PROMPT = {"PULSE_POLL_SECONDS": "0.05", "PULSE_RATE_PER_S": "0", "PULSE_STOP_SECONDS": f"{NEVER_S:g}"}
 """Looks at the log more often than a real one: tests wait for it. Stops when all is done, on a busy machine too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running service, and the file that it logs to."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+    def stop(self, how: int) -> int:
+        """Send a signal, and return the exit code."""
+        self.process.send_signal(how)
+        try:
+            return self.process.wait(HANG_S)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+def start(root: str, log: Path, *options: str, environment: Mapping[str, str], port: int = 0) -> Served:
+    """Start ``pulse serve`` over a root, and wait until it says where; it ends with the thread that started it."""
+    pulse = str(Path(sys.executable).with_name("pulse"))
+    command = launched([pulse, "serve", "--root", root, "--port", str(port), "--json", *options])
+    with log.open("a") as stderr:
+        process = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, stderr=stderr, text=True)
+    line = process.stdout.readline() if process.stdout is not None else ""
+    if not line:
+        Served("", process, log).kill()
+        raise RuntimeError(f"pulse serve ended with {process.returncode}: {log.read_text()}")
+    return Served(json.loads(line)["url"], process, log)
+
+
+@contextmanager
+def pulse_serve(
+    root: str, folder: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Served]:
+    """Serve a root; ``folder`` takes the log. Settings that are not given have their defaults, but two deadlines."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("PULSE_")}
+    known |= {"PULSE_STOP_SECONDS": f"{NEVER_S:g}", "PULSE_WAIT_MAX_S": f"{NEVER_S:g}"}
+    running = start(root, folder / "serve.log", *options, environment=known | dict(environment or {}))
+    try:
+        yield running
+    finally:
+        running.kill()
 
 
 class Service:
@@ -44,7 +93,8 @@ class Service:
         """
         self.root, self.folder = root, folder
         self._environment = {**os.environ, **_PROMPT, **environment}
-        self._process: subprocess.Popen[str] | None = None
+        self._served: Served | None = None
+        self._log = folder / "service.log"
         self.tokens = folder / "tokens.json"
         self.url = ""
         self.token = self.new_token("publish")
@@ -68,39 +118,22 @@ class Service:
 
     def start(self) -> None:
         """Start it and wait until it serves."""
-        port = str(urlsplit(self.url).port or 0)
-        command = ["serve", "--root", self.root, "--port", port, "--tokens", str(self.tokens), "--json"]
-        with (self.folder / "service.log").open("a") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _LAUNCHER, str(os.getpid()), *command],
-                env=self._environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        line = self._process.stdout.readline() if self._process.stdout else ""
-        if not line:
-            raise RuntimeError(f"the service did not start: {self.log}")
-        self.url = json.loads(line)["url"]
+        port = urlsplit(self.url).port or 0
+        tokens = ("--tokens", str(self.tokens))
+        self._served = start(self.root, self._log, *tokens, environment=self._environment, port=port)
+        self.url = self._served.url
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Stop it, and return its exit status."""
-        if self._process is None:
+        if self._served is None:
             return 0
-        process, self._process = self._process, None
-        process.send_signal(how)
-        try:
-            return process.wait(timeout=HANG_S)
-        finally:
-            process.kill()
-            process.wait()
-            if process.stdout:
-                process.stdout.close()
+        running, self._served = self._served, None
+        return running.stop(how)
 
     @property
     def log(self) -> str:
         """What it has logged."""
-        return (self.folder / "service.log").read_text()
+        return self._log.read_text()
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import pytest
 from pulse_registry.doctor import Examination, Level, Plan, Report
 from pulse_registry.store import open_store
 from tests.support.command_line import Pulse
-from tests.support.pulse_serve import serving
 from tests.support.servers import S3Bucket
+from tests.support.service import pulse_serve
 
 SMALL = Plan(rounds=2, racers=6, samples=4, listed=20, large_bytes=17 << 20)
 FULL = Plan()
@@ -90,7 +90,7 @@ def test_rclone_is_unsafe_by_the_whole_examination(rclone_url: str) -> None:
 
 def test_a_service_is_examined_without_writing_to_it(tmp_path: Path, pulse: Pulse) -> None:
     (tmp_path / "registry").mkdir()
-    with serving(str(tmp_path / "registry"), tmp_path, "--insecure-open") as served:
+    with pulse_serve(str(tmp_path / "registry"), tmp_path, "--insecure-open") as served:
         answer = pulse("doctor", "--root", served.url, "--json")
     assert answer.code == 0, answer
     assert [finding["level"] for finding in answer.json["findings"]] == ["warn", "ok"]

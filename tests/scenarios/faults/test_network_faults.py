@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import RetryStore
+from pulse_registry.store.wrappers.retry import RetryPolicy
 from tests.scenarios.faults.network import model_at, s3_store, travel
 from tests.support.proxy import FAULTS, FaultName, FaultyProxy, Plan
 from tests.support.registries import bits
@@ -74,7 +74,7 @@ def test_a_pull_that_nothing_answers_right_ends_in_a_typed_error_with_the_weight
         s3_store(bucket, bucket.server.endpoint, prefix), "run", Options(compute=ComputeOptions(backend="reference"))
     ) as trainer:
         trainer.push(0, model_at(0))
-        brief = Dependencies(retrying=partial(RetryStore, total_s=0.5))
+        brief = Dependencies(retrying=lambda store: RetryStore(store, RetryPolicy(total_s=0.5)))
         with Registry(store, "run", Options(compute=ComputeOptions(backend="reference")), dependencies=brief) as worker:
             into = {name: np.full_like(cells, 7) for name, cells in model_at(0).items()}
             was = bits(into)

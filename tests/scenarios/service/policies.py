@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import RetryStore
-from pulse_registry.store.wrappers.retry import TOTAL_S
+from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
 from tests.support.service import Service
 
 Policy = dict[str, np.ndarray[Any, Any]]
@@ -43,7 +42,7 @@ def opened(
     """Open a run through a service, with kernels that need no compiling."""
     store = ServiceStore(service.url, token or service.token)
     made = PushOptions(**({"dtype": "keep", "keyframe_share": 1e9} | options))
-    around = Dependencies(retrying=partial(RetryStore, total_s=retry_s))
+    around = Dependencies(retrying=lambda store: RetryStore(store, RetryPolicy(total_s=retry_s)))
     return Registry(
         store,
         run,

@@ -21,8 +21,8 @@ from pulse_registry.format.keys import record_key
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 from pulse_server.command import is_loopback
-from tests.support.pulse_serve import Served, serving
 from tests.support.servers import S3Server
+from tests.support.service import Served, pulse_serve
 from tests.support.waiting import HANG_S, NEVER_S
 from tests.unit.server.edges import bearer
 
@@ -56,7 +56,7 @@ def exchange(served: Served, request: bytes) -> bytes:
 
 def test_it_says_where_it_is_and_answers_there(tmp_path: Path) -> None:
     push(str(tmp_path / "root"), "math")
-    with serving(str(tmp_path / "root"), tmp_path, *OPEN) as served:
+    with pulse_serve(str(tmp_path / "root"), tmp_path, *OPEN) as served:
         assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d+", served.url)
         assert httpx.get(f"{served.url}/healthz", timeout=HANG_S).json() == {"status": "ok"}
         assert httpx.get(f"{served.url}/v1/runs/math/versions/latest", timeout=HANG_S).json()["version"] == 0
@@ -66,7 +66,7 @@ def test_it_says_where_it_is_and_answers_there(tmp_path: Path) -> None:
 
 def test_tricks_and_over_long_heads_are_refused_on_the_wire_too(tmp_path: Path) -> None:
     options = {"PULSE_MAX_HEADER_BYTES": "2048"}
-    with serving(str(tmp_path), tmp_path, *OPEN, environment=options) as served:
+    with pulse_serve(str(tmp_path), tmp_path, *OPEN, environment=options) as served:
         host = b"host: localhost\r\nconnection: close\r\n"
 
         def status(line: bytes, headers: bytes = b"") -> int:
@@ -83,7 +83,7 @@ def test_tricks_and_over_long_heads_are_refused_on_the_wire_too(tmp_path: Path) 
 
 
 def test_an_open_service_takes_no_name_of_another_site(tmp_path: Path) -> None:
-    with serving(str(tmp_path), tmp_path, *OPEN) as served:
+    with pulse_serve(str(tmp_path), tmp_path, *OPEN) as served:
         assert (
             httpx.get(f"{served.url}/healthz", headers={"host": "rebound.example"}, timeout=HANG_S).status_code == 400
         )
@@ -125,7 +125,7 @@ def test_a_stop_answers_all_who_wait_and_takes_in_what_it_had_begun_to_take(tmp_
             writer.close()
             return [one.status_code for one in answers], answer
 
-    with serving(str(root), tmp_path, *OPEN) as served:
+    with pulse_serve(str(root), tmp_path, *OPEN) as served:
         statuses, answer = asyncio.run(ask(served))
         assert served.process.wait(HANG_S) == 0
         log = served.log.read_text()
@@ -137,7 +137,7 @@ def test_a_stop_answers_all_who_wait_and_takes_in_what_it_had_begun_to_take(tmp_
 
 def test_a_stop_ends_event_streams(tmp_path: Path) -> None:
     push(str(tmp_path / "root"), "math")
-    with serving(str(tmp_path / "root"), tmp_path, *OPEN) as served:
+    with pulse_serve(str(tmp_path / "root"), tmp_path, *OPEN) as served:
         told = False
         with httpx.stream("GET", f"{served.url}/v1/runs/math/events?after=-1", timeout=HANG_S) as stream:
             for piece in stream.iter_text():
@@ -160,7 +160,7 @@ def test_a_stop_does_not_wait_for_a_client_that_sends_no_more(tmp_path: Path) ->
         writer.close()
 
     environment = {"PULSE_STOP_SECONDS": "1", "PULSE_BODY_SECONDS": f"{NEVER_S:g}"}
-    with serving(str(tmp_path / "root"), tmp_path, *OPEN, environment=environment) as served:
+    with pulse_serve(str(tmp_path / "root"), tmp_path, *OPEN, environment=environment) as served:
         asyncio.run(ask(served))
     assert not (tmp_path / "root" / "code").exists()
 
@@ -170,7 +170,7 @@ def test_a_store_that_never_answers_holds_up_neither_health_nor_a_stop(tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         root = f"s3://bucket/root?endpoint_url={endpoint}&region=us-east-1&addressing_style=path"
-        with serving(root, tmp_path, *OPEN, environment=environment) as served:
+        with pulse_serve(root, tmp_path, *OPEN, environment=environment) as served:
             assert httpx.get(f"{served.url}/healthz", timeout=HANG_S).status_code == 200
             assert httpx.get(f"{served.url}/readyz", timeout=HANG_S).status_code == 503
             with socket.create_connection(served.address) as asking:
@@ -187,7 +187,7 @@ def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
     assert main(new) == 0
     token = capsys.readouterr().out.strip()
     push(moto_url, "math")
-    with serving(moto_url, tmp_path, "--tokens", tokens, environment=moto.environment) as served:
+    with pulse_serve(moto_url, tmp_path, "--tokens", tokens, environment=moto.environment) as served:
         with httpx.Client(base_url=served.url, headers=bearer(token), timeout=HANG_S) as client:
             route = client.get("/v1/runs/math/route").json()
             signed = route["legs"][0]["objects"][0]["url"]
@@ -211,7 +211,7 @@ def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
 
 def test_log_lines_can_be_json_and_a_misspelt_setting_is_one(tmp_path: Path) -> None:
     misspelt = {"PULSE_POLL_SECONS": "9"}
-    with serving(str(tmp_path), tmp_path, *OPEN, "--log-format", "json", environment=misspelt) as served:
+    with pulse_serve(str(tmp_path), tmp_path, *OPEN, "--log-format", "json", environment=misspelt) as served:
         httpx.get(f"{served.url}/v1/token", timeout=HANG_S)
         assert served.stop(signal.SIGTERM) == 0
         lines = [json.loads(line) for line in served.log.read_text().splitlines()]

@@ -19,8 +19,8 @@ from tests.security.attacks.edits import sealed_bytes
 from tests.security.attacks.test_hostile_connections import peak_of
 from tests.support.apps import fill, run_of
 from tests.support.operations import Described, described
-from tests.support.pulse_serve import Served, serving
 from tests.support.records import RUN
+from tests.support.service import Served, pulse_serve
 from tests.support.waiting import HANG_S
 
 MIB = 1 << 20
@@ -68,7 +68,7 @@ def records(nbytes: int) -> dict[str, bytes]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     fill(open_store(str(folder / "root")), run_of(1))
-    with serving(str(folder / "root"), folder, "--insecure-open") as served:
+    with pulse_serve(str(folder / "root"), folder, "--insecure-open") as served:
         yield served
 
 

@@ -14,7 +14,7 @@ import pytest
 from pulse_registry.format import keys
 from pulse_registry.store import open_store
 from tests.support.apps import fill, run_of
-from tests.support.pulse_serve import Served, serving
+from tests.support.service import Served, pulse_serve
 from tests.support.waiting import HANG_S
 
 MIB = 1 << 20
@@ -50,7 +50,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     fill(store, run_of(1, "run"))
     store.put(f"run/{OBJECT}", b"x" * (32 * MIB))
     proxies = {"PULSE_TRUSTED_PROXIES": request.param} if request.param else {}
-    with serving(str(folder / "root"), folder, "--insecure-open", environment=proxies) as served:
+    with pulse_serve(str(folder / "root"), folder, "--insecure-open", environment=proxies) as served:
         yield served
 
 

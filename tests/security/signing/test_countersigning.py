@@ -34,8 +34,8 @@ from tests.security.signing.actors import (
     writer,
 )
 from tests.security.signing.test_open import weights
-from tests.support.pulse_serve import serving
 from tests.support.records import RUN, DictStore, draft, patch
+from tests.support.service import pulse_serve
 
 BAD = 4
 """Number of the record that nobody signed; one that the trainer signed follows it."""
@@ -307,7 +307,7 @@ def test_a_worker_of_a_service_finds_the_countersignature(tmp_path):
     bucket, written = PrefixStore(open_store(str(root)), RUN), locked()
     for name, data in written.objects.items():
         bucket.put(name, data)
-    with serving(str(root), tmp_path, "--insecure-open") as service:
+    with pulse_serve(str(root), tmp_path, "--insecure-open") as service:
         through = PrefixStore(ServiceStore(service.url, None), RUN)
         worker = reader(through, tmp_path / "worker")
         with pytest.raises(Untrusted):

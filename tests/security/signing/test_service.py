@@ -23,8 +23,8 @@ from tests.security.signing.actors import (
     record_at,
     writer,
 )
-from tests.support.pulse_serve import serving
 from tests.support.records import RUN, DictStore, chain
+from tests.support.service import pulse_serve
 
 
 def door(store, *pins, signer=None, every=64):
@@ -82,7 +82,7 @@ def test_a_service_whose_snapshots_it_would_not_believe_itself_does_not_start(tm
 
 def test_a_trainer_and_a_worker_trust_one_another_through_a_service_that_pins_keys(tmp_path):
     root, environment = tmp_path / "root", {"PULSE_TRUST": TRAINER.public, "PULSE_STATE_DIR": str(tmp_path / "service")}
-    with serving(str(root), tmp_path, "--insecure-open", environment=environment) as service:
+    with pulse_serve(str(root), tmp_path, "--insecure-open", environment=environment) as service:
         store = PrefixStore(ServiceStore(service.url, None), RUN)
         with pytest.raises(InvalidArgument, match="is not signed"):
             forger(store, None, number=1).begin()
