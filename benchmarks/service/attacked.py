@@ -33,8 +33,8 @@ from pulse_registry.format import keys
 from pulse_registry.store import open_store
 from pulse_server.tokens import TokenFile, new_token
 from tests.support.apps import store_objects
-from tests.support.service import pulse_serve
 from tests.support.records import Script
+from tests.support.service import pulse_serve
 
 VICTIM, ATTACKED = "train", "a"
 _MEMORY = 8 << 30

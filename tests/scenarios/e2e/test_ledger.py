@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from pulse_registry.format import keyframe
-from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.format.keyframe import KeyframeForm
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push import keyframe as push_keyframe
 from pulse_registry.push.options import PushOptions
@@ -202,8 +202,8 @@ ROWS = {
 @pytest.fixture
 def run() -> Iterator[Run]:
     with pytest.MonkeyPatch.context() as patched:
-        small = functools.partial(write_keyframe, shard_bytes=SHARD, piece_bytes=PIECE)
-        patched.setattr(push_keyframe, "write_keyframe", small)
+        small = functools.partial(KeyframeForm, shard_bytes=SHARD, piece_bytes=PIECE)
+        patched.setattr(push_keyframe, "KeyframeForm", small)
         run = Run()
         try:
             yield run

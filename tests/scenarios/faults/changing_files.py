@@ -27,7 +27,7 @@ from blake3 import blake3
 from pulse_registry.cache import CacheFolder, partial_object
 from pulse_registry.cache.store import CachedStore
 from pulse_registry.errors import CorruptObject, NotFound
-from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.format.keyframe import KeyframeForm, write_keyframe
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.pull import fetch, group_stream
 from pulse_registry.push import keyframe as push_keyframe
@@ -91,13 +91,13 @@ def small_pieces() -> Iterator[None]:
 def a_run(folder: Path, kind: Kind) -> Bits:
     """Push a keyframe and patches; return the newest state."""
     model = a_model()
-    write: Any = functools.partial(write_keyframe, shard_bytes=7000, piece_bytes=4096)
+    form = functools.partial(KeyframeForm, shard_bytes=7000, piece_bytes=4096)
     coding = "exponents" if kind == "exponents" else "raw"
     options: dict[str, Any] = {"keyframe_share": 1e9, "keyframe_coding": coding}
     with small_pieces(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            push_keyframe, "write_keyframe", functools.partial(_without_pieces, write) if kind == "older" else write
-        )
+        patched.setattr(push_keyframe, "KeyframeForm", form)
+        if kind == "older":
+            patched.setattr(push_keyframe, "write_keyframe", functools.partial(_without_pieces, write_keyframe))
         with quick(FileStore(folder), **options) as registry:
             for step in range(STEPS):
                 registry.push(step, model)

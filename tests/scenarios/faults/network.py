@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pulse_registry.errors import CorruptObject, PulseError, StoreUnavailable
-from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.format.keyframe import KeyframeForm
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push import keyframe as push_keyframe
 from pulse_registry.push.options import PushOptions
@@ -40,7 +40,7 @@ def s3_store(bucket: S3Bucket, endpoint: str, prefix: str, *, answer_s: float = 
 def small_pieces() -> Iterator[None]:
     """Cut keyframes into pieces so small that a small model has several."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(push_keyframe, "write_keyframe", functools.partial(write_keyframe, piece_bytes=PIECE))
+        patched.setattr(push_keyframe, "KeyframeForm", functools.partial(KeyframeForm, piece_bytes=PIECE))
         yield
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pulse_registry.checkpoint import pull_checkpoint
-from pulse_registry.format.keyframe import write_keyframe
+from pulse_registry.format.keyframe import KeyframeForm
 from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.push import keyframe as push_keyframe
 from pulse_registry.registry import Registry
@@ -36,7 +36,7 @@ def model() -> Model:
 def run(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("store")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(push_keyframe, "write_keyframe", functools.partial(write_keyframe, piece_bytes=PIECE))
+        patched.setattr(push_keyframe, "KeyframeForm", functools.partial(KeyframeForm, piece_bytes=PIECE))
         with quick(FileStore(root)) as registry:
             registry.push(0, model)
     return root
