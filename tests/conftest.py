@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -35,6 +36,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # Once and not in each test process, where they are not on disk yet: `open` tells its users of that.
     if not hasattr(session.config, "workerinput") and what_compiles("auto") is not None:
         get_backend("numba").warm_up(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from what is imported and collected, which stays to the end: a million objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
