@@ -55,7 +55,10 @@ def open_store(url: str, *, answer_s: float | None = None) -> Store:
         raise InvalidArgument(f"{url!r} is a service, and no store: open it by pulse_registry.open or client.connect")
     if opener is None:
         known = ", ".join(f"{name}://" for name in sorted((*SCHEMES, *_OF_SERVICES)))
-        raise InvalidArgument(f"no store for the scheme {scheme}:// of {url!r}; known: {known} and local paths")
+        raise InvalidArgument(
+            f"no store for the scheme {scheme}:// of {url!r}; known: {known} and local paths; "
+            "a store of your own is given to pulse_registry.Registry"
+        )
     return opener(rest, answer_s)
 
 

@@ -90,6 +90,13 @@ SIGNATURES = {
     "Registry.tag": "(self, name: 'str', version: 'VersionName | None') -> 'int | None'",
     "Registry.gc": "(self, policy: 'RetentionPolicy | None' = None, *, dry_run: 'bool' = True) -> 'GcResult'",
     "Registry.close": "(self, timeout: 'float | None' = None) -> 'None'",
+    "Registry.countersign": "(self, until: 'str') -> 'list[RefusedRecord]'",
+    "Registry.load": "(self, version: 'VersionName' = 'latest', *, framework: 'Framework' = 'auto') -> "
+    "'dict[str, Any]'",
+    "Registry.pickles_as": "(self, reopening: 'Callable[[], object]', *, lacks_key: 'bool' = False) -> 'None'",
+    "Registry.refused_records": "(self) -> 'list[RefusedRecord]'",
+    "Registry.report": "(self, name: 'str', result: 'PullResult') -> 'None'",
+    "Registry.state": "(self) -> 'RunState'",
     "Staged.apply": "(self) -> 'PullResult'",
     "Staged.undo": "(self) -> 'None'",
     "Staged.discard": "(self) -> 'None'",
@@ -122,6 +129,11 @@ def test_the_public_names_are_these():
 @pytest.mark.parametrize("path", SIGNATURES)
 def test_signatures_are_as_they_were(path: str):
     assert str(inspect.signature(member(path))) == SIGNATURES[path]
+
+
+def test_every_method_of_a_registry_is_among_them():
+    methods = {name for name, member in vars(pulse_registry.Registry).items() if inspect.isfunction(member)}
+    assert {f"Registry.{name}" for name in methods if not name.startswith("_")} <= SIGNATURES.keys()
 
 
 @pytest.mark.parametrize("name", FIELDS)

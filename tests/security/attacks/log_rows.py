@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log.fold import sealed_hash
-from pulse_schemas import canonical_json
+from pulse_schemas import Snapshot, canonical_json
 from tests.security.attacks.edits import sealed_bytes
 from tests.security.attacks.forge import seal
 from tests.security.attacks.row import Forge, Ignored, Rows
@@ -21,6 +21,7 @@ from tests.security.attacks.runs import SNAPSHOT
 from tests.support.records import DictStore, every_kind, keyframe, patch, write_id
 
 _SEQ = len(every_kind().records)
+_NEWEST = max(int(known.rpartition("/")[2]) for known in get_args(Snapshot.model_fields["format"].annotation))
 _LAST = f"run/{keys.record_key(_SEQ)}"
 _KEY = keys.patch_key(2, 3, write_id(50))
 
@@ -250,7 +251,7 @@ def first(listed: str, **fields: Any) -> Forge:
 
 HINTS: Rows = {
     "a snapshot of an older format": (snapshot(lambda b: b.update(format="pulse-snapshot/1")), Ignored),
-    "a snapshot of a newer format": (snapshot(lambda b: b.update(format="pulse-snapshot/3")), Ignored),
+    "a snapshot of a newer format": (snapshot(lambda b: b.update(format=f"pulse-snapshot/{_NEWEST + 1}")), Ignored),
     "a snapshot of another run": (snapshot(lambda b: b.update(run="other")), Ignored),
     "a snapshot of another number": (snapshot(lambda b: b.update(seq=9)), Ignored),
     "a snapshot of another record": (snapshot(lambda b: b.update(last="0" * 64)), Ignored),

@@ -29,7 +29,7 @@ _CUT_SHORT = re.compile("were asked for: it is cut short")
 _SCHEMA = re.compile(r"[A-Z]\w+: [a-z_0-9.]+(?=:)")
 _FOREIGN = re.compile(
     "this is not a patch object|not JSON|it is no keyframe's index|is no whole safetensors file|"
-    "is no checkpoint's index|it is no whole zstd frame"
+    "is no checkpoint's index|it is no whole zstd frame|it is cut short"
 )
 
 

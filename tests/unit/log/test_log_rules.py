@@ -7,7 +7,7 @@ import pytest
 from pulse_registry.errors import CorruptObject
 from pulse_registry.log import rules
 from pulse_registry.log.fold import advance
-from pulse_schemas import ObjectRef
+from pulse_schemas import RECORD_KINDS, ObjectRef
 from tests.support.records import OTHER_LAYOUT, Script, chain, keyframe, patch
 
 HASH = "0" * 64
@@ -222,7 +222,7 @@ def test_a_record_is_refused_for(name, monkeypatch):
 def test_a_valid_record_of_every_kind_breaks_no_rule():
     script = chain(3)
     key = patch(0, 1).object.key
-    for record in (
+    valid = (
         script.make_epoch(),
         script.make_epoch(epoch=9),
         script.make_commit(),
@@ -235,5 +235,7 @@ def test_a_valid_record_of_every_kind_breaks_no_rule():
         script.make_delete(until=0),
         script.make_tag(name="best", version=2),
         script.make_tag(name="best", version=None),
-    ):
+    )
+    assert {record.kind for record in valid} == RECORD_KINDS.keys()
+    for record in valid:
         assert rules.violation(script.state, record) is None

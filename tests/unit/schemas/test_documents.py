@@ -143,27 +143,30 @@ entries = st.builds(
     metadata=metadata,
 )
 FIELDS = {
-    "writer": texts,
-    "patches": st.lists(patches(), max_size=2).map(tuple),
-    "keyframes": st.lists(keyframes, max_size=2).map(tuple),
-    "versions": st.lists(counts, max_size=3).map(tuple),
-    "keys": st.lists(texts.filter(bool), max_size=3).map(tuple),
-    "until": counts,
-    "name": names,
-    "version": st.none() | counts,
+    "epoch": {"writer": texts},
+    "attach": {
+        "patches": st.lists(patches(), max_size=2).map(tuple),
+        "keyframes": st.lists(keyframes, max_size=2).map(tuple),
+    },
+    "retire": {
+        "versions": st.lists(counts, max_size=3).map(tuple),
+        "keys": st.lists(texts.filter(bool), max_size=3).map(tuple),
+    },
+    "delete": {"until": counts},
+    "tag": {"name": names, "version": st.none() | counts},
 }
-"""What the records other than commits have beside the fields that all of them share."""
+"""What each kind of record but commits has beside the fields that all of them share."""
 
 
-def record_of(kind):
+def record_of(name, kind):
     """Return the records of one kind; the fields of a commit depend on one another."""
     if kind is CommitRecord:
         return commits()
-    own = st.fixed_dictionaries({name: FIELDS[name] for name in kind.model_fields if name not in SHARED})
-    return st.builds(lambda shared, fields: kind(**shared, **fields), common(), own)
+    assert kind.model_fields.keys() - SHARED == FIELDS[name].keys(), f"FIELDS[{name!r}] lacks fields, or has too many"
+    return st.builds(lambda shared, fields: kind(**shared, **fields), common(), st.fixed_dictionaries(FIELDS[name]))
 
 
-records = st.one_of(*(record_of(kind) for kind in RECORD_KINDS.values()))
+records = st.one_of(*(record_of(name, kind) for name, kind in RECORD_KINDS.items()))
 snapshots = st.builds(
     Snapshot,
     run=runs,
