@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
-
 from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Evidence, Finding, ok, skipped, warn
 from pulse_registry.errors import InvalidArgument
@@ -38,6 +36,8 @@ def clocks_agree(store: Store, context: Context) -> Finding:
 
 def _time_of(store: Store) -> float | None:
     """Return the time by what checks signatures, where there are any; else by what dates objects."""
+    import httpx  # loaded when it is used: it is a tenth of the time in which any command starts
+
     signer = store.presigner()
     try:
         if signer is None:

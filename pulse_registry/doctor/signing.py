@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from typing import Final
-
-import httpx
+from typing import TYPE_CHECKING, Final
 
 from pulse_registry.doctor.context import Context
 from pulse_registry.doctor.finding import Evidence, Finding, ok, skipped, warn
 from pulse_registry.doctor.race import content_of
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.store import SignedPut, Store
+
+if TYPE_CHECKING:
+    import httpx  # loaded when it is used: it is a tenth of the time in which any command starts
 
 _LIFE_S: Final = 60
 _SHORT_LIFE_S: Final = 2
@@ -31,6 +32,8 @@ def signed_gets_are_bounded(store: Store, context: Context) -> Finding:
     store.put("signing/got", _BODY)
     good = signer.presign("signing/get", _LIFE_S)
     short = signer.presign("signing/get", _SHORT_LIFE_S)
+    import httpx
+
     with httpx.Client(timeout=_TIMEOUT_S) as client:
         whole = _send(client, "GET", good)
         part = _send(client, "GET", good, {"Range": "bytes=3-9"})
@@ -60,6 +63,8 @@ def signed_puts_are_conditional(store: Store, context: Context) -> Finding:
     attempts = ("good", "bytes", "checksum", "length", "condition")
     signed = {name: signer.presign_put(f"signing/put/{name}", len(_BODY), digest, _LIFE_S) for name in attempts}
     other, longer = _BODY[:-1] + b"!", _BODY + b"!"
+    import httpx
+
     with httpx.Client(timeout=_TIMEOUT_S) as client:
 
         def takes(attempt: str, changed: SignedPut, body: bytes) -> bool:
@@ -101,6 +106,8 @@ def _send(
     Raises:
         StoreUnavailable: there was no answer.
     """
+    import httpx
+
     try:
         return client.request(method, url, headers=headers, content=body)
     except httpx.HTTPError as error:
