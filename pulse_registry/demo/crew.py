@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import queue
 import signal
 import threading
@@ -19,16 +18,6 @@ from pulse_registry.demo.messages import Checked, Event, Failed, Published, Trai
 from pulse_registry.demo.process import Wires, enter
 from pulse_registry.demo.settings import LAGGARD, LATE, TRAINER, Settings
 
-_PRELOADED = [
-    trainer.__name__,
-    worker.__name__,
-    "torch",
-    "transformers.models.auto.modeling_auto",
-    "transformers.models.llama.modeling_llama",
-]
-"""Seconds of each process's start: imported once, by the server that all are forked from."""
-_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
-"""Read when PyTorch and transformers are imported. Idle threads sleep: the processes share few cores."""
 _TICK_SECONDS = 0.25
 _END_SECONDS = 60.0
 
@@ -41,9 +30,7 @@ class Crew:
     """A trainer, rollout workers, a late one and a laggard. A context manager; at its end no process is left."""
 
     def __init__(self, settings: Settings) -> None:
-        os.environ.update(_ENVIRONMENT)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOADED)
+        context = multiprocessing.get_context("spawn")
         self._context = context
         self._settings = settings
         self._wires = Wires(settings, context.Queue(), context.Queue(), context.Queue(), context.Event())

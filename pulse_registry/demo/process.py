@@ -70,6 +70,8 @@ def enter(body: Callable[[Wires, str], None], wires: Wires, name: str, threads: 
     """Run a process's body: the first function in it. Errors are told to the supervisor and end the process."""
     _print_to(wires.settings.out / "logs" / f"{name}.log")
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    # Idle threads of PyTorch sleep instead of spinning: the processes share few cores.
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     try:
         import torch
 
