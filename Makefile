@@ -106,9 +106,10 @@ sweep: $(READY) ## run the long sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -n $(WORKERS) -m sweep $(ARGS)
 	$(BIN)/python -m tests.security.fuzz --seconds $(FUZZ_SECONDS) --jobs $(WORKERS) --out build/fuzz.json
 
-programs: ## install what the tests drive and is missing: Chromium for the page, wrk for load (Debian, Ubuntu)
+programs: ## install what the tests drive and is missing: Chromium for the page (the headless shell does it for half the work), wrk for load (Debian, Ubuntu)
 	@missing=chromium; \
-	for name in "$$PULSE_CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable; do \
+	if apt-cache show chromium-headless-shell >/dev/null 2>&1; then missing=chromium-headless-shell; fi; \
+	for name in "$$PULSE_CHROMIUM" chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable; do \
 	  if [ -n "$$name" ] && command -v "$$name" >/dev/null; then missing=; fi; \
 	done; \
 	command -v wrk >/dev/null || missing="$$missing wrk"; \

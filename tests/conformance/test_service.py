@@ -35,11 +35,11 @@ def over_memory() -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def over_s3(moto_bucket: S3Bucket) -> Iterator[Served]:
+def over_s3(seaweedfs_bucket: S3Bucket) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in moto_bucket.server.environment.items():
+        for name, value in seaweedfs_bucket.server.environment.items():
             patched.setenv(name, value)
-        below = open_store(moto_bucket.url("service"))
+        below = open_store(seaweedfs_bucket.url("service"))
         with running(app_over(below)) as service:
             yield Served(service.url, below)
 

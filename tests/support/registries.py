@@ -53,7 +53,7 @@ def quick(
     store: Store,
     *,
     retries: bool = False,
-    backend: BackendName = "reference",
+    backend: BackendName = "auto",
     device: Any = "auto",
     on_event: Listener | None = None,
     undo_share: float = 0.05,
@@ -61,6 +61,7 @@ def quick(
 ) -> Registry:
     """Return a registry of the run that makes each call of the store once, or again without pauses.
 
+    It computes as users' do, with compiled loops; that these and the reference give the same bits has its own tests.
     ``options`` are of its pushes, which keep each dtype. With an ``undo_share`` of 0, every way back is by
     objects.
     """

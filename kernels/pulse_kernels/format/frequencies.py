@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from pulse_kernels.errors import CodecError
@@ -30,11 +31,7 @@ _LEVEL_BITS = 5
 def levels_of(counts: Sequence[int]) -> list[int]:
     """Return the level of each symbol, 0 for those that don't occur."""
     most = max(counts, default=0)
-    levels = []
-    for count in counts:
-        scaled = count * WEIGHTS[-1] // most if count else 0
-        levels.append(0 if not count else 1 + sum(scaled > bound for bound in BOUNDS))
-    return levels
+    return [1 + bisect_left(BOUNDS, count * WEIGHTS[-1] // most) if count else 0 for count in counts]
 
 
 def frequencies(levels: Sequence[int]) -> list[int]:
@@ -56,11 +53,7 @@ def share(weights: Sequence[int], present: Sequence[bool]) -> list[int]:
 
 def cumulative(frequency: Sequence[int]) -> list[int]:
     """Return the sum of the frequencies of lower symbols."""
-    sums, total = [], 0
-    for f in frequency:
-        sums.append(total)
-        total += f
-    return sums
+    return list(itertools.accumulate(frequency, initial=0))[:-1]
 
 
 def store_table(levels: Sequence[int]) -> bytes:

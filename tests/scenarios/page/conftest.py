@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from tests.scenarios.page.site import Site
 from tests.support.waiting import HANG_S
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WAIT_MS = 1000 * HANG_S
 
 expect.set_options(timeout=WAIT_MS)

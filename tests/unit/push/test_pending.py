@@ -226,7 +226,7 @@ def test_a_diff_that_breaks_after_it_took_a_place_says_what_became_of_the_other(
         raise MemoryError
 
     # gap needs no base to code a group, which the diff that is cut off would take away
-    with opened(store, told, when_full="coalesce", coder="gap") as registry:
+    with opened(store, told, when_full="coalesce", coder="gap", backend="reference") as registry:
         registry.push(0, model)
         with store.shut():
             futures = [step(registry, model, number) for number in (1, 2)]
