@@ -124,7 +124,7 @@ def _patch(source: Source, header: Header) -> dict[str, Any]:
     head_size = header.nbytes + header.tensors["directory"].stop
     if head_size > _HEAD_LIMIT:
         raise CorruptObject(f"{source.name}: its header says that its head has {head_size} bytes")
-    head, entries = read_head(source.name, source.read(0, head_size), source.size)
+    head, directory = read_head(source.name, source.read(0, head_size), source.size)
     groups = [
         {
             "group": entry.group,
@@ -134,7 +134,7 @@ def _patch(source: Source, header: Header) -> dict[str, Any]:
             "bits_per_cell": round(8 * entry.size / entry.changed, 3) if entry.changed else None,
             "blake3": entry.blake3.hex(),
         }
-        for entry in entries
+        for entry in directory.rows()
     ]
     fields = head.model_dump(mode="json") | {"head_size": head_size}
     if head.changed:

@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self
+from itertools import pairwise
+from typing import NamedTuple, Self
 
+import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import Backend, Cells, CodecError, RankError, decode_group
 from pulse_registry.errors import BaseMismatch, CorruptObject, about
-from pulse_registry.format.patch_head import Entry, read_head
+from pulse_registry.format.directory import Column, Directory
+from pulse_registry.format.patch_head import read_head
 from pulse_registry.format.sparse_update import Delta
 from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.verified_read import verified
@@ -29,6 +32,14 @@ _MOST_TABLES = 128 << 10
 """Of a coded group before its chunks: fewer than 2^16 bytes of tables, and its classes."""
 
 
+class Run(NamedTuple):
+    """Groups of a patch that lie end to end: ``first`` to ``last`` by number, which are the entries ``rows``."""
+
+    first: int
+    last: int
+    rows: range
+
+
 class Patch:
     """A patch object being read: its head is checked at once, its groups as they are decoded.
 
@@ -38,16 +49,14 @@ class Patch:
         begun: bytes that it began with; the rest is ``missing``.
     """
 
-    def __init__(
-        self, ref: PatchRef, entries: dict[int, Entry], places: dict[int, range], read: FetchRange, data: bytes
-    ) -> None:
+    def __init__(self, ref: PatchRef, entries: Directory, read: FetchRange, data: bytes) -> None:
         self.ref = ref
         self.entries = entries
         self.begun = len(data)
-        self._places = places
+        self._stops: Column = ref.head_size + np.cumsum(entries.sizes)
         self._read = read
-        self._groups: dict[int, memoryview] = {}
-        self._take((number for number, place in places.items() if place.stop <= len(data)), 0, data)
+        self._at_hand: dict[int, memoryview] = {}  # by row
+        self._take(range(int(np.searchsorted(self._stops, len(data), side="right"))), 0, data)
 
     @classmethod
     def parse(cls, geometry: Geometry, ref: PatchRef, data: bytes, read: FetchRange | None = None) -> Self:
@@ -73,54 +82,50 @@ class Patch:
         named = geometry.id, ref.base, ref.target, ref.changed
         if (head.layout, head.base, head.target, head.changed) != named:
             raise CorruptObject(f"{key}: it is not the patch that the record names")
-        entries, places, at, last = {}, {}, ref.head_size, -1
-        for entry in directory:
-            if not last < entry.group < len(geometry.groups):
-                raise CorruptObject(f"{key}: the directory names groups that are not of the layout or out of order")
-            if not 0 < entry.changed <= geometry.groups[entry.group].cells:
-                raise CorruptObject(f"{key}: group {entry.group} claims {entry.changed} changed cells")
-            last = entry.group
-            entries[entry.group] = entry
-            places[entry.group] = range(at, at + entry.size)
-            at += entry.size
-        if sum(entry.changed for entry in directory) != head.changed:
-            raise CorruptObject(f"{key}: the directory does not add up to the object")
-        for entry in entries.values():
-            if entry.size > _MOST_TABLES + _MOST_CHANGE * entry.changed:
-                raise CorruptObject(
-                    f"{key}: group {entry.group} claims {entry.size} bytes for {entry.changed} changed cells"
-                )
-        return cls(ref, entries, places, read or (lambda byte_range: data[slice(*byte_range)]), data)
+        _check_directory(key, geometry, directory, head.changed)
+        return cls(ref, directory, read or (lambda byte_range: data[slice(*byte_range)]), data)
 
-    def missing(self, nbytes: int) -> list[list[int]]:
-        """Return the groups that are not at hand, as runs that lie end to end and take about so many bytes."""
-        runs: list[list[int]] = []
-        for number, place in self._places.items():
-            if number in self._groups:
-                continue
-            if runs and place.stop - self._places[runs[-1][0]].start <= nbytes:
-                runs[-1].append(number)
-            else:
-                runs.append([number])
+    def missing(self, nbytes: int, numbers: Sequence[int]) -> list[Run]:
+        """Return those of some groups that are not at hand, as runs that take about ``nbytes`` each.
+
+        Args:
+            nbytes: no run is longer, unless it is one group.
+            numbers: of the groups that are wanted; those that the patch does not have are passed over.
+        """
+        rows = self.entries.rows_of(numbers)
+        rows = rows[~np.isin(rows, np.fromiter(self._at_hand, np.int64))]
+        runs: list[Run] = []
+        cuts = np.flatnonzero(np.diff(rows) != 1) + 1  # the groups between two wanted ones are not read
+        for begin, end in pairwise([0, *cuts.tolist(), len(rows)]):
+            row, last = (int(rows[begin]), int(rows[end - 1]) + 1) if begin < end else (0, 0)
+            while row < last:
+                within = int(np.searchsorted(self._stops[row:last], self._place(row).start + nbytes, side="right"))
+                stop = row + max(1, within)
+                runs.append(Run(int(self.entries.groups[row]), int(self.entries.groups[stop - 1]), range(row, stop)))
+                row = stop
         return runs
 
-    def fetch(self, run: list[int]) -> int:
+    def fetch(self, run: Run) -> int:
         """Read a run of ``missing`` and return its bytes; its groups are checked as they are decoded.
 
         Raises:
             CorruptObject: the object ends before them.
             NotFound, StoreUnavailable: as the store.
         """
-        start, stop = self._places[run[0]].start, self._places[run[-1]].stop
+        start, stop = self._place(run.rows[0]).start, self._place(run.rows[-1]).stop
         with about(self.ref.object.key):
-            self._take(run, start, self._read((start, stop)))
+            self._take(run.rows, start, self._read((start, stop)))
         return stop - start
 
-    def _take(self, numbers: Iterable[int], start: int, data: bytes) -> None:
+    def _place(self, row: int) -> range:
+        stop = int(self._stops[row])
+        return range(stop - int(self.entries.sizes[row]), stop)
+
+    def _take(self, rows: range, start: int, data: bytes) -> None:
         view = memoryview(data)
-        for number in numbers:
-            place = self._places[number]
-            self._groups[number] = view[place.start - start : place.stop - start]
+        for row in rows:
+            place = self._place(row)
+            self._at_hand[row] = view[place.start - start : place.stop - start]
 
     def decode(self, backend: Backend, group: Group, base: list[Cells] | None = None) -> Delta:
         """Check and decode one group that the directory names; ``class`` groups need the ``base`` cells.
@@ -152,12 +157,33 @@ class Patch:
             CorruptObject: they are not those that were committed.
             NotFound, StoreUnavailable: as the store.
         """
-        key, digest = self.ref.object.key, self.entries[number].blake3
-        place, taken = self._places[number], self._groups.pop(number, None)
+        row = self.entries.row(number)
+        if row is None:
+            raise KeyError(number)
+        key, digest, taken = self.ref.object.key, self.entries.hash(row), self._at_hand.pop(row, None)
         if taken is not None and blake3(taken).digest() == digest:
             return taken
+        read = partial(self._read_view, self._place(row))
         with about(key):
-            return verified(partial(self._read_view, place), digest, f"{key}: the BLAKE3 of group {number}", taken)
+            return verified(read, digest, f"{key}: the BLAKE3 of group {number}", taken)
 
     def _read_view(self, place: range) -> memoryview:
         return memoryview(self._read((place.start, place.stop)))
+
+
+def _check_directory(key: str, geometry: Geometry, directory: Directory, changed: int) -> None:
+    """Check a directory's entries against the layout, and that they add up."""
+    groups, cells = directory.groups, geometry.groups.cells
+    if len(groups) and (int(groups[-1]) >= len(cells) or np.any(np.diff(groups) <= 0)):
+        raise CorruptObject(f"{key}: the directory names groups that are not of the layout or out of order")
+    wrong = np.flatnonzero((directory.changed == 0) | (directory.changed > cells[groups]))
+    if len(wrong):
+        raise CorruptObject(f"{key}: group {groups[wrong[0]]} claims {directory.changed[wrong[0]]} changed cells")
+    if int(directory.changed.sum()) != changed:
+        raise CorruptObject(f"{key}: the directory does not add up to the object")
+    wrong = np.flatnonzero(directory.sizes > _MOST_TABLES + _MOST_CHANGE * directory.changed)
+    if len(wrong):
+        raise CorruptObject(
+            f"{key}: group {groups[wrong[0]]} claims {directory.sizes[wrong[0]]} bytes for "
+            f"{directory.changed[wrong[0]]} changed cells"
+        )

@@ -10,7 +10,8 @@ from typing import Literal, Self
 from blake3 import blake3
 
 from pulse_kernels import Backend, Cells, CoderName, encode_group
-from pulse_registry.format.patch_head import Entry, head_bytes
+from pulse_registry.format.directory import Directory, Entry
+from pulse_registry.format.patch_head import head_bytes
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
@@ -51,13 +52,11 @@ class PatchFile:
     def of(cls, geometry: Geometry, base: int, target: int, coded: Iterable[Coded]) -> Self:
         """Put coded groups, which come in group order, together to the patch from ``base`` to ``target``."""
         groups = list(coded)
-        entries = [group.entry for group in groups]
-        changed = sum(entry.changed for entry in entries)
-        head = PatchHead(layout=geometry.id, base=base, target=target, changed=changed, groups=len(entries))
-        delta = sum((entry.new_sum - entry.old_sum for entry in entries), Digest())
-        coder: CoderName = "class" if any(entry.coder == "class" for entry in entries) else "gap"
+        directory = Directory.of(group.entry for group in groups)
+        changed = int(directory.changed.sum())
+        head = PatchHead(layout=geometry.id, base=base, target=target, changed=changed, groups=len(directory))
         data = tuple(group.data for group in groups)
-        return cls(head_bytes(head, entries), data, base, target, coder, changed, delta)
+        return cls(head_bytes(head, directory), data, base, target, directory.coder, changed, directory.delta)
 
     @property
     def nbytes(self) -> int:

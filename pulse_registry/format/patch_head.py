@@ -6,58 +6,32 @@ before the first group, commits to every group by its BLAKE3.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from pulse_kernels import CoderName
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
+from pulse_registry.format.directory import ENTRY_BYTES, Directory
 from pulse_registry.format.safetensors import header_bytes, parse_head, tensor_entry
 from pulse_registry.weights.cell_space import Geometry
-from pulse_registry.weights.digest import Digest
 from pulse_schemas import Fault, PatchHead, SchemaError
 
-_ENTRY = struct.Struct("<IIII32sQQQQ")
 _MOST_HEADER = 4096
 """Bytes that a patch's safetensors header never has: its fields are a hash and four numbers."""
 _LEAST_LIMIT = 64 << 10
 """Of a head, whatever its layout: with room for a header that is too long, which is told as such."""
-_CODERS: tuple[CoderName, ...] = ("gap", "class")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Directory entry of one group: its sums of h over the old and new changed cells check base and result."""
-
-    group: int
-    changed: int
-    size: int
-    coder: CoderName
-    blake3: bytes
-    old_sum: Digest
-    new_sum: Digest
-
-
-def head_bytes(head: PatchHead, entries: Sequence[Entry]) -> bytes:
+def head_bytes(head: PatchHead, directory: Directory) -> bytes:
     """Return the beginning of a patch object: its safetensors header, and the directory of its groups."""
-    directory = b"".join(
-        _ENTRY.pack(
-            *(e.group, e.changed, e.size, _CODERS.index(e.coder), e.blake3),
-            *(e.old_sum.lane_0, e.old_sum.lane_1, e.new_sum.lane_0, e.new_sum.lane_1),
-        )
-        for e in entries
-    )
-    document = _head_document(head, len(directory), sum(entry.size for entry in entries))
-    return header_bytes(document) + directory
+    rows = directory.to_bytes()
+    return header_bytes(_head_document(head, len(rows), int(directory.sizes.sum()))) + rows
 
 
 def most_head_bytes(geometry: Geometry) -> int:
     """Return how long a patch's head is at most: an entry for each group of the layout, and the header before them."""
-    return _LEAST_LIMIT + _ENTRY.size * len(geometry.groups)
+    return _LEAST_LIMIT + ENTRY_BYTES * len(geometry.groups)
 
 
-def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, list[Entry]]:
+def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, Directory]:
     """Return what a patch object says of itself, and its directory, checked without its layout.
 
     Args:
@@ -69,11 +43,11 @@ def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, list[Entry]
         CorruptObject: they break the format.
         UnsupportedFormat: written by another release.
     """
-    parsed, directory = _parse(name, head, size)
-    entries = [_entry(name, fields) for fields in _ENTRY.iter_unpack(directory)]
-    if sum(entry.size for entry in entries) != size - len(head):
+    parsed, rows = _parse(name, head, size)
+    directory = Directory.parse(name, rows)
+    if int(directory.sizes.sum()) != size - len(head):
         raise CorruptObject(f"{name}: the directory does not add up to the object")
-    return parsed, entries
+    return parsed, directory
 
 
 def _head_document(head: PatchHead, directory: int, groups: int) -> dict[str, Any]:
@@ -97,13 +71,6 @@ def _parse(key: str, head: bytes, size: int) -> tuple[PatchHead, bytes]:
         raise CorruptObject(f"{key}: {error}") from error
     except (ValueError, KeyError) as error:
         raise CorruptObject(f"{key}: this is not a patch object: {error}") from error
-    if header_bytes(expected) != head[:at] or len(directory) != parsed.groups * _ENTRY.size:
+    if header_bytes(expected) != head[:at] or len(directory) != parsed.groups * ENTRY_BYTES:
         raise CorruptObject(f"{key}: the safetensors header does not fit the object")
     return parsed, directory
-
-
-def _entry(name: str, fields: tuple[Any, ...]) -> Entry:
-    group, changed, size, coder, digest, *sums = fields
-    if coder >= len(_CODERS):
-        raise CorruptObject(f"{name}: the directory names coder {coder} for group {group}; there are {len(_CODERS)}")
-    return Entry(group, changed, size, _CODERS[coder], digest, Digest(*sums[:2]), Digest(*sums[2:]))

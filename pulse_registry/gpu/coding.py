@@ -11,8 +11,8 @@ from pulse_kernels import CoderName
 from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.coding.encode import encode_changes
 from pulse_kernels.gpu.tiling import Tiling
+from pulse_registry.format.directory import Entry
 from pulse_registry.format.patch_coding import Coded, CoderChoice, class_pays
-from pulse_registry.format.patch_head import Entry
 from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.gpu.tile_table import TileTable
 from pulse_registry.weights.digest import Digest

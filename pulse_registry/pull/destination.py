@@ -14,8 +14,8 @@ from typing import Protocol
 from pulse_kernels import Backend, Cells
 from pulse_registry.errors import BaseMismatch
 from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps, patch_step
+from pulse_registry.format.directory import Entry
 from pulse_registry.format.patch import Patch
-from pulse_registry.format.patch_head import Entry
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.pull.group_stream import arriving, in_pool

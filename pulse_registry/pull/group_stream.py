@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future
 from contextlib import closing
 from typing import TypeVar
 
-from pulse_registry.format.patch import Patch
+from pulse_registry.format.patch import Patch, Run
 from pulse_registry.process.cores import usable_cores
 from pulse_registry.process.parallel import ParallelMap, end
 from pulse_registry.pull.fetch import FETCH_THREADS, RANGE_BYTES
@@ -27,8 +27,8 @@ def arriving(
     """Yield group numbers, in order, each once its bytes in all patches are at hand; close it to stop the reading.
 
     Args:
-        patches: with their heads at hand; what else of them is missing is read here.
-        numbers: of the groups that any of them has, in order.
+        patches: with their heads at hand; what else of these groups is missing is read here.
+        numbers: of groups, in order.
         fetchers: its threads wait for the store.
         timeline: notes the phase ``fetch``.
 
@@ -36,18 +36,18 @@ def arriving(
         CorruptObject, NotFound, StoreUnavailable: as ``Patch.fetch``.
     """
 
-    def fetch(patch: Patch, run: list[int]) -> None:
+    def fetch(patch: Patch, run: Run) -> None:
         began = timeline.clock()
         timeline.note("fetch", began, nbytes=patch.fetch(run))
 
-    asked = [(run[0], run[-1], patch, run) for patch in patches for run in patch.missing(RANGE_BYTES)]
-    waiting = deque(sorted(asked, key=lambda item: item[:2]))
+    asked = [(run, patch) for patch in patches for run in patch.missing(RANGE_BYTES, numbers)]
+    waiting = deque(sorted(asked, key=lambda item: item[0][:2]))
     flying: deque[tuple[int, int, Future[None]]] = deque()  # by first group
     try:
         for number in numbers:
-            while waiting and (waiting[0][0] <= number or len(flying) < FETCH_THREADS):
-                first, last, patch, run = waiting.popleft()
-                flying.append((first, last, fetchers.submit(fetch, patch, run)))
+            while waiting and (waiting[0][0].first <= number or len(flying) < FETCH_THREADS):
+                run, patch = waiting.popleft()
+                flying.append((run.first, run.last, fetchers.submit(fetch, patch, run)))
             for first, _, future in flying:
                 if first <= number:
                     future.result()

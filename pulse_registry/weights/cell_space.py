@@ -11,8 +11,12 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import overload
+
+import numpy as np
+import numpy.typing as npt
 
 from pulse_kernels import CELL_TYPES, GROUP_BYTES, CellType
 from pulse_schemas import Layout
@@ -90,6 +94,15 @@ class Groups(Sequence[Group]):
         self._firsts = [stretch.first for stretch in stretches]
         self._count = stretches[-1].first + stretches[-1].groups if stretches else 0
         self._made: dict[int, Group] = {}
+
+    @cached_property
+    def cells(self) -> npt.NDArray[np.int64]:
+        """Cells of each group, without making any."""
+        cells = np.empty(self._count, np.int64)
+        for stretch in self._stretches:
+            cells[stretch.first : stretch.first + stretch.groups] = stretch.capacity
+            cells[stretch.first + stretch.groups - 1] = stretch.cells - (stretch.groups - 1) * stretch.capacity
+        return cells
 
     def __len__(self) -> int:
         return self._count

@@ -19,7 +19,8 @@ from pulse_registry.cli.audited import audit_run
 from pulse_registry.cli.described import Source, describe_object
 from pulse_registry.errors import CorruptObject, InvalidArgument, PulseError
 from pulse_registry.format import keys
-from pulse_registry.format.patch_head import Entry, head_bytes
+from pulse_registry.format.directory import Directory, Entry
+from pulse_registry.format.patch_head import head_bytes
 from pulse_registry.format.pieces import PIECE_BYTES
 from pulse_registry.log import StoreClock
 from pulse_registry.pull.fetch import RANGE_BYTES
@@ -188,7 +189,7 @@ def test_a_group_of_more_bytes_than_its_cells_can_take_is_not_read(tmp_path: Pat
     head = PatchHead.parse(parts.document["__metadata__"]["pulse"].encode())
     group, changed, _, _, digest, *sums = parts.entries[0]
     entry = Entry(group, changed, LONG, "gap", digest, Digest(*sums[:2]), Digest(*sums[2:]))
-    data = head_bytes(head, [entry])
+    data = head_bytes(head, Directory.of([entry]))
     store.objects[parts.key] = data
     said = {"head_size": len(data), "head_blake3": blake3(data).hexdigest()}
     commit(lambda r: (r["patch"].update(said), r["patch"]["object"].update(size=len(data) + LONG)))(store)

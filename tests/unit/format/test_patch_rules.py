@@ -164,7 +164,7 @@ def test_a_head_can_be_looked_at_without_its_layout(states: States, good: Forged
     head, data = good.build()
     parsed, entries = read_head(KEY, head, len(data))
     assert parsed.model_dump() == good.fields
-    assert entries == list(parse(states, head, data).entries.values())
+    assert list(entries.rows()) == list(parse(states, head, data).entries.values())
 
 
 @pytest.mark.parametrize(

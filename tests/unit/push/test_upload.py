@@ -11,8 +11,8 @@ import pytest
 from blake3 import blake3
 
 from pulse_registry.errors import CorruptObject
+from pulse_registry.format.directory import Entry
 from pulse_registry.format.patch_coding import Coded, PatchFile
-from pulse_registry.format.patch_head import Entry
 from pulse_registry.push.upload import store_patch
 from pulse_registry.registry import Registry
 from pulse_registry.store import MemoryStore, PrefixStore, RetryStore, S3Location, S3Store

@@ -41,6 +41,7 @@ def check_tiling(geometry: Geometry, group_bytes: int) -> None:
             assert group.cells == capacity
     assert in_tensor == geometry.sizes
     assert flat == geometry.cells
+    assert geometry.groups.cells.tolist() == [group.cells for group in geometry.groups]
 
 
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
