@@ -14,12 +14,13 @@ PulseError
 ├── Untrusted           a record is not signed as it must be, or contradicts what was seen: find out who wrote it
 ├── UnsupportedFormat   written by another release: upgrade
 ├── AccessDenied        credentials or a token are missing, wrong, expired or do not allow it: change them
-└── StoreUnavailable    the store or the service did not do it (unreachable, full, busy): try again
+├── StoreUnavailable    the store or the service did not do it (unreachable, full, busy): try again
+└── PeerLost            another rank of the job died or is silent: start it again, and reopen on all ranks
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -125,6 +126,21 @@ class StoreUnavailable(PulseError):
     retry_after_s: float | None = None
     throttled: bool = False
     lasting: bool = False
+
+
+class PeerLost(PulseError):
+    """Another rank of the job died, closed its registry, or did not come in time: this handle is of no more use.
+
+    Open the registry again, on all ranks, once the lost rank is back. If a push was under way, the log tells whether
+    its version was committed.
+
+    Attributes:
+        ranks: those that were lost, in order; several where it is not known which of them; none where it is not known.
+    """
+
+    def __init__(self, message: str, ranks: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
 
 
 def told(error: BaseException) -> str:

@@ -36,6 +36,7 @@ NAMES = [
     "Leg",
     "NetworkOptions",
     "NotFound",
+    "PeerLost",
     "Prefetch",
     "PullOptions",
     "PullResult",
