@@ -13,7 +13,7 @@ from pulse_kernels import CodecError
 from pulse_kernels.protocol import ExponentLoops
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.exponent_coding import Part, coded_header, parts_of
-from pulse_registry.format.keyframe import shard_of
+from pulse_registry.format.keyframe import Shard, shard_of
 from pulse_registry.format.pieces import Coding, Pieces
 from pulse_registry.store import ByteRange
 from pulse_registry.weights.cell_space import Geometry
@@ -25,17 +25,25 @@ class CodedShard:
 
     Attributes:
         ref: of the stored object.
-        parts: the pieces of the plain shard.
-        nbytes: size of the plain shard.
+        shard: the plain shard.
+        parts: its pieces.
+        nbytes: its size.
+        hashes: BLAKE3 of the stored pieces.
     """
 
     def __init__(
-        self, ref: ObjectRef, parts: Sequence[Part], sizes: Sequence[int], hashes: Sequence[str], loops: ExponentLoops
+        self,
+        ref: ObjectRef,
+        shard: Shard,
+        parts: Sequence[Part],
+        sizes: Sequence[int],
+        hashes: Sequence[str],
+        loops: ExponentLoops,
     ) -> None:
         """Take what the index says; raises CorruptObject where it does not fit the layout, the record or itself."""
-        self.ref, self.parts = ref, parts
-        self.nbytes = parts[-1].stop
-        self._hashes, self._loops, self._header = hashes, loops, coded_header(sum(sizes))
+        self.ref, self.shard, self.parts, self.hashes = ref, shard, parts, hashes
+        self.nbytes = shard.nbytes
+        self._loops, self._header = loops, coded_header(sum(sizes))
         if len(hashes) != len(parts) or len(sizes) != len(parts):
             raise CorruptObject(f"{ref.key}: {len(sizes)} sizes and {len(hashes)} hashes for {len(parts)} pieces")
         for number, (size, part) in enumerate(zip(sizes, parts, strict=True)):
@@ -48,13 +56,17 @@ class CodedShard:
             self._cuts.append(self._cuts[-1] + size)
         del self._cuts[1]  # the header goes with the first piece
 
+    def plain(self, number: int) -> ByteRange:
+        """Return where a piece lies in the plain shard."""
+        return self.parts[number].start, self.parts[number].stop
+
     def stored(self, number: int) -> ByteRange:
         """Return where a piece lies in the object; the first one begins with the header."""
         return self._cuts[number], self._cuts[number + 1]
 
     def check(self, number: int, data: memoryview) -> memoryview:
         """Return a fetched piece; raises CorruptObject unless it is the one that was committed."""
-        if blake3(data).hexdigest() != self._hashes[number] or (number == 0 and not self._headed(data)):
+        if blake3(data).hexdigest() != self.hashes[number] or (number == 0 and not self._headed(data)):
             raise CorruptObject(f"{self.ref.key}: the BLAKE3 of piece {number} differs from the one committed")
         return data
 
@@ -75,7 +87,7 @@ class CodedShard:
         hasher = blake3(self._header if number == 0 else b"")
         for buffer in part.encode(self._loops, plain, part.fit(self._loops, plain)):
             hasher.update(buffer)
-        return hasher.hexdigest() == self._hashes[number]
+        return hasher.hexdigest() == self.hashes[number]
 
     def _headed(self, data: memoryview) -> bool:
         return data[: len(self._header)] == self._header
@@ -99,7 +111,7 @@ def coded_shards(
             raise CorruptObject(f"{ref.index.key}: it does not say which tensors of the layout {name} holds")
         plain = shard_of(geometry, name, first, last)
         parts = parts_of(geometry, first, last, len(plain.header), pieces.size)
-        shards.append(CodedShard(stored, parts, coded.sizes, pieces.blake3.get(name, ()), loops))
+        shards.append(CodedShard(stored, plain, parts, coded.sizes, pieces.blake3.get(name, ()), loops))
         first = last
     if first != len(geometry.sizes):
         raise CorruptObject(f"{ref.index.key}: the keyframe holds {first} of {len(geometry.sizes)} tensors")

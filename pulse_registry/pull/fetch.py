@@ -5,26 +5,24 @@ Large objects come in parallel ranges; what is damaged on the way is fetched aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-from blake3 import blake3
 
 from pulse_kernels.select import exponent_loops
 from pulse_registry.cache import expect
 from pulse_registry.errors import CorruptObject, about
-from pulse_registry.format.coded_shard import CodedShard, coded_shards
 from pulse_registry.format.patch import Patch
 from pulse_registry.format.patch_head import most_head_bytes
-from pulse_registry.format.pieces import MOST_INDEX_BYTES, PIECE_BYTES, Pieces, read_pieces
+from pulse_registry.format.pieces import PIECE_BYTES, read_pieces
+from pulse_registry.format.plain_shard import PiecedShard, pieced_shards
 from pulse_registry.process.hashing import large_hasher
 from pulse_registry.process.parallel import Map
 from pulse_registry.process.scratch import Scratch
 from pulse_registry.pull.download import Landing, MemoryShard, ShardBytes, SpoolFile, remove_stale
+from pulse_registry.pull.piece_reader import PieceReader, fetch_index, in_windows
 from pulse_registry.store import Store
-from pulse_registry.store.verified_read import Data, checked, filled, verified
+from pulse_registry.store.verified_read import Data, checked, filled
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
 
@@ -34,8 +32,6 @@ _BEGINNINGS_BYTES, _LEAST_BEGINNING = 64 << 20, 1 << 20
 """The first reads of all patches of a chain take no more together, and each of them no less."""
 FETCH_THREADS = 8
 """Ranges on their way at a time: enough for 10 Gbit/s at 50 ms, and few enough for 256 MiB at twice 16 MiB each."""
-WINDOW = 512
-"""Ranges that are asked of an executor at a time: more would only lie in its queue."""
 _MOST_ENTRY, _MOST_HEADERS = 4096, 64 << 10
 """Bytes of a tensor in its shard's header (a name has at most 512 letters), and of all that headers have besides."""
 
@@ -86,35 +82,31 @@ def fetch_shards(
         UnsupportedFormat: the shards have a coding that this release does not know.
         NotFound, StoreUnavailable: as the store.
     """
-    if ref.index.size > MOST_INDEX_BYTES:
-        raise CorruptObject(
-            f"{ref.index.key}: an index of {ref.index.size} bytes was committed, and {MOST_INDEX_BYTES} are the most"
-        )
     expect(store, [ref.index, *ref.shards])
-    read_index = partial(store.get, ref.index.key, (0, ref.index.size))
-    index = verified(read_index, bytes.fromhex(ref.index.blake3), f"{ref.index.key}: its BLAKE3")
-    pieces, coding = read_pieces(ref, index)
-    coded = coded_shards(geometry, ref, pieces, coding, exponent_loops()) if pieces and coding else []
-    if not coded:
+    pieces, coding = read_pieces(ref, fetch_index(store, ref))
+    pieced = pieced_shards(geometry, ref, pieces, coding, exponent_loops()) if pieces is not None else []
+    if coding is None:
         _check_plain(geometry, ref)
     shards: list[ShardBytes] = []
-    scratch = Scratch()
+    reader = PieceReader(store)
     if spool is not None:
         remove_stale(spool)
+
+    def landing_of(shard: ObjectRef, nbytes: int) -> Landing:
+        taken = shard.model_copy(update={"size": nbytes})
+        landing: Landing = MemoryShard(taken) if in_memory and spool is None else SpoolFile(taken, spool)
+        shards.append(landing)
+        return landing
+
     try:
-        for part in coded:
-            taken = part.ref.model_copy(update={"size": part.nbytes})
-            place: Landing = MemoryShard(taken) if in_memory and spool is None else SpoolFile(taken, spool)
-            shards.append(place)
-            with about(part.ref.key):
-                _land_coded(store, part, place, map_, scratch)
-        for shard in ref.shards if not coded else ():
-            with about(shard.key):
+        for shard in pieced:
+            with about(shard.ref.key):
+                _land(reader, shard, landing_of(shard.ref, shard.nbytes), map_)
+        for whole in ref.shards if pieces is None else ():
+            with about(whole.key):
                 # Before anything is made that is as long as it says; pieces say so too, one hash for each.
-                _check_size(shard, store.size(shard.key) if pieces is None else shard.size)
-                landing: Landing = MemoryShard(shard) if in_memory and spool is None else SpoolFile(shard, spool)
-                shards.append(landing)
-                _land(store, shard, pieces, landing, map_, scratch)
+                _check_size(whole, store.size(whole.key))
+                land_whole(store, whole, landing_of(whole, whole.size), map_)
     except BaseException:
         for begun in shards:
             begun.keep()
@@ -130,74 +122,42 @@ def _check_plain(geometry: Geometry, ref: KeyframeRef) -> None:
         raise CorruptObject(f"{ref.index.key}: {nbytes} bytes of shards were committed, and the layout allows {most}")
 
 
-def _land(store: Store, shard: ObjectRef, pieces: Pieces | None, landing: Landing, map_: Map, scratch: Scratch) -> None:
-    """Bring a shard's bytes to their place, each piece checked before it is written."""
-    if pieces is None:
-        _land_whole(store, shard, landing, map_, scratch)
-        return
-    hashes = pieces.blake3[shard.key.rpartition("/")[2]]
+def _land(reader: PieceReader, shard: PiecedShard, landing: Landing, map_: Map) -> None:
+    """Bring a shard's plain bytes to their place, each piece checked before it is written."""
 
     def take(number: int) -> None:
-        start = number * pieces.size
-        stop = min(start + pieces.size, shard.size)
-        if landing.resumed and blake3(landing.read(start, stop)).hexdigest() == hashes[number]:
+        start, stop = shard.plain(number)
+        if landing.resumed and shard.holds(number, memoryview(landing.read(start, stop))):
             return
-        room = landing.room(start, stop)
-        read = partial(filled, store, shard.key, (start, stop), scratch.of(stop - start) if room is None else room)
-        what = f"{shard.key}: the BLAKE3 of piece {number}"
-        landing.write(start, verified(read, bytes.fromhex(hashes[number]), what))
+        landing.write(start, reader.read(shard, number, landing.room(start, stop)))
 
-    _in_windows(map_, take, range(len(hashes)))
+    in_windows(map_, take, range(len(shard.hashes)))
 
 
-def _land_coded(store: Store, shard: CodedShard, landing: Landing, map_: Map, scratch: Scratch) -> None:
-    """Bring the plain bytes of a coded shard to their place, each piece checked before it is decoded."""
-    key, decoded = shard.ref.key, Scratch()
+def land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map) -> None:
+    """Fetch a shard of which only the whole hash is known, since the index is one without pieces.
 
-    def take(number: int) -> None:
-        part, place = shard.parts[number], shard.stored(number)
-        if landing.resumed and shard.holds(number, memoryview(landing.read(part.start, part.stop))):
-            return
-        read = partial(filled, store, key, place, scratch.of(place[1] - place[0]))
-        data = checked(read, partial(shard.check, number))
-        plain = landing.room(part.start, part.stop)
-        plain = plain if plain is not None else decoded.of(part.nbytes)
-        shard.decode(number, data, plain)
-        landing.write(part.start, plain)
-
-    _in_windows(map_, take, range(len(shard.parts)))
-
-
-def _read(store: Store, shard: ObjectRef, start: int, stop: int, landing: Landing, scratch: Scratch) -> memoryview:
-    room = landing.room(start, stop)
-    if room is None:
-        room = scratch.of(stop - start)
-    store.get_into(shard.key, (start, stop), room)
-    return room
-
-
-def _land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map, scratch: Scratch) -> None:
-    """Fetch a shard of which only the whole hash is known, since the index is one without pieces."""
+    Raises:
+        CorruptObject: it is not what was committed.
+        NotFound, StoreUnavailable: as the store.
+    """
     starts = range(0, shard.size, PIECE_BYTES)
-    there = landing.resumed
+    there, scratch = landing.resumed, Scratch()
 
     def take(start: int) -> None:
         stop = min(start + PIECE_BYTES, shard.size)
-        landing.write(start, _read(store, shard, start, stop, landing, scratch))
+        room = landing.room(start, stop)
+        room = room if room is not None else scratch.of(stop - start)
+        landing.write(start, filled(store, shard.key, (start, stop), room))
 
     def read() -> memoryview:
         nonlocal there
         if not there:
-            _in_windows(map_, take, starts)
+            in_windows(map_, take, starts)
         there = False
         return memoryview(landing.map())
 
     checked(read, lambda data: _check(shard, data))
-
-
-def _in_windows(map_: Map, take: Callable[..., None], items: Sequence[Any]) -> None:
-    for at in range(0, len(items), WINDOW):
-        list(map_(take, items[at : at + WINDOW]))
 
 
 def _check(ref: ObjectRef, data: Data) -> Data:
