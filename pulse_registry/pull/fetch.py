@@ -105,7 +105,7 @@ def fetch_shards(
         for whole in ref.shards if pieces is None else ():
             with about(whole.key):
                 # Before anything is made that is as long as it says; pieces say so too, one hash for each.
-                _check_size(whole, store.size(whole.key))
+                check_size(whole, store.size(whole.key))
                 land_whole(store, whole, landing_of(whole, whole.size), map_)
     except BaseException:
         for begun in shards:
@@ -161,12 +161,13 @@ def land_whole(store: Store, shard: ObjectRef, landing: Landing, map_: Map) -> N
 
 
 def _check(ref: ObjectRef, data: Data) -> Data:
-    _check_size(ref, len(data))
+    check_size(ref, len(data))
     _check_hash(ref, large_hasher(len(data)).update(data).hexdigest())
     return data
 
 
-def _check_size(ref: ObjectRef, size: int) -> None:
+def check_size(ref: ObjectRef, size: int) -> None:
+    """Check the size of an object that is not empty; raises CorruptObject."""
     if size != ref.size or not size:
         raise CorruptObject(f"{ref.key}: {size} bytes, {ref.size} were committed")
 
