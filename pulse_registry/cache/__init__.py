@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.option import cache_folder
-from pulse_registry.cache.store import CachedStore, expect
+from pulse_registry.cache.store import CachedStore, expect, read_piece
 
-__all__ = ["CacheFolder", "CachedStore", "cache_folder", "expect"]
+__all__ = ["CacheFolder", "CachedStore", "cache_folder", "expect", "read_piece"]

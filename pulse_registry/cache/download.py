@@ -16,7 +16,7 @@ class Download:
     """Downloads an object to its locked partial file, whether or not somebody waits for it.
 
     Attributes:
-        key: of the object.
+        key: of the object, or of the one that it is a piece of.
         part: where it lands.
         whole: whether what came is what was committed, once that is known; or the error that it ended with.
     """
@@ -29,11 +29,16 @@ class Download:
         pool: Executor,
         scratch: Scratch,
         ended: Callable[[PartialObject, str, bool | BaseException], None],
+        begin: int = 0,
     ) -> None:
-        """Begin; ``ended`` is called once the part is closed: with it, the key, and what ``whole`` will be."""
+        """Begin; ``ended`` is called once the part is closed: with it, the key, and what ``whole`` will be.
+
+        A piece of an object begins at byte ``begin`` of what lies under the key.
+        """
         self.part = part
         self.whole: Future[bool] = Future()
         self.key = key
+        self._at = begin
         self._store, self._pool, self._scratch, self._ended = store, pool, scratch, ended
         self._mutex = threading.Lock()
         self._left = part.count
@@ -94,7 +99,7 @@ class Download:
         start, stop = self.part.span(number)
         if not (self.part.resumed and self.part.has(start, stop)):
             data = self._scratch.of(stop - start)
-            self._store.get_into(self.key, (start, stop), data)
+            self._store.get_into(self.key, (self._at + start, self._at + stop), data)
             self.part.write(number, data)
 
     def _end(self) -> None:

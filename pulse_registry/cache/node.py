@@ -65,7 +65,7 @@ class NodeCache:
         self._spoilt: set[str] = set()  # and of those that were damaged by a process before this one
         self._closed = threading.Event()
 
-    def descriptor(self, key: str, ref: ObjectRef, start: int, stop: int) -> int | None:
+    def descriptor(self, key: str, ref: ObjectRef, start: int, stop: int, begin: int = 0) -> int | None:
         """Return a new descriptor to read bytes of an object from, once they are there; None: go to the store.
 
         Args:
@@ -73,6 +73,7 @@ class NodeCache:
             ref: what the record says of it.
             start: of the bytes.
             stop: of the bytes.
+            begin: where the object begins in what lies under the key, of which it may be a piece.
 
         Raises:
             NotFound, CorruptObject, AccessDenied, StoreUnavailable: as the store.
@@ -83,7 +84,7 @@ class NodeCache:
                 if found is None and (ref.blake3 in self._past or self._closed.is_set()):
                     return None
                 if found is None:
-                    found = self._landing(key, ref, start, stop)
+                    found = self._landing(key, ref, start, stop, begin)
                 if found is not None:
                     return found
             self.bypass(key, ref, "objects are removed from it before they can be read; it is too small")
@@ -123,7 +124,7 @@ class NodeCache:
         if pool is not None:
             pool.shutdown()
 
-    def _landing(self, key: str, ref: ObjectRef, start: int, stop: int) -> int | None:
+    def _landing(self, key: str, ref: ObjectRef, start: int, stop: int, begin: int) -> int | None:
         """Wait for bytes of an object that is not whole yet, whoever downloads it; None: look again."""
         with self._mutex:
             download = self._downloads.get(ref.blake3)
@@ -133,7 +134,7 @@ class NodeCache:
                 stack.callback(part.close)
                 if not part.lock():
                     return self._watch(key, part, start, stop)
-                download = self._begin(key, part)
+                download = self._begin(key, part, begin)
                 if download is not None:
                     stack.pop_all()  # it closes the part
         elif download.has_failed:
@@ -144,7 +145,7 @@ class NodeCache:
         download.wait(start, stop)
         return download.part.duplicate()
 
-    def _begin(self, key: str, part: PartialObject) -> Download | None:
+    def _begin(self, key: str, part: PartialObject, begin: int) -> Download | None:
         """Download an object to its part, which is locked; None if somebody was faster."""
         there = self._folder.open(part.ref)
         if there is not None:
@@ -159,7 +160,7 @@ class NodeCache:
             raise
         with self._mutex:  # so that it does not end before it is known
             self._pool = self._pool or self._threads()
-            download = Download(part, key, self._store, self._pool, self._scratch, self._ended)
+            download = Download(part, key, self._store, self._pool, self._scratch, self._ended, begin)
             if not download.whole.done():
                 self._downloads[part.ref.blake3] = download
             return download

@@ -6,6 +6,9 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from itertools import chain, repeat
 
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.node import NodeCache
@@ -13,6 +16,7 @@ from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.process.open_files import read_into
 from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore
 from pulse_registry.store.checks import check_buffer
+from pulse_registry.store.verified_read import filled
 from pulse_schemas import ObjectRef
 
 _EXPECTED = 1 << 17
@@ -81,19 +85,33 @@ class CachedStore(WrapperStore):
 
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
         """Read a range into a buffer of its size: see Store.get_into."""
-        view, got = check_buffer(key, byte_range, buffer), 0
+        view = check_buffer(key, byte_range, buffer)
         descriptor = self._open(key, byte_range)
         if descriptor is not None:
-            try:
-                got = read_into(descriptor, view, byte_range[0])
-            except OSError:
-                got = -1
-            finally:
-                os.close(descriptor)
-            if got == view.nbytes:
+            if _filled(descriptor, view, byte_range[0]):
                 return
             self._unreadable(key)
         self._store.get_into(key, byte_range, buffer)
+
+    def get_piece_into(self, ref: ObjectRef, start: int, piece: ObjectRef, buffer: memoryview) -> None:
+        """Read a piece of an object, which begins at byte ``start``, into a buffer of its size.
+
+        It comes from a copy of the object that is there, or else is a copy of its own: the rest is not fetched with it.
+        """
+        descriptor, at = self._copy(ref), start
+        if descriptor is None:
+            descriptor, at = self._node.descriptor(ref.key, piece, 0, piece.size, start), 0
+        if descriptor is not None:
+            if _filled(descriptor, buffer, at):
+                return
+            self._drop(ref, piece)
+            self._bypassed("a copy in it could not be read", ref.key)
+        self._store.get_into(ref.key, (start, start + piece.size), buffer)
+
+    def get_piece_afresh_into(self, ref: ObjectRef, start: int, piece: ObjectRef, buffer: memoryview) -> None:
+        """Read a piece past the cache, and drop what the cache has of it, which is damaged."""
+        self._drop(ref, piece)
+        self._store.get_into(ref.key, (start, start + piece.size), buffer)
 
     def size(self, key: str) -> int:
         """Return the object's size in bytes: that of a copy which is there, else as the store says."""
@@ -112,6 +130,19 @@ class CachedStore(WrapperStore):
             return None
         return self._node.descriptor(key, ref, start, stop)
 
+    def _copy(self, ref: ObjectRef) -> int | None:
+        """Return a descriptor of an object's whole copy, if it is there."""
+        try:
+            return self._folder.open(ref)
+        except OSError:
+            return None
+
+    def _drop(self, ref: ObjectRef, piece: ObjectRef) -> None:
+        """Drop the copies of an object's piece: its own, and that of the whole object."""
+        self._node.discard(piece)
+        with suppress(OSError):
+            self._folder.discard(ref)
+
     def _unreadable(self, key: str) -> None:
         """Drop a copy that does not give its bytes: it was cut off, or the disk has a fault."""
         self.discard(key)
@@ -124,6 +155,41 @@ class CachedStore(WrapperStore):
             self._told.add(why)
         message = f"the cache {self._folder.path} is not used, but the store: {why}"
         self._events.tell(Event(EventKind.CACHE_BYPASSED, self._run, message, key))
+
+
+def _filled(descriptor: int, view: memoryview, start: int) -> bool:
+    """Fill a buffer from a file, which is closed; tell whether the file gave all of it."""
+    try:
+        return read_into(descriptor, view, start) == view.nbytes
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def read_piece(store: Store, ref: ObjectRef, start: int, blake3: str, buffer: memoryview) -> Callable[[], memoryview]:
+    """Return what reads a piece of an object into a buffer of its size, which it returns.
+
+    A store's cache, if it has one, gives and keeps the piece alone. Who calls again was given damaged bytes: then it is
+    read past the cache, whose copy goes.
+
+    Args:
+        store: as the caller has it.
+        ref: what the record says of the object.
+        start: where the piece begins in it.
+        blake3: of the piece.
+        buffer: for its bytes.
+    """
+    if not isinstance(store, CachedStore):
+        return partial(filled, store, ref.key, (start, start + len(buffer)), buffer)
+    piece = ObjectRef(key=ref.key, size=len(buffer), blake3=blake3)
+    ways = chain([store.get_piece_into], repeat(store.get_piece_afresh_into))
+
+    def read() -> memoryview:
+        next(ways)(ref, start, piece, buffer)
+        return buffer
+
+    return read
 
 
 def expect(store: Store, refs: Sequence[ObjectRef]) -> None:

@@ -68,7 +68,7 @@ def fetch_cells(store: Store, geometry: Geometry, ref: KeyframeRef, wanted: Want
         pairs = zip(ref.shards, plain, strict=True)
         return ref.index.size + sum(_fetch_whole(store, stored, shard, wanted, hand, map_) for stored, shard in pairs)
     plain = plain or [shard.shard for shard in pieced if isinstance(shard, CodedShard)]
-    reader, nbytes = PieceReader(store), ref.index.size
+    reader, nbytes = PieceReader(store, alone=True), ref.index.size
 
     def asked() -> Iterator[tuple[PiecedShard, Shard, _Asked]]:
         nonlocal nbytes

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from pulse_registry.cache import read_piece
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.pieces import MOST_INDEX_BYTES
 from pulse_registry.format.plain_shard import PiecedShard, PlainShard
@@ -23,9 +24,14 @@ WINDOW = 512
 class PieceReader:
     """Fetches pieces; what is damaged on the way is fetched again. Thread-safe."""
 
-    def __init__(self, store: Store) -> None:
-        """Take a store that is scoped to the run."""
-        self._store = store
+    def __init__(self, store: Store, *, alone: bool = False) -> None:
+        """Take a store.
+
+        Args:
+            store: scoped to the run.
+            alone: whether its cache, if it has one, is to fetch and keep each piece without the rest of its shard.
+        """
+        self._store, self._alone = store, alone
         self._plain, self._coded = Scratch(), Scratch()
 
     def read(self, shard: PiecedShard, number: int, room: memoryview | None = None) -> memoryview:
@@ -44,7 +50,11 @@ class PieceReader:
         return plain
 
     def _fetched(self, shard: PiecedShard, number: int, room: memoryview) -> memoryview:
-        read = partial(filled, self._store, shard.ref.key, shard.stored(number), room)
+        start, stop = shard.stored(number)
+        if self._alone:
+            read = read_piece(self._store, shard.ref, start, shard.hashes[number], room)
+        else:
+            read = partial(filled, self._store, shard.ref.key, (start, stop), room)
         return checked(read, partial(shard.check, number))
 
 
