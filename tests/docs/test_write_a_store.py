@@ -41,7 +41,7 @@ def test_the_store_of_the_page_passes_the_tests_that_the_page_runs_and_carries_a
 def test_a_store_that_breaks_the_contract_is_found_out(folder: Path) -> None:
     store = folder / "sqlite_store.py"
     store.write_text(store.read_text().replace('"INSERT" if if_absent else "REPLACE"', '"REPLACE"'))
-    code, said = outcome(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_sqlite_store.py")
+    code, said = outcome(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "create", "test_sqlite_store.py")
     assert code == 1
     failed = set(re.findall(r"FAILED .*::(\w+)", said))
     assert failed >= {

@@ -100,9 +100,25 @@ class RetryPolicy:
             StoreUnavailable: the last attempt did; the message says how many there were. It is `lasting`.
             What else the call raises, at once; also a StoreUnavailable that is `lasting`.
         """
+        try:
+            return call()  # as nearly all end here, what repeats is only made for those that don't
+        except StoreUnavailable as error:
+            if error.lasting:
+                raise
+            failure = error
+        return self._again(call, failure)
+
+    def _again(self, call: Callable[[], T], first: StoreUnavailable) -> T:
+        """Go on after a call's first failure."""
         budget_s = min(self._total_s, _at_most.get())
+        failures = [first]
         began: float | None = None
         over = last = False
+
+        def attempt() -> T:
+            if failures:
+                raise failures.pop()  # the attempt that was made already
+            return call()
 
         def pause(state: RetryCallState) -> float:
             nonlocal began, over, last
@@ -129,7 +145,7 @@ class RetryPolicy:
             wait=pause,
             retry=retry_if_exception(lambda error: isinstance(error, StoreUnavailable) and not error.lasting),
             retry_error_callback=give_up,
-        )(call)
+        )(attempt)
 
     def _drawn(self, attempt: int, failure: StoreUnavailable) -> float:
         """Return how long to pause after an attempt: at random, since those who fail together should not return so."""
