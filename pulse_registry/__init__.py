@@ -51,6 +51,7 @@ from pulse_registry.retention import GcResult, RetentionPolicy
 from pulse_registry.signing import SigningKey, Trust
 from pulse_registry.signing.countersigning import RefusedRecord
 from pulse_registry.timeline import Timeline
+from pulse_registry.weights.slice import Slice
 from pulse_schemas import Layout, Signer
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "Route",
     "Signer",
     "SigningKey",
+    "Slice",
     "Staged",
     "StoreUnavailable",
     "Timeline",

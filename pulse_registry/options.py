@@ -13,6 +13,7 @@ from pulse_kernels import BackendName
 from pulse_registry.cache import CacheFolder
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Listener
+from pulse_registry.peers.peers import Peers
 from pulse_registry.process.cores import checked_threads
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.push.options import PushOptions
@@ -141,6 +142,7 @@ class Options:
         signer: signs what is written.
         trust: the keys whose records are believed; None believes the store.
         cache: of this host, through which objects are read; None: all come from the store.
+        peers: the ranks that work together; None: each by itself.
     """
 
     push: PushOptions = field(default_factory=PushOptions)
@@ -154,3 +156,4 @@ class Options:
     signer: Signer | None = None
     trust: Trust | None = None
     cache: CacheFolder | None = None
+    peers: Peers | None = None

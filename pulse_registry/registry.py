@@ -148,6 +148,7 @@ class Registry:
         replace: bool = False,
         cast: bool = False,
         check: BaseCheck | None = None,
+        partial: bool = False,
     ) -> Staged:
         """Fetch, check and decode all that leads to a version; ``apply`` on the result then changes the weights.
 
@@ -162,6 +163,8 @@ class Registry:
             check: which cells must be those of the version that ``into`` is known to hold: ``"touched"``, those that
                 change; ``"all"``, compared as the last step, so that what others write between that and ``apply`` is
                 not seen; n, all of them at every n-th pull. None: as the registry was opened.
+            partial: tensors of the version may be missing from ``into``: a rank of a pipeline, or of expert
+                parallelism, holds only some.
 
         Raises:
             NotFound: there is no such version.
@@ -172,7 +175,8 @@ class Registry:
         """
         timeline, every = Timeline(), None if check is None else pulls_a_check(check)
         puller = self._runtime.puller
-        return puller.stage(version, puller.into(into, cast=cast, replace=replace, check_every=every), timeline)
+        held = puller.into(into, cast=cast, replace=replace, check_every=every, partial=partial)
+        return puller.stage(version, held, timeline)
 
     def pull(
         self,
@@ -182,6 +186,7 @@ class Registry:
         replace: bool = False,
         cast: bool = False,
         check: BaseCheck | None = None,
+        partial: bool = False,
     ) -> PullResult:
         """Bring weights to a version, bit for bit: ``stage`` and ``apply`` in one.
 
@@ -192,7 +197,8 @@ class Registry:
         """
         timeline, every = Timeline(), None if check is None else pulls_a_check(check)
         puller = self._runtime.puller
-        return puller.pull(version, puller.into(into, cast=cast, replace=replace, check_every=every), timeline)
+        held = puller.into(into, cast=cast, replace=replace, check_every=every, partial=partial)
+        return puller.pull(version, held, timeline)
 
     @overload
     def load(self, version: VersionName = "latest", *, framework: Literal["auto"] = "auto") -> dict[str, Any]: ...
@@ -218,15 +224,20 @@ class Registry:
         return self._runtime.puller.load(version, framework, timeline)
 
     def prefetch(
-        self, *, into: Model, poll_seconds: float = 0.5, cast: bool = False, check: BaseCheck | None = None
+        self,
+        *,
+        into: Model,
+        poll_seconds: float = 0.5,
+        cast: bool = False,
+        check: BaseCheck | None = None,
+        partial: bool = False,
     ) -> Prefetch:
         """Keep the newest version staged in the background, for these weights: ``take`` it, then ``apply`` it.
 
         Args:
             into: as for ``stage``; they are only read, and may be serving.
             poll_seconds: between two looks at a bucket's log; a service tells of a new version at once.
-            cast: as for ``stage``.
-            check: as for ``stage``.
+            cast, check, partial: as for ``stage``.
 
         Raises:
             InvalidArgument: ``check`` is not valid.
@@ -235,21 +246,28 @@ class Registry:
         self._runtime.check_process()
         every = None if check is None else pulls_a_check(check)
         puller = self._runtime.puller
-        held = puller.into(into, cast=cast, check_every=every)
+        held = puller.into(into, cast=cast, check_every=every, partial=partial)
 
         def stage(version: VersionName) -> Staged:
-            return self.stage(version, into=into, cast=cast, check=check)
+            return self.stage(version, into=into, cast=cast, check=check, partial=partial)
 
         return puller.prefetch(held, stage, poll_seconds, self._runtime.events)
 
-    def verify(self, version: VersionName = "latest", *, model: Model | None = None, cast: bool = False) -> Version:
+    def verify(
+        self,
+        version: VersionName = "latest",
+        *,
+        model: Model | None = None,
+        cast: bool = False,
+        partial: bool = False,
+    ) -> Version:
         """Check a model, or the stored objects of a version, against its state digest by a full pass.
 
         Args:
             version: a number or ``"latest"``.
             model: weights that should hold the version; if they do, that is remembered, so that the next pull into
                 them needs patches only. None: the objects on the version's route are fetched and checked.
-            cast: as for ``stage``.
+            cast, partial: as for ``stage``. Slices are compared with what is stored of them, which is fetched.
 
         Raises:
             LayoutMismatch: the model has other tensors.
@@ -261,7 +279,7 @@ class Registry:
         if model is None:
             runtime.puller.verify_stored(runtime.uncached(), state, entry)
         else:
-            runtime.puller.verify_model(entry, model, cast=cast)
+            runtime.puller.verify_model(state, entry, model, cast=cast, partial=partial)
         return describe(state, entry)
 
     def report(self, name: str, result: PullResult) -> None:

@@ -71,6 +71,8 @@ class PullResult:
     """Result of a pull: ``nbytes`` in ``objects`` objects were fetched.
 
     ``avoided``: keys of the objects that are gone or damaged, so that another route was taken.
+    ``checked``: ``state``: all cells of the version were compared with its state digest; ``slices``: what is stored of
+    the slices that were pulled, by its BLAKE3.
     ``timeline``: the phases ``route``, ``fetch``, ``decode``, ``verify`` and ``apply``, in seconds from the call of
     ``pull`` or ``stage``; only ``apply`` changes weights. ``phases``: seconds from each one's start to its end; they
     overlap, so that they don't add up to the whole.
@@ -85,6 +87,7 @@ class PullResult:
     phases: Mapping[str, float]
     timeline: tuple[Phase, ...] = ()
     avoided: tuple[str, ...] = ()
+    checked: Literal["state", "slices"] = "state"
 
 
 def describe(state: RunState, entry: VersionEntry) -> Version:

@@ -10,26 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager
+from typing import NoReturn
 
 import torch
 
-from pulse_kernels import Cells, CodecError, CoderName, RankError
+from pulse_kernels import CELL_TYPES, Cells, CodecError, CoderName, RankError
 from pulse_kernels.gpu import apply
 from pulse_kernels.gpu.changes import Changes as Changed
 from pulse_kernels.gpu.changes import no_cells
 from pulse_kernels.gpu.coding.decode import decode_changes
 from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.merge import merge
-from pulse_kernels.gpu.tiling import Tiling
+from pulse_kernels.gpu.tiling import CELL_DTYPES, Tiling
 from pulse_registry.errors import BaseMismatch, CorruptObject, about
-from pulse_registry.format.sparse_update import ModelUpdate
+from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate
 from pulse_registry.gpu.group_batches import Arrival, Arrived
+from pulse_registry.gpu.host_update import downloaded, uploaded
 from pulse_registry.gpu.sparse_update import Collected, DeviceUpdate, cut, reversed_, sums_of
 from pulse_registry.gpu.stream import DeviceStream
 from pulse_registry.gpu.stream_order import Memory
 from pulse_registry.gpu.tile_table import TileTable, cells_in_place, spans_of, tile_tables, total
 from pulse_registry.pull.destination import Source, wrong_base
 from pulse_registry.timeline import Timeline
+from pulse_registry.weights.cell_access import Where
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import View
@@ -45,7 +48,7 @@ class DeviceDestination:
 
     def __init__(self, geometry: Geometry, cells: Sequence[torch.Tensor], stream: DeviceStream) -> None:
         """Take contiguous tensors in layout order, and the stream to read them on."""
-        self.geometry = geometry
+        self.geometry = self.stored = geometry
         self._cells = cells
         self._stream = stream
         self._memory = Memory(stream.device, cells)
@@ -109,6 +112,34 @@ class DeviceDestination:
         with self._stream.work(after_caller=True), self._memory.read():
             return total(self._tilings)
 
+    def cells(self, tensor: int, where: Where) -> Cells:
+        """Return some cells of a tensor, in host memory."""
+        flat = self._cells[tensor].view(-1)
+        flat = flat.view(CELL_DTYPES[flat.element_size()])
+        with self._stream.work(after_caller=True), self._memory.read():
+            part = flat[where] if isinstance(where, slice) else flat[torch.from_numpy(where).to(flat.device)]
+            found = self._stream.download(part)
+        return found.numpy().view(CELL_TYPES[self.geometry.layout.tensors[tensor].dtype].dtype)
+
+    def from_host(self, changes: HostUpdate) -> DeviceUpdate:
+        """Return an update that was made in host memory, on the device."""
+        groups = {change.group.number: change for change in changes.groups}
+        with self._stream.work():
+            return DeviceUpdate(tuple(uploaded(table, groups) for table in self._tables), self._stream)
+
+    def to_host(self, changes: ModelUpdate) -> HostUpdate:
+        """Return an update of these weights in host memory."""
+        if not isinstance(changes, DeviceUpdate):
+            return HostUpdate() if not changes.changed else _refuse(changes)
+        with self._stream.work(after_caller=True):
+            self._take_in(changes)
+            found = [
+                change
+                for table, one in zip(self._tables, changes.by_table, strict=False)  # none where nothing changes
+                for change in downloaded(table, one, self._stream)
+            ]
+        return HostUpdate(tuple(sorted(found, key=lambda change: change.group.number)))
+
     def _over(self, table: TileTable) -> Tiling:
         """Lay a table's tiles over the cells, on the stream."""
         self._stream.keep(table.tiles.tables)
@@ -121,7 +152,7 @@ class DeviceDestination:
 
     def _store(self, changes: ModelUpdate, store: Callable[[Tiling, Changed], None]) -> None:
         if not isinstance(changes, DeviceUpdate):
-            raise TypeError(f"a {type(changes).__name__} can't be applied to weights on a device")
+            _refuse(changes)
         with self._stream.callers(), changes.stream.callers(), self._memory.written():
             for tiling, change in zip(self._tilings, changes.by_table, strict=False):  # none where nothing changes
                 store(tiling, change)
@@ -224,6 +255,10 @@ class DeviceDestination:
                 number = int((step.host_offsets <= wrong[0]).sum()) - 1
                 raise wrong_base(self.geometry, table.groups[number], None)
         return reversed_(step)
+
+
+def _refuse(changes: ModelUpdate) -> NoReturn:
+    raise TypeError(f"a {type(changes).__name__} can't be applied to weights on a device")
 
 
 def _coders(table: TileTable, source: Source) -> tuple[CoderName, ...]:

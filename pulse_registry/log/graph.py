@@ -143,6 +143,11 @@ class RouteGraph(CowObject):
         found = np.flatnonzero(np.isin(self.end, list(ends))).tolist() if ends else []
         return [row for row in found if any(ref.key in wanted for ref in self._columns.legs[row].refs)]
 
+    def keys_of_class(self) -> set[str]:
+        """Return the keys of the patches that are coded against their base."""
+        legs = self._columns.legs[: self._count]
+        return {leg.patch.object.key for leg in legs if leg.patch is not None and leg.patch.coder == "class"}
+
     def _append(self, rows: npt.NDArray[np.int64], legs: list[Leg]) -> None:
         count, more = self._count, len(legs)
         with self._columns.lock:

@@ -14,8 +14,10 @@ from pulse_registry.pull.base_check import check_all
 from pulse_registry.pull.destination import Destination
 from pulse_registry.pull.replica import ReplicaState, UndoStep
 from pulse_registry.pull.request import PullRequest
+from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests
 from pulse_registry.pull.stage import stage_version
 from pulse_registry.pull.staged_cells import StagedCells
+from pulse_registry.pull.together import Checked, Together
 from pulse_registry.results import PullResult
 from pulse_registry.timeline import extents
 from pulse_registry.weights.nonfinite import NonFinite, judge
@@ -57,6 +59,8 @@ def stage_into(
         mend(destination, replica)
         holds, writes = replica.version, replica.writes
         request = _on_base(request, replica, replace_all=replace_all)
+        if isinstance(destination, SlicedDestination):
+            destination.trust(replica.slices, holds, context.map_)
         full = settings.check_every > 0 and (replica.pulls + 1) % settings.check_every == 0
     with ExitStack() as undo:
         try:
@@ -67,7 +71,10 @@ def stage_into(
                 judge(settings.nonfinite, destination.geometry, flat, what, request.state.run, context.events)
             if full and request.base is not None and cells.route.base is not None:
                 with request.timeline.during("verify"):  # last, so that little time is left for others to change them
-                    check_all(destination, request.base)
+                    if isinstance(destination, SlicedDestination):
+                        destination.check(request.base.version)
+                    else:
+                        check_all(destination, request.base)
         except PulseError:
             _check_unchanged(replica, writes, version)  # what was found amiss may be nothing else
             raise
@@ -112,6 +119,8 @@ class Staged:
         avoided: keys of the objects that are gone or damaged, so that another route was taken.
         nbytes: bytes of the route.
         changed: cells that ``apply`` will write.
+        checked: ``state``: all cells of the version were compared with its state digest; ``slices``: what is stored of
+            these slices, by its BLAKE3.
     """
 
     def __init__(
@@ -127,41 +136,50 @@ class Staged:
         self.step = request.entry.step
         self.route = cells.route
         self.avoided = cells.avoided
-        self.nbytes = cells.route.nbytes
+        self.nbytes = cells.nbytes
         self.changed = cells.changed
         self._request = request
         self._settings = settings
         self._replica = replica
         self._cells: StagedCells | None = cells
         self._base = base
+        self._base_slices = replica.slices
         self._applied = False
+        self.checked: Checked = "state" if cells.slices is None else "slices"
+        self._together: Together | None = None
 
     @property
     def fits(self) -> bool:
         """Whether the weights hold what it was staged for, so that ``apply`` would change them."""
         return self._cells is not None and not self._applied and self._replica.version == self._base
 
+    def join(self, together: Together, checked: Checked) -> None:
+        """Be applied and undone by all ranks or by none: ``apply`` and ``undo`` are collectives from here on."""
+        self._together, self.checked = together, checked
+
+    @property
+    def slices(self) -> SliceDigests | None:
+        """Digests of the slices at the version; None: the weights are no slices, or it was discarded."""
+        return None if self._cells is None else self._cells.slices
+
     def apply(self) -> PullResult:
         """Change the weights to the staged version, in place; addresses do not move. Idempotent.
+
+        Of a registry with a process group it is a collective: all ranks apply it, or none, and all raise alike.
 
         Raises:
             BaseMismatch: another version was applied to the weights since this one was staged; nothing was changed.
             InvalidArgument: it was discarded.
+            PeerLost: another rank is gone; nothing was changed.
         """
         timeline = self._request.timeline.copy()
         began = timeline.clock()
         with self._replica.lock:
-            cells = self._staged()
-            if (
-                self._replica.version != (self.version if self._applied else self._base)
-                or self._replica.torn is not None
-            ):
-                raise BaseMismatch(
-                    f"version {self.version} was staged for weights that hold {_name(self._base)}; they hold "
-                    f"{_name(self._replica.version)} now. Stage it again"
-                )
+            if self._together is not None:
+                self._together.agree(self._check_ready, "apply")
+            self._check_ready()
             if not self._applied:
-                self._write(cells)
+                self._write(self._staged())
         timeline.note("apply", began)
         phases = timeline.phases()
         result = PullResult(
@@ -172,6 +190,7 @@ class Staged:
             objects=self.route.objects,
             changed=self.changed,
             avoided=self.avoided,
+            checked=self.checked,
             phases=extents(phases),
             timeline=phases,
         )
@@ -189,18 +208,14 @@ class Staged:
             InvalidArgument: what the weights held before was not known, so that it was not kept; or it was discarded.
         """
         with self._replica.lock:
-            cells = self._staged()
+            if self._together is not None:
+                self._together.agree(self._check_undoable, "undo")
+            self._check_undoable()
             if not self._applied:
                 return
-            if self._replica.version != self.version:
-                raise BaseMismatch(
-                    f"the weights hold {_name(self._replica.version)} now; pull the version that you want"
-                )
-            if cells.keyframe is not None or self._base is None:
-                raise InvalidArgument(
-                    "the weights were replaced whole, and what they held before was not kept; pull the version you want"
-                )
+            cells = self._staged()
             self._replica.version, self._replica.torn = self._base, cells.update
+            self._replica.slices = self._base_slices
             self._replica.undo = [step for step in self._replica.undo if step.target != self.version]
             self._replica.undone, self._applied = self.version, False
             mend(self._request.destination, self._replica)
@@ -219,6 +234,25 @@ class Staged:
     ) -> None:
         self.discard()
 
+    def _check_ready(self) -> None:
+        self._staged()
+        if self._replica.version != (self.version if self._applied else self._base) or self._replica.torn is not None:
+            raise BaseMismatch(
+                f"version {self.version} was staged for weights that hold {_name(self._base)}; they hold "
+                f"{_name(self._replica.version)} now. Stage it again"
+            )
+
+    def _check_undoable(self) -> None:
+        cells = self._staged()
+        if not self._applied:
+            return
+        if self._replica.version != self.version:
+            raise BaseMismatch(f"the weights hold {_name(self._replica.version)} now; pull the version that you want")
+        if cells.keyframe is not None or self._base is None:
+            raise InvalidArgument(
+                "the weights were replaced whole, and what they held before was not kept; pull the version you want"
+            )
+
     def _staged(self) -> StagedCells:
         if self._cells is None:
             raise InvalidArgument(f"the staged version {self.version} was discarded")
@@ -233,7 +267,7 @@ class Staged:
             replica.forget()  # until all cells are written, the weights hold nothing known
         cells.store()
         replica.torn = None
-        replica.version = self.version
+        replica.version, replica.slices = self.version, cells.slices
         if replica.undone == self.version:
             replica.undone = None
         self._applied = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pulse_kernels import Backend, Cells
@@ -22,27 +22,41 @@ from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.route import Leg
 from pulse_registry.timeline import DecodeTimer, Timeline
 from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_access import Where
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A leg of a route and what it changes: a patch on its way, or a step in memory that is to be taken back."""
+    """A leg of a route and what it changes: a patch on its way, or a step in memory that is to be taken back.
+
+    Attributes:
+        leg: of the route.
+        patch: of the leg, with its head at hand.
+        step: what is to be taken back.
+        delta: what the leg adds to the state digest, as its versions were committed.
+    """
 
     leg: Leg
     patch: Patch | None = None
     step: ModelUpdate | None = None
+    delta: Digest = field(default_factory=Digest)
 
 
 class Destination(Protocol):
-    """Weights of one layout.
+    """Weights of one layout, or the slices of its tensors that are here.
 
     ``join`` and ``read`` change nothing. ``apply``, ``undo`` and ``filling`` store final cells, in place: to do one
     again does no harm, and what was cut off is mended by it.
+
+    Attributes:
+        geometry: of the cells that are here: what updates and ``read`` count in.
+        stored: of the version's layout, which patches and keyframes count in; the same, but for slices.
     """
 
     geometry: Geometry
+    stored: Geometry
 
     def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[ModelUpdate, Digest]:
         """Decode all sources, in this order, and join them to one change of these weights, checked at each cell.
@@ -78,7 +92,19 @@ class Destination(Protocol):
         ...
 
     def digest(self) -> Digest:
-        """Return the state digest by a full pass."""
+        """Return the state digest of the cells that are here, by a full pass."""
+        ...
+
+    def cells(self, tensor: int, where: Where) -> Cells:
+        """Return some cells of a tensor, in host memory, only to be read. Thread-safe."""
+        ...
+
+    def from_host(self, changes: HostUpdate) -> ModelUpdate:
+        """Return an update that was made in host memory as one that ``apply`` takes."""
+        ...
+
+    def to_host(self, changes: ModelUpdate) -> HostUpdate:
+        """Return an update of these weights in host memory."""
         ...
 
 
@@ -86,7 +112,7 @@ class HostDestination:
     """Weights in host memory, worked on group by group by a pool's threads."""
 
     def __init__(self, weights: Weights, backend: Backend, pool: Executor) -> None:
-        self.geometry: Geometry = weights.geometry
+        self.geometry = self.stored = weights.geometry
         self.weights = weights
         self._backend = backend
         self._pool = pool
@@ -133,6 +159,18 @@ class HostDestination:
     def digest(self) -> Digest:
         """Return the state digest by a full pass."""
         return self.weights.digest(self._backend, ParallelMap(self._pool))
+
+    def cells(self, tensor: int, where: Where) -> Cells:
+        """Return some cells of a tensor: a view of contiguous ones."""
+        return self.weights.cells(tensor, where)
+
+    def from_host(self, changes: HostUpdate) -> HostUpdate:
+        """Return the update."""
+        return changes
+
+    def to_host(self, changes: ModelUpdate) -> HostUpdate:
+        """Return the update."""
+        return HostUpdate(_groups(changes))
 
     def _link(self, group: Group, source: Source, what: Entry | SparseUpdate, decoding: DecodeTimer) -> DeltaStep:
         """Return what a source changes of a group, not decoded yet."""

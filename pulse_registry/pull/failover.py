@@ -6,7 +6,7 @@ the newer log says which way to go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final, Self
@@ -17,6 +17,7 @@ from pulse_registry.events import Event, EventKind
 from pulse_registry.log import RunState
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.route import Route, plan
+from pulse_registry.pull.sliced_destination import SlicedDestination
 from pulse_registry.store import Store
 from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 
@@ -61,6 +62,7 @@ class Routes:
         self._object_cost = object_cost
         self._first: NotFound | CorruptObject | None = None
         self._told = 0
+        self._only_gap = False
         self._dropped: set[str] = set()
 
     @classmethod
@@ -68,7 +70,10 @@ class Routes:
         """Return the routes of a pull."""
         have = None if request.base is None else request.base.version
         undo, cost = [step.base for step in request.undo], context.object_cost()
-        return cls(context, request.state, request.entry.version, have=have, undo=undo, object_cost=cost)
+        routes = cls(context, request.state, request.entry.version, have=have, undo=undo, object_cost=cost)
+        destination = request.destination
+        routes._only_gap = isinstance(destination, SlicedDestination) and not destination.slices.whole
+        return routes
 
     @property
     def state(self) -> RunState:
@@ -89,6 +94,9 @@ class Routes:
         """
         if self.have is not None and self._state.find(self.have) is None:
             self.have = None  # so old that it was forgotten meanwhile
+        avoid: Collection[str] = self._avoided
+        if self._only_gap and (unreadable := self._state.edges.keys_of_class()):
+            avoid = unreadable | self._avoided.keys()
         try:
             route = plan(
                 self._state,
@@ -96,15 +104,20 @@ class Routes:
                 have=self.have,
                 undo=self._undo,
                 object_cost=self._object_cost,
-                avoid=self._avoided,
+                avoid=avoid,
                 keyframes=self._keyframes,
             )
         except Gone:
             raise
         except NotFound as error:
-            if self._first is None:
-                raise
-            raise self._first from error
+            if self._first is not None:
+                raise self._first from error
+            if avoid is not self._avoided:
+                raise NotFound(
+                    f"{error}. Patches of coder 'class' are left out, since the slices hold groups in part: push, or "
+                    "compact, with coder='gap', or pull whole tensors"
+                ) from error
+            raise
         for key, why in islice(self._avoided.items(), self._told, None):
             message = f"{why}; version {self._version} is reached by another route"
             self._context.events.tell(Event(EventKind.OBJECT_AVOIDED, self._state.run, message, key))

@@ -30,13 +30,17 @@ RANGE_BYTES = 16 << 20
 """A longer patch is fetched by ranges of this size."""
 _BEGINNINGS_BYTES, _LEAST_BEGINNING = 64 << 20, 1 << 20
 """The first reads of all patches of a chain take no more together, and each of them no less."""
+_WORTH_A_REQUEST = 64 << 10
+"""Less than this is not worth a request of its own."""
 FETCH_THREADS = 8
 """Ranges on their way at a time: enough for 10 Gbit/s at 50 ms, and few enough for 256 MiB at twice 16 MiB each."""
 _MOST_ENTRY, _MOST_HEADERS = 4096, 64 << 10
 """Bytes of a tensor in its shard's header (a name has at most 512 letters), and of all that headers have besides."""
 
 
-def begin_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], map_: Map) -> list[Patch]:
+def begin_patches(
+    store: Store, geometry: Geometry, refs: Sequence[PatchRef], map_: Map, *, head_only: bool = False
+) -> list[Patch]:
     """Fetch the beginnings of patches and check their heads: all of a small one, the first range of a large one.
 
     What is missing is for ``arriving``; no more than the committed size is read, whatever lies under the key.
@@ -46,10 +50,12 @@ def begin_patches(store: Store, geometry: Geometry, refs: Sequence[PatchRef], ma
         geometry: of the layout of all of them.
         refs: what the records say.
         map_: ``map``, or an executor's.
+        head_only: no more than the head, unless the rest is too small for a request: few groups are asked for.
     """
     expect(store, [ref.object for ref in refs])
     # The beginnings of a long chain are in memory together.
     nbytes = min(RANGE_BYTES, max(_LEAST_BEGINNING, _BEGINNINGS_BYTES // max(1, len(refs))))
+    nbytes = _WORTH_A_REQUEST if head_only else nbytes
     return list(map_(lambda ref: _begin_patch(store, geometry, ref, nbytes), refs))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,26 @@ from pulse_registry.store import Store
 from pulse_registry.weights.arrays import Weights, arrays_over
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import KeyframeRef
+
+
+class FetchedKeyframe(Protocol):
+    """The checked cells of a keyframe, all or those that slices hold; close it to give back what they lie in.
+
+    Attributes:
+        weights: the cells.
+        in_memory: whether they are this process's own memory, and writable, and may become a caller's.
+    """
+
+    weights: Weights
+    in_memory: bool
+
+    def release(self, group: Group) -> None:
+        """Let go of the pages of a group that was read."""
+        ...
+
+    def close(self) -> None:
+        """Give back files and memory."""
+        ...
 
 
 class KeyframeCells:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
@@ -11,11 +12,15 @@ from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone
 from pulse_registry.events import Events
 from pulse_registry.log import RunState
+from pulse_registry.peers.peers import Peers
+from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.apply import PullSettings, Staged, stage_into, stage_new
 from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
 from pulse_registry.pull.replica import Replicas, ReplicaState
 from pulse_registry.pull.request import PullRequest
+from pulse_registry.pull.sliced_destination import SlicedDestination
+from pulse_registry.pull.together import Together
 from pulse_registry.results import PullResult, VersionName
 from pulse_registry.timeline import Timeline
 from pulse_registry.versions import Versions
@@ -23,6 +28,7 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import Model, View, read_destination, read_model
+from pulse_registry.weights.slice_map import SliceMap
 from pulse_registry.weights.tensors import Framework, new_tensors
 from pulse_schemas import VersionEntry
 
@@ -32,8 +38,16 @@ Result = TypeVar("Result")
 class Destinations(Protocol):
     """Where a worker's tensors are worked on: in host memory, or on their device."""
 
-    def into(self, context: Context, geometry: Geometry, views: Mapping[str, View], *, cast: bool) -> Destination:
-        """Return tensors as what a pull changes.
+    def into(
+        self,
+        context: Context,
+        geometry: Geometry,
+        views: Mapping[str, View],
+        *,
+        cast: bool,
+        slices: SliceMap | None = None,
+    ) -> Destination:
+        """Return tensors, or the ``slices`` of tensors that they are, as what a pull changes.
 
         Raises:
             LayoutMismatch: names, dtypes or shapes differ from the layout.
@@ -60,6 +74,7 @@ class Into:
         cast: whether BF16 and F16 may go into F32.
         replace: take them as holding nothing known.
         check_every: see ``PullSettings``; None: as there.
+        partial: whether tensors of the version may be missing.
     """
 
     views: Mapping[str, View]
@@ -67,6 +82,29 @@ class Into:
     cast: bool = False
     replace: bool = False
     check_every: int | None = None
+    partial: bool = False
+
+    def slices(self, geometry: Geometry) -> SliceMap | None:
+        """Return where they lie in a layout; None if they are all of its tensors, whole.
+
+        Raises:
+            LayoutMismatch: they are not of this layout.
+        """
+        sliced = self.partial or any(view.part is not None for view in self.views.values())
+        return self.slice_map(geometry, alone=True) if sliced else None
+
+    def slice_map(self, geometry: Geometry, *, alone: bool) -> SliceMap:
+        """Return where they lie in a layout, made once; ``alone``: no other rank holds any of it.
+
+        Raises:
+            LayoutMismatch: they are not of this layout.
+        """
+        maps = self.replica.slice_maps
+        found = maps.get(geometry.id)
+        if found is None:
+            found = SliceMap.of(geometry, self.views, partial=self.partial, alone=alone)
+            maps[geometry.id] = found
+        return found
 
 
 class Puller:
@@ -78,7 +116,12 @@ class Puller:
     """
 
     def __init__(
-        self, versions: Versions, context: Callable[[], Context], destinations: Destinations, settings: PullSettings
+        self,
+        versions: Versions,
+        context: Callable[[], Context],
+        destinations: Destinations,
+        settings: PullSettings,
+        peers: Peers | None = None,
     ) -> None:
         """Prepare to pull; no I/O yet.
 
@@ -87,20 +130,30 @@ class Puller:
             context: returns what pulls work with, once one is asked for.
             destinations: where weights are worked on.
             settings: of all pulls.
+            peers: the ranks that pull together; None: each by itself.
         """
+        self._together = None if peers is None else Together(peers)
         self.replicas = Replicas()
         self.prefetches: WeakSet[Prefetch] = WeakSet()
         self._versions, self._context = versions, context
         self._destinations, self._settings = destinations, settings
 
-    def into(self, model: Model, *, cast: bool = False, replace: bool = False, check_every: int | None = None) -> Into:
+    def into(
+        self,
+        model: Model,
+        *,
+        cast: bool = False,
+        replace: bool = False,
+        check_every: int | None = None,
+        partial: bool = False,
+    ) -> Into:
         """Return a worker's weights as pulls take them.
 
         Raises:
             InvalidModel: it is no model, or can't be changed in place.
         """
         views = read_destination(model)
-        return Into(views, self.replicas.of(views), cast, replace, check_every)
+        return Into(views, self.replicas.of(views), cast, replace, check_every, partial)
 
     def pull(self, version: VersionName, into: Into, timeline: Timeline) -> PullResult:
         """Bring weights to a version; of two threads that pull into the same weights, one waits for the other."""
@@ -113,13 +166,54 @@ class Puller:
         if into.check_every is not None:
             settings = replace(settings, check_every=into.check_every)
 
+        if self._together is not None:
+            return self._stage_together(self._together, version, into, timeline, settings)
+
         def staged(state: RunState, entry: VersionEntry) -> Staged:
             context = self._context()
-            destination = self._destinations.into(context, context.geometry(entry.layout), into.views, cast=into.cast)
+            geometry = context.geometry(entry.layout)
+            slices = into.slices(geometry)
+            destination = self._destinations.into(context, geometry, into.views, cast=into.cast, slices=slices)
             request = PullRequest(state, entry, destination, timeline)
             return stage_into(context, request, settings, into.replica, replace_all=into.replace)
 
         return self._of(version, staged)
+
+    def _stage_together(
+        self, together: Together, version: VersionName, into: Into, timeline: Timeline, settings: PullSettings
+    ) -> Staged:
+        """Stage a version on all ranks, or on none; a fixed sequence of collectives."""
+        versions, attempt = self._versions, Attempt(together.peers)
+        number = together.same_version(lambda: versions.entry(versions.state(), version).version)
+        nothing: list[tuple[Context, PullRequest, SliceMap]] = []
+        prepared = attempt.run(lambda: [self._prepared(number, into, timeline)], nothing)
+        attempt.agree("layout")
+        [(context, request, slices)] = prepared
+        cover = together.cover(slices, context.backend, context.map_)
+
+        def stage() -> list[Staged]:
+            destination = request.destination
+            if isinstance(destination, SlicedDestination):
+                destination.speaks = cover.speaks
+            return [stage_into(context, request, settings, into.replica, replace_all=into.replace)]
+
+        with ExitStack() as undo:
+            unstaged: list[Staged] = []
+            made = [undo.enter_context(staged) for staged in attempt.run(stage, unstaged)]
+            attempt.agree("stage")
+            [staged] = made
+            share = Digest() if staged.slices is None else staged.slices.share
+            staged.join(together, together.check(share, cover, request.entry))
+            undo.pop_all()
+        return staged
+
+    def _prepared(self, number: int, into: Into, timeline: Timeline) -> tuple[Context, PullRequest, SliceMap]:
+        context, state = self._context(), self._versions.state()
+        entry = self._versions.entry(state, number)
+        geometry = context.geometry(entry.layout)
+        slices = into.slice_map(geometry, alone=False)
+        destination = self._destinations.into(context, geometry, into.views, cast=into.cast, slices=slices)
+        return context, PullRequest(state, entry, destination, timeline), slices
 
     def load(self, version: VersionName, framework: Framework, timeline: Timeline) -> dict[str, Any]:
         """Return a version as new tensors by name; see ``Registry.load``."""
@@ -161,18 +255,46 @@ class Puller:
         if found != Digest.parse(entry.digest):
             raise CorruptObject(_other_cells(entry, found))
 
-    def verify_model(self, entry: VersionEntry, model: Model, *, cast: bool) -> None:
+    def verify_model(self, state: RunState, entry: VersionEntry, model: Model, *, cast: bool, partial: bool) -> None:
         """Check a model's cells against a version's state digest by a full pass; remember that it holds the version.
+
+        Slices that are not all of the version are compared with what is stored of them, which is fetched.
 
         Raises:
             LayoutMismatch: the model has other tensors.
             BaseMismatch: its cells are not those of the version.
         """
         context, views = self._context(), read_model(model)
-        found = self._destinations.digest(context, context.geometry(entry.layout), views, cast=cast)
+        geometry = context.geometry(entry.layout)
+        slices = Into(views, self.replicas.of(views), partial=partial).slices(geometry)
+        if slices is not None:
+            self._verify_slices(context, state, entry, views, slices, cast=cast)
+            return
+        found = self._destinations.digest(context, geometry, views, cast=cast)
         if found != Digest.parse(entry.digest):
             raise BaseMismatch(_other_cells(entry, found))
         self.replicas.of(views).now_at(entry.version)
+
+    def _verify_slices(
+        self,
+        context: Context,
+        state: RunState,
+        entry: VersionEntry,
+        views: Mapping[str, View],
+        slices: SliceMap,
+        *,
+        cast: bool,
+    ) -> None:
+        geometry = slices.geometry
+        held = self._destinations.into(context, geometry, views, cast=cast, slices=slices)
+        cells = HostDestination(Weights.empty(slices.local), context.backend, context.pool)
+        stored = SlicedDestination(cells, slices, context.backend, context.pool)
+        with stage_new(context, PullRequest(state, entry, stored, Timeline()), PullSettings()) as staged:
+            staged.apply()
+            wanted = staged.slices
+        if wanted is None or held.digest() != wanted.local:
+            raise BaseMismatch(f"the slices are not those of version {entry.version}: their cells differ")
+        self.replicas.of(views).now_at(entry.version, wanted)
 
     def prefetch(
         self, into: Into, stage: Callable[[VersionName], Staged], poll_seconds: float, events: Events

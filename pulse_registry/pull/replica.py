@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pulse_registry.format.sparse_update import ModelUpdate
+from pulse_registry.pull.sliced_destination import SliceDigests
 from pulse_registry.weights.model import View
+from pulse_registry.weights.slice_map import SliceMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class ReplicaState:
         pulls: how many versions have been applied to them.
         undone: the version that was applied and then taken back; None: none was, or it was applied again since.
         lock: is held to look at any of it, and to write the weights.
+        slices: digests of the cells, where they are slices and ``version`` is known.
+        slice_maps: where they lie in the layouts that they were pulled of, by id.
         pulling: is held by a whole pull, so that of two pulls into the same weights one waits for the other.
     """
 
@@ -47,6 +51,8 @@ class ReplicaState:
     writes: int = 0
     pulls: int = 0
     undone: int | None = None
+    slices: SliceDigests | None = None
+    slice_maps: dict[str, SliceMap] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     pulling: threading.RLock = field(default_factory=threading.RLock)
 
@@ -55,13 +61,15 @@ class ReplicaState:
         self.version = None
         self.undo = []
         self.torn = None
+        self.slices = None
 
-    def now_at(self, version: int) -> None:
-        """Take the weights as holding ``version``, as a full pass has shown."""
+    def now_at(self, version: int, slices: SliceDigests | None = None) -> None:
+        """Take the weights as holding ``version``, as a full pass has shown; ``slices`` are the digests of slices."""
         with self.lock:
             if self.version != version or self.torn is not None:
                 self.forget()
                 self.version = version
+            self.slices = slices
 
     def remember(self, step: UndoStep, limit: int) -> None:
         """Keep an undo step; the oldest ones go while all take more than ``limit`` bytes."""
@@ -85,7 +93,7 @@ class Replicas:
         """Return what these weights are known to hold; new ones hold nothing known."""
         # Tensors without cells have no memory, and no address that stays the same.
         stored = [views[name] for name in sorted(views) if views[name].size]
-        key = tuple(view.identity for view in stored)
+        key = tuple((view.identity, view.part) for view in stored)
         with self._lock:
             known = self._known.get(key)
             if known is not None and all(ref() is not None for ref in known[0]):

@@ -15,18 +15,20 @@ from dataclasses import dataclass
 from pulse_registry.context import Context
 from pulse_registry.errors import CorruptObject, InvalidArgument, LayoutMismatch, NotFound
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
-from pulse_registry.pull.destination import HostDestination, Source
+from pulse_registry.pull.destination import Destination, HostDestination, Source
 from pulse_registry.pull.failover import Routes
 from pulse_registry.pull.fetch import begin_patches
-from pulse_registry.pull.keyframe_cells import KeyframeCells
-from pulse_registry.pull.replica import UndoStep
+from pulse_registry.pull.keyframe_cells import FetchedKeyframe, KeyframeCells
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.route import Leg, Route
+from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests, host_weights
+from pulse_registry.pull.sliced_keyframe import SlicedKeyframe
 from pulse_registry.pull.staged_cells import StagedCells, by_group
 from pulse_registry.pull.ties import first_torn
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
+from pulse_schemas import KeyframeRef
 
 _DENSE_SHARE = 0.25
 """Of a keyframe, a change of more cells than this share is applied as a copy: its list would take too much memory."""
@@ -36,7 +38,7 @@ _DENSE_SHARE = 0.25
 class Fetched:
     """Fetched objects of a route: a keyframe's cells, and the sources of the legs after it."""
 
-    keyframe: KeyframeCells | None
+    keyframe: FetchedKeyframe | None
     sources: list[Source]
 
 
@@ -61,7 +63,9 @@ def stage_version(context: Context, request: PullRequest) -> StagedCells:
                 update, delta = _decode(context, request, fetched)
                 staged = _verify(context, request, route, fetched.keyframe, update, delta)
                 undo.pop_all()
-            staged.avoided = routes.avoided
+            staged.avoided, staged.nbytes = routes.avoided, route.nbytes
+            if isinstance(request.destination, SlicedDestination):
+                staged.nbytes = sum(phase.nbytes for phase in timeline.phases() if phase.phase == "fetch")
             return staged
         except (NotFound, CorruptObject) as error:
             began = timeline.clock()
@@ -73,19 +77,20 @@ def _fetch(context: Context, request: PullRequest, route: Route, undo: ExitStack
     legs, keyframe, timeline = route.legs, None, request.timeline
     with timeline.during("fetch"):
         if legs and legs[0].keyframe is not None:
-            in_memory = request.new and isinstance(request.destination, HostDestination)
-            keyframe = KeyframeCells.fetch(
-                context.store,
-                request.destination.geometry,
-                legs[0].keyframe,
-                context.fetch_map,
-                context.spool,
-                in_memory=in_memory,
-            )
+            keyframe = _keyframe(context, request, legs[0].keyframe)
             undo.callback(keyframe.close)
-            timeline.note("fetch", timeline.clock(), nbytes=legs[0].nbytes)
+            nbytes = keyframe.nbytes if isinstance(keyframe, SlicedKeyframe) else legs[0].nbytes
+            timeline.note("fetch", timeline.clock(), nbytes=nbytes)
             legs = legs[1:]
     return Fetched(keyframe, _sources(context, request, legs))
+
+
+def _keyframe(context: Context, request: PullRequest, ref: KeyframeRef) -> FetchedKeyframe:
+    destination, fetching = request.destination, context.fetch_map
+    if isinstance(destination, SlicedDestination):
+        return SlicedKeyframe.fetch(context.store, destination.slices, ref, fetching)
+    in_memory = request.new and isinstance(destination, HostDestination)
+    return KeyframeCells.fetch(context.store, destination.stored, ref, fetching, context.spool, in_memory=in_memory)
 
 
 def _sources(context: Context, request: PullRequest, legs: Sequence[Leg]) -> list[Source]:
@@ -93,13 +98,16 @@ def _sources(context: Context, request: PullRequest, legs: Sequence[Leg]) -> lis
     timeline = request.timeline
     refs = [leg.patch for leg in legs if leg.patch is not None]
     began = timeline.clock()
-    found = begin_patches(context.store, request.destination.geometry, refs, context.fetch_map)
+    head_only = isinstance(request.destination, SlicedDestination)
+    found = begin_patches(context.store, request.destination.stored, refs, context.fetch_map, head_only=head_only)
     timeline.note("fetch", began, nbytes=sum(patch.begun for patch in found))
     patches, steps = iter(found), iter(request.undo)
 
     def source(leg: Leg) -> Source:
-        step: UndoStep | None = next(steps) if leg.patch is None else None
-        return Source(leg, next(patches)) if step is None else Source(leg, step=step.update)
+        if leg.patch is not None:
+            return Source(leg, next(patches))
+        before, after = (Digest.parse(request.state.version(v).digest) for v in (leg.base or 0, leg.target))
+        return Source(leg, step=next(steps).update, delta=after - before)
 
     return [source(leg) for leg in legs]
 
@@ -109,16 +117,25 @@ def _decode(context: Context, request: PullRequest, fetched: Fetched) -> tuple[M
     keyframe, timeline = fetched.keyframe, request.timeline
     base = request.destination
     if keyframe is not None:
-        base = HostDestination(keyframe.weights, context.backend, context.pool)
+        base = _over(context, request, keyframe)
     timeline.note("decode", timeline.clock())  # a phase of every pull, even of one that has nothing to decode
     return base.join(fetched.sources, context.fetchers, timeline)
+
+
+def _over(context: Context, request: PullRequest, keyframe: FetchedKeyframe) -> Destination:
+    """Return a keyframe's cells as what the legs after it change."""
+    cells = HostDestination(keyframe.weights, context.backend, context.pool)
+    if not isinstance(request.destination, SlicedDestination):
+        return cells
+    destination = request.destination
+    return SlicedDestination(cells, destination.slices, context.backend, context.pool, destination.speaks)
 
 
 def _verify(
     context: Context,
     request: PullRequest,
     route: Route,
-    keyframe: KeyframeCells | None,
+    keyframe: FetchedKeyframe | None,
     update: ModelUpdate,
     delta: Digest,
 ) -> StagedCells:
@@ -135,8 +152,11 @@ def _verify(
                 f"version {route.target}: the route leads to state digest {staged.digest.hex()}, "
                 f"{request.entry.digest} was committed; nothing was changed"
             )
-        if isinstance(destination, HostDestination) and destination.weights.tied:
-            _check_tied(destination.weights, staged, route.target)
+        if isinstance(destination, SlicedDestination):
+            staged.slices = _slice_digests(context, request, keyframe, update)
+        weights = host_weights(destination)
+        if weights is not None and weights.tied:
+            _check_tied(weights, staged, route.target)
         if keyframe is not None and keyframe.in_memory and isinstance(destination, HostDestination):
             destination.weights.adopt(keyframe.weights)
         if keyframe is not None and staged.keyframe is None:
@@ -148,7 +168,7 @@ def _staged(
     context: Context,
     request: PullRequest,
     route: Route,
-    keyframe: KeyframeCells | None,
+    keyframe: FetchedKeyframe | None,
     update: ModelUpdate,
     delta: Digest,
 ) -> StagedCells:
@@ -162,9 +182,26 @@ def _staged(
         digest = keyframe.weights.digest(context.backend, context.map_)
         return StagedCells(context, destination, route, digest + delta, update, whole=True)
     digest, sparse = _against_keyframe(context, request, keyframe, update)
+    if isinstance(
+        destination, SlicedDestination
+    ):  # what is not held is as it was committed, or the pull would not care
+        digest = Digest.parse(request.state.version(route.legs[0].target).digest)
     if sparse is not None:
         return StagedCells(context, destination, route, digest + delta, sparse)
     return StagedCells(context, destination, route, digest + delta, update, keyframe, whole=True)
+
+
+def _slice_digests(
+    context: Context, request: PullRequest, keyframe: FetchedKeyframe | None, update: ModelUpdate
+) -> SliceDigests | None:
+    """Return the digests of the slices at the version."""
+    destination = request.destination
+    if not isinstance(destination, SlicedDestination):
+        return None
+    if keyframe is None:
+        return None if destination.known is None else destination.moved(destination.known, update)
+    over = _over(context, request, keyframe)
+    return over.moved(over.digests(context.map_), update) if isinstance(over, SlicedDestination) else None
 
 
 def _check_tied(weights: Weights, staged: StagedCells, version: int) -> None:
@@ -185,7 +222,7 @@ def _check_tied(weights: Weights, staged: StagedCells, version: int) -> None:
 
 
 def _against_keyframe(
-    context: Context, request: PullRequest, keyframe: KeyframeCells, update: ModelUpdate
+    context: Context, request: PullRequest, keyframe: FetchedKeyframe, update: ModelUpdate
 ) -> tuple[Digest, HostUpdate | None]:
     """Return the keyframe's digest and, where little differs, the update from the live weights to the version.
 
@@ -193,7 +230,8 @@ def _against_keyframe(
     """
     destination, backend, on_top = request.destination, context.backend, by_group(update)
     geometry, known = destination.geometry, request.base is not None
-    listed = known and isinstance(destination, HostDestination) and destination.weights.plain
+    weights = host_weights(destination)
+    listed = known and weights is not None and weights.plain
     left = _Budget(int(_DENSE_SHARE * geometry.cells) if listed else 0)
 
     def look(group: Group) -> tuple[Digest, SparseUpdate | None]:

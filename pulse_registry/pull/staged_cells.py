@@ -8,8 +8,9 @@ from pulse_kernels import Cells
 from pulse_registry.context import Context
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.pull.destination import Destination
-from pulse_registry.pull.keyframe_cells import KeyframeCells
+from pulse_registry.pull.keyframe_cells import FetchedKeyframe
 from pulse_registry.pull.route import Route
+from pulse_registry.pull.sliced_destination import SliceDigests
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.nonfinite import first_in_groups
@@ -28,6 +29,8 @@ class StagedCells:
         keyframe: all cells are copied from here first; None: ``update`` alone leads to the version.
         whole: whether all cells are replaced.
         avoided: keys of the objects that are gone or damaged, in the order in which they were found to be.
+        slices: digests of the slices at the version; None: the destination is no slices.
+        nbytes: of the route; of slices, what was fetched of it.
     """
 
     context: Context
@@ -35,9 +38,11 @@ class StagedCells:
     route: Route
     digest: Digest
     update: ModelUpdate
-    keyframe: KeyframeCells | None = None
+    keyframe: FetchedKeyframe | None = None
     whole: bool = False
     avoided: tuple[str, ...] = ()
+    slices: SliceDigests | None = None
+    nbytes: int = 0
 
     @property
     def changed(self) -> int:

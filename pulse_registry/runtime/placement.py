@@ -14,12 +14,14 @@ from typing import Any, get_args
 from pulse_registry.context import Context
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.pull.destination import Destination, HostDestination
+from pulse_registry.pull.sliced_destination import SlicedDestination
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.device import DeviceName, Placement, on_host
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.fit import check_layout
 from pulse_registry.weights.model import View
+from pulse_registry.weights.slice_map import SliceMap
 
 OLDEST_TRITON = (3, 4)
 """The oldest release that all kernels are compiled with; pyproject.toml names the same."""
@@ -50,8 +52,16 @@ class PlacedDestinations:
         """Take a rule."""
         self._placement = placement
 
-    def into(self, context: Context, geometry: Geometry, views: Mapping[str, View], *, cast: bool) -> Destination:
-        """Return tensors as what a pull changes.
+    def into(
+        self,
+        context: Context,
+        geometry: Geometry,
+        views: Mapping[str, View],
+        *,
+        cast: bool,
+        slices: SliceMap | None = None,
+    ) -> Destination:
+        """Return tensors, or the ``slices`` of tensors that they are, as what a pull changes.
 
         In host memory they may be tied otherwise than in the layout, and ``cast`` lets BF16 go into F32.
 
@@ -59,6 +69,9 @@ class PlacedDestinations:
             LayoutMismatch: names, dtypes or shapes differ from the layout.
             InvalidModel: a tensor can't be written in place.
         """
+        if slices is not None:
+            inner = self.into(context, slices.local, slices.local_views(views), cast=cast)
+            return SlicedDestination(inner, slices, context.backend, context.pool)
         device = self._placement(views)
         if device is None:
             return HostDestination(Weights.into(geometry, views, cast=cast), context.backend, context.pool)

@@ -83,7 +83,9 @@ class Runtime:
         self.reader = self._log_reader()
         self.versions = Versions(self.reader, self.stores.gateway, self.url, self._owner)
         settings = PullSettings(options.pull.undo_share, check_every, options.pull.nonfinite, self._applied)
-        self.puller = Puller(self.versions, lambda: self.context(), PlacedDestinations(self.placement), settings)
+        self.puller = Puller(
+            self.versions, lambda: self.context(), PlacedDestinations(self.placement), settings, options.peers
+        )
         self.reader_id = dependencies.new_id()
         self._reporter, self._lease = self._reporting(), self._leasing()
         self.publisher: Publisher | None = None
@@ -260,6 +262,8 @@ class Runtime:
             self._reporter.close()
         if self._lease is not None:
             self._lease.close()
+        if self.options.peers is not None:
+            self.options.peers.close()
         if self.options.owns_store:
             self.stores.close_connections()
         return publisher.unseen() if publisher is not None else None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pulse_kernels import CELL_TYPES, Backend, Cells, Index
 from pulse_registry.errors import InvalidArgument, InvalidModel
-from pulse_registry.weights.cell_access import Place, Strided
+from pulse_registry.weights.cell_access import Place, Strided, Where
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.fit import Fit, fit
@@ -99,7 +99,7 @@ class Weights:
 
     def spans(self, group: Group) -> list[Cells]:
         """Return the group's cells as 1-D arrays, end to end: views where the tensor is contiguous."""
-        return [self._span(span.tensor, span.start, span.stop) for span in group.spans]
+        return [self.cells(span.tensor, slice(span.start, span.stop)) for span in group.spans]
 
     def gather(self, backend: Backend, group: Group, index: Index) -> Cells:
         """Return the cells at group-local ``index`` (strictly increasing)."""
@@ -132,6 +132,15 @@ class Weights:
             return
         for number, places, chosen in parts(group, index):
             self._place(number).write(places, values[chosen])
+
+    def cells(self, number: int, where: Where) -> Cells:
+        """Return some cells of a tensor, by their flat indices in it: a view of contiguous ones."""
+        flat = self._flat[number]
+        return self._place(number).read(where) if flat is None else flat[where]
+
+    def store(self, number: int, start: int, cells: Cells) -> None:
+        """Store a run of a tensor's cells."""
+        self._place(number).write(slice(start, start + len(cells)), cells)
 
     def fill(self, group: Group, cells: Cells) -> None:
         """Store all cells of the group."""
@@ -181,12 +190,6 @@ class Weights:
 
     def _place(self, number: int) -> Place:
         return self._places.get(number) or Strided(self.arrays[number])
-
-    def _span(self, number: int, start: int, stop: int) -> Cells:
-        flat = self._flat[number]
-        if flat is not None:
-            return flat[start:stop]
-        return self._place(number).read(slice(start, stop))
 
 
 def _overlaps_itself(array: npt.NDArray[Any]) -> bool:

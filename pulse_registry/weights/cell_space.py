@@ -64,6 +64,11 @@ class Geometry:
         self.cells = offsets[-1]
         self.nbytes = sum(stretch.cells * stretch.cell_type.width for stretch in stretches)
         self.groups = Groups(offsets, stretches)
+        self._offsets = offsets
+
+    def tensor_start(self, number: int) -> int:
+        """Return the flat index of a tensor's first cell."""
+        return self._offsets[number]
 
     def tensor_bytes(self, number: int) -> int:
         """Return the size of one tensor."""
@@ -92,6 +97,7 @@ class Groups(Sequence[Group]):
         self._offsets = offsets  # of each tensor's first cell, and the end
         self._stretches = stretches
         self._firsts = [stretch.first for stretch in stretches]
+        self._starts = [stretch.start for stretch in stretches]
         self._count = stretches[-1].first + stretches[-1].groups if stretches else 0
         self._made: dict[int, Group] = {}
 
@@ -123,6 +129,14 @@ class Groups(Sequence[Group]):
             made = self._make(range(self._count)[number])
             self._made[made.number] = made
         return made
+
+    def meeting(self, start: int, stop: int) -> range:
+        """Return the numbers of the groups that hold cells ``start`` to ``stop``, all of one dtype."""
+        if start >= stop:
+            return range(0)
+        stretch = self._stretches[bisect_right(self._starts, start) - 1]
+        first, last = ((flat - stretch.start) // stretch.capacity for flat in (start, stop - 1))
+        return range(stretch.first + first, stretch.first + last + 1)
 
     def _make(self, number: int) -> Group:
         stretch = self._stretches[bisect_right(self._firsts, number) - 1]

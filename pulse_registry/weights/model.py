@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -20,6 +20,7 @@ from pulse_registry.errors import InvalidModel
 from pulse_registry.weights.dtypes import advice, of_numpy, of_torch
 from pulse_registry.weights.file_tensor import FileTensor
 from pulse_registry.weights.module import module_tensors
+from pulse_registry.weights.slice import Part, Slice, is_sharded, parts_of
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ class HasStateDict(Protocol):
         ...
 
 
-Model: TypeAlias = "HasStateDict | Mapping[str, torch.Tensor | npt.NDArray[Any] | FileTensor]"
-"""An ``nn.Module``, or a mapping of names to torch tensors, NumPy arrays or, to be published, tensors in files."""
+Model: TypeAlias = "HasStateDict | Mapping[str, torch.Tensor | npt.NDArray[Any] | FileTensor | Slice | Sequence[Slice]]"
+"""An ``nn.Module``, or a mapping of names to torch tensors (DTensors too), NumPy arrays, the slices that this rank
+holds of one or, to be published, tensors in files."""
 PublishDtype = Literal["bf16", "keep"]
 
 _UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
@@ -43,16 +45,17 @@ _UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in
 
 @dataclass(frozen=True)
 class View:
-    """One tensor of a model.
+    """One tensor of a model, or the part of one that this rank holds.
 
     Attributes:
-        name, dtype, shape: of the tensor.
+        name, dtype, shape: of the tensor that is here; the name of a part says which one it is.
         copied: what there is to see is a copy made for reading, so that writing into it would change nothing.
         owner: lives as long as the memory does, and takes weak references.
         identity: equal for two names of the same memory, seen in the same way.
         tensor: the torch tensor, detached; None for others.
         read: returns ``cells``.
-        part: returns cells by their flat indices, where they are not to be read as a whole.
+        range: returns cells by their flat indices, where they are not to be read as a whole.
+        part: which cells of a tensor these are; None: all of the tensor of this name.
     """
 
     name: str
@@ -63,7 +66,8 @@ class View:
     identity: tuple[Any, ...]
     tensor: Any
     read: Callable[[], np.ndarray[Any, Any]]
-    part: Callable[[int, int], np.ndarray[Any, Any]] | None = None
+    range: Callable[[int, int], np.ndarray[Any, Any]] | None = None
+    part: Part | None = None
 
     @functools.cached_property
     def cells(self) -> np.ndarray[Any, Any]:
@@ -75,8 +79,8 @@ class View:
 
     def span(self, start: int, stop: int) -> np.ndarray[Any, Any]:
         """Return cells by their flat indices: where they are if they lie end to end there, else copied."""
-        if self.part is not None:
-            return self.part(start, stop)
+        if self.range is not None:
+            return self.range(start, stop)
         if self.cells.flags.c_contiguous:
             return self.cells.reshape(-1)[start:stop]
         return np.ascontiguousarray(self.cells.flat[start:stop])
@@ -109,7 +113,10 @@ def read_model(model: Model) -> dict[str, View]:
     for name, value in model.items():
         if not isinstance(name, str):
             raise InvalidModel(f"tensor names are strings, not {name!r}")
-        views[name] = _view(name, value)
+        for view in _sharded(name, value) if is_sharded(value) else (_view(name, value),):
+            if view.name in views and view.size:
+                raise InvalidModel(f"slice {view.name!r} is given twice: name the memory of it that is to be used")
+            views[view.name] = view
     if not views:
         raise InvalidModel("the model has no tensors")
     return views
@@ -139,7 +146,9 @@ def _ownership(model: Model) -> Callable[[View], bool]:
     """Return what tells whether a view of a model is of its own memory."""
     if _is_module(model):
         torch = sys.modules["torch"]
-        plain = (tensor for tensor in (*model.parameters(), *model.buffers()) if _hindrance(torch, tensor) is None)
+        given = (*model.parameters(), *model.buffers())
+        local = [part for one in given for part in ([t for _, t in parts_of("", one)] if is_sharded(one) else [one])]
+        plain = (tensor for tensor in local if _hindrance(torch, tensor) is None)
         memory = {_address(tensor.untyped_storage()) for tensor in plain}
         return lambda view: view.tensor is not None and _address(view.owner) in memory
     if hasattr(model, "state_dict"):
@@ -171,6 +180,11 @@ def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
     tied: dict[str, str] = {}
     tensors = []
     for name, view in views.items():
+        if view.part is not None:
+            raise InvalidModel(
+                f"tensor {view.part.name!r} is sharded, and a push takes whole tensors: push from one process that "
+                "holds the full ones (full_tensor() of each, called on all ranks)"
+            )
         if view.size:
             first = stored.setdefault(view.identity, name)
             if first != name:
@@ -197,6 +211,17 @@ def _published(view: View, publish: PublishDtype) -> Dtype:
         f"tensor {view.name!r} is {view.dtype}, and floating tensors are published as BF16 here: a silent cast would "
         "lose bits. Open the registry with PushOptions(dtype='keep') to publish it as it is, or cast it yourself"
     )
+
+
+def _sharded(name: str, value: Any) -> list[View]:
+    """Return the views of what is here of a tensor; one that is all here is like any other."""
+    found = []
+    for part, tensor in parts_of(name, value):
+        if part.box.whole and tuple(tensor.shape) == part.shape:
+            found.append(_view(name, tensor))
+        else:
+            found.append(replace(_view(part.label, tensor), part=part))
+    return found
 
 
 def _view(name: str, value: Any) -> View:
@@ -252,9 +277,8 @@ def _hindrance(torch: Any, value: Any) -> str | None:
     """Say why a tensor has no memory whose bytes are its cells; None if it has."""
     if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return (
-            f"is a {type(value).__name__}, which is no plain tensor with memory of its own. Sharded tensors are not "
-            "supported yet: push from one process that holds the full ones (full_tensor() of each, called on all "
-            "ranks), and pull into plain ones. Of quantized ones, pass the plain tensors that they are made of"
+            f"is a {type(value).__name__}, which is no plain tensor with memory of its own, nor one whose shards can "
+            "be told (a DTensor). Pass the plain tensors that it is made of, or a Slice of each shard"
         )
     if value.layout != torch.strided or value.is_quantized or value.is_nested or value.device.type == "meta":
         return f"({value.layout}, {value.device}) is not a plain dense tensor with memory of its own"

@@ -22,6 +22,7 @@ from pulse_registry.events import Listener
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter, RunState
 from pulse_registry.options import ComputeOptions, Options, PullOptions
+from pulse_registry.peers.peers import Peers
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime import runtime as runtime_module
@@ -57,6 +58,7 @@ def quick(
     device: Any = "auto",
     on_event: Listener | None = None,
     undo_share: float = 0.05,
+    peers: Peers | None = None,
     **options: Any,
 ) -> Registry:
     """Return a registry of the run that makes each call of the store once, or again without pauses.
@@ -70,6 +72,7 @@ def quick(
         pull=PullOptions(undo_share=undo_share),
         compute=ComputeOptions(backend=backend, device=device),
         on_event=on_event,
+        peers=peers,
     )
     return registry_with(store, chosen, retrying=_retrying(retries))
 

@@ -233,7 +233,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "complex torch": (lambda: torch.zeros(3, dtype=torch.complex64), "complex64"),
     "complex numpy": (lambda: np.zeros(3, np.complex128), "complex128"),
     "sparse": (lambda: torch.eye(3).to_sparse(), "sparse_coo"),
-    "packed": (Packed, "is a Packed, .*push from one process that holds the full ones"),
+    "packed": (Packed, "is a Packed, .*Pass the plain tensors that it is made of, or a Slice of each shard"),
     "fake": (fake, "is a FakeTensor, "),
     "functional": (lambda: torch._to_functional_tensor(torch.zeros(3)), "without memory of its own"),
     "nested": (nested, "not a plain dense tensor"),

@@ -1,0 +1,94 @@
+"""Sliced cells: the cells of a version's groups, read from the slices of a rank that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from typing import Any
+
+import numpy as np
+
+from pulse_kernels import Backend, Cells, Index
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.format.sparse_update import Delta
+from pulse_registry.weights.cell_space import Group
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.slice_map import SliceMap
+
+_CHUNK = 1 << 20
+"""Cells whose indices are made at a time."""
+
+
+class SlicedCells:
+    """Cells of the groups of a whole layout, as far as slices hold them; only read. See ``delta_step.GroupCells``."""
+
+    def __init__(self, slices: SliceMap, cells: Callable[[int, Any], Cells]) -> None:
+        """Take slices, and what reads some cells of a tensor of their local layout, by a `Where`."""
+        self._slices, self._cells = slices, cells
+
+    def restrict(self, group: Group, delta: Delta) -> Delta:
+        """Return what a delta changes of the cells that are held."""
+        chosen = [part for _, part, _ in self._slices.split(group, delta.index)]
+        if not chosen:
+            return Delta(delta.index[:0], delta.distance[:0])
+        if len(chosen) == 1:
+            return Delta(delta.index[chosen[0]], delta.distance[chosen[0]])
+        every = np.arange(len(delta.index))
+        places = np.sort(np.concatenate([every[part] for part in chosen]))
+        return Delta(delta.index[places], delta.distance[places])
+
+    def gather(self, backend: Backend, group: Group, index: Index) -> Cells:
+        """Return the cells at group-local ``index`` (strictly increasing), all of which are held."""
+        found = np.empty(len(index), group.cell_type.dtype)
+        held = 0
+        for one, chosen, local in self._slices.split(group, index):
+            found[chosen] = self._cells(one.number, local)
+            held += len(local)
+        if held != len(index):
+            raise IndexError(f"{len(index) - held} cells of group {group.number} are in no slice")
+        return found
+
+    def step(
+        self, backend: Backend, group: Group, index: Index, distance: Cells
+    ) -> tuple[Cells, Cells, Digest, Digest]:
+        """Return the cells at group-local ``index``, the same moved by ``distance``, and both sums of h."""
+        old = self.gather(backend, group, index)
+        new = backend.move(old, distance, group.cell_type)
+        before, after = (Digest(*backend.digest_sparse(index, cells, group.start)) for cells in (old, new))
+        return old, new, before, after
+
+    def spans(self, group: Group) -> list[Cells]:
+        """Return the cells of a group that is held whole, as 1-D arrays, end to end."""
+        held = self._slices.held(group)
+        if any(part.slice.box.start is None for part in held):
+            return [self.copy_of(group)]
+        return [self._cells(part.slice.number, slice(part.first, part.stop)) for part in held]
+
+    def copy_of(self, group: Group) -> Cells:
+        """Return the cells of a group that is held whole, as one new array."""
+        if not self._slices.holds(group):
+            raise InvalidArgument(f"group {group.number} is held in part, and all of its cells are asked for")
+        found = np.empty(group.cells, group.cell_type.dtype)
+        for part in self._slices.held(group):
+            for first in range(part.first, part.stop, _CHUNK):
+                stop = min(first + _CHUNK, part.stop)
+                index = self._slices.index_of(group, part, np.arange(first, stop, dtype=np.int64))
+                found[index] = self._cells(part.slice.number, slice(first, stop))
+        return found
+
+    def share(self, backend: Backend, group: Group, speaks: Container[int] | None = None) -> Digest:
+        """Return what the cells that are held of a group add to the state digest; of ``speaks``, slices by number."""
+        total = Digest()
+        for part in self._slices.held(group):
+            one = part.slice
+            if speaks is not None and one.number not in speaks:
+                continue
+            if one.box.start is not None:
+                cells = np.ascontiguousarray(self._cells(one.number, slice(part.first, part.stop)))
+                total += Digest(*backend.digest(cells, one.start + one.box.start + part.first))
+                continue
+            for first in range(part.first, part.stop, _CHUNK):
+                stop = min(first + _CHUNK, part.stop)
+                index = self._slices.index_of(group, part, np.arange(first, stop, dtype=np.int64))
+                cells = np.ascontiguousarray(self._cells(one.number, slice(first, stop)))
+                total += Digest(*backend.digest_sparse(index, cells, group.start))
+        return total

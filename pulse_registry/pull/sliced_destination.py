@@ -1,0 +1,280 @@
+"""Sliced destination: the slices of a rank as what a pull changes.
+
+What patches say counts in the groups of the whole layout: of each that meets a slice, the changes of cells that are
+held are met with the cells, wherever these live, and become an update of the local layout, which an ordinary
+destination applies. Other groups are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pulse_kernels import Backend, Cells, Index
+from pulse_registry.errors import BaseMismatch
+from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps, patch_step
+from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
+from pulse_registry.pull.destination import Destination, HostDestination, Source, wrong_base
+from pulse_registry.pull.group_stream import arriving, in_pool
+from pulse_registry.pull.sliced_cells import SlicedCells
+from pulse_registry.timeline import DecodeTimer, Timeline
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_access import Where
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.slice_map import SliceMap
+
+
+@dataclass(frozen=True, slots=True)
+class SliceDigests:
+    """Digests of the cells that slices hold.
+
+    Attributes:
+        local: of the local layout: tells whether the cells are still what they were.
+        share: what they add to the state digest of the whole layout.
+        speaks: numbers of the slices that the share counts; None: all.
+    """
+
+    local: Digest
+    share: Digest
+    speaks: frozenset[int] | None = None
+
+
+class SlicedDestination:
+    """Slices of a layout's tensors; see ``Destination``.
+
+    Attributes:
+        inner: the same cells, as those of the local layout.
+        slices: where they lie.
+        speaks: numbers of the slices that count in their share; None: all.
+        known: digests of the cells as they were last written; None: they were just checked.
+    """
+
+    def __init__(
+        self,
+        inner: Destination,
+        slices: SliceMap,
+        backend: Backend,
+        pool: Executor,
+        speaks: frozenset[int] | None = None,
+    ) -> None:
+        self.geometry: Geometry = slices.local
+        self.stored: Geometry = slices.geometry
+        self.inner, self.slices, self.speaks = inner, slices, speaks
+        self.known: SliceDigests | None = None
+        self._backend, self._pool = backend, pool
+        self._held = SlicedCells(slices, inner.cells)
+
+    def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[ModelUpdate, Digest]:
+        """Decode and join what changes of the cells that are held; of other groups, only the directory is read.
+
+        Raises:
+            BaseMismatch: a group that is held whole does not fit the committed sums of its changed cells; or, where one
+                is held in part, the cells of the slices are not those that were last written.
+        """
+        steps = [self._by_group(source) for source in sources]
+        touched = sorted({number for by_group in steps for number in by_group})
+
+        def join_group(number: int) -> list[SparseUpdate]:
+            began, decoding = timeline.clock(), DecodeTimer(timeline)
+            links = [by_group[number](decoding) for by_group in steps if number in by_group]
+            change = self._follow(self.stored.groups[number], sources[0].leg.base, links)
+            found = self._localized(change)
+            if weights is not None and not all(weights.exact_at(part.group, part.index) for part in found):
+                raise wrong_base(self.stored, change.group, sources[0].leg.base)
+            timeline.note("verify", began, busy=timeline.clock() - began - decoding.seconds)
+            return found
+
+        weights = host_weights(self.inner)
+        patches = [source.patch for source in sources if source.patch is not None]
+        arrived = arriving(patches, touched, fetchers, timeline)
+        joined = [join_group(n) for n in arrived] if len(touched) == 1 else in_pool(self._pool, join_group, arrived)
+        update = HostUpdate(_by_local_group(change for changes in joined for change in changes))
+        if self.known is not None and not all(self.slices.holds(self.stored.groups[number]) for number in touched):
+            with timeline.during("verify"):
+                self.check(sources[0].leg.base)
+        return self.inner.from_host(update), sum((_delta(source) for source in sources), Digest())
+
+    def check(self, version: int | None) -> None:
+        """Compare all cells with what was last written.
+
+        Raises:
+            BaseMismatch: they are others.
+        """
+        if self.known is not None and self.inner.digest() != self.known.local:
+            raise _changed(version)
+
+    def moved(self, known: SliceDigests, update: ModelUpdate) -> SliceDigests:
+        """Return what the digests become once an update is applied."""
+        local, share, backend = known.local, known.share, self._backend
+        for change in self.inner.to_host(update).groups:
+            before, after = change.sums(backend)
+            local += after - before
+            for part in self._global(change, self.speaks):
+                before, after = part.sums(backend)
+                share += after - before
+        return SliceDigests(local, share, self.speaks)
+
+    def digests(self, map_: Callable[..., Iterable[Digest]]) -> SliceDigests:
+        """Return the digests of the cells by a full pass over each."""
+        groups = [self.stored.groups[number] for number in self.slices.groups]
+        share = sum(map_(lambda group: self._held.share(self._backend, group, self.speaks), groups), Digest())
+        return SliceDigests(self.inner.digest(), share, self.speaks)
+
+    def trust(self, known: SliceDigests | None, version: int | None, map_: Callable[..., Iterable[Digest]]) -> None:
+        """Take the cells as those that have these digests; a share that counts other slices is counted anew.
+
+        Raises:
+            BaseMismatch: it was to be counted anew, and the cells are others.
+        """
+        self.known = known
+        if known is not None and known.speaks != self.speaks:
+            found = self.digests(map_)
+            if found.local != known.local:
+                raise _changed(version)
+            self.known = found
+
+    def apply(self, changes: ModelUpdate) -> None:
+        """Store the new cells."""
+        self.inner.apply(changes)
+
+    def undo(self, changes: ModelUpdate) -> None:
+        """Store the old cells."""
+        self.inner.undo(changes)
+
+    def read(self, group: Group) -> Cells:
+        """Return a copy of a local group's cells."""
+        return self.inner.read(group)
+
+    def filling(self) -> AbstractContextManager[Callable[[Group, Cells], None]]:
+        """Return a context in which all cells are stored, each local group's."""
+        return self.inner.filling()
+
+    def digest(self) -> Digest:
+        """Return the digest of the local layout by a full pass."""
+        return self.inner.digest()
+
+    def cells(self, tensor: int, where: Where) -> Cells:
+        """Return some cells of a slice."""
+        return self.inner.cells(tensor, where)
+
+    def from_host(self, changes: HostUpdate) -> ModelUpdate:
+        """Return an update that was made in host memory as one that ``apply`` takes."""
+        return self.inner.from_host(changes)
+
+    def to_host(self, changes: ModelUpdate) -> HostUpdate:
+        """Return an update in host memory."""
+        return self.inner.to_host(changes)
+
+    def _by_group(self, source: Source) -> Mapping[int, Callable[[DecodeTimer], DeltaStep]]:
+        """Return what makes the step of each group that a source changes and slices hold cells of."""
+        if source.patch is not None:
+            return {
+                number: self._patched(source, number) for number in self.slices.groups if number in source.patch.entries
+            }
+        if source.step is None:
+            return {}
+        found: dict[int, list[SparseUpdate]] = {}
+        for change in self.inner.to_host(source.step).groups:
+            for part in self._global(change):
+                found.setdefault(part.group.number, []).append(part)
+        return {number: self._taken_back(parts) for number, parts in found.items()}
+
+    def _patched(self, source: Source, number: int) -> Callable[[DecodeTimer], DeltaStep]:
+        group, held = self.stored.groups[number], self._held
+
+        def made(decoding: DecodeTimer) -> DeltaStep:
+            inverse, patch = source.leg.kind == "inverse", source.patch
+            step = patch_step(self._backend, group, patch, inverse=inverse, decoding=decoding.of)  # type: ignore[arg-type]
+            if self.slices.holds(group):
+                return step
+            return replace(step, decode=lambda base: held.restrict(group, step.decode(base)), in_part=True)
+
+        return made
+
+    def _taken_back(self, parts: Sequence[SparseUpdate]) -> Callable[[DecodeTimer], DeltaStep]:
+        change = _united(parts[0].group, parts)
+        before, after = change.sums(self._backend)
+        return lambda _: DeltaStep(lambda _: -change.delta(self._backend), False, after, before)
+
+    def _follow(self, group: Group, base: int | None, links: Sequence[DeltaStep]) -> SparseUpdate:
+        try:
+            return join_steps(self._backend, group, self._held, links)
+        except WrongBase:
+            raise wrong_base(self.stored, group, base) from None
+
+    def _localized(self, change: SparseUpdate) -> list[SparseUpdate]:
+        """Return a change of a group of the whole layout as changes of groups of the local one."""
+        found = []
+        for one, chosen, local in self.slices.split(change.group, change.index):
+            flat, old, new = local + self.geometry.tensor_start(one.number), change.old[chosen], change.new[chosen]
+            numbers = self.geometry.groups.meeting(int(flat[0]), int(flat[-1]) + 1)
+            for group in map(self.geometry.groups.__getitem__, numbers):
+                low, high = np.searchsorted(flat, [group.start, group.start + group.cells]).tolist()
+                if low < high:
+                    index = (flat[low:high] - group.start).astype(np.uint32)
+                    found.append(SparseUpdate(group, index, old[low:high], new[low:high]))
+        return found
+
+    def _global(self, change: SparseUpdate, numbers: Container[int] | None = None) -> Iterable[SparseUpdate]:
+        """Yield a change of a local group as changes of groups of the whole layout; of some slices, by number."""
+        group, at = change.group, 0
+        for span in group.spans:
+            begin = at
+            at += span.stop - span.start
+            low, high = np.searchsorted(change.index, [begin, at]).tolist()
+            if low == high or (numbers is not None and span.tensor not in numbers):
+                continue
+            one = self.slices.of_number(span.tensor)
+            local = change.index[low:high].astype(np.int64) + (span.start - begin)
+            flat = one.box.to_flat(local) + one.start
+            for whole in map(
+                self.stored.groups.__getitem__, self.stored.groups.meeting(int(flat[0]), int(flat[-1]) + 1)
+            ):
+                a, b = np.searchsorted(flat, [whole.start, whole.start + whole.cells]).tolist()
+                if a < b:
+                    index = (flat[a:b] - whole.start).astype(np.uint32)
+                    old, new = change.old[low + a : low + b], change.new[low + a : low + b]
+                    yield SparseUpdate(whole, index, old, new)
+
+
+def _changed(version: int | None) -> BaseMismatch:
+    return BaseMismatch(
+        f"the slices are not those of version {version}: something else has changed them since they were pulled. "
+        "Nothing was changed; pull into them with replace=True to replace them whole"
+    )
+
+
+def host_weights(destination: Destination) -> Weights | None:
+    """Return the weights of a destination in host memory, of the local layout where they are slices; else None."""
+    inner = destination.inner if isinstance(destination, SlicedDestination) else destination
+    return inner.weights if isinstance(inner, HostDestination) else None
+
+
+def _delta(source: Source) -> Digest:
+    """Return what a leg adds to the state digest, in all groups."""
+    if source.patch is None:
+        return source.delta
+    total = source.patch.entries.delta
+    return Digest() - total if source.leg.kind == "inverse" else total
+
+
+def _united(group: Group, parts: Sequence[SparseUpdate]) -> SparseUpdate:
+    """Return changes of one group, of cells that lie apart, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    index: Index = np.concatenate([part.index for part in parts])
+    order = np.argsort(index, kind="stable")
+    old, new = (np.concatenate([getattr(part, side) for part in parts])[order] for side in ("old", "new"))
+    return SparseUpdate(group, index[order], old, new)
+
+
+def _by_local_group(changes: Iterable[SparseUpdate]) -> tuple[SparseUpdate, ...]:
+    found: dict[int, list[SparseUpdate]] = {}
+    for change in changes:
+        found.setdefault(change.group.number, []).append(change)
+    return tuple(_united(parts[0].group, parts) for _, parts in sorted(found.items()))

@@ -1,0 +1,135 @@
+"""Pulls of many ranks together: the slices of one model, brought to one version on all ranks or on none.
+
+What a rank can't know of its slices alone, that they are the version that was committed, all ranks know together: their
+shares of the state digest add up to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from blake3 import blake3
+
+from pulse_kernels import CELL_TYPES, Backend, Cells
+from pulse_registry.errors import BaseMismatch
+from pulse_registry.peers.peers import COORDINATOR, Peers
+from pulse_registry.peers.sums import sum_lanes
+from pulse_registry.peers.vote import Attempt
+from pulse_registry.process.parallel import Map
+from pulse_registry.pull.sliced_cells import SlicedCells
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.slice_map import SliceMap
+from pulse_schemas import VersionEntry
+
+Checked = Literal["state", "slices"]
+"""What a version was compared with: its state digest, over all cells; or what is stored of the slices, by BLAKE3."""
+_HASH_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """Who answers for which cells.
+
+    Attributes:
+        speaks: numbers of this rank's slices whose share it counts: of a slice that several ranks hold, one does.
+        complete: whether all ranks together answer for each cell of the layout exactly once.
+    """
+
+    speaks: frozenset[int]
+    complete: bool
+
+
+class Together:
+    """The ranks that pull together. Each method is a collective: all ranks call it, in the same order."""
+
+    def __init__(self, peers: Peers) -> None:
+        """Take the ranks."""
+        self.peers = peers
+        self._covers: dict[tuple[bytes, ...], Cover] = {}
+        self._lock = threading.Lock()
+
+    def same_version(self, find: Callable[[], int]) -> int:
+        """Return the version that the coordinator finds under a name."""
+        attempt = Attempt(self.peers)
+        here = self.peers.rank == COORDINATOR
+        found = attempt.run(lambda: b"%d" % find() if here else b"", b"")
+        said = self.peers.broadcast(found if here else None, "version")
+        attempt.agree("version")
+        return int(said)
+
+    def cover(self, slices: SliceMap, backend: Backend, map_: Map) -> Cover:
+        """Find out who answers for which cells; the layout is the same on all ranks. Costs a pass over them, once."""
+        hashes = [_hash(slices, number) for number in range(len(slices.slices))]
+        mine = blake3(slices.geometry.id.encode() + b"".join(hashes)).digest(16)
+        prints = tuple(self.peers.all_gather(mine, "slices"))
+        known = self._covers.get(prints)
+        if all(flag == b"1" for flag in self.peers.all_gather(b"1" if known is not None else b"0", "cover known")):
+            return self._covers[prints]
+        every = self.peers.all_gather(b"".join(hashes), "boxes")
+        before = {box for rank in range(self.peers.rank) for box in _split(every[rank])}
+        speaks = frozenset(one.number for one, box in zip(slices.slices, hashes, strict=True) if box not in before)
+        share = _ones(slices, speaks, backend, map_)
+        cells = sum(one.box.cells for one in slices.slices if one.number in speaks)
+        whole = _ones_of(slices.geometry, self.peers.rank, self.peers.size, backend, map_)
+        lanes = (share.lane_0, share.lane_1, cells, whole.lane_0, whole.lane_1)
+        *found, count, lane_0, lane_1 = sum_lanes(self.peers, lanes, "cover")
+        made = Cover(speaks, (*found, count) == (lane_0, lane_1, slices.geometry.cells))
+        self._covers = {prints: made}  # one model at a time: who asks for two in turns pays each time
+        return made
+
+    def check(self, share: Digest, cover: Cover, entry: VersionEntry) -> Checked:
+        """Compare the sum of all shares with a version's state digest.
+
+        Raises:
+            BaseMismatch: on all ranks: it is another one.
+        """
+        found = Digest(*sum_lanes(self.peers, (share.lane_0, share.lane_1), "share"))
+        if not cover.complete:
+            return "slices"
+        if found != Digest.parse(entry.digest):
+            raise BaseMismatch(
+                f"the slices of all ranks together are not version {entry.version}: their state digest would be "
+                f"{found.hex()}, {entry.digest} was committed. Nothing was changed; pull with replace=True on all ranks"
+            )
+        return "state"
+
+    def agree(self, check: Callable[[], None], what: str) -> None:
+        """Do a check on each rank; where it fails on one, its error is raised on all."""
+        attempt = Attempt(self.peers)
+        attempt.run(check, None)
+        attempt.agree(what)
+
+
+def _hash(slices: SliceMap, number: int) -> bytes:
+    one = slices.slices[number]
+    return blake3(repr((one.tensor, one.box.shape, one.box.offsets, one.box.sizes)).encode()).digest(_HASH_BYTES)
+
+
+def _split(hashes: bytes) -> Iterator[bytes]:
+    return (hashes[at : at + _HASH_BYTES] for at in range(0, len(hashes), _HASH_BYTES))
+
+
+def _ones(slices: SliceMap, speaks: frozenset[int], backend: Backend, map_: Map) -> Digest:
+    """Return the digest of cells of ones where this rank's slices are that it answers for."""
+
+    def ones(tensor: int, where: slice) -> Cells:
+        return np.ones(where.stop - where.start, CELL_TYPES[slices.local.layout.tensors[tensor].dtype].dtype)
+
+    cells = SlicedCells(slices, ones)
+    groups = [slices.geometry.groups[number] for number in slices.groups]
+    return sum(map_(lambda group: cells.share(backend, group, speaks), groups), Digest())
+
+
+def _ones_of(geometry: Geometry, rank: int, ranks: int, backend: Backend, map_: Map) -> Digest:
+    """Return this rank's part of the digest of a whole layout of ones: of every ``ranks``-th group."""
+
+    def of(number: int) -> Digest:
+        group = geometry.groups[number]
+        return Digest(*backend.digest(np.ones(group.cells, group.cell_type.dtype), group.start))
+
+    return sum(map_(of, range(rank, len(geometry.groups), ranks)), Digest())

@@ -1,0 +1,185 @@
+"""Ranks that pull together hold one version, all of them or none, and all raise the same error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pulse_registry import BaseMismatch, InvalidArgument, LayoutMismatch, NotFound, PullResult, Registry, Slice
+from pulse_registry.errors import PulseError, StoreUnavailable
+from pulse_registry.peers.local_peers import LocalGroup, LocalPeers, run_ranks
+from pulse_registry.store import Store
+from pulse_registry.testing import FaultStore
+from pulse_registry.testing.fault import Fault
+from tests.scenarios.sharded.test_pull_slices import models
+from tests.support.chains import Chain, chains
+from tests.support.groups import small_groups
+from tests.support.records import DictStore
+from tests.support.registries import quick
+from tests.support.slices import cut, held, wanted
+
+Work = Callable[[Registry, int], Any]
+
+
+def on_ranks(stores: list[Store], work: Work) -> list[Any]:
+    """Return what each rank's work gives with a registry of its own: a result, or the error that it raised."""
+
+    def life(peers: LocalPeers) -> Any:
+        with quick(stores[peers.rank], peers=peers) as registry:
+            return work(registry, peers.rank)
+
+    found = run_ranks(life, LocalGroup(len(stores)))
+    return [future.exception() or future.result() for future in found]
+
+
+def pushed(states: list[dict[str, Any]], **options: Any) -> DictStore:
+    store = DictStore()
+    with quick(store, **({"coder": "gap"} | options)) as registry:
+        for step, state in enumerate(states):
+            registry.push(step, state)
+    return store
+
+
+@given(
+    chain=chains(length=3),
+    ranks=st.integers(1, 4),
+    share=st.sampled_from([0.3, 1e9]),
+    order=st.permutations(range(3)),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=30)
+def test_the_state_of_all_ranks_together_is_checked_at_every_pull(
+    chain: Chain, ranks: int, share: float, order: list[int], seed: int
+) -> None:
+    states = models(chain)
+    dealt = cut(states[0], ranks, seed)
+    with small_groups(chain.group_bytes):
+        store = pushed(states, keyframe_share=share)
+
+        def pull(registry: Registry, rank: int) -> list[PullResult]:
+            return [registry.pull(version, into=dealt[rank], partial=True) for version in order]
+
+        if not all(dealt):
+            return  # a rank without a tensor has nothing to pull
+        for number, results in enumerate(on_ranks([store] * ranks, pull)):
+            assert [(result.version, result.checked) for result in results] == [(v, "state") for v in order]
+            assert held(dealt[number]) == wanted(dealt[number], states[order[-1]])
+
+
+def two_ranks() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return three states of one tensor, and two ranks that hold half of its columns each."""
+    rng = np.random.default_rng(0)
+    states = [{"w": rng.integers(0, 2**16, (6, 8), dtype=np.uint16)} for _ in range(3)]
+    return states, [{"w": Slice(np.zeros((6, 4), np.uint16), of=(6, 8), at=(0, 4 * rank))} for rank in range(2)]
+
+
+def alike(errors: list[Any], kind: type[PulseError]) -> str:
+    """Check that all ranks raised the same, and return what it says."""
+    assert [type(error) for error in errors] == [kind] * len(errors), errors
+    assert len({str(error) for error in errors}) == 1
+    return str(errors[0])
+
+
+def test_where_one_rank_can_not_read_no_rank_is_changed() -> None:
+    states, dealt = two_ranks()
+    store = pushed(states, keyframe_share=1e9)
+    down = FaultStore(store, [Fault("fail_before", matches=lambda verb, key: "/objects/" in key)])
+
+    def pull(registry: Registry, rank: int) -> None:
+        registry.pull(1, into=dealt[rank])
+
+    said = alike(on_ranks([store, down], pull), StoreUnavailable)
+    assert said.startswith("rank 1: ")
+    assert not any(rank["w"].tensor.any() for rank in dealt)
+
+
+def test_a_rank_whose_cells_were_changed_by_others_keeps_all_ranks_where_they_were() -> None:
+    states, dealt = two_ranks()
+    store = pushed(states, keyframe_share=1e9)
+
+    def pull(registry: Registry, rank: int) -> None:
+        registry.pull(1, into=dealt[rank])
+        if rank:
+            dealt[1]["w"].tensor[0, 0] ^= 1
+        registry.pull(2, into=dealt[rank])
+
+    said = alike(on_ranks([store] * 2, pull), BaseMismatch)
+    assert "rank 1: the slices are not those of version 1" in said
+    assert held(dealt[0]) == wanted(dealt[0], states[1])
+
+
+def test_a_version_that_one_rank_can_not_apply_any_more_is_applied_by_none() -> None:
+    states, dealt = two_ranks()
+    store = pushed(states, keyframe_share=1e9)
+
+    def pull(registry: Registry, rank: int) -> None:
+        registry.pull(0, into=dealt[rank])
+        staged = registry.stage(1, into=dealt[rank])
+        if rank:
+            staged.discard()
+        staged.apply()
+
+    assert "rank 1: the staged version 1 was discarded" in alike(on_ranks([store] * 2, pull), InvalidArgument)
+    assert held(dealt[0]) == wanted(dealt[0], states[0])
+
+
+def test_all_ranks_take_the_version_that_the_first_one_finds_and_undo_it_together() -> None:
+    states, dealt = two_ranks()
+    store = pushed(states, keyframe_share=1e9)
+
+    def pull(registry: Registry, rank: int) -> int:
+        registry.pull(0, into=dealt[rank])
+        staged = registry.stage("latest" if rank == 0 else 1, into=dealt[rank])
+        assert staged.checked == "state"
+        staged.apply()
+        assert held(dealt[rank]) == wanted(dealt[rank], states[2])
+        staged.undo()
+        assert held(dealt[rank]) == wanted(dealt[rank], states[0])
+        return registry.pull(1, into=dealt[rank]).version
+
+    assert on_ranks([store] * 2, pull) == [1, 1]
+    assert held(dealt[1]) == wanted(dealt[1], states[1])
+
+
+def test_an_error_of_one_rank_in_its_own_arguments_is_raised_on_all() -> None:
+    states, dealt = two_ranks()
+    store = pushed(states)
+    dealt[1]["v"] = np.zeros(3, np.uint16)
+
+    def pull(registry: Registry, rank: int) -> None:
+        registry.pull(0, into=dealt[rank])
+
+    assert "rank 1: tensor 'v' of the model is not in the version" in alike(on_ranks([store] * 2, pull), LayoutMismatch)
+    assert "rank 0: run 'run' has no version 7" in alike(
+        on_ranks([store] * 2, lambda r, k: r.pull(7, into=dealt[0])), NotFound
+    )
+
+
+def test_ranks_that_do_not_hold_all_cells_once_are_told_that_the_slices_were_checked() -> None:
+    states, dealt = two_ranks()
+    store = pushed(states)
+    dealt[1] = {"w": Slice(np.zeros((6, 5), np.uint16), of=(6, 8), at=(0, 3))}
+
+    def pull(registry: Registry, rank: int) -> str:
+        return registry.pull(1, into=dealt[rank]).checked
+
+    assert on_ranks([store] * 2, pull) == ["slices", "slices"]
+    assert all(held(rank) == wanted(rank, states[1]) for rank in dealt)
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_replicas_count_once(replicas: int) -> None:
+    states, _ = two_ranks()
+    store = pushed(states)
+    dealt = [{"w": np.zeros((6, 8), np.uint16)} for _ in range(replicas)]
+
+    def pull(registry: Registry, rank: int) -> str:
+        return registry.pull(2, into=dealt[rank]).checked
+
+    assert on_ranks([store] * replicas, pull) == ["state"] * replicas
+    assert all(np.array_equal(rank["w"], states[2]["w"]) for rank in dealt)

@@ -1,0 +1,97 @@
+"""Models cut into what the ranks of a job hold: whole tensors, rows, columns, boxes, runs, strided views, nothing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_registry import Slice
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+Rank = dict[str, Any]
+
+
+def cut(model: Tensors, ranks: int, seed: int) -> list[Rank]:
+    """Deal the cells of a model to ranks, each cell to one of them at least; what they hold begins as zeros.
+
+    A tensor is whole on all ranks or on one, in rows or in boxes along a random dimension, uneven and perhaps empty, in
+    runs of its flattened cells, or in several slices a rank; some slices are views with gaps between their cells.
+    """
+    rng = np.random.default_rng(seed)
+    dealt: list[Rank] = [{} for _ in range(ranks)]
+    for name, array in model.items():
+        how = rng.choice(["all", "one", "box", "run", "several"])
+        if how == "all" or not array.size:
+            for rank in dealt:
+                rank[name] = _room(rng, array.dtype, array.shape)
+        elif how == "one":
+            dealt[rng.integers(ranks)][name] = _room(rng, array.dtype, array.shape)
+        elif how == "run" or not array.ndim:
+            for rank, (start, stop) in zip(dealt, _cuts(rng, array.size, ranks), strict=True):
+                rank[name] = Slice(_room(rng, array.dtype, (stop - start,)), of=array.shape, at=start)
+        else:
+            boxes = list(_boxes(rng, array.shape, ranks if how == "box" else 2 * ranks))
+            slices = [Slice(_room(rng, array.dtype, sizes), of=array.shape, at=offsets) for offsets, sizes in boxes]
+            for number, rank in enumerate(dealt):
+                rank[name] = slices[number] if how == "box" else slices[number::ranks]
+    return dealt
+
+
+def held(rank: Mapping[str, Any]) -> dict[str, list[bytes]]:
+    """Return the bytes that a rank holds of each tensor, slice by slice."""
+    return {name: [np.ascontiguousarray(part).tobytes() for part, _ in _parts(value)] for name, value in rank.items()}
+
+
+def wanted(rank: Mapping[str, Any], model: Tensors) -> dict[str, list[bytes]]:
+    """Return the bytes that a rank should hold of a model, as NumPy cuts them out."""
+    found: dict[str, list[bytes]] = {}
+    for name, value in rank.items():
+        for part, at in _parts(value):
+            array = model[name]
+            if at is None:
+                chosen = array
+            elif isinstance(at, int):
+                chosen = array.reshape(-1)[at : at + part.size]
+            else:
+                chosen = array[tuple(slice(o, o + s) for o, s in zip(at, part.shape, strict=True))]
+            found.setdefault(name, []).append(np.ascontiguousarray(chosen).tobytes())
+    return found
+
+
+def cells_of(rank: Mapping[str, Any]) -> int:
+    """Return how many cells a rank holds."""
+    return sum(part.size for value in rank.values() for part, _ in _parts(value))
+
+
+def _parts(value: Any) -> list[tuple[npt.NDArray[Any], Any]]:
+    if isinstance(value, list):
+        return [part for one in value for part in _parts(one)]
+    return [(value.tensor, value.at)] if isinstance(value, Slice) else [(value, None)]
+
+
+def _room(rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
+    if rng.random() < 0.3 and math.prod(shape):
+        return np.zeros((*shape, 2), dtype)[..., 1]
+    return np.zeros(shape, dtype)
+
+
+def _cuts(rng: np.random.Generator, size: int, pieces: int) -> list[tuple[int, int]]:
+    ends = [0, *sorted(rng.integers(0, size + 1, pieces - 1).tolist()), size]
+    return list(itertools.pairwise(ends))
+
+
+def _boxes(
+    rng: np.random.Generator, shape: Sequence[int], pieces: int
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    dim = int(rng.integers(len(shape)))
+    found = []
+    for start, stop in _cuts(rng, shape[dim], pieces):
+        offsets, sizes = [0] * len(shape), list(shape)
+        offsets[dim], sizes[dim] = start, stop - start
+        found.append((tuple(offsets), tuple(sizes)))
+    return found
