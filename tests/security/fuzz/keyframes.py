@@ -25,6 +25,7 @@ from pulse_registry.format.exponent_coding import KeyframeCoding
 from pulse_registry.format.keyframe import KeyframeForm, check_shards, write_keyframe
 from pulse_registry.format.pieces import read_pieces
 from pulse_registry.format.safetensors import parse_head
+from pulse_registry.format.weight_map import mapped_shards
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
@@ -79,6 +80,9 @@ def index_target() -> Target:
                     for shard in shards:
                         ends = [shard.stored(number) for number in range(len(shard.parts))]
                         expect(ends[-1][1] == shard.ref.size, "the pieces are the object")
+                if coding is None:
+                    mapped = mapped_shards(keyframe.geometry, keyframe.ref, data)
+                    expect([shard.header for shard in mapped] == keyframe.headers, "the headers, as they are stored")
             except (CorruptObject, UnsupportedFormat):
                 continue
             accepted |= pieces is not None

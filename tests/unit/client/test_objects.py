@@ -31,9 +31,14 @@ from pulse_registry.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
+from pulse_registry.format.exponent_coding import KeyframeCoding
+from pulse_registry.format.keyframe import KeyframeForm
+from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, RetryStore, Stream, create
+from pulse_registry.store.wrappers.prefix import PrefixStore
 from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
 from tests.support.clock import Clock
+from tests.support.partial_keyframes import PIECE, Stored
 from tests.support.scripted_http import PATIENT, Asked, Reply, Script, Server, document, problem, serving
 from tests.support.waiting import HANG_S
 
@@ -495,3 +500,23 @@ def test_a_direct_upload_to_another_server_is_refused(pair: Pair) -> None:
     with pytest.raises(UnsupportedFormat):
         pair.store.put(KEY, b"data")
     assert pair.bucket.asked == []
+
+
+@pytest.mark.parametrize("coding", ["raw", "exponents"])
+def test_a_keyframe_in_part_asks_for_a_url_an_object_and_the_bucket_for_its_pieces_alone(
+    pair: Pair, coding: KeyframeCoding
+) -> None:
+    stored = Stored([("F32", (3000,)), ("BF16", (9000,)), ("U8", (9000,))], KeyframeForm(coding, 10_000, PIECE))
+    pair.bucket_script = lambda asked: ranged(asked, stored.store.objects[asked.path.partition("/b/")[2]])
+    masks = stored.masks((1, 100, 200), (1, 6000, 6001), (2, 0, 1))
+    wanted = [(stored.ref.index.key, (0, stored.ref.index.size)), *stored.expected(masks)]
+    with ThreadPoolExecutor(4) as pool:
+        stored.fetch(masks, ParallelMap(pool), store=PrefixStore(pair.store, "run"))
+    found = [
+        (asked.path.partition("/b/")[2], (int(first), int(last) + 1))
+        for asked in pair.bucket.asked
+        for first, last in [asked.headers["Range"].removeprefix("bytes=").split("-")]
+    ]
+    assert sorted(found) == sorted(wanted)
+    named = Counter(key for asked in pair.service.asked for key in asked.json()["keys"])
+    assert named == dict.fromkeys({key for key, _ in wanted}, 1)
