@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import S3Location, open_store
@@ -123,6 +124,15 @@ def test_a_proxy_that_can_not_be_used_is_refused_when_the_store_is_opened(
         open_store("s3://bucket?endpoint_url=http://store.example:9000&region=x")
     monkeypatch.setenv("NO_PROXY", "store.example")
     open_store("s3://bucket?endpoint_url=http://store.example:9000&region=x")
+
+
+def test_what_describes_s3_is_read_for_the_first_store_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store("s3://bucket?region=eu-1")
+    read: list[str] = []
+    load = JSONFileLoader.load_file
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda loader, path: (read.append(path), load(loader, path))[1])
+    open_store("s3://other?region=eu-1")
+    assert read == []
 
 
 def test_without_boto3_the_error_says_what_to_install() -> None:
