@@ -9,17 +9,21 @@ import json
 import tracemalloc
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pulse_kernels import get_backend
+from pulse_registry import Slice
+from pulse_registry.errors import PulseError
 from tests.security.attacks.edits import commit, group, index, layout, patch, pieces, shard, shard_header, words
 from tests.security.attacks.families import FAMILIES
 from tests.security.attacks.forge import CELLS
 from tests.security.attacks.make import FOLDER, count, documents, honest_run, table
 from tests.security.attacks.readers import read
 from tests.security.attacks.row import Forge
+from tests.security.attacks.runs import Run
 from tests.support.records import DictStore
-from tests.support.registries import copied
+from tests.support.registries import copied, quick
 
 MEMORY = 2 * 2 * CELLS + (3 << 20)
 """Bytes that a reader may take at its peak: twice the layout's, and what any pull takes beside it."""
@@ -37,6 +41,8 @@ BY_HASH = (
     "signed/",
 )
 """What these are about is a hash; all others are refused for their content."""
+BY_DIGEST = ("coded/another-window.json", "coded/other-marks.json", "keyframe/a-shard-of-other-cells.json")
+"""Whoever wrote the record chose these cells, and their BLAKE3: only the state digest, of all cells, is another."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,6 +90,37 @@ def test_a_hostile_object_is_refused_for_what_it_claims(path: str) -> None:
     if told["reader"] in ("pull", "join"):
         error = read(told["reader"], honest, store, "numba")
         assert type(error).__name__ in told["errors"], f"the compiled decoder: {error!r}"
+
+
+def by_slice(honest: Run, store: DictStore) -> Exception | None:
+    """Pull version 1 as one that holds nothing, into a part of the tensor; return the error."""
+    name, whole = next(iter(honest.weights[1].items()))
+    part = np.zeros(600, whole.dtype)
+    with quick(store, backend="reference") as registry:
+        try:
+            registry.pull(1, into={name: Slice(part, of=whole.shape, at=300)})
+        except PulseError as error:
+            assert not part.any(), "no weight was changed"
+            return error
+    return None
+
+
+@pytest.mark.parametrize("path", [path for path in ATTACKS if path.startswith(("keyframe/", "coded/"))])
+def test_a_hostile_keyframe_is_refused_by_a_reader_of_a_part_too(path: str) -> None:
+    told, store = attacked(path)
+    honest = honest_run(told["run"])
+    by_slice(honest, copied(honest.store))
+    tracemalloc.start()
+    try:
+        error = by_slice(honest, store)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MEMORY
+    if path in BY_DIGEST:
+        assert error is None, "it takes all cells to see it"
+    else:
+        assert type(error).__name__ in told["errors"], repr(error)
 
 
 def test_the_files_are_what_the_builder_writes() -> None:
