@@ -52,8 +52,8 @@ class Call:
 
     def __str__(self) -> str:
         if self.collective is Collective.REFUSED:
-            return f"refused its own call {self.number}: {self.what}"
-        return f"is at {self.place}"
+            return f"an impossible call {self.number}: {self.what}"
+        return self.place
 
     @property
     def place(self) -> str:
@@ -100,18 +100,16 @@ def check_same(calls: Sequence[Call]) -> None:
     ranks: dict[Call, list[int]] = {}
     for rank, call in enumerate(calls):
         ranks.setdefault(call, []).append(rank)
-    said = [f"{named(where)} {call}" for call, where in ranks.items()]
+    said = [f"{named(where)} made {call}" for call, where in ranks.items()]
     more = f"; {len(said) - _MOST_NAMED} more" if len(said) > _MOST_NAMED else ""
     raise InvalidArgument(
         f"the ranks of a sharded model must make the same calls in the same order: {'; '.join(said[:_MOST_NAMED])}"
-        f"{more}. Call push, and pull with slices, on every rank, with the same arguments"
+        f"{more}. Push and pull on every rank, with the same arguments"
     )
 
 
 def named(ranks: Iterable[int]) -> str:
-    """Return ranks as a message names them: ``rank 2``, ``ranks 0, 2, 5``; of many, the first; of none, ``a rank``."""
+    """Return ranks as a message names them: ``rank 2``, ``ranks 0, 2, 5``; of many, the first."""
     every = list(ranks)
-    if not every:
-        return "a rank"
     more = f" and {len(every) - _MOST_NAMED} more" if len(every) > _MOST_NAMED else ""
     return f"rank{'s' if len(every) > 1 else ''} {', '.join(map(str, every[:_MOST_NAMED]))}{more}"

@@ -64,4 +64,4 @@ class Peers(Protocol):
         """
 
     def close(self) -> None:
-        """Leave the group, and return at once. Idempotent. Ranks that still call get a PeerLost."""
+        """Leave the group, when no call is under way; waits for nobody. Idempotent. Ranks that still call: PeerLost."""

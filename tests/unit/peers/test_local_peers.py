@@ -91,9 +91,9 @@ def test_other_numbers_of_lanes_are_refused() -> None:
 
 
 OTHER_CALLS: list[tuple[Callable[[Peers], object], str]] = [
-    (lambda peers: peers.gather(b""), "rank 1 is at gather, call 2"),
-    (lambda peers: peers.all_gather(b"", "boxes"), "rank 1 is at all_gather 'boxes', call 2"),
-    (lambda peers: peers.exchange([b""] * 2), "refused its own call 2: exchange has 2 parts for 3 ranks"),
+    (lambda peers: peers.gather(b""), "ranks 0, 2 made all_gather, call 2; rank 1 made gather, call 2"),
+    (lambda peers: peers.all_gather(b"", "boxes"), "rank 1 made all_gather 'boxes', call 2"),
+    (lambda peers: peers.exchange([b""] * 2), "rank 1 made an impossible call 2: exchange has 2 parts for 3 ranks"),
 ]
 
 
@@ -116,7 +116,7 @@ def test_another_call_is_an_error_on_all_ranks_and_the_next_call_goes_on(
 def test_a_broadcast_of_nothing_is_an_error_on_all_ranks() -> None:
     results = alike(3, lambda peers: peers.broadcast(None, "layout"))
     assert [type(result) for result in results] == [InvalidArgument] * 3
-    assert "rank 0 refused its own call 1: broadcast has nothing" in str(results[2])
+    assert "rank 0 made an impossible call 1: broadcast has nothing" in str(results[2])
 
 
 @pytest.mark.parametrize("calls", [0, 1, 3])
