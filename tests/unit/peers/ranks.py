@@ -5,7 +5,6 @@ ranks.py SIZE   runs all cases with so many ranks: those in which nobody dies ov
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -21,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from pulse_registry.errors import CorruptObject, PulseError
-from pulse_registry.peers import agree, roll_call, sum_lanes
+from pulse_registry.peers import agree, gloo, roll_call, sum_lanes
 from pulse_registry.peers import torch_peers as module
 from pulse_registry.peers.torch_peers import TorchPeers
 from tests.support.waiting import HANG_S, NEVER_S
@@ -169,10 +168,19 @@ def silent() -> Found:
 def killed(collective: str, victim: int, operation: int) -> Found:
     """One rank is killed before an operation of a call, of which the first compares calls; the others find out."""
     roll_call._HEARING_S = HANG_S  # a busy machine is no reason to suspect more ranks
+    groups: list[Dying] = []
+    connect = gloo.connect
+
+    def connected(*arguments: Any) -> Dying:
+        groups.append(Dying(connect(*arguments)))
+        return groups[0]
+
+    if dist.get_rank() == victim:
+        gloo.connect = connected
     peers = TorchPeers(timeout_s=NEVER_S)
     peers.all_gather(b"x")
     if peers.rank == victim:
-        die_before(operation)
+        groups[0].left = operation
     calls: dict[str, Callable[[], object]] = {
         "all_gather": lambda: peers.all_gather(b"x", "heads"),
         "gather": lambda: peers.gather(b"x", "heads"),
@@ -182,16 +190,26 @@ def killed(collective: str, victim: int, operation: int) -> Found:
     return {"lost": raised(calls[collective]), "later": raised(lambda: peers.all_gather(b""))}
 
 
-def die_before(operation: int) -> None:
-    """Kill this process before the n-th operation of its group."""
-    do, done = TorchPeers._do, itertools.count(1)
+class Dying:
+    """A group whose process is killed before an operation."""
 
-    def counted(self: TorchPeers, *arguments: Any) -> None:
-        if next(done) == operation:
-            os.kill(os.getpid(), signal.SIGKILL)
-        do(self, *arguments)
+    def __init__(self, group: gloo.Gloo) -> None:
+        self._group = group
+        self.left: int | None = None
 
-    TorchPeers._do = counted  # type: ignore[method-assign]
+    def alltoall_base(self, *arguments: Any) -> Any:
+        self._count()
+        return self._group.alltoall_base(*arguments)
+
+    def broadcast(self, *arguments: Any) -> Any:
+        self._count()
+        return self._group.broadcast(*arguments)
+
+    def _count(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if not self.left:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def never_opens() -> Found:
