@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 from typer.main import get_command
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] != ["serve"]:  # which knows more names, and tells of them in its log
         _tell_misspelt()
     try:
-        code = get_command(app).main(args=given, prog_name="pulse", standalone_mode=False)
+        code = _command().main(args=given, prog_name="pulse", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except PulseError as error:
@@ -77,6 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:  # noqa: BLE001 - the outermost edge: whatever it is, one line and an exit code
         return _refused(error, json_output)
+
+
+@functools.cache
+def _command() -> Any:
+    """Return the parser, which takes longer to make than most commands: once, for those who call `main` again."""
+    return get_command(app)
 
 
 class _Warnings(logging.Handler):
