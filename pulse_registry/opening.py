@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from pulse_registry.cache import cache_folder
 from pulse_registry.client.connect import HasConnections, connect
@@ -17,6 +17,9 @@ from pulse_registry.pull.download import spool_of
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.signing import Trust, signer_of, trust_of
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 def open(
@@ -33,6 +36,7 @@ def open(
     cache: CacheOptions | str | os.PathLike[str] | None = None,
     trust: Trust | Iterable[str] | None = None,
     on_event: Listener | None = None,
+    process_group: ProcessGroup | None = None,
 ) -> Registry:
     """Open one run of a registry, to push to it and to pull from it. Nothing is written until the first push.
 
@@ -56,9 +60,14 @@ def open(
             believes the store.
         on_event: is told, from any thread, of what happened although nothing failed. All of it is logged as warnings
             too; so is what this raises, which stops nothing.
+        process_group: of torch.distributed, any backend's: the ranks that push and pull one model together; all of them
+            open the run, and make the same calls in the same order. Pulls then bring all ranks to a version, or none,
+            and check their slices together; pushes of replicas share the work. None: each rank pulls by itself, and a
+            push of a sharded model takes all ranks of the default group.
 
     Raises:
         InvalidArgument: an argument is not valid, or the backend that it names can't run here.
+        PeerLost: not all ranks of the process group came.
         NotFound: ``create=False``, and there is no such run.
         AccessDenied, StoreUnavailable, Untrusted: ``create=False``, and the log can't be read, or not be believed.
     """
@@ -78,6 +87,12 @@ def open(
         cache=cache_folder(kept.folder, kept.max_bytes),
     )
     with ExitStack() as undo:
+        if process_group is not None:
+            from pulse_registry.peers.torch_peers import TorchPeers
+
+            peers = TorchPeers(process_group, timeout_s=network.peer_timeout_s)
+            undo.callback(peers.close)
+            options = dataclasses.replace(options, peers=peers)
         store = connect(url, token, allow_http=network.allow_http)
         if isinstance(store, HasConnections):
             undo.callback(store.close)
@@ -85,7 +100,8 @@ def open(
         undo.callback(registry.close)
         if not create and registry.state().seq < 0:
             raise NotFound(f"there is no run {run!r} in {url}")
-        registry.pickles_as(Reopening(url, run, dataclasses.replace(options, pull=pull), kept, create=create))
+        if process_group is None:
+            registry.pickles_as(Reopening(url, run, dataclasses.replace(options, pull=pull), kept, create=create))
         undo.pop_all()
     return registry
 

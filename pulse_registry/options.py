@@ -13,7 +13,7 @@ from pulse_kernels import BackendName
 from pulse_registry.cache import CacheFolder
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.events import Listener
-from pulse_registry.peers.peers import Peers
+from pulse_registry.peers.peers import TIMEOUT_S, Peers
 from pulse_registry.process.cores import checked_threads
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.push.options import PushOptions
@@ -96,13 +96,18 @@ class NetworkOptions:
             from PULSE_ALLOW_HTTP, or refuses.
         object_cost: bytes that a pull fetches rather than one more object; None: what the link to the store carries
             during one request, as the pulls of this process find it.
+        peer_timeout_s: how long the ranks of a sharded model wait for one that is silent, in seconds: as long as torch
+            does, if the same steps take some ranks much longer than others.
     """
 
     allow_http: bool | None = None
     object_cost: int | None = None
+    peer_timeout_s: float = TIMEOUT_S
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        if not self.peer_timeout_s > 0:
+            raise InvalidArgument(f"peer_timeout_s is {self.peer_timeout_s}; it is a time in seconds, over 0")
         if self.object_cost is not None and self.object_cost < 0:
             raise InvalidArgument(f"object_cost is {self.object_cost}; it is a number of bytes, from 0 on")
 

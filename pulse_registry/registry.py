@@ -98,7 +98,9 @@ class Registry:
         Args:
             step: the trainer's own label, any integer of 64 bits; NumPy's are taken.
             model: an ``nn.Module``, or a mapping of names to torch tensors or NumPy arrays. Of a module, the names that
-                ``torch.compile``, DDP, DataParallel, FSDP and checkpoint wrappers put in are left out.
+                ``torch.compile``, DDP, DataParallel, FSDP and checkpoint wrappers put in are left out. Of one that is
+                sharded (DTensors, ``Slice``), each rank pushes what it holds: all ranks make the same calls, and get
+                the same result or error. What is stored is what one process with the whole model would have stored.
             metadata: JSON values to keep with the version, at most 64 KiB of them; copied at once. NumPy's scalars are
                 taken, NaN and infinities are not.
             wait: False returns after the diff; the rest happens in the background, in order, and the returned
@@ -114,11 +116,12 @@ class Registry:
             Fenced: another writer took over; this registry can't push any more.
             Conflict: another writer committed first; the next push carries these changes.
             StoreUnavailable: the store failed. Nothing is lost: the next push carries these changes.
+            PeerLost: a rank of a sharded model is gone: open the registry anew, on all ranks.
             Any of these: an earlier push with ``wait=False`` failed so, and nobody has looked at its future. This one
                 was not begun; the next one carries the changes of both.
         """
         label, kept = integer(step, "step"), checked_metadata(metadata)
-        future = self._runtime.publishing().push(label, model, kept)
+        future = self._runtime.publishing(model).push(label, model, kept)
         return future.result() if wait else future
 
     def take_over(self, model: Model) -> Version | None:
@@ -134,7 +137,7 @@ class Registry:
         Raises:
             InvalidModel, LayoutMismatch, Fenced, StoreUnavailable: as ``push``.
         """
-        self._runtime.publishing().take_over(model)
+        self._runtime.publishing(model).take_over(model)
         state = self._runtime.reader.state
         return None if state.latest is None else describe(state, state.latest)
 
@@ -244,6 +247,11 @@ class Registry:
             InvalidModel: ``into`` is no model, or can't be changed in place.
         """
         self._runtime.check_process()
+        if self._runtime.options.peers is not None:
+            raise InvalidArgument(
+                "ranks that pull together stage each version in the same call: use stage or pull, or open the registry "
+                "without process_group"
+            )
         every = None if check is None else pulls_a_check(check)
         puller = self._runtime.puller
         held = puller.into(into, cast=cast, check_every=every, partial=partial)

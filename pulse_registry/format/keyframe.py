@@ -25,7 +25,8 @@ from pulse_registry.format.pieces import MOST_INDEX_BYTES, PIECE_BYTES, Coding, 
 from pulse_registry.format.safetensors import header_bytes, tensor_entry
 from pulse_registry.store import Store, Stream, create
 from pulse_registry.weights.cell_space import Geometry, Group
-from pulse_schemas import KeyframeRef, ObjectRef, canonical_json
+from pulse_schemas import KeyframeRef, ObjectRef, Schema, canonical_json
+from pulse_schemas.base import Hash, Many
 
 SHARD_BYTES = 1 << 30
 """A shard takes tensors until the next one would take it past this size."""
@@ -168,27 +169,74 @@ def write_keyframe(
         Conflict: the cells changed while they were coded.
         StoreUnavailable: as the store.
     """
-    shards, piece_bytes = shards_of(geometry, form.shard_bytes), form.piece_bytes
-    _check_readable(geometry, shards, piece_bytes)
-    refs, hashes, coded = [], {}, {}
-    for shard in shards:
-        plain = _ShardStream(geometry, shard, cells_of, piece_bytes)
-        stream: _ShardStream | CodedStream = plain
-        if form.coding == "exponents":
-            parts = parts_of(geometry, shard.first, shard.last, len(shard.header), piece_bytes)
-            stream = CodedStream(shard.name, parts, plain.chunks, exponent_loops(backend), map_)
-            coded[shard.name] = ShardCoding(tensors=shard.last - shard.first, sizes=stream.sizes)
-        key = keyframe_key(version, write_id, shard.name)
-        create(store, key, stream)
-        refs.append(ObjectRef(key=key, size=stream.nbytes, blake3=stream.blake3))
-        hashes[shard.name] = stream.pieces
+    shards = planned_shards(geometry, form)
+    stored = [
+        write_shard(store, geometry, shard, keyframe_key(version, write_id, shard.name), cells_of, form, backend, map_)
+        for shard in shards
+    ]
+    return write_index(store, geometry, version, write_id, stored, form)
+
+
+class StoredShard(Schema):
+    """One shard of a keyframe that was stored: what the record and the index say of it."""
+
+    ref: ObjectRef
+    pieces: Many[Hash]
+    coding: ShardCoding | None = None
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self.ref.key.rpartition("/")[2]
+
+
+def planned_shards(geometry: Geometry, form: KeyframeForm) -> list[Shard]:
+    """Return the shards of a keyframe that is to be written.
+
+    Raises:
+        InvalidModel: readers would take neither the record nor the index of so many shards.
+    """
+    shards = shards_of(geometry, form.shard_bytes)
+    _check_readable(geometry, shards, form.piece_bytes)
+    return shards
+
+
+def write_shard(
+    store: Store,
+    geometry: Geometry,
+    shard: Shard,
+    key: str,
+    cells_of: Callable[[Group], Cells],
+    form: KeyframeForm,
+    backend: str,
+    map_: Callable[..., Iterator[Any]],
+) -> StoredShard:
+    """Store one shard; see ``write_keyframe``. ``cells_of`` is asked for the groups that it holds cells of."""
+    plain = _ShardStream(geometry, shard, cells_of, form.piece_bytes)
+    stream: _ShardStream | CodedStream = plain
+    coding = None
+    if form.coding == "exponents":
+        parts = parts_of(geometry, shard.first, shard.last, len(shard.header), form.piece_bytes)
+        stream = CodedStream(shard.name, parts, plain.chunks, exponent_loops(backend), map_)
+        coding = ShardCoding(tensors=shard.last - shard.first, sizes=stream.sizes)
+    create(store, key, stream)
+    ref = ObjectRef(key=key, size=stream.nbytes, blake3=stream.blake3)
+    return StoredShard(ref=ref, pieces=stream.pieces, coding=coding)
+
+
+def write_index(
+    store: Store, geometry: Geometry, version: int, write_id: str, stored: Sequence[StoredShard], form: KeyframeForm
+) -> KeyframeRef:
+    """Store the index of a keyframe whose shards were stored; return what a record says of it."""
+    coded = {shard.name: shard.coding for shard in stored if shard.coding is not None}
     about = Coding(shards=coded) if form.coding == "exponents" else None
-    pieces = Pieces(size=piece_bytes, blake3=hashes)
+    pieces = Pieces(size=form.piece_bytes, blake3={shard.name: shard.pieces for shard in stored})
+    shards = shards_of(geometry, form.shard_bytes)
     index = index_document(geometry, shards, pulse_metadata(geometry, version, pieces, about))
     key = keyframe_key(version, write_id, INDEX_NAME)
     create(store, key, index)
     index_ref = ObjectRef(key=key, size=len(index), blake3=blake3(index).hexdigest())
-    return KeyframeRef(version=version, index=index_ref, shards=tuple(refs))
+    return KeyframeRef(version=version, index=index_ref, shards=tuple(shard.ref for shard in stored))
 
 
 def _check_readable(geometry: Geometry, shards: Sequence[Shard], piece_bytes: int) -> None:

@@ -7,20 +7,19 @@ destination applies. Other groups are not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from pulse_kernels import Backend, Cells, Index
+from pulse_kernels import Backend, Cells
 from pulse_registry.errors import BaseMismatch
 from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps, patch_step
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.pull.destination import Destination, HostDestination, Source, wrong_base
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.sliced_cells import SlicedCells
+from pulse_registry.pull.sliced_update import by_group, to_local, to_whole, united
 from pulse_registry.timeline import DecodeTimer, Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_access import Where
@@ -83,7 +82,7 @@ class SlicedDestination:
             began, decoding = timeline.clock(), DecodeTimer(timeline)
             links = [by_group[number](decoding) for by_group in steps if number in by_group]
             change = self._follow(self.stored.groups[number], sources[0].leg.base, links)
-            found = self._localized(change)
+            found = to_local(self.slices, change)
             if weights is not None and not all(weights.exact_at(part.group, part.index) for part in found):
                 raise wrong_base(self.stored, change.group, sources[0].leg.base)
             timeline.note("verify", began, busy=timeline.clock() - began - decoding.seconds)
@@ -93,7 +92,7 @@ class SlicedDestination:
         patches = [source.patch for source in sources if source.patch is not None]
         arrived = arriving(patches, touched, fetchers, timeline)
         joined = [join_group(n) for n in arrived] if len(touched) == 1 else in_pool(self._pool, join_group, arrived)
-        update = HostUpdate(_by_local_group(change for changes in joined for change in changes))
+        update = HostUpdate(by_group(change for changes in joined for change in changes))
         if self.known is not None and not all(self.slices.holds(self.stored.groups[number]) for number in touched):
             with timeline.during("verify"):
                 self.check(sources[0].leg.base)
@@ -114,7 +113,7 @@ class SlicedDestination:
         for change in self.inner.to_host(update).groups:
             before, after = change.sums(backend)
             local += after - before
-            for part in self._global(change, self.speaks):
+            for part in to_whole(self.slices, change, self.speaks):
                 before, after = part.sums(backend)
                 share += after - before
         return SliceDigests(local, share, self.speaks)
@@ -180,7 +179,7 @@ class SlicedDestination:
             return {}
         found: dict[int, list[SparseUpdate]] = {}
         for change in self.inner.to_host(source.step).groups:
-            for part in self._global(change):
+            for part in to_whole(self.slices, change):
                 found.setdefault(part.group.number, []).append(part)
         return {number: self._taken_back(parts) for number, parts in found.items()}
 
@@ -197,7 +196,7 @@ class SlicedDestination:
         return made
 
     def _taken_back(self, parts: Sequence[SparseUpdate]) -> Callable[[DecodeTimer], DeltaStep]:
-        change = _united(parts[0].group, parts)
+        change = united(parts)
         before, after = change.sums(self._backend)
         return lambda _: DeltaStep(lambda _: -change.delta(self._backend), False, after, before)
 
@@ -206,40 +205,6 @@ class SlicedDestination:
             return join_steps(self._backend, group, self._held, links)
         except WrongBase:
             raise wrong_base(self.stored, group, base) from None
-
-    def _localized(self, change: SparseUpdate) -> list[SparseUpdate]:
-        """Return a change of a group of the whole layout as changes of groups of the local one."""
-        found = []
-        for one, chosen, local in self.slices.split(change.group, change.index):
-            flat, old, new = local + self.geometry.tensor_start(one.number), change.old[chosen], change.new[chosen]
-            numbers = self.geometry.groups.meeting(int(flat[0]), int(flat[-1]) + 1)
-            for group in map(self.geometry.groups.__getitem__, numbers):
-                low, high = np.searchsorted(flat, [group.start, group.start + group.cells]).tolist()
-                if low < high:
-                    index = (flat[low:high] - group.start).astype(np.uint32)
-                    found.append(SparseUpdate(group, index, old[low:high], new[low:high]))
-        return found
-
-    def _global(self, change: SparseUpdate, numbers: Container[int] | None = None) -> Iterable[SparseUpdate]:
-        """Yield a change of a local group as changes of groups of the whole layout; of some slices, by number."""
-        group, at = change.group, 0
-        for span in group.spans:
-            begin = at
-            at += span.stop - span.start
-            low, high = np.searchsorted(change.index, [begin, at]).tolist()
-            if low == high or (numbers is not None and span.tensor not in numbers):
-                continue
-            one = self.slices.of_number(span.tensor)
-            local = change.index[low:high].astype(np.int64) + (span.start - begin)
-            flat = one.box.to_flat(local) + one.start
-            for whole in map(
-                self.stored.groups.__getitem__, self.stored.groups.meeting(int(flat[0]), int(flat[-1]) + 1)
-            ):
-                a, b = np.searchsorted(flat, [whole.start, whole.start + whole.cells]).tolist()
-                if a < b:
-                    index = (flat[a:b] - whole.start).astype(np.uint32)
-                    old, new = change.old[low + a : low + b], change.new[low + a : low + b]
-                    yield SparseUpdate(whole, index, old, new)
 
 
 def _changed(version: int | None) -> BaseMismatch:
@@ -261,20 +226,3 @@ def _delta(source: Source) -> Digest:
         return source.delta
     total = source.patch.entries.delta
     return Digest() - total if source.leg.kind == "inverse" else total
-
-
-def _united(group: Group, parts: Sequence[SparseUpdate]) -> SparseUpdate:
-    """Return changes of one group, of cells that lie apart, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    index: Index = np.concatenate([part.index for part in parts])
-    order = np.argsort(index, kind="stable")
-    old, new = (np.concatenate([getattr(part, side) for part in parts])[order] for side in ("old", "new"))
-    return SparseUpdate(group, index[order], old, new)
-
-
-def _by_local_group(changes: Iterable[SparseUpdate]) -> tuple[SparseUpdate, ...]:
-    found: dict[int, list[SparseUpdate]] = {}
-    for change in changes:
-        found.setdefault(change.group.number, []).append(change)
-    return tuple(_united(parts[0].group, parts) for _, parts in sorted(found.items()))

@@ -73,12 +73,7 @@ class Together:
         every = self.peers.all_gather(b"".join(hashes), "boxes")
         before = {box for rank in range(self.peers.rank) for box in _split(every[rank])}
         speaks = frozenset(one.number for one, box in zip(slices.slices, hashes, strict=True) if box not in before)
-        share = _ones(slices, speaks, backend, map_)
-        cells = sum(one.box.cells for one in slices.slices if one.number in speaks)
-        whole = _ones_of(slices.geometry, self.peers.rank, self.peers.size, backend, map_)
-        lanes = (share.lane_0, share.lane_1, cells, whole.lane_0, whole.lane_1)
-        *found, count, lane_0, lane_1 = sum_lanes(self.peers, lanes, "cover")
-        made = Cover(speaks, (*found, count) == (lane_0, lane_1, slices.geometry.cells))
+        made = Cover(speaks, covers(self.peers, slices, speaks, backend, map_))
         self._covers = {prints: made}  # one model at a time: who asks for two in turns pays each time
         return made
 
@@ -105,6 +100,27 @@ class Together:
         attempt.agree(what)
 
 
+def covers(peers: Peers, slices: SliceMap, speaks: frozenset[int] | None, backend: Backend, map_: Map) -> bool:
+    """Whether the slices that all ranks answer for are each cell of the layout, exactly once; a collective.
+
+    It compares how many cells there are, and digests of a model of ones: those of the slices must add up to that of the
+    layout, of which each rank makes a part. A pass over as many cells as a rank has.
+
+    Args:
+        peers: the ranks.
+        slices: of this rank.
+        speaks: numbers of those that it answers for; None: all.
+        backend: computes.
+        map_: ``map``, or an executor's.
+    """
+    share = _ones(slices, speaks, backend, map_)
+    cells = sum(one.box.cells for one in slices.slices if speaks is None or one.number in speaks)
+    whole = _ones_of(slices.geometry, peers.rank, peers.size, backend, map_)
+    lanes = (share.lane_0, share.lane_1, cells, whole.lane_0, whole.lane_1)
+    *found, count, lane_0, lane_1 = sum_lanes(peers, lanes, "cover")
+    return (*found, count) == (lane_0, lane_1, slices.geometry.cells)
+
+
 def _hash(slices: SliceMap, number: int) -> bytes:
     one = slices.slices[number]
     return blake3(repr((one.tensor, one.box.shape, one.box.offsets, one.box.sizes)).encode()).digest(_HASH_BYTES)
@@ -114,7 +130,7 @@ def _split(hashes: bytes) -> Iterator[bytes]:
     return (hashes[at : at + _HASH_BYTES] for at in range(0, len(hashes), _HASH_BYTES))
 
 
-def _ones(slices: SliceMap, speaks: frozenset[int], backend: Backend, map_: Map) -> Digest:
+def _ones(slices: SliceMap, speaks: frozenset[int] | None, backend: Backend, map_: Map) -> Digest:
     """Return the digest of cells of ones where this rank's slices are that it answers for."""
 
     def ones(tensor: int, where: slice) -> Cells:

@@ -29,7 +29,7 @@ from pulse_registry.push.upload import store_patch
 from pulse_registry.results import PushResult
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.weights.device import Placement, on_host
-from pulse_registry.weights.model import Model, View, layout_of, read_model
+from pulse_registry.weights.model import Model, View, check_whole, layout_of, read_model
 from pulse_schemas import CommitRecord, KeyframeRef, Layout, PatchRef
 
 
@@ -64,7 +64,7 @@ class Publisher:
         self._options = options
         self._committed = committed
         self._thread = thread
-        self._queue = PushQueue(thread, options.max_pending, self._reader.run)
+        self._queue: PushQueue[PendingPush] = PushQueue(thread, options.max_pending, self._reader.run)
         self._baseline = Baseline(context, self._reader, writer, options, placement)
         self._keyframes = KeyframeWriter(context, writer, new_id, options)
         self._lock = threading.RLock()  # of the baseline
@@ -74,6 +74,7 @@ class Publisher:
         """Diff the model and queue the rest; ``metadata`` is plain and nobody else's. See ``Registry.push``."""
         timeline = Timeline()
         views = read_model(model)
+        check_whole(views)
         layout = layout_of(views, self._options.dtype)
         while True:
             with self._lock:
@@ -98,6 +99,7 @@ class Publisher:
     def take_over(self, model: Model) -> None:
         """Begin this writer's term, and bring the shadow to the newest version. See ``Registry.take_over``."""
         views = read_model(model)
+        check_whole(views)
         layout = layout_of(views, self._options.dtype)
         while True:
             with self._lock:
@@ -178,7 +180,7 @@ class Publisher:
                 self._queue.fail(future, failure)
             raise
 
-    def _publish_next(self, turn: Turn) -> None:
+    def _publish_next(self, turn: Turn[PendingPush]) -> None:
         """Publish the push whose turn it is, in the background thread."""
         push = self._queue.begin(turn)
         if push is None:
@@ -205,8 +207,7 @@ class Publisher:
         stored: PatchRef | KeyframeRef
         if push.advance is not None:
             coded = push.advance.coded()
-            context, geometry = self._context, push.shadow.geometry
-            stored = store_patch(context.store, geometry, push.version, write_id, coded, context.fetchers, timeline)
+            stored = store_patch(self._context.store, push.shadow.geometry, push.version, write_id, coded, timeline)
         else:
             with timeline.during("upload", push.shadow.geometry.nbytes):
                 stored = self._keyframes.store(push.shadow, push.version, write_id)

@@ -12,25 +12,35 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.process.closing import Closing, UnderWay
 from pulse_registry.push.future import PushFuture
-from pulse_registry.push.pending import PendingPush
 from pulse_registry.results import PushResult
 
 
+class Pending(Protocol):
+    """What is queued: a push that was diffed; see ``PendingPush``."""
+
+    step: int
+    future: PushFuture
+    replaced: list[PushFuture]
+
+
+Push = TypeVar("Push", bound=Pending)
+
+
 @dataclass(slots=True, eq=False)
-class Turn:
+class Turn(Generic[Push]):
     """A turn of the thread, and the push that has it; None: it was taken back, and no other has taken its place yet."""
 
-    push: PendingPush | None
+    push: Push | None
     task: Future[None] | None = None
     begun: bool = False
 
 
-class PushQueue:
+class PushQueue(Generic[Push]):
     """Gives pushes their turn in a thread, one by one; knows which of their failures nobody has seen. Thread-safe."""
 
     def __init__(
@@ -50,8 +60,8 @@ class PushQueue:
         self._limit = limit
         self._run = run
         self._lock = threading.RLock()
-        self._turns: list[Turn] = []  # of the pushes on their way, oldest first
-        self._spare: Turn | None = None
+        self._turns: list[Turn[Push]] = []  # of the pushes on their way, oldest first
+        self._spare: Turn[Push] | None = None
         self._others: list[tuple[str, Future[Any]]] = []
         self._failed: list[PushFuture] = []
         self._at_work: int | None = None
@@ -73,13 +83,13 @@ class PushQueue:
             return bool(self._turns) and self._at_work != threading.get_ident()
 
     @property
-    def waiting(self) -> PendingPush | None:
+    def waiting(self) -> Push | None:
         """The newest push, if it has not begun to be published."""
         with self._lock:
             newest = self._turns[-1] if self._turns else None
             return None if newest is None or newest.begun else newest.push
 
-    def put(self, push: PendingPush, publish: Callable[[Turn], None]) -> None:
+    def put(self, push: Push, publish: Callable[[Turn[Push]], None]) -> None:
         """Queue a push; it gets the turn of one that was taken back, if there is one.
 
         ``publish`` is called in the thread: it takes the turn with ``begin``, and ends it with ``done`` or ``failed``.
@@ -92,7 +102,7 @@ class PushQueue:
             turn.push = push
             self._turns.append(turn)
 
-    def take_back(self, push: PendingPush) -> bool:
+    def take_back(self, push: Push) -> bool:
         """Take out the newest push, unless it has begun to be published; its turn is for the next one that comes."""
         with self._lock:
             if self.waiting is not push:
@@ -101,7 +111,7 @@ class PushQueue:
             self._spare.push = None
             return True
 
-    def begin(self, turn: Turn) -> PendingPush | None:
+    def begin(self, turn: Turn[Push]) -> Push | None:
         """Take a turn, in the thread; return its push, None if it was taken back."""
         with self._lock:
             turn.begun = True
@@ -111,7 +121,7 @@ class PushQueue:
                 self._at_work = threading.get_ident()
             return turn.push
 
-    def done(self, turn: Turn, push: PendingPush, result: PushResult) -> None:
+    def done(self, turn: Turn[Push], push: Push, result: PushResult) -> None:
         """End a turn; resolve its futures once its place is free."""
         try:
             with self._lock:
@@ -122,7 +132,7 @@ class PushQueue:
         finally:
             self._at_work = None
 
-    def failed(self, turn: Turn, push: PendingPush, error: BaseException) -> None:
+    def failed(self, turn: Turn[Push], push: Push, error: BaseException) -> None:
         """End a turn whose push failed; its futures raise the error."""
         futures = [push.future, *push.replaced]
         try:

@@ -151,11 +151,11 @@ class HostShadow:
         """Stand for the version that ``destination`` was brought to."""
         self.version, self.digest = version, digest
 
-    def advance(self, views: Mapping[str, View], coder: CoderChoice, timeline: Timeline) -> HostAdvance:
+    def advance(self, views: Mapping[str, View], coder: CoderChoice | None, timeline: Timeline) -> HostAdvance:
         """Diff live tensors against the shadow and take them over, group by group: O(model) reads, O(changed) writes.
 
         A group's coding is queued as soon as it is diffed, behind the diffs of all groups: the trainer waits for those
-        alone, and no thread waits for the last of them.
+        alone, and no thread waits for the last of them. Without a coder nothing is coded.
         """
         version, began = self.version + 1, timeline.clock()
 
@@ -166,7 +166,8 @@ class HostShadow:
             if change is None:
                 return Digest(), None
             old, new = change.sums(self._backend)
-            return new - old, self._pool.submit(self._code, version, change, coder, timeline)
+            coding = None if coder is None else self._pool.submit(self._code, version, change, coder, timeline)
+            return new - old, coding
 
         busy: list[float] = []
         groups = self.geometry.groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import LogReader, LogWriter
 from pulse_registry.log.names import run_name
 from pulse_registry.options import Options
+from pulse_registry.peers.peers import Peers
 from pulse_registry.process.closing import Closing
 from pulse_registry.process.cores import checked_threads
 from pulse_registry.process.fork import OwnerProcess, only_in_this_process
@@ -31,6 +33,7 @@ from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.pull.lease import LeaseKeeper, ReaderLease
 from pulse_registry.pull.puller import Puller
 from pulse_registry.push.publisher import Publisher
+from pulse_registry.push.sharded import ShardedPublisher
 from pulse_registry.results import PullResult, PushResult
 from pulse_registry.retention import Collector
 from pulse_registry.runtime.dependencies import Dependencies
@@ -41,7 +44,7 @@ from pulse_registry.signing.countersigning import Countersigning
 from pulse_registry.store import Store
 from pulse_registry.versions import Versions
 from pulse_registry.weights.backend import backend_of, what_compiles
-from pulse_registry.weights.model import Model, read_model
+from pulse_registry.weights.model import Model, is_sharded_model, read_model
 
 
 class Runtime:
@@ -56,6 +59,7 @@ class Runtime:
         reader: of its log.
         versions: that the log tells of.
         puller: the worker's side.
+        peers: the ranks that work together; None: each by itself, so far.
         publisher: the trainer's side; None until the first push.
         background: the compactor between pushes; None: there is none.
         placement: the rule by which models are worked on a device, or in host memory.
@@ -88,7 +92,8 @@ class Runtime:
         )
         self.reader_id = dependencies.new_id()
         self._reporter, self._lease = self._reporting(), self._leasing()
-        self.publisher: Publisher | None = None
+        self.peers = options.peers
+        self.publisher: Publisher | ShardedPublisher | None = None
         self.background: Background | None = None
         self.lacks_key = False
         self._lock = threading.Lock()
@@ -166,8 +171,11 @@ class Runtime:
             self.stores.store, self.run, self.reader, around.clock, around.new_id, name, signer=signer, **keeps
         )
 
-    def publishing(self) -> Publisher:
-        """Return the trainer's side; makes it at the first call."""
+    def publishing(self, model: Model) -> Publisher | ShardedPublisher:
+        """Return the trainer's side; makes it at the first call.
+
+        A model that is sharded over the processes of torch.distributed is published by all of them.
+        """
         context = self.context()
         with self._lock:
             self._check_open()
@@ -179,16 +187,28 @@ class Runtime:
                 if options.push.compact == "inline":
                     self.background = self._compacting(context)
                     committed.append(self.background.committed)
-                self.publisher = Publisher(
-                    context,
-                    self.writer(),
-                    around.new_id,
-                    options.push,
-                    around.threads(1, "pulse-push"),
-                    self.placement,
-                    committed,
-                )
+                thread = around.threads(1, "pulse-push")
+                self.peers = self.peers or self._peers_of(model)
+                if self.peers is None:
+                    self.publisher = Publisher(
+                        context, self.writer(), around.new_id, options.push, thread, self.placement, committed
+                    )
+                else:
+                    self.publisher = ShardedPublisher(
+                        context, self.writer(), around.new_id, options.push, thread, self.peers, committed
+                    )
             return self.publisher
+
+    def _peers_of(self, model: Model) -> Peers | None:
+        """Return the ranks of torch.distributed, if a model is sharded over them."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        if distributed.get_world_size() == 1 or not is_sharded_model(model):
+            return None
+        from pulse_registry.peers.torch_peers import TorchPeers
+
+        return TorchPeers(timeout_s=self.options.network.peer_timeout_s)
 
     def compactor(self, context: Context, options: CompactOptions) -> Compactor:
         """Return what makes merged patches and keyframes; it reads much, and nothing twice, so past the cache."""
@@ -262,8 +282,8 @@ class Runtime:
             self._reporter.close()
         if self._lease is not None:
             self._lease.close()
-        if self.options.peers is not None:
-            self.options.peers.close()
+        if self.peers is not None:
+            self.peers.close()
         if self.options.owns_store:
             self.stores.close_connections()
         return publisher.unseen() if publisher is not None else None

@@ -171,28 +171,32 @@ def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
 
     With ``bf16``, float32 tensors are published as BF16 and float16 and float64 ones are refused (a cast that the
     forward pass does not make would lose bits unseen); everything else is published as it is. With ``keep``, all is.
-    Names of the same memory are stored once, under the first of them.
+    Names of the same memory are stored once, under the first of them. Slices are published as the tensors that they
+    are parts of.
 
     Raises:
         InvalidModel: a tensor can't be published so, or a name is not valid.
     """
     stored: dict[tuple[Any, ...], str] = {}
     tied: dict[str, str] = {}
+    kinds: dict[str, tuple[Dtype, tuple[int, ...]]] = {}
     tensors = []
-    for name, view in views.items():
-        if view.part is not None:
-            raise InvalidModel(
-                f"tensor {view.part.name!r} is sharded, and a push takes whole tensors: push from one process that "
-                "holds the full ones (full_tensor() of each, called on all ranks)"
-            )
+    for view in views.values():
+        name, shape = (view.name, view.shape) if view.part is None else (view.part.name, view.part.shape)
         if view.size:
-            first = stored.setdefault(view.identity, name)
+            box = None if view.part is None else view.part.box
+            first = stored.setdefault((view.identity, box), name)
             if first != name:
                 tied[name] = first
                 continue
-        dtype = _published(view, publish)
+        kind = _published(view, publish), shape
+        if kinds.setdefault(name, kind) != kind:
+            raise InvalidModel(f"slices of tensor {name!r} have two shapes or dtypes: {kinds[name]} and {kind}")
+    for name, (dtype, shape) in kinds.items():
+        if name in tied:
+            continue
         try:
-            tensors.append(Tensor(name=name, dtype=dtype, shape=view.shape))
+            tensors.append(Tensor(name=name, dtype=dtype, shape=shape))
         except ValidationError as error:
             raise InvalidModel(f"tensor {name!r} can't be stored: {faults(error, 'layout')}") from error
     tensors.sort(key=lambda tensor: (DTYPE_ORDER.index(tensor.dtype), tensor.name))
@@ -200,6 +204,28 @@ def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
         return Layout(tensors=tuple(tensors), tied=tied)
     except ValidationError as error:
         raise InvalidModel(f"the model has no valid layout: {faults(error, 'layout')}") from error
+
+
+def is_sharded_model(model: Model) -> bool:
+    """Whether any tensor of a model is given by its shards, or may be: a DTensor counts though all of it is here."""
+    values = (
+        module_tensors(model) if _is_module(model) else model.state_dict() if hasattr(model, "state_dict") else model
+    )
+    return isinstance(values, Mapping) and any(map(is_sharded, values.values()))
+
+
+def check_whole(views: Mapping[str, View]) -> None:
+    """Refuse slices where whole tensors are needed.
+
+    Raises:
+        InvalidModel: a tensor is a slice of another one.
+    """
+    for view in views.values():
+        if view.part is not None:
+            raise InvalidModel(
+                f"tensor {view.part.name!r} is sharded, and this registry pushes whole tensors: open it on every rank, "
+                "with process_group, and call push on all of them"
+            )
 
 
 def _published(view: View, publish: PublishDtype) -> Dtype:

@@ -150,6 +150,12 @@ class SliceMap:
         """Whether the slices hold any of a tensor's cells ``start`` to ``stop``."""
         return any(one.box.below(stop) > one.box.below(start) for one in self._of_tensor.get(tensor, ()))
 
+    def flat_of(self, local: int) -> int:
+        """Return the flat index, in the whole layout, of a cell by that in the local one."""
+        one = next(one for one in self.slices if 0 <= local - self.local.tensor_start(one.number) < one.box.cells)
+        within = np.array([local - self.local.tensor_start(one.number)])
+        return int(one.box.to_flat(within)[0]) + one.start
+
     def of_tensor(self, tensor: int) -> Sequence[HeldSlice]:
         """Return the slices of a tensor."""
         return self._of_tensor.get(tensor, ())

@@ -95,3 +95,16 @@ def _boxes(
         offsets[dim], sizes[dim] = start, stop - start
         found.append((tuple(offsets), tuple(sizes)))
     return found
+
+
+def put(rank: Mapping[str, Any], model: Tensors) -> None:
+    """Make a rank hold its cells of a model."""
+    for name, value in rank.items():
+        for part, at in _parts(value):
+            array = model[name]
+            if at is None:
+                part[...] = array
+            elif isinstance(at, int):
+                part[...] = array.reshape(-1)[at : at + part.size]
+            else:
+                part[...] = array[tuple(slice(o, o + s) for o, s in zip(at, part.shape, strict=True))]

@@ -1,0 +1,207 @@
+"""Exchange of changes between ranks: each sends what it found changed of a group to the rank where that is at home.
+
+There the changes of all ranks are those that one process with the whole model would have found, in the same order, and
+are coded to the same bytes. Eight bytes a changed BF16 cell travel, in rounds that bound what is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from pulse_kernels import Cells
+from pulse_registry.errors import CorruptObject
+from pulse_registry.format.sparse_update import SparseUpdate
+from pulse_registry.peers.peers import Peers
+from pulse_registry.peers.vote import Attempt
+from pulse_registry.pull.sliced_update import by_group
+from pulse_registry.weights.box import Box
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.slice_map import SliceMap
+
+ROUND_BYTES: Final = 64 << 20
+"""What a rank sends in a round, about."""
+_FRAGMENT: Final = np.dtype([("group", "<u4"), ("count", "<u4")])
+_SLICE: Final = np.dtype("<i8")
+Reader: TypeAlias = Callable[[int, slice], Cells]
+"""Returns a run of a tensor's cells, in the local layout."""
+
+
+def to_homes(
+    peers: Peers, geometry: Geometry, changes: Sequence[SparseUpdate], homes: Sequence[int], attempt: Attempt
+) -> list[SparseUpdate]:
+    """Send changes to the homes of their groups, and return those of the groups that are at home here; a collective.
+
+    Args:
+        peers: the ranks.
+        geometry: of the whole layout.
+        changes: of this rank, by groups of the whole layout; of one group there may be several, of other cells.
+        homes: the rank of each group, by number; the same on all ranks.
+        attempt: this rank's; after a failure it sends nothing.
+
+    Returns:
+        The changes of all ranks, one a group, in group order.
+    """
+    sizes = [sum(map(len, _packed([change]))) for change in changes]
+    mine = -(-sum(sizes) // ROUND_BYTES) if attempt.failure is None else 0
+    rounds = max(int.from_bytes(said, "little") for said in peers.all_gather(mine.to_bytes(4, "little"), "rounds"))
+    found: list[SparseUpdate] = []
+    nothing: list[bytes] = [b""] * peers.size
+    for low, high in pairwise(len(geometry.groups) * k // max(1, rounds) for k in range(rounds + 1)):
+        inside = [change for change in changes if low <= change.group.number < high]
+        parts = attempt.run(partial(_by_rank, inside, homes, peers.size), nothing)
+        came = peers.exchange(parts, "changes")
+        attempt.run(partial(_take, geometry, came, found), None)
+    nobody: tuple[SparseUpdate, ...] = ()
+    return list(attempt.run(lambda: tuple(map(_checked, by_group(found))), nobody))
+
+
+def _by_rank(changes: Iterable[SparseUpdate], homes: Sequence[int], ranks: int) -> list[bytes]:
+    """Return what each rank gets."""
+    to: list[list[SparseUpdate]] = [[] for _ in range(ranks)]
+    for change in changes:
+        to[homes[change.group.number]].append(change)
+    return [b"".join(_packed(changes)) for changes in to]
+
+
+def _packed(changes: Sequence[SparseUpdate]) -> Iterator[bytes]:
+    """Yield changes as bytes: how many, which groups, and each one's index, old and new cells."""
+    if not changes:
+        return
+    heads = np.array([(change.group.number, len(change.index)) for change in changes], _FRAGMENT)
+    yield len(changes).to_bytes(4, "little") + heads.tobytes()
+    for change in changes:
+        for column in (change.index, change.old, change.new):
+            yield np.ascontiguousarray(column).tobytes()
+
+
+def _take(geometry: Geometry, came: Sequence[memoryview], found: list[SparseUpdate]) -> None:
+    for rank, data in enumerate(came):
+        found += _unpacked(geometry, data, rank)
+
+
+def _unpacked(geometry: Geometry, data: memoryview, rank: int) -> Iterator[SparseUpdate]:
+    if not len(data):
+        return
+    fragments = int.from_bytes(data[:4], "little")
+    at = 4 + fragments * _FRAGMENT.itemsize
+    if at > len(data):
+        raise CorruptObject(f"rank {rank} sent changes that are cut short")
+    for number, count in np.frombuffer(data[4:at], _FRAGMENT).tolist():
+        if not (number < len(geometry.groups) and 0 < count <= geometry.groups[number].cells):
+            raise CorruptObject(f"rank {rank} sent {count} changes of group {number}")
+        group = geometry.groups[number]
+        columns: list[Cells] = []
+        for dtype in (np.dtype(np.uint32), group.cell_type.dtype, group.cell_type.dtype):
+            columns.append(np.frombuffer(data[at : at + count * dtype.itemsize], dtype))
+            at += count * dtype.itemsize
+            if at > len(data):
+                raise CorruptObject(f"rank {rank} sent changes that are cut short")
+        yield SparseUpdate(group, columns[0], columns[1], columns[2])
+    if at != len(data):
+        raise CorruptObject(f"rank {rank} sent more than its changes")
+
+
+def _checked(change: SparseUpdate) -> SparseUpdate:
+    """Return the changes of one group, in order of their cells.
+
+    Raises:
+        CorruptObject: two ranks changed one cell, or one is past the group.
+    """
+    group, index = change.group, change.index
+    if (index[1:] == index[:-1]).any():
+        raise CorruptObject(f"two ranks changed one cell of group {group.number}")
+    if int(index[-1]) >= group.cells:
+        raise CorruptObject(f"a rank changed cell {int(index[-1])} of group {group.number}, which has {group.cells}")
+    return change
+
+
+def cells_to(
+    peers: Peers,
+    slices: SliceMap,
+    wanted: Mapping[int, Sequence[int]],
+    read: Reader,
+    attempt: Attempt,
+) -> Iterator[tuple[int, Cells]]:
+    """Send the cells of groups to the ranks that want them, a group a rank in each round; a collective.
+
+    Args:
+        peers: the ranks.
+        slices: what this rank speaks for.
+        wanted: numbers of groups, by rank; the same on all ranks.
+        read: returns cells of this rank, by tensor and range in the local layout.
+        attempt: this rank's; after a failure it sends nothing.
+
+    Yields:
+        Each group that this rank wants, in order, with all of its cells.
+    """
+    geometry = slices.geometry
+    for turn in range(max((len(numbers) for numbers in wanted.values()), default=0)):
+        asked = [numbers[turn] if turn < len(numbers) else None for _, numbers in sorted(wanted.items())]
+        nothing: list[bytes] = [b""] * peers.size
+        parts = attempt.run(partial(_all_held, slices, asked, read), nothing)
+        came = peers.exchange(parts, "cells")
+        number = asked[peers.rank]
+        if number is not None:
+            group = geometry.groups[number]
+            empty = np.empty(0, group.cell_type.dtype)
+            cells = attempt.run(partial(_filled, geometry, group, came), empty)
+            yield number, cells
+
+
+def _all_held(slices: SliceMap, asked: Sequence[int | None], read: Reader) -> list[bytes]:
+    return [_held(slices, number, read) for number in asked]
+
+
+def _held(slices: SliceMap, number: int | None, read: Reader) -> bytes:
+    """Return what this rank holds of a group: each slice's box and the cells, end to end."""
+    if number is None:
+        return b""
+    found = []
+    for part in slices.held(slices.geometry.groups[number]):
+        box, tensor = part.slice.box, part.slice.tensor
+        head = [len(box.shape), tensor, part.first, part.stop, *box.shape, *box.offsets, *box.sizes]
+        found += [np.array(head, _SLICE).tobytes(), read(part.slice.number, slice(part.first, part.stop)).tobytes()]
+    return b"".join(found)
+
+
+def _filled(geometry: Geometry, group: Group, came: Sequence[memoryview]) -> Cells:
+    """Return a group's cells, put together from what ranks sent.
+
+    Raises:
+        CorruptObject: they are not each cell of the group once.
+    """
+    cells, filled = np.empty(group.cells, group.cell_type.dtype), 0
+    spans = {span.tensor: span for span in group.spans}
+    for rank, data in enumerate(came):
+        at = 0
+        while at < len(data):
+            try:
+                dims, tensor, first, stop = np.frombuffer(data[at : at + 32], _SLICE).tolist()
+                numbers = np.frombuffer(data[at + 32 : at + 32 + 24 * dims], _SLICE).tolist()
+                box = Box.of(numbers[:dims], numbers[dims : 2 * dims], numbers[2 * dims :])
+                span = spans[tensor]
+                at += 32 + 24 * dims
+                size = (stop - first) * group.cell_type.width
+                local = np.frombuffer(data[at : at + size], group.cell_type.dtype)
+                if (box.below(span.start), box.below(span.stop)) != (first, stop) or len(local) != stop - first:
+                    raise ValueError("another run of cells")
+                at += size
+            except (ValueError, KeyError) as error:
+                raise CorruptObject(
+                    f"rank {rank} sent other cells than those of group {group.number}: {error}"
+                ) from None
+            start = geometry.tensor_start(tensor) - group.start
+            if box.start is not None:
+                begin = start + box.start + first
+                cells[begin : begin + len(local)] = local
+            else:
+                cells[box.to_flat(np.arange(first, stop, dtype=np.int64)) + start] = local
+            filled += len(local)
+    if filled != group.cells:
+        raise CorruptObject(f"{filled} of {group.cells} cells of group {group.number} came from all ranks")
+    return cells

@@ -1,0 +1,310 @@
+"""Holdings: what each rank of a sharded model holds, the layout of all of them, and who speaks for which cells.
+
+A cell that several ranks hold is diffed, and kept in a shadow, by one of them: boxes that are held more than once are
+cut along their first dimension, a piece for each holder.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+from blake3 import blake3
+from pydantic import ValidationError
+
+from pulse_kernels import CELL_TYPES, Backend, Cells
+from pulse_registry.errors import InvalidModel, UnsupportedFormat
+from pulse_registry.peers.peers import COORDINATOR, Peers
+from pulse_registry.peers.vote import Attempt
+from pulse_registry.process.parallel import Map
+from pulse_registry.pull.sliced_cells import SlicedCells
+from pulse_registry.pull.together import covers
+from pulse_registry.weights.box import Box
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.model import PublishDtype, View, layout_of
+from pulse_registry.weights.slice_map import SliceMap
+from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
+
+_HASH: Final = 16
+_DIGEST: Final = struct.Struct("<2Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One box that this rank holds of a tensor.
+
+    Attributes:
+        name: of the tensor, as it is stored.
+        box: the cells.
+        view: where they are.
+    """
+
+    name: str
+    box: Box
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What this rank speaks for.
+
+    Attributes:
+        slices: where these cells lie in the layout of all ranks.
+        sources: of each tensor of the local layout, the view that it is a run of, by name, its first cell and how many.
+        replicated: boxes that other ranks hold, too, whole, as this rank holds them: what a replica check compares.
+    """
+
+    slices: SliceMap
+    sources: Mapping[str, tuple[str, int, int]]
+    replicated: tuple[Holding, ...]
+
+    def live(self, views: Mapping[str, View]) -> dict[str, View]:
+        """Return the cells that it speaks for as they are now, by name in the local layout."""
+        found = {}
+        for tensor in self.slices.local.layout.tensors:
+            source = self.sources.get(tensor.name)
+            found[tensor.name] = _nothing(tensor.dtype) if source is None else _cut(views[source[0]], *source[1:])
+        return found
+
+
+def description(views: Mapping[str, View], publish: PublishDtype) -> tuple[Layout, bytes]:
+    """Return the layout of the tensors that a rank holds any of, and a hash of it and of the boxes.
+
+    The hash stays the same for as long as the rank holds the same cells of the same tensors, wherever in memory.
+
+    Raises:
+        InvalidModel: as ``layout_of``.
+    """
+    layout = layout_of(views, publish)
+    hasher = blake3(layout.canonical())
+    for view in views.values():
+        hasher.update(repr((view.name, view.dtype, view.shape, view.part and view.part.box)).encode())
+    return layout, hasher.digest(_HASH)
+
+
+def union(peers: Peers, mine: Layout, views: Mapping[str, View]) -> Layout:
+    """Return the layout of what all ranks hold together; a collective.
+
+    Raises:
+        InvalidModel: on all ranks: two of them have one name with two shapes or dtypes, or tied in two ways.
+    """
+    attempt = Attempt(peers)
+    body = b"\n".join([mine.canonical(), *sorted(name.encode() for name in _without_cells(views))])
+    prints = peers.all_gather(blake3(body).digest(_HASH), "layout")
+    first = prints.index(prints[peers.rank]) == peers.rank
+    bodies = peers.gather(body if first else b"", "layouts")
+    joined = attempt.run(lambda: b"" if bodies is None else _joined(bodies).canonical(), b"")
+    whole = peers.broadcast(joined if peers.rank == COORDINATOR else None, "layout of all")
+    attempt.agree("layout of all")
+    return _parsed(whole, COORDINATOR)
+
+
+def speak(peers: Peers, geometry: Geometry, views: Mapping[str, View], backend: Backend, map_: Map) -> Spoken:
+    """Find out what this rank speaks for, and that all ranks together speak for each cell once; a collective.
+
+    Raises:
+        InvalidModel: on all ranks: a cell is held by no rank, or boxes overlap without being equal.
+    """
+    attempt = Attempt(peers)
+    nothing: list[Holding] = []
+    holdings = attempt.run(lambda: _holdings(geometry, views), nothing)
+    hashes = [_hash(holding) for holding in holdings]
+    every = peers.all_gather(b"".join(hashes), "boxes")
+    attempt.agree("boxes")
+    holders: dict[bytes, list[int]] = {}
+    for rank, said in enumerate(every):
+        for at in range(0, len(said), _HASH):
+            holders.setdefault(said[at : at + _HASH], []).append(rank)
+    empty: list[Spoken] = []
+    made = attempt.run(lambda: [_spoken(peers.rank, geometry, holdings, hashes, holders)], empty)
+    attempt.agree("slices")
+    [spoken] = made
+    if not covers(peers, spoken.slices, None, backend, map_):
+        raise InvalidModel(
+            "the slices of all ranks together are not the model: a cell is held by no rank, or slices overlap without "
+            f"being equal. Of {geometry.cells} cells, rank {peers.rank} speaks for {spoken.slices.local.cells}"
+        )
+    return spoken
+
+
+def check_replicas(peers: Peers, geometry: Geometry, spoken: Spoken, backend: Backend) -> None:
+    """Check that boxes which several ranks hold are equal, cell for cell; a collective. A pass over these boxes.
+
+    Raises:
+        InvalidModel: on all ranks: they differ; names the tensor and the ranks.
+    """
+    attempt = Attempt(peers)
+    mine = attempt.run(lambda: b"".join(_replica_digests(geometry, spoken, backend)), b"")
+    every = peers.all_gather(mine, "replicas")
+    attempt.agree("replicas")
+    size = _HASH + _DIGEST.size
+    seen: dict[bytes, tuple[bytes, int]] = {}
+    for rank, said in enumerate(every):
+        for at in range(0, len(said), size):
+            key, digest = said[at : at + _HASH], said[at + _HASH : at + size]
+            first, other = seen.setdefault(key, (digest, rank))
+            if first != digest:
+                names = {_hash(holding): holding.view.name for holding in spoken.replicated}
+                what = f"slice {names[key]!r}" if key in names else "a slice that both of them hold"
+                raise InvalidModel(
+                    f"{what} is not the same on rank {other} and on rank {rank}, which both hold it: they are no "
+                    "replicas, but other tensors under one name, or they have drifted apart"
+                )
+
+
+def _without_cells(views: Mapping[str, View]) -> set[str]:
+    """Return the names of tensors of which there is no cell here: whether they are tied can't be told."""
+    names: dict[str, bool] = {}
+    for view in views.values():
+        name = view.name if view.part is None else view.part.name
+        names[name] = names.get(name, False) or bool(view.size)
+    return {name for name, held in names.items() if not held}
+
+
+def _joined(bodies: Sequence[bytes]) -> Layout:
+    """Return the layout of all ranks' tensors, from those that were sent."""
+    tensors: dict[str, tuple[Tensor, int]] = {}
+    tied: dict[str, tuple[str, int]] = {}
+    unknown: dict[str, set[int]] = {}
+    for rank, body in enumerate(bodies):
+        if not body:
+            continue
+        head, *empties = body.split(b"\n")
+        layout = _parsed(head, rank)
+        for empty in empties:
+            unknown.setdefault(empty.decode(), set()).add(rank)
+        for tensor in layout.tensors:
+            known, first = tensors.setdefault(tensor.name, (tensor, rank))
+            if known != tensor:
+                raise InvalidModel(
+                    f"tensor {tensor.name!r} is {known.dtype} {list(known.shape)} on rank {first}, and {tensor.dtype} "
+                    f"{list(tensor.shape)} on rank {rank}"
+                )
+        for alias, name in layout.tied.items():
+            target, first = tied.setdefault(alias, (name, rank))
+            if target != name:
+                raise InvalidModel(
+                    f"tensor {alias!r} is tied to {target!r} on rank {first}, and to {name!r} on rank {rank}"
+                )
+    for alias, (name, rank) in tied.items():
+        if alias in tensors:
+            _, other = tensors[alias]
+            if other not in unknown.get(alias, ()):
+                raise InvalidModel(f"tensor {alias!r} is tied to {name!r} on rank {rank}, and is not on rank {other}")
+            del tensors[alias]
+    found = sorted((tensor for tensor, _ in tensors.values()), key=lambda t: (DTYPE_ORDER.index(t.dtype), t.name))
+    try:
+        return Layout(tensors=tuple(found), tied={alias: name for alias, (name, _) in tied.items()})
+    except ValidationError as error:
+        raise InvalidModel(f"the ranks' tensors make no valid layout: {faults(error, 'layout')}") from error
+
+
+def _parsed(body: bytes, rank: int) -> Layout:
+    try:
+        return Layout.parse(body)
+    except ValueError as error:
+        raise UnsupportedFormat(
+            f"rank {rank} sent a layout that this release does not read: have all ranks run the same release"
+        ) from error
+
+
+def _holdings(geometry: Geometry, views: Mapping[str, View]) -> list[Holding]:
+    """Return the boxes that a rank holds cells of; what is tied once."""
+    found: dict[tuple[str, Box], Holding] = {}
+    for view in views.values():
+        name = view.name if view.part is None else view.part.name
+        name = geometry.layout.tied.get(name, name)
+        box = Box.of(view.shape, (0,) * len(view.shape), view.shape) if view.part is None else view.part.box
+        if box.cells:
+            found.setdefault((name, box), Holding(name, box, view))
+    return list(found.values())
+
+
+def _hash(holding: Holding) -> bytes:
+    box = holding.box
+    return blake3(repr((holding.name, box.shape, box.offsets, box.sizes)).encode()).digest(_HASH)
+
+
+def _spoken(
+    rank: int,
+    geometry: Geometry,
+    holdings: Sequence[Holding],
+    hashes: Sequence[bytes],
+    holders: Mapping[bytes, Sequence[int]],
+) -> Spoken:
+    tensors = {tensor.name: number for number, tensor in enumerate(geometry.layout.tensors)}
+    pieces: list[tuple[int, Box, tuple[str, int, int]]] = []
+    replicated: list[Holding] = []
+    for holding, key in zip(holdings, hashes, strict=True):
+        ranks = holders[key]
+        if len(ranks) > 1:
+            replicated.append(holding)
+        box, first = _share(holding.box, ranks.index(rank), len(ranks))
+        if box.cells:
+            pieces.append((tensors[holding.name], box, (holding.view.name, first, box.cells)))
+    pieces.sort(key=lambda piece: (piece[0], piece[1].offsets))
+    layout = geometry.layout.tensors
+    boxes = {f"{number:09d}": (tensor, box) for number, (tensor, box, _) in enumerate(pieces)}
+    sources = {f"{number:09d}": source for number, (_, _, source) in enumerate(pieces)}
+    if not boxes:  # a layout has at least one tensor, and a rank of many may speak for no cell
+        boxes["none"] = 0, Box((geometry.sizes[0],), (0,), (0,))
+    found = [Tensor(name=name, dtype=layout[tensor].dtype, shape=(box.cells,)) for name, (tensor, box) in boxes.items()]
+    local = Layout(tensors=tuple(sorted(found, key=lambda t: (DTYPE_ORDER.index(t.dtype), t.name))))
+    return Spoken(SliceMap(geometry, local, boxes, {name: name for name in boxes}), sources, tuple(replicated))
+
+
+def _share(box: Box, number: int, of: int) -> tuple[Box, int]:
+    """Return the piece of a box that its holder of this number speaks for, and its first local index."""
+    rows, inside = box.sizes[0], box.cells // max(1, box.sizes[0])
+    first, stop = rows * number // of, rows * (number + 1) // of
+    sizes, offsets = (stop - first, *box.sizes[1:]), (box.offsets[0] + first, *box.offsets[1:])
+    return Box.of(box.shape, offsets, sizes), first * inside
+
+
+def _cut(view: View, first: int, cells: int) -> View:
+    """Return a run of a view's cells, row-major, as a view of one dimension."""
+    if (first, cells) == (0, view.size) and len(view.shape) == 1:
+        return view
+    tensor = view.tensor
+    if tensor is not None and tensor.is_contiguous():
+        tensor = tensor.reshape(-1)[first : first + cells]
+    identity = (*view.identity, first, cells)
+
+    def part(start: int, stop: int) -> Cells:
+        return view.span(first + start, first + stop)
+
+    return View(
+        view.name, view.dtype, (cells,), view.copied, view.owner, identity, tensor, lambda: part(0, cells), part
+    )
+
+
+def _nothing(dtype: Dtype) -> View:
+    empty = np.empty(0, CELL_TYPES[dtype].dtype)
+    return View("none", dtype, (0,), False, empty, (0, dtype), None, lambda: empty)
+
+
+def _replica_digests(geometry: Geometry, spoken: Spoken, backend: Backend) -> Iterator[bytes]:
+    """Yield, of each box that other ranks hold, too, its hash and the share of the state digest that its cells have."""
+    tensors = {tensor.name: number for number, tensor in enumerate(geometry.layout.tensors)}
+    for holding in spoken.replicated:
+        number = tensors[holding.name]
+        tensor = Tensor(name="one", dtype=geometry.layout.tensors[number].dtype, shape=(holding.box.cells,))
+        slices = SliceMap(geometry, Layout(tensors=(tensor,)), {"one": (number, holding.box)}, {"one": "one"})
+        cells = SlicedCells(slices, partial(_published, backend, holding.view, tensor.dtype))
+        total = sum((cells.share(backend, geometry.groups[number]) for number in slices.groups), Digest())
+        yield _hash(holding) + _DIGEST.pack(total.lane_0, total.lane_1)
+
+
+def _published(backend: Backend, view: View, dtype: Dtype, _: int, where: slice) -> Cells:
+    """Return some live cells as they are published: F32 masters rounded."""
+    live = view.span(where.start, where.stop)
+    if view.dtype == dtype:
+        return live
+    rounded = np.empty(len(live), CELL_TYPES[dtype].dtype)
+    backend.cast_f32(np.ascontiguousarray(live), rounded)
+    return rounded

@@ -1,0 +1,216 @@
+"""Keyframes of a sharded model: shard files are dealt to ranks, and holders send each rank the cells of its file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from pulse_kernels import Cells
+from pulse_registry.context import Context
+from pulse_registry.errors import Conflict, InvalidModel, PulseError, StoreUnavailable
+from pulse_registry.format.keyframe import KeyframeForm, Shard, StoredShard, planned_shards, write_index, write_shard
+from pulse_registry.format.keys import keyframe_key, layout_key
+from pulse_registry.log import LogWriter, NewId
+from pulse_registry.log.documents import LAYOUT
+from pulse_registry.log.keyframe_due import keyframe_due
+from pulse_registry.peers.peers import COORDINATOR, Peers
+from pulse_registry.peers.sums import sum_lanes
+from pulse_registry.peers.vote import Attempt
+from pulse_registry.process.open_files import write_all
+from pulse_registry.process.temporary_folder import temporary_folder
+from pulse_registry.pull.sliced_cells import SlicedCells
+from pulse_registry.push.exchange import cells_to
+from pulse_registry.push.options import PushOptions
+from pulse_registry.push.shadow import HostShadow
+from pulse_registry.push.sharded_patch import reader
+from pulse_registry.store import create
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.slice_map import SliceMap
+from pulse_schemas import KeyframeRef
+
+_logger = logging.getLogger(__name__)
+_NONE: Final = b"-"
+
+
+class ShardedKeyframes:
+    """Writes keyframes of versions that the shadows of all ranks hold. Each method is a collective."""
+
+    def __init__(self, context: Context, peers: Peers, writer: LogWriter, new_id: NewId, options: PushOptions) -> None:
+        """Take the ranks."""
+        self._context, self._peers, self._writer, self._new_id = context, peers, writer, new_id
+        self._options, self._form = options, KeyframeForm(options.keyframe_coding)
+
+    def store(
+        self, shadow: HostShadow, slices: SliceMap, version: int, write_id: str
+    ) -> tuple[KeyframeRef | None, Digest]:
+        """Store a version's layout and cells.
+
+        Returns:
+            What its record says of them, at the coordinator; and the state digest.
+
+        Raises:
+            Conflict: on all ranks: the cells that were stored are not those that the ranks hold, by their sums.
+            PulseError: on all ranks, what went wrong on one.
+        """
+        peers, context, attempt, geometry = self._peers, self._context, Attempt(self._peers), slices.geometry
+        read = reader(shadow, slices, version)
+        held = SlicedCells(slices, read)
+        groups = [geometry.groups[number] for number in slices.groups]
+        share = attempt.run(
+            lambda: sum(context.map_(lambda group: held.share(context.backend, group), groups), Digest()), Digest()
+        )
+        if peers.rank == COORDINATOR:
+            attempt.run(lambda: self._store_layout(geometry), None)
+        none: list[Shard] = []
+        shards = attempt.run(lambda: planned_shards(geometry, self._form), none)
+        attempt.agree("layout")
+        stored: list[StoredShard] = []
+        written = Digest()
+        for first in range(0, len(shards), peers.size):
+            wave = shards[first : first + peers.size]
+            wanted = {rank: _groups_of(geometry, wave[rank]) if rank < len(wave) else [] for rank in range(peers.size)}
+            with _Spool() as spool:
+                for number, cells in cells_to(peers, slices, wanted, read, attempt):
+                    attempt.run(partial(spool.put, number, cells), None)
+                if peers.rank < len(wave):
+                    shard = wave[peers.rank]
+                    key = keyframe_key(version, write_id, shard.name)
+                    nothing: list[StoredShard] = []
+                    stored += attempt.run(partial(self._written, geometry, shard, key, spool), nothing)
+                    written += attempt.run(partial(self._sum, geometry, shard, spool), Digest())
+        lanes = share.lane_0, share.lane_1, written.lane_0, written.lane_1
+        *found, lane_0, lane_1 = sum_lanes(peers, lanes, "state")
+        every = peers.gather(b"\n".join(shard.canonical() for shard in stored), "shards")
+        attempt.agree("shards")
+        if (lane_0, lane_1) != tuple(found):
+            raise Conflict(f"version {version}: the cells that were stored are not those that the ranks hold")
+        refs: list[KeyframeRef] = []
+        if every is not None:
+            refs = attempt.run(lambda: [self._index(geometry, version, write_id, shards, every)], refs)
+        attempt.agree("index")
+        return (refs[0] if refs else None), Digest(lane_0, lane_1)
+
+    def attach_if_due(self, shadow: HostShadow, slices: SliceMap) -> None:
+        """Store and attach a keyframe of the newest version, if the patches since the last one are many.
+
+        A failure costs no version and is tried after the next push.
+        """
+        peers, reader_, options = self._peers, self._writer.reader, self._options
+        here = peers.rank == COORDINATOR
+        due = b""
+        if here:
+            state = reader_.state
+            wanted = keyframe_due(
+                state, slices.geometry.nbytes, every=options.keyframe_every, share=options.keyframe_share
+            )
+            due = self._new_id().encode() if wanted else _NONE
+        write_id = peers.broadcast(due if here else None, "keyframe due").decode()
+        if write_id == _NONE.decode():
+            return
+        attempt = Attempt(peers)
+        latest = reader_.state.latest
+        try:
+            if latest is None:
+                return
+            stored, digest = self.store(shadow, slices, latest.version, write_id)
+
+            def attach() -> None:
+                if digest.hex() != latest.digest:
+                    raise Conflict("its cells were changed while they were read")
+                if stored is not None:
+                    self._writer.attach(keyframes=[stored], write_id=write_id)
+
+            attempt.run(attach, None)
+            attempt.agree("attach")
+        except PulseError as error:
+            _logger.warning("no keyframe, to be tried after the next push: %s", error)
+
+    def _store_layout(self, geometry: Geometry) -> None:
+        layout = geometry.layout.canonical()
+        if len(layout) > LAYOUT:
+            raise InvalidModel(
+                f"a layout has at most {LAYOUT:,} bytes, and the model's names and shapes take {len(layout):,}"
+            )
+        create(self._context.store, layout_key(geometry.id), layout)
+
+    def _written(self, geometry: Geometry, shard: Shard, key: str, spool: _Spool) -> list[StoredShard]:
+        store, name, map_ = self._context.store, self._context.backend.name, self._context.map_
+        return [write_shard(store, geometry, shard, key, spool.get, self._form, name, map_)]
+
+    def _sum(self, geometry: Geometry, shard: Shard, spool: _Spool) -> Digest:
+        """Return what a shard's cells add to the state digest."""
+        total = Digest()
+        for number in _groups_of(geometry, shard):
+            group = geometry.groups[number]
+            cells, at = spool.get(group), 0
+            for span in group.spans:
+                size = span.stop - span.start
+                if shard.first <= span.tensor < shard.last:
+                    total += Digest(*self._context.backend.digest(cells[at : at + size], group.start + at))
+                at += size
+        return total
+
+    def _index(
+        self, geometry: Geometry, version: int, write_id: str, shards: list[Shard], every: list[bytes]
+    ) -> KeyframeRef:
+        found = {stored.name: stored for said in every if said for stored in map(StoredShard.parse, said.split(b"\n"))}
+        ordered = [found[shard.name] for shard in shards]
+        return write_index(self._context.store, geometry, version, write_id, ordered, self._form)
+
+
+def _groups_of(geometry: Geometry, shard: Shard) -> list[int]:
+    """Return the numbers of the groups that a shard holds cells of."""
+    found: list[int] = []
+    for tensor in range(shard.first, shard.last):
+        start = geometry.tensor_start(tensor)
+        for number in geometry.groups.meeting(start, start + geometry.sizes[tensor]):
+            if not found or found[-1] < number:
+                found.append(number)
+    return found
+
+
+class _Spool:
+    """A file of groups' cells on their way into a shard: the store may read them more than once."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+        self._end = 0
+
+    def __enter__(self) -> _Spool:
+        self._file = tempfile.TemporaryFile(dir=temporary_folder())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def put(self, number: int, cells: Cells) -> None:
+        """Keep a group's cells."""
+        with _disk():
+            write_all(self._file.fileno(), memoryview(cells.view(np.uint8).data), self._end)
+        self._places[number] = self._end
+        self._end += cells.nbytes
+
+    def get(self, group: Group) -> Cells:
+        """Return a group's cells."""
+        nbytes = group.cells * group.cell_type.width
+        with _disk():
+            data = os.pread(self._file.fileno(), nbytes, self._places[group.number])
+        return np.frombuffer(data, group.cell_type.dtype)
+
+
+@contextmanager
+def _disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailable(
+            f"a keyframe's shard can't be kept in {temporary_folder()} on its way: {error.strerror}"
+        ) from error
