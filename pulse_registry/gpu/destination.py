@@ -53,7 +53,7 @@ class DeviceDestination:
         self._stream = stream
         self._memory = Memory(stream.device, cells)
         self._tables = tile_tables(geometry, stream.device)
-        with stream.work():
+        with stream.work(after_caller=True):  # who reads in other threads comes behind what this one has queued
             self._tilings = [self._over(table) for table in self._tables]
 
     @classmethod

@@ -59,7 +59,7 @@ def stage_into(
         mend(destination, replica)
         holds, writes = replica.version, replica.writes
         request = _on_base(request, replica, replace_all=replace_all)
-        if isinstance(destination, SlicedDestination):
+        if isinstance(destination, SlicedDestination) and request.base is not None:
             destination.trust(replica.slices, holds, context.map_)
         full = settings.check_every > 0 and (replica.pulls + 1) % settings.check_every == 0
     with ExitStack() as undo:

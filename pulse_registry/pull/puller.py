@@ -99,11 +99,11 @@ class Into:
         Raises:
             LayoutMismatch: they are not of this layout.
         """
-        maps = self.replica.slice_maps
-        found = maps.get(geometry.id)
+        asked = geometry.id, self.partial, alone, tuple((name, view.shape) for name, view in self.views.items())
+        found = self.replica.slice_maps.get(asked)
         if found is None:
             found = SliceMap.of(geometry, self.views, partial=self.partial, alone=alone)
-            maps[geometry.id] = found
+            self.replica.slice_maps = {asked: found}  # who asks in turns for two layouts makes each anew
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ class ReplicaState:
         undone: the version that was applied and then taken back; None: none was, or it was applied again since.
         lock: is held to look at any of it, and to write the weights.
         slices: digests of the cells, where they are slices and ``version`` is known.
-        slice_maps: where they lie in the layouts that they were pulled of, by id.
+        slice_maps: where they lie in the layout that they were last pulled of, by what was asked for.
         pulling: is held by a whole pull, so that of two pulls into the same weights one waits for the other.
     """
 
@@ -52,7 +52,7 @@ class ReplicaState:
     pulls: int = 0
     undone: int | None = None
     slices: SliceDigests | None = None
-    slice_maps: dict[str, SliceMap] = field(default_factory=dict)
+    slice_maps: dict[Hashable, SliceMap] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     pulling: threading.RLock = field(default_factory=threading.RLock)
 
@@ -93,7 +93,7 @@ class Replicas:
         """Return what these weights are known to hold; new ones hold nothing known."""
         # Tensors without cells have no memory, and no address that stays the same.
         stored = [views[name] for name in sorted(views) if views[name].size]
-        key = tuple((view.identity, view.part) for view in stored)
+        key = tuple((view.name, view.identity, view.part) for view in stored)
         with self._lock:
             known = self._known.get(key)
             if known is not None and all(ref() is not None for ref in known[0]):

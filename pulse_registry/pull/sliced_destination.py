@@ -125,11 +125,13 @@ class SlicedDestination:
         return SliceDigests(self.inner.digest(), share, self.speaks)
 
     def trust(self, known: SliceDigests | None, version: int | None, map_: Callable[..., Iterable[Digest]]) -> None:
-        """Take the cells as those that have these digests; a share that counts other slices is counted anew.
+        """Take the cells as those that have these digests; a share that is missing, or counts others, is counted anew.
 
         Raises:
             BaseMismatch: it was to be counted anew, and the cells are others.
         """
+        if known is None and version is not None:  # they were shown to be the version, all of it, without a share
+            known = self.digests(map_)
         self.known = known
         if known is not None and known.speaks != self.speaks:
             found = self.digests(map_)

@@ -70,15 +70,9 @@ class PlacedDestinations:
             InvalidModel: a tensor can't be written in place.
         """
         if slices is not None:
-            inner = self.into(context, slices.local, slices.local_views(views), cast=cast)
+            inner = self._into(context, slices.local, slices.local_views(views), cast=cast, strided=True)
             return SlicedDestination(inner, slices, context.backend, context.pool)
-        device = self._placement(views)
-        if device is None:
-            return HostDestination(Weights.into(geometry, views, cast=cast), context.backend, context.pool)
-        from pulse_registry.gpu.destination import DeviceDestination
-
-        check_layout(geometry.layout, views)
-        return DeviceDestination.into(geometry, views, device)
+        return self._into(context, geometry, views, cast=cast, strided=False)
 
     def digest(self, context: Context, geometry: Geometry, views: Mapping[str, View], *, cast: bool) -> Digest:
         """Return the state digest of tensors by a full pass where they are; ``cast`` as for ``into``.
@@ -89,6 +83,20 @@ class PlacedDestinations:
         if self._placement(views) is None:
             return Weights.of(geometry, views, cast=cast).digest(context.backend, context.map_)
         return self.into(context, geometry, views, cast=cast).digest()
+
+    def _into(
+        self, context: Context, geometry: Geometry, views: Mapping[str, View], *, cast: bool, strided: bool
+    ) -> Destination:
+        device = self._placement(views)
+        if device is None:
+            return HostDestination(Weights.into(geometry, views, cast=cast), context.backend, context.pool)
+        from pulse_registry.gpu.destination import DeviceDestination
+        from pulse_registry.gpu.strided_destination import StridedDestination
+
+        check_layout(geometry.layout, views)
+        if strided and not all(view.tensor.is_contiguous() for view in views.values()):
+            return StridedDestination.into(geometry, views, device)
+        return DeviceDestination.into(geometry, views, device)
 
 
 def _auto(tell: Callable[[str], None] | None) -> Placement:

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError
 
 from pulse_kernels import Cells, Index
-from pulse_registry.errors import LayoutMismatch
+from pulse_registry.errors import InvalidModel, LayoutMismatch
 from pulse_registry.weights.box import Box, Positions
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.model import View
-from pulse_schemas import DTYPE_ORDER, Layout, Tensor
+from pulse_registry.weights.shared_memory import first_overlap
+from pulse_schemas import DTYPE_ORDER, Layout, Tensor, faults
 
 _LONGEST_NAME = 512
 Chosen = slice | npt.NDArray[np.int64]
@@ -104,7 +106,9 @@ class SliceMap:
             alone: whether slices without any cell are a mistake: of many ranks, one may have none.
 
         Raises:
-            LayoutMismatch: a name or shape is not the layout's, one is missing, slices overlap, or they hold nothing.
+            LayoutMismatch: a name or shape is not the layout's, one is missing, slices overlap, in the layout or in
+                memory, or they hold nothing.
+            InvalidModel: a slice of a dtype is of no shape that it can have.
         """
         numbers = {tensor.name: number for number, tensor in enumerate(geometry.layout.tensors)}
         named = {alias: numbers[name] for alias, name in geometry.layout.tied.items()} | numbers
@@ -123,16 +127,20 @@ class SliceMap:
         if alone and not any(box.cells for _, box in boxes.values()):
             raise LayoutMismatch("the slices hold no cell of the version: nothing would be pulled")
         _check_apart(boxes)
-        tensors = [
-            Tensor(name=_short(name, k), dtype=geometry.layout.tensors[number].dtype, shape=views[name].shape)
-            for k, (name, (number, _)) in enumerate(boxes.items())
-        ]
-        renamed = dict(zip(boxes, (tensor.name for tensor in tensors), strict=True))
-        tensors.sort(key=lambda tensor: (DTYPE_ORDER.index(tensor.dtype), tensor.name))
-        tied = {alias: renamed[name] for alias, name in aliases.items()}
+        _check_memory(views)
+        renamed = {name: _short(name, k) for k, name in enumerate((*boxes, *aliases))}
         places = {renamed[name]: place for name, place in boxes.items()}
-        names = renamed | {alias: alias for alias in aliases}
-        return cls(geometry, Layout(tensors=tuple(tensors), tied=tied), places, names)
+        try:
+            tensors = [
+                Tensor(name=renamed[name], dtype=geometry.layout.tensors[number].dtype, shape=views[name].shape)
+                for name, (number, _) in boxes.items()
+            ]
+            tensors.sort(key=lambda tensor: (DTYPE_ORDER.index(tensor.dtype), tensor.name))
+            tied = {renamed[alias]: renamed[name] for alias, name in aliases.items()}
+            local = Layout(tensors=tuple(tensors), tied=tied)
+        except ValidationError as error:
+            raise InvalidModel(f"these slices can't be laid out: {faults(error, 'slices')}") from error
+        return cls(geometry, local, places, renamed)
 
     def local_views(self, views: Mapping[str, View]) -> dict[str, View]:
         """Return views by their names in the local layout."""
@@ -228,6 +236,16 @@ def _check_apart(boxes: Mapping[str, tuple[int, Box]]) -> None:
             if box.meets(held):
                 raise LayoutMismatch(f"slices {other!r} and {name!r} overlap: give each cell once")
         by_tensor[number].append((name, box))
+
+
+def _check_memory(views: Mapping[str, View]) -> None:
+    shared = first_overlap(views.values())
+    if shared is not None:
+        one, other = (view.name for view in shared)
+        raise LayoutMismatch(
+            f"{one!r} and {other!r} have some of their memory in common: what one is given, the other would lose. Give "
+            "each memory of its own"
+        )
 
 
 def _short(name: str, number: int) -> str:

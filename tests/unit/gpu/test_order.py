@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pulse_kernels.gpu.diff import diff
+from pulse_registry import Slice
 from pulse_registry.gpu import destination as target_module
 from pulse_registry.gpu.destination import DeviceDestination
 from pulse_registry.gpu.sparse_update import DeviceUpdate
@@ -118,6 +119,31 @@ def test_a_chain_a_step_back_and_a_keyframe_follow_what_a_side_stream_wrote(
             staged.apply()
         with gpu.unseen():
             assert holds(worker, states[version])
+
+
+@pytest.mark.parametrize("gaps", [1, 2])
+def test_slices_are_read_behind_what_the_caller_and_side_streams_wrote(
+    gpu: Gpu, states: list[Tensors], opened: Callable[..., Registry], gaps: int
+) -> None:
+    registry = opened(undo_share=100.0)
+    room = torch.zeros((9, 3, gaps), dtype=torch.bfloat16)
+    worker = {"a.weight": Slice(room[..., -1], of=(9, 8), at=(0, 1)), "b.bias": torch.zeros(11, dtype=torch.bfloat16)}
+    registry.pull(0, into=worker, partial=True)
+    side = gpu.current()
+    for number, (version, replace) in enumerate(((1, False), (3, False), (1, False), (2, True))):
+        with gpu.on(gpu.stream(f"mine {version} {replace}")):
+            if number < 2:
+                gpu.current().wait_stream(side)
+                room.view(torch.int16).bitwise_xor_(0)  # a write that the library knows nothing of
+            staged = registry.stage(version, into=worker, replace=replace, partial=True)
+        side = gpu.stream(f"side {version} {replace}")
+        with gpu.on(side):
+            staged.apply()
+        del staged
+        gc.collect()
+        with gpu.unseen():
+            assert room[..., -1].equal(states[version]["a.weight"][:, 1:4])
+    gpu.synchronize()
 
 
 def test_tables_that_are_let_go_of_stay_until_the_side_stream_that_writes_by_them_is_done(gpu: Gpu) -> None:
