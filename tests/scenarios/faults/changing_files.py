@@ -1,7 +1,7 @@
 """A run in a folder, of which every file of an object changes at the k-th read of it: flipped in place, or cut short.
 
-``python -m tests.scenarios.faults.changing_files`` cuts files in a process of its own: who reads one that is mapped
-dies of it.
+``python -m tests.scenarios.faults.changing_files STRIDE`` cuts files in a process of its own: who reads one that is
+mapped dies of it.
 """
 
 from __future__ import annotations
@@ -198,13 +198,16 @@ class World:
         assert bits(into) == self.wanted, "cells that nobody has committed"
         return "pulled"
 
-    def pull_at_every_read(self, cache: str, how: Strike, *, load: bool = False) -> Counter[str]:
-        """Pull as often as a pull reads, and change the files after another read each time."""
+    def pull_at_reads(self, cache: str, how: Strike, stride: int, *, load: bool = False) -> Counter[str]:
+        """Pull and change the files after a read: each time after another, ``stride`` further on, and after the last.
+
+        With a stride of 2, the pulls into new tensors meet the reads that the others leave out.
+        """
         self.renew(cache)
         reads = Reads(None, lambda: None)
         assert self.pull(reads, load=load) == "pulled"
         outcomes: Counter[str] = Counter()
-        for k in range(1, reads.seen + 1):
+        for k in sorted({*range(1 + (load and stride > 1), reads.seen + 1, stride), reads.seen}):
             self.renew(cache)
             outcomes[self.pull(Reads(k, lambda: self.strike(how)), load=load)] += 1
         return outcomes
@@ -219,16 +222,16 @@ class World:
         assert bits(into) == self.wanted, "cells that nobody has committed"
 
 
-def main() -> None:
-    """Cut files, at every read and of what is staged."""
+def main(stride: int) -> None:
+    """Cut files, after a read in so many and of what is staged."""
     for kind in KINDS:
         with tempfile.TemporaryDirectory() as folder:
             world = World(Path(folder), kind)
             for cache in CACHES:
                 world.change_what_is_staged(cache, empty)
-                print(kind, cache, dict(world.pull_at_every_read(cache, cut)), flush=True)
+                print(kind, cache, dict(world.pull_at_reads(cache, cut, stride)), flush=True)
     print("alive", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(int(sys.argv[1]))
