@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from sympy import ZZ
-from sympy.polys.matrices import DomainMatrix
 
 from pulse_kernels import get_backend
 from pulse_kernels.format.digest import coefficients
@@ -21,6 +19,9 @@ from tests.support.records import DictStore
 
 def twin(cells):
     """Return other cells of one block with the same state digest: a short vector of a lattice, found in no time."""
+    from sympy import ZZ  # which takes half a second to import, in each test process
+    from sympy.polys.matrices import DomainMatrix
+
     used = 24
     table = [[int(coefficients(lane)[at]) for lane in (0, 1)] for at in range(used)]
     heavy = 1 << 40  # a vector that changes a lane's sum is a long one

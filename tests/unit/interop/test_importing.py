@@ -269,7 +269,9 @@ def flipped(folder: Path) -> None:
 
 def zeros(size: int) -> bytes:
     stream = zstandard.ZstdCompressor(level=1).compressobj()
-    return stream.compress(bytes(size)) + stream.flush()
+    piece = 1 << 20
+    pieces = (stream.compress(bytes(min(piece, size - at))) for at in range(0, size, piece))
+    return b"".join(pieces) + stream.flush()
 
 
 F32 = len(BITS[0]["f32"])

@@ -13,10 +13,11 @@ from fastapi.testclient import TestClient
 
 from pulse_server import openapi
 from tests.support.apps import app_over, fill, run_of
+from tests.support.operations import api
 from tests.support.records import RUN, DictStore
 from tests.unit.server.described import meaning
 
-DOCUMENT = openapi.document()
+DOCUMENT = api()
 OPERATIONS = [(path, method) for path, item in sorted(DOCUMENT["paths"].items()) for method in sorted(item)]
 SCOPES = {"none", "any", "read", "publish", "admin"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -19,14 +20,15 @@ from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 from pulse_server import create_app
 from pulse_server.settings import Settings
+from tests.support.operations import api
 from tests.unit.server.calling import Call, calling
 from tests.unit.server.edges import bearer, one_token
 
 RUN = "math-7b"
 TOKEN, TOKENS = one_token("admin")
 SHORT, LONG = 12, 600
-API: dict[str, Any] = create_app(Settings.read(root="memory://schemathesis", insecure_open=True)).openapi()
-SCHEMA = schemathesis.openapi.from_dict(API)
+API: dict[str, Any] = api()
+SCHEMA = schemathesis.openapi.from_dict(copy.deepcopy(API))
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in API["paths"].items() for method in methods]
 
 

@@ -18,6 +18,7 @@ from pulse_registry.store import MemoryStore
 from pulse_server import create_app
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenSet, new_token
+from tests.support.operations import api
 from tests.unit.server.calling import Call, calling
 from tests.unit.server.edges import NOW
 
@@ -51,8 +52,7 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """Make a case of every operation that the API's own description has."""
-    app = create_app(Settings.read(root="memory://scopes", insecure_open=True))
-    for path, methods in app.openapi()["paths"].items():
+    for path, methods in api()["paths"].items():
         for method, operation in methods.items():
             target, queries = path, []
             for parameter in operation.get("parameters", ()):
