@@ -54,7 +54,7 @@ class Entry:
     Attributes:
         presence: of itself.
         number: of its last call that waited, closed or gave up.
-        ranks: of whom it says that they are lost.
+        ranks: of whom it says that they are lost; itself, if it broke off a call.
     """
 
     presence: Presence
@@ -210,6 +210,9 @@ class RollCall:
         closed = [rank for rank, entry in enumerate(entries) if entry and _closed_before(entry, number)]
         if closed:
             return Finding(tuple(closed), closed=True)
+        broke_off = [rank for rank, entry in enumerate(entries) if entry and rank in entry.ranks and rank != self._rank]
+        if broke_off:
+            return Finding(tuple(broke_off))
         named = {rank for entry in entries if entry and entry.presence is Presence.GAVE_UP for rank in entry.ranks}
         if named == {self._rank}:
             return Finding((self._rank,), late=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 from pulse_registry.errors import UnsupportedFormat
 from pulse_registry.peers.peers import Peers
 
-_MASK: Final = 2**64 - 1
+_LANE: Final = np.dtype("<u8")
 
 
 def sum_lanes(peers: Peers, lanes: Sequence[int], what: str = "sum") -> tuple[int, ...]:
@@ -27,13 +28,13 @@ def sum_lanes(peers: Peers, lanes: Sequence[int], what: str = "sum") -> tuple[in
         UnsupportedFormat: another rank gave more lanes, or fewer.
         InvalidArgument, PeerLost: as `Peers`.
     """
-    lane = struct.Struct(f"<{len(lanes)}Q")
-    total = [0] * len(lanes)
-    for rank, data in enumerate(peers.all_gather(lane.pack(*lanes), what)):
-        if len(data) != lane.size:
+    mine = np.array(lanes, _LANE).tobytes()
+    every = peers.all_gather(mine, what)
+    for rank, data in enumerate(every):
+        if len(data) != len(mine):
             raise UnsupportedFormat(
-                f"rank {rank} gave {len(data)} bytes to add up for {what!r}, and this rank {lane.size}: have all ranks "
+                f"rank {rank} gave {len(data)} bytes to add up for {what!r}, and this rank {len(mine)}: have all ranks "
                 "run the same release"
             )
-        total = [(sum_ + more) & _MASK for sum_, more in zip(total, lane.unpack(data), strict=True)]
-    return tuple(total)
+    table = np.frombuffer(b"".join(every), _LANE).reshape(peers.size, len(lanes))
+    return tuple(table.sum(axis=0, dtype=np.uint64).tolist())

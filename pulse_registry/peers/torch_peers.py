@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from pulse_registry.errors import InvalidArgument, PeerLost
+from pulse_registry.errors import InvalidArgument, PeerLost, PulseError
 from pulse_registry.peers.call import Call, Collective, check_same
 from pulse_registry.peers.lost import again, gone, late, silent, waiting
 from pulse_registry.peers.peers import COORDINATOR, TIMEOUT_S, WARNING_S, Bytes
@@ -102,21 +103,18 @@ class TorchPeers:
 
     def broadcast(self, data: Bytes | None, what: str = "") -> bytes:
         """Return what the coordinator gave; see `Peers`."""
-        given = None
-        if self._rank == COORDINATOR:
-            if data is None:
-                self._refuse("broadcast has nothing to send at the coordinator")
-            else:
-                given = _bytes_of(data)
-        call = self._next(Collective.BROADCAST, what)
-        sizes, _ = self._meet(call, [len(given) if given is not None else 0] * self._size, 0)
-        cells = np.empty(sizes[COORDINATOR], np.uint8)
-        if given is not None:
-            cells[:] = given
-        for at in range(0, len(cells), _UNDER_WAY):
-            part = torch.from_numpy(cells[at : at + _UNDER_WAY])
-            self._do(call, lambda gloo, part=part: gloo.broadcast(part, COORDINATOR))  # type: ignore[misc]
-        return cells.tobytes()
+        if self._rank == COORDINATOR and data is None:
+            self._refuse("broadcast has nothing to send at the coordinator")
+        with self._call(Collective.BROADCAST, what) as call:
+            given = _bytes_of(data if data is not None and self._rank == COORDINATOR else b"")
+            sizes, _ = self._meet(call, [len(given)] * self._size, 0)
+            cells = np.empty(sizes[COORDINATOR], np.uint8)
+            if self._rank == COORDINATOR:
+                cells[:] = given
+            for at in range(0, len(cells), _UNDER_WAY):
+                part = torch.from_numpy(cells[at : at + _UNDER_WAY])
+                self._do(call, lambda gloo, part=part: gloo.broadcast(part, COORDINATOR))  # type: ignore[misc]
+            return cells.tobytes()
 
     def exchange(self, parts: Sequence[Bytes], what: str = "") -> list[memoryview]:
         """Send a part to each rank, and return what each sent to this one; see `Peers`."""
@@ -134,27 +132,33 @@ class TorchPeers:
 
     def _exchange(self, collective: Collective, parts: Sequence[Bytes], what: str) -> list[memoryview]:
         """Exchange parts, in rounds, so that at most ``_UNDER_WAY`` bytes of a rank are under way."""
-        call = self._next(collective, what)
-        given = [_bytes_of(part) for part in parts]
-        most = max(1, _UNDER_WAY // self._size)
-        sizes, rounds = self._meet(call, [len(part) for part in given], -(-max(map(len, given)) // most))
-        ends = np.cumsum(sizes, dtype=np.int64).tolist()
-        whole = np.empty(ends[-1], np.uint8)
-        taken = [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-        for at in range(0, rounds * most, most):
-            send = [part[at : at + most] for part in given]
-            take = [part[at : at + most] for part in taken]
-            came = whole if rounds == 1 else np.empty(sum(map(len, take)), np.uint8)
-            self._move(call, send, came, take)
-            if rounds > 1:
-                for part, cells in zip(take, np.split(came, np.cumsum([len(part) for part in take])[:-1]), strict=True):
-                    part[:] = cells
+        with self._call(collective, what) as call:
+            given = [_bytes_of(part) for part in parts]
+            most = max(1, _UNDER_WAY // self._size)
+            sizes, rounds = self._meet(call, [len(part) for part in given], -(-max(map(len, given)) // most))
+            ends = np.cumsum(sizes, dtype=np.int64).tolist()
+            whole = np.empty(ends[-1], np.uint8)
+            taken = [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+            if rounds == 1:
+                self._move(call, given, whole, sizes)
+            else:
+                for at in range(0, rounds * most, most):
+                    self._move_round(
+                        call, [part[at : at + most] for part in given], [part[at : at + most] for part in taken]
+                    )
         return [part.data.toreadonly() for part in taken]
 
-    def _move(self, call: Call, send: Sequence[Cells], came: Cells, take: Sequence[Cells]) -> None:
+    def _move_round(self, call: Call, send: Sequence[Cells], take: Sequence[Cells]) -> None:
+        sizes = [len(part) for part in take]
+        came = np.empty(sum(sizes), np.uint8)
+        self._move(call, send, came, sizes)
+        for part, cells in zip(take, np.split(came, np.cumsum(sizes)[:-1]), strict=True):
+            part[:] = cells
+
+    def _move(self, call: Call, send: Sequence[Cells], came: Cells, sizes: list[int]) -> None:
         output, input_ = torch.from_numpy(came), torch.from_numpy(np.concatenate(send))
-        take_sizes, send_sizes = [len(part) for part in take], [len(part) for part in send]
-        self._do(call, lambda gloo: gloo.alltoall_base(output, input_, take_sizes, send_sizes))
+        send_sizes = [len(part) for part in send]
+        self._do(call, lambda gloo: gloo.alltoall_base(output, input_, sizes, send_sizes))
 
     def _meet(self, call: Call, sizes: Sequence[int], rounds: int) -> tuple[list[int], int]:
         """Compare calls, and tell each rank how much it is to get; return what each sends to this one, and the rounds.
@@ -173,15 +177,27 @@ class TorchPeers:
 
     def _refuse(self, why: str) -> None:
         """Make a call that says why there is none: the other ranks wait for one. It raises what they raise."""
-        self._meet(self._next(Collective.REFUSED, why), [0] * self._size, 0)
+        with self._call(Collective.REFUSED, why) as call:
+            self._meet(call, [0] * self._size, 0)
 
-    def _next(self, collective: Collective, what: str) -> Call:
+    @contextmanager
+    def _call(self, collective: Collective, what: str) -> Iterator[Call]:
+        """Make a call; what breaks it off on this rank alone ends the group: the others are in the middle of it."""
         if self._lost is not None:
             raise again(self._lost)
         if self._closed:
             raise InvalidArgument("the peers are closed: open the registry again")
         self._number += 1
-        return Call(self._number, collective, what).fitted()
+        call = Call(self._number, collective, what).fitted()
+        try:
+            yield call
+        except PulseError:
+            raise  # on all ranks
+        except BaseException:
+            self._lost = gone([self._rank], self._size, call.place, "broke off")
+            self._roll_call.say(Presence.GAVE_UP, self._number, [self._rank])
+            self._gloo = None
+            raise
 
     def _do(self, call: Call, begin: Callable[[Gloo], Work]) -> None:
         """Do one operation of the group, and wait for it; any failure is the end of the group."""
@@ -202,17 +218,20 @@ class TorchPeers:
             (min(_CHECK_IN_S, self._timeout_s / 2), lambda: self._roll_call.say(Presence.THERE, call.number)),
             (WARNING_S, lambda: self._warn(call)),
         ]
-        for seconds, then in steps:
-            if seconds < self._timeout_s:
-                try:
-                    work.wait(timedelta(seconds=seconds))
-                except RuntimeError:
-                    if work.is_completed():
-                        break
-                    then()
-                else:
-                    return
-        work.wait()
+        try:
+            for seconds, then in steps:
+                if seconds < self._timeout_s:
+                    try:
+                        work.wait(timedelta(seconds=seconds))
+                    except RuntimeError:
+                        if work.is_completed():
+                            break
+                        then()
+                    else:
+                        return
+            work.wait()
+        finally:
+            del work  # it holds the connections, and what is raised holds this frame
 
     def _warn(self, call: Call) -> None:
         self._tell(waiting(self._roll_call.missing(call.number), self._size, call.place, WARNING_S, self._timeout_s))

@@ -98,9 +98,9 @@ def agree(peers: Peers, failure: Exception | None, what: str = "vote") -> None:
     """
     mine = b"" if failure is None else _Failure.of(failure).model_dump_json().encode()
     every = peers.all_gather(mine, what)
-    failed = next((rank for rank, data in enumerate(every) if data), None)
-    if failed is None:
+    if not any(every):
         return
+    failed = next(rank for rank, data in enumerate(every) if data)
     if failure is not None and not isinstance(failure, PulseError):
         raise failure
     raise _parsed(every[failed], failed).error(failed) from failure

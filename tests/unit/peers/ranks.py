@@ -145,6 +145,17 @@ def reopens() -> Found:
     return found
 
 
+def breaks_off() -> Found:
+    """The last rank can't make its call at all: it says why, and the others do not wait for it."""
+    peers = TorchPeers(timeout_s=NEVER_S)
+    if peers.rank == dist.get_world_size() - 1:
+        try:
+            peers.exchange(["text"] * peers.size, "parts")  # type: ignore[list-item]
+        except TypeError as error:
+            return {"own": str(error), "lost": raised(lambda: peers.all_gather(b""))}
+    return {"lost": raised(lambda: peers.exchange([b""] * peers.size, "parts"))}
+
+
 def silent() -> Found:
     """The last rank makes no call: the others wait for it, and give up; it hears of it when it comes."""
     told: list[str] = []
@@ -230,7 +241,7 @@ def never_opens() -> Found:
     return found
 
 
-ALIVE = [every_collective, other_calls, beside_the_main_thread, subgroups, reopens, silent, never_opens]
+ALIVE = [every_collective, other_calls, beside_the_main_thread, subgroups, reopens, breaks_off, silent, never_opens]
 KILLED = {
     2: [("exchange", 1, 1), ("broadcast", 0, 2)],
     4: [("all_gather", 3, 1), ("gather", 0, 1), ("broadcast", 2, 2), ("exchange", 1, 2)],

@@ -115,6 +115,13 @@ def test_what_another_rank_found_is_believed_but_of_those_that_are_heard_of() ->
     assert zero.lost(5).ranks == ()
 
 
+def test_who_says_that_it_broke_off_is_lost_whoever_else_is_not_heard_of() -> None:
+    zero, _, two, _ = calls(4)
+    zero.say(GAVE_UP, 5)
+    two.say(GAVE_UP, 5, [2])
+    assert zero.lost(5) == Finding((2,))
+
+
 def test_who_closed_before_the_call_is_named_and_who_closed_after_it_is_not() -> None:
     zero, one, two, three = calls(4)
     one.say(CLOSED, 4)

@@ -89,6 +89,14 @@ def test_a_closed_rank_is_named_and_all_can_open_again(cases: Cases, size: int) 
             assert (found["later"]["class"], found["later"]["ranks"]) == ("PeerLost", [last])
 
 
+def test_a_call_that_a_rank_breaks_off_ends_the_group(cases: Cases, size: int) -> None:
+    last = size - 1
+    for found in cases["breaks_off"].values():
+        assert (found["lost"]["class"], found["lost"]["ranks"]) == ("PeerLost", [last])
+    assert "bytes-like object is required" in cases["breaks_off"][last]["own"]
+    assert f"rank {last} of {size} broke off" in cases["breaks_off"][last]["lost"]["message"]
+
+
 def test_a_silent_rank_is_told_of_and_named_at_the_time_out_and_hears_that_it_is_late(cases: Cases, size: int) -> None:
     last = size - 1
     for rank, found in cases["silent"].items():
