@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.format.patch_parts import Stored
 from pulse_registry.process.private_files import NotOurs, make_folder, open_file, take_lock
-from pulse_schemas import ObjectRef
 
 NAME = re.compile(r"[0-9a-f]{64}(?P<part>\.part)?")
 """Names of the folder's objects, whole and on their way."""
@@ -50,11 +50,11 @@ class CacheFolder:
         self._limit = limit
         self._clock = clock
 
-    def file(self, ref: ObjectRef) -> Path:
+    def file(self, ref: Stored) -> Path:
         """Return where an object lies, or would lie, once it is whole."""
         return self.path / ref.blake3
 
-    def open(self, ref: ObjectRef) -> int | None:
+    def open(self, ref: Stored) -> int | None:
         """Return a new descriptor of a whole object, which counts as used now; None if it is not there.
 
         What can't be the object, by its size or because it is not ours, is removed.
@@ -73,7 +73,7 @@ class CacheFolder:
         self.touch(descriptor)
         return descriptor
 
-    def holds(self, ref: ObjectRef) -> bool:
+    def holds(self, ref: Stored) -> bool:
         """Tell whether an object is there, whole; False too where the disk does not say."""
         try:
             descriptor = self.open(ref)
@@ -89,7 +89,7 @@ class CacheFolder:
             now = int(self._clock() * 1e9)
             os.utime(descriptor, ns=(now, now))
 
-    def open_part(self, ref: ObjectRef) -> int:
+    def open_part(self, ref: Stored) -> int:
         """Return a new descriptor of an object on its way, which is made, empty, if it is not there."""
         try:
             return open_file(self.part(ref), os.O_RDWR | os.O_CREAT)
@@ -97,11 +97,11 @@ class CacheFolder:
             make_folder(self.path)
             return open_file(self.part(ref), os.O_RDWR | os.O_CREAT)
 
-    def part(self, ref: ObjectRef) -> Path:
+    def part(self, ref: Stored) -> Path:
         """Return where an object on its way lies."""
         return self.path / f"{ref.blake3}.part"
 
-    def discard(self, ref: ObjectRef) -> bool:
+    def discard(self, ref: Stored) -> bool:
         """Remove a whole object; tell whether it was there. What is open or mapped stays readable."""
         try:
             self.file(ref).unlink()
@@ -124,7 +124,7 @@ class CacheFolder:
             _count(ledger, total + more)
             os.ftruncate(descriptor, nbytes)
 
-    def name(self, ref: ObjectRef, descriptor: int) -> None:
+    def name(self, ref: Stored, descriptor: int) -> None:
         """Rename a whole part to its object's name, as used now; not during an eviction, which would overlook it."""
         self.touch(descriptor)
         with self._ledger():

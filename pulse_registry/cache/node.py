@@ -17,10 +17,10 @@ from contextlib import ExitStack
 from pulse_registry.cache.download import Download
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.partial_object import PartialObject
+from pulse_registry.format.patch_parts import Stored
 from pulse_registry.process.private_files import NotOurs
 from pulse_registry.process.scratch import Scratch
 from pulse_registry.store import Store
-from pulse_schemas import ObjectRef
 
 STALL_SECONDS = 60.0
 """A download by another process in which no range has landed for so long is not waited for any more."""
@@ -65,7 +65,7 @@ class NodeCache:
         self._spoilt: set[str] = set()  # and of those that were damaged by a process before this one
         self._closed = threading.Event()
 
-    def descriptor(self, key: str, ref: ObjectRef, start: int, stop: int, begin: int = 0) -> int | None:
+    def descriptor(self, key: str, ref: Stored, start: int, stop: int, begin: int = 0) -> int | None:
         """Return a new descriptor to read bytes of an object from, once they are there; None: go to the store.
 
         Args:
@@ -92,7 +92,7 @@ class NodeCache:
             self.bypass(key, ref, _reason(error))
         return None
 
-    def discard(self, ref: ObjectRef) -> bool:
+    def discard(self, ref: Stored) -> bool:
         """Drop an object, which is damaged here or in the store; tell whether it was there."""
         with self._mutex:
             download = self._downloads.get(ref.blake3)
@@ -107,7 +107,7 @@ class NodeCache:
         except OSError:
             return spoilt
 
-    def bypass(self, key: str, ref: ObjectRef, why: str) -> None:
+    def bypass(self, key: str, ref: Stored, why: str) -> None:
         """Read an object past the cache from now on."""
         with self._mutex:
             self._past.add(ref.blake3)
@@ -124,7 +124,7 @@ class NodeCache:
         if pool is not None:
             pool.shutdown()
 
-    def _landing(self, key: str, ref: ObjectRef, start: int, stop: int, begin: int) -> int | None:
+    def _landing(self, key: str, ref: Stored, start: int, stop: int, begin: int) -> int | None:
         """Wait for bytes of an object that is not whole yet, whoever downloads it; None: look again."""
         with self._mutex:
             download = self._downloads.get(ref.blake3)

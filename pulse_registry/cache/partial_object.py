@@ -2,7 +2,7 @@
 
 The file holds the object's bytes and, behind them, a byte for each range that is 1 once the range has landed. So others
 can read ranges as they land, and whoever takes over from a process that was killed goes on with what is there. Once all
-bytes have been checked against the object's BLAKE3, the marks are cut off and the file gets its name.
+bytes have been checked against what was committed, the marks are cut off and the file gets its name.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 import threading
 
 from pulse_registry.cache.folder import CacheFolder
+from pulse_registry.format.patch_parts import Stored, pieces_of
 from pulse_registry.process.hashing import large_hasher
 from pulse_registry.process.open_files import read_into, reserve, write_all
 from pulse_registry.process.private_files import release_lock, take_lock
-from pulse_schemas import ObjectRef
 
 RANGE_BYTES = 8 << 20
 """An object is fetched in ranges of this size."""
@@ -30,7 +30,7 @@ class PartialObject:
         resumed: whether some of them were there before ``begin``.
     """
 
-    def __init__(self, folder: CacheFolder, ref: ObjectRef) -> None:
+    def __init__(self, folder: CacheFolder, ref: Stored) -> None:
         """Open an object's part, which is made, empty, if it is not there."""
         self.ref = ref
         self.count = -(-ref.size // RANGE_BYTES)
@@ -92,14 +92,22 @@ class PartialObject:
 
     def check(self) -> bool:
         """Tell whether the bytes are those that were committed, by a full pass."""
-        hasher, buffer, at = large_hasher(self.ref.size), bytearray(min(RANGE_BYTES, self.ref.size)), 0
-        while at < self.ref.size:
-            got = read_into(self._descriptor, memoryview(buffer)[: self.ref.size - at], at)
-            if not got:
+        at = 0
+        for size, digest in pieces_of(self.ref):
+            if self._hash(at, size) != digest:
                 return False
+            at += size
+        return at == self.ref.size
+
+    def _hash(self, start: int, size: int) -> str:
+        hasher, buffer, done = large_hasher(size), bytearray(min(RANGE_BYTES, size)), 0
+        while done < size:
+            got = read_into(self._descriptor, memoryview(buffer)[: size - done], start + done)
+            if not got:
+                break
             hasher.update(memoryview(buffer)[:got])
-            at += got
-        return hasher.hexdigest() == self.ref.blake3
+            done += got
+        return hasher.hexdigest()
 
     def name(self) -> None:
         """Give the checked file the name of a whole object; does nothing if somebody has put another in its place."""

@@ -13,6 +13,7 @@ from itertools import chain, repeat
 from pulse_registry.cache.folder import CacheFolder
 from pulse_registry.cache.node import NodeCache
 from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.format.patch_parts import Stored
 from pulse_registry.process.open_files import read_into
 from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore
 from pulse_registry.store.checks import check_buffer
@@ -49,11 +50,11 @@ class CachedStore(WrapperStore):
         self._run, self._events = run, events
         self._folder = folder
         self._mutex = threading.Lock()
-        self._expected: dict[str, ObjectRef] = {}
+        self._expected: dict[str, Stored] = {}
         self._told: set[str] = set()
         self._node = NodeCache(folder, store, threads, self._bypassed)
 
-    def expect(self, refs: Sequence[ObjectRef]) -> None:
+    def expect(self, refs: Sequence[Stored]) -> None:
         """Take note of what records say of objects, by their keys below the run, that are about to be read."""
         with self._mutex:
             for ref in refs:
@@ -192,7 +193,7 @@ def read_piece(store: Store, ref: ObjectRef, start: int, blake3: str, buffer: me
     return read
 
 
-def expect(store: Store, refs: Sequence[ObjectRef]) -> None:
+def expect(store: Store, refs: Sequence[Stored]) -> None:
     """Announce the objects that are about to be read to a store's cache, if it has one."""
     if isinstance(store, CachedStore):
         store.expect(refs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -76,6 +76,8 @@ def describe_object(source: Source) -> dict[str, Any]:
     if source.name.endswith(".safetensors"):
         return {**about, **_safetensors(source)}
     if source.read(0, min(1, source.size)) != b"{":
+        if source.name.endswith("/head"):
+            return {**about, **_patch_head(source)}
         return {**about, **_safetensors(source, sure=False)}
     if source.size > source.most:
         raise CorruptObject(f"{source.name} has {source.size} bytes, and no such document has more than {source.most}")
@@ -118,6 +120,17 @@ def _tensor(name: str, place: TensorPlace) -> dict[str, Any]:
     return {"name": name, "dtype": place.dtype, "shape": list(place.shape), "cells": cells, "bytes": nbytes}
 
 
+def _patch_head(source: Source) -> dict[str, Any]:
+    """Describe a patch in parts by its head, whose header says how large head and parts are together."""
+    try:
+        text = head_of(source.read, source.size)
+        size = len(text) + int(load_json(text[8:])["groups"]["data_offsets"][1])
+        header = parse_head(text, size)
+    except (ValueError, LookupError, TypeError) as error:
+        raise CorruptObject(f"{source.name} is no head of a patch: {error}") from error
+    return {**_patch(replace(source, size=size), header), "parts": size - source.size}
+
+
 def _patch(source: Source, header: Header) -> dict[str, Any]:
     if "directory" not in header.tensors:
         raise CorruptObject(f"{source.name}: this is not a patch object: it has no directory")
@@ -134,7 +147,7 @@ def _patch(source: Source, header: Header) -> dict[str, Any]:
             "bits_per_cell": round(8 * entry.size / entry.changed, 3) if entry.changed else None,
             "blake3": entry.blake3.hex(),
         }
-        for entry in directory.rows()
+        for entry in directory.values()
     ]
     fields = head.model_dump(mode="json") | {"head_size": head_size}
     if head.changed:

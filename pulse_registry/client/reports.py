@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from pulse_registry.errors import PulseError
 from pulse_registry.process.background_thread import BackgroundThread
 from pulse_registry.results import PullResult, PushResult
-from pulse_schemas.api import MAX_AVOIDED, PhaseBody, WorkerReport
+
+if TYPE_CHECKING:
+    from pulse_schemas.api import WorkerReport
 
 _RENEW_S: Final = 240.0
 """How long after a worker's report it is repeated: a service counts one for 15 minutes, unless it is told otherwise."""
@@ -38,6 +40,8 @@ def report_of(result: PullResult | PushResult) -> WorkerReport:
     """Return what is told of a pull or a push; of a pull that found nothing to do, that the worker lives."""
     if _is_idle(result):
         return _life(result)
+    from pulse_schemas.api import MAX_AVOIDED, PhaseBody, WorkerReport  # made by pydantic, which a bucket's user spares
+
     return WorkerReport(
         operation="pull" if isinstance(result, PullResult) else "push",
         version=result.version,
@@ -97,7 +101,7 @@ class Reporter:
     def _work(self) -> None:
         while (news := self._next()) is not None:
             try:
-                report = news if isinstance(news, WorkerReport) else report_of(news)
+                report = report_of(news) if isinstance(news, (PullResult, PushResult)) else news
                 self._service.report(self._run, self._worker, report)
                 self._failed = False
             except PulseError as error:
@@ -128,4 +132,6 @@ def _is_idle(result: PullResult | PushResult) -> bool:
 
 
 def _life(result: PullResult | PushResult) -> WorkerReport:
+    from pulse_schemas.api import WorkerReport
+
     return WorkerReport(version=result.version, digest=result.digest)

@@ -30,7 +30,7 @@ from pulse_registry.errors import (
 )
 from pulse_registry.events import Event, EventKind
 from pulse_registry.format.keyframe import write_keyframe
-from pulse_registry.format.keys import patch_key
+from pulse_registry.format.patch_parts import key_of_patch
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState
 from pulse_registry.pull.failover import Routes
 from pulse_registry.pull.fetch import begin_patches
@@ -197,14 +197,14 @@ class Compactor:
         if not backwards:
             self._copy.check()  # ranks count cells that no patch on the way speaks of
         context, weights = self._context, self._copy.weights
-        begun = begin_patches(context.store, weights.geometry, patches, context.fetch_map)
+        begun = begin_patches(context.store, state.run, weights.geometry, patches, context.fetch_map)
         coded = merge(context.backend, context.pool, context.fetchers, weights, legs, begun, backwards=backwards)
         with TempPatch(weights.geometry, task.base, task.target, coded, context.spool) as patch:
             self._verify(state, task, patch)
             if not self._still_due(task):
                 return None
             write_id = self._new_id()
-            ref = patch.store(context.store, patch_key(task.base, task.target, write_id))
+            ref = patch.store(context.store, key_of_patch(weights.geometry, task.base, task.target, write_id))
         if not self._still_due(task):
             return None
         self._writer.attach(patches=[ref], write_id=write_id)

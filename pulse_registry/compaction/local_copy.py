@@ -105,7 +105,7 @@ class LocalCopy:
             if leg.keyframe is not None:
                 self._take_keyframe(geometry, leg)
             else:
-                self._take_patch(geometry, leg)
+                self._take_patch(state.run, geometry, leg)
             self._arrive(state.version(leg.target), leg)
 
     def _arrive(self, entry: VersionEntry, leg: Leg) -> None:
@@ -134,11 +134,11 @@ class LocalCopy:
         finally:
             keyframe.close()
 
-    def _take_patch(self, geometry: Geometry, leg: Leg) -> None:
+    def _take_patch(self, run: str, geometry: Geometry, leg: Leg) -> None:
         context, weights = self._context, self._weights
         if leg.patch is None or weights is None:
             raise BaseMismatch("there is no patch to take")
-        [patch] = begin_patches(context.store, geometry, [leg.patch], context.fetch_map)
+        [patch] = begin_patches(context.store, run, geometry, [leg.patch], context.fetch_map)
         backend, numbers = context.backend, sorted(patch.entries)
 
         def step(number: int) -> Digest:

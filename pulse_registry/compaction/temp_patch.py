@@ -5,12 +5,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.format.patch_coding import Coded, PatchFile
+from pulse_registry.format.patch_parts import Places
 from pulse_registry.process.temporary_folder import temporary_folder
 from pulse_registry.store import Store, Stream, create
 from pulse_registry.weights.cell_space import Geometry
@@ -20,15 +23,15 @@ from pulse_schemas import PatchRef
 _CHUNK = 8 << 20
 
 
-class _Parts(Stream):
+class _Made(Stream):
     """What is made anew each time it is asked for."""
 
-    def __init__(self, parts: Callable[[], Iterator[bytes]], nbytes: int) -> None:
+    def __init__(self, make: Callable[[], Iterator[bytes]], nbytes: int) -> None:
         self.nbytes = nbytes
-        self._parts = parts
+        self._make = make
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._parts()
+        return self._make()
 
 
 class TempPatch:
@@ -61,7 +64,7 @@ class TempPatch:
             self._file.close()
             raise
         self.delta: Digest = self._head.delta
-        self.nbytes = len(self._head.head) + sum(entry.size for entry in entries)
+        self.nbytes = self._head.nbytes
 
     def __enter__(self) -> Self:
         return self
@@ -72,27 +75,29 @@ class TempPatch:
         self._file.close()
 
     def store(self, store: Store, key: str) -> PatchRef:
-        """Store the patch under a key of its own; return what a record says of it.
+        """Store the patch under a key of its own, its head last if it is in parts; return what a record says of it.
 
         Raises:
             AlreadyExists, StoreUnavailable: as ``create``.
         """
-        ref = self._head.ref(key, self._groups())
-        create(store, key, _Parts(self._parts, self.nbytes))
+        head, groups = self._head, range(int(self._head.directory.sizes.sum()))
+        ref = head.ref(key, self._bytes(groups))
+        if not head.parted:
+            create(store, key, _Made(lambda: chain([head.head], self._bytes(groups)), self.nbytes))
+            return ref
+        for part in Places(ref, head.directory).parts():
+            place, groups = groups[: part.size], groups[part.size :]
+            create(store, part.key, _Made(partial(self._bytes, place), part.size))
+        create(store, key, head.head)
         return ref
 
-    def _parts(self) -> Iterator[bytes]:
-        yield self._head.head
-        yield from self._groups()
-
-    def _groups(self) -> Iterator[bytes]:
+    def _bytes(self, place: range) -> Iterator[bytes]:
+        """Yield a range of the groups, end to end."""
         with self._disk():
-            self._file.seek(0)
-        while True:
+            self._file.seek(place.start)
+        for start in place[::_CHUNK]:
             with self._disk():
-                chunk = self._file.read(_CHUNK)
-            if not chunk:
-                return
+                chunk = self._file.read(min(_CHUNK, place.stop - start))
             yield chunk
 
     @contextmanager

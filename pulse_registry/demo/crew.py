@@ -106,7 +106,7 @@ class Crew:
                 return None
             # What it told before it ended is still on its way, perhaps.
             try:
-                event = self._wires.events.get(timeout=2.0)
+                event = self._wires.events.get(timeout=_TICK_SECONDS)
             except queue.Empty:
                 raise DemoFailed(self._obituary(dead[0])) from None
         if isinstance(event, Failed):

@@ -65,9 +65,11 @@ class Directory(Mapping[int, Entry]):
         """Read the entries of the patch ``name``, whole ones.
 
         Raises:
-            CorruptObject: one names a coder that there is not.
+            CorruptObject: one names a coder that there is not, or they are out of order.
         """
         rows = np.frombuffer(data, _ROW)
+        if np.any(rows["group"][1:] <= rows["group"][:-1]):
+            raise CorruptObject(f"{name}: the directory names groups out of order")
         wrong = np.flatnonzero(rows["coder"] >= len(CODERS))
         if len(wrong):
             group, coder = (int(rows[field][wrong[0]]) for field in ("group", "coder"))
@@ -132,13 +134,9 @@ class Directory(Mapping[int, Entry]):
     def __len__(self) -> int:
         return len(self.groups)
 
-    def rows(self) -> Iterator[Entry]:
-        """Yield the entries as they lie, in whatever order."""
-        return map(self._entry, range(len(self)))
-
     @cached_property
     def _table(self) -> memoryview:
-        """Which entry is a group's, for each number up to the last one's; -1: none. For groups in order."""
+        """Which entry is a group's, for each number up to the last one's; -1: none."""
         table = np.full(int(self.groups.max(initial=-1)) + 1, -1, np.int32)
         table[self.groups] = np.arange(len(self), dtype=np.int32)
         return table.data

@@ -17,6 +17,9 @@ LAYOUTS = "layouts/"
 OBJECTS = "objects/"
 LEASES = "leases/"
 CLOCK = "clock"
+_HEAD = "/head"
+_PARTED = re.compile(r"(objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32})/(?:head|[0-9]{5})")
+"""Keys of a patch in parts: its folder comes first."""
 _VERSIONS = re.compile(r"objects/(?:patch/([0-9]{12})-([0-9]{12})|keyframe/([0-9]{12}))-")
 
 
@@ -53,6 +56,27 @@ def layout_key(layout_id: str) -> str:
 def patch_key(base: int, target: int, write_id: str) -> str:
     """Return the key of the patch ``base -> target`` that one write made."""
     return f"{OBJECTS}patch/{_number(base)}-{_number(target)}-{write_id}.safetensors"
+
+
+def patch_head_key(base: int, target: int, write_id: str) -> str:
+    """Return the key of the head of the patch in parts ``base -> target`` that one write made."""
+    return f"{OBJECTS}patch/{_number(base)}-{_number(target)}-{write_id}{_HEAD}"
+
+
+def part_key(head_key: str, part: int) -> str:
+    """Return the key of one part of the patch whose head has a key."""
+    return f"{head_key.removesuffix(_HEAD)}/{part:05d}"
+
+
+def is_head_key(key: str) -> bool:
+    """Tell whether ``key`` is one of a patch's head that has parts beside it."""
+    return key.endswith(_HEAD) and _PARTED.fullmatch(key) is not None
+
+
+def named_key(key: str) -> str:
+    """Return the key by which records name what a stored object belongs to: of a patch's part, the head's; else it."""
+    found = _PARTED.fullmatch(key)
+    return key if found is None else f"{found[1]}{_HEAD}"
 
 
 def keyframe_prefix(version: int, write_id: str) -> str:

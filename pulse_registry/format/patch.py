@@ -1,14 +1,14 @@
-"""The patch object as it is read: a safetensors file whose tensors ``directory`` and ``groups`` are byte streams.
+"""The patch as it is read: a safetensors file whose tensors ``directory`` and ``groups`` are byte streams.
 
 ``directory`` is in the head (`patch_head`), ``groups`` holds the coded groups end to end (see docs/spec.md and
-``pulse_kernels.format.group``). A group can be fetched by range, checked and decoded alone.
+``pulse_kernels.format.group``), in the same object or in parts (`patch_parts`). A group can be fetched by range,
+checked and decoded alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -16,16 +16,17 @@ from blake3 import blake3
 
 from pulse_kernels import Backend, Cells, CodecError, RankError, decode_group
 from pulse_registry.errors import BaseMismatch, CorruptObject, about
-from pulse_registry.format.directory import Column, Directory
-from pulse_registry.format.patch_head import read_head
+from pulse_registry.format.directory import Directory
+from pulse_registry.format.patch_head import committed_head
+from pulse_registry.format.patch_parts import Places
 from pulse_registry.format.sparse_update import Delta
 from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.verified_read import verified
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import PatchRef
 
-FetchRange = Callable[[ByteRange], bytes]
-"""Reads a range of an object."""
+FetchRange = Callable[[str, ByteRange], bytes]
+"""Reads a range of the object under a key."""
 _MOST_CHANGE = 16
 """Bytes of a changed cell, coded: two symbols of at most 12 bits, and 22 and 62 raw bits (docs/spec.md, 5.3)."""
 _MOST_TABLES = 128 << 10
@@ -41,32 +42,33 @@ class Run(NamedTuple):
 
 
 class Patch:
-    """A patch object being read: its head is checked at once, its groups as they are decoded.
+    """A patch being read: its head is checked at once, its groups as they are decoded.
 
     Attributes:
         ref: what the record says of it.
         entries: the directory by group number.
         begun: bytes that it began with; the rest is ``missing``.
+        places: where its groups lie.
     """
 
     def __init__(self, ref: PatchRef, entries: Directory, read: FetchRange, data: bytes) -> None:
         self.ref = ref
         self.entries = entries
         self.begun = len(data)
-        self._stops: Column = ref.head_size + np.cumsum(entries.sizes)
+        self.places = Places(ref, entries)
         self._read = read
         self._at_hand: dict[int, memoryview] = {}  # by row
-        self._take(range(int(np.searchsorted(self._stops, len(data), side="right"))), 0, data)
+        self._take(self.places.at_hand(len(data)), 0, data)
 
     @classmethod
     def parse(cls, geometry: Geometry, ref: PatchRef, data: bytes, read: FetchRange | None = None) -> Self:
-        """Check an object's size, its head's BLAKE3 and every count against the layout.
+        """Check the size of a patch's object, its head's BLAKE3 and every count against the layout.
 
         Args:
             geometry: of the layout of both versions.
             ref: what the record says.
             data: the object's bytes, or, with ``read``, its first ones, no fewer than its head.
-            read: reads a range of the object: groups that are damaged, or that ``data`` does not hold.
+            read: reads a range of the object, or of a part: groups that are damaged, or that ``data`` does not hold.
 
         Raises:
             CorruptObject: the bytes are not those that were committed, or break the format.
@@ -76,14 +78,11 @@ class Patch:
         if (read is None and len(data) != size) or len(data) > size or len(data) < ref.head_size:
             raise CorruptObject(f"{key}: {len(data)} bytes, {size} were committed")
         view = memoryview(data)
-        if blake3(view[: ref.head_size]).hexdigest() != ref.head_blake3:
-            raise CorruptObject(f"{key}: the head's BLAKE3 differs from the one committed")
-        head, directory = read_head(key, bytes(view[: ref.head_size]), size)
-        named = geometry.id, ref.base, ref.target, ref.changed
-        if (head.layout, head.base, head.target, head.changed) != named:
+        head, directory = committed_head(ref, bytes(view[: ref.head_size]))
+        if head.layout != geometry.id:
             raise CorruptObject(f"{key}: it is not the patch that the record names")
         _check_directory(key, geometry, directory, head.changed)
-        return cls(ref, directory, read or (lambda byte_range: data[slice(*byte_range)]), data)
+        return cls(ref, directory, read or (lambda _, byte_range: data[slice(*byte_range)]), data)
 
     def missing(self, nbytes: int, numbers: Sequence[int]) -> list[Run]:
         """Return those of some groups that are not at hand, as runs that take about ``nbytes`` each.
@@ -94,16 +93,8 @@ class Patch:
         """
         rows = self.entries.rows_of(numbers)
         rows = rows[~np.isin(rows, np.fromiter(self._at_hand, np.int64))]
-        runs: list[Run] = []
-        cuts = np.flatnonzero(np.diff(rows) != 1) + 1  # the groups between two wanted ones are not read
-        for begin, end in pairwise([0, *cuts.tolist(), len(rows)]):
-            row, last = (int(rows[begin]), int(rows[end - 1]) + 1) if begin < end else (0, 0)
-            while row < last:
-                within = int(np.searchsorted(self._stops[row:last], self._place(row).start + nbytes, side="right"))
-                stop = row + max(1, within)
-                runs.append(Run(int(self.entries.groups[row]), int(self.entries.groups[stop - 1]), range(row, stop)))
-                row = stop
-        return runs
+        groups = self.entries.groups
+        return [Run(int(groups[run[0]]), int(groups[run[-1]]), run) for run in self.places.runs(rows, nbytes)]
 
     def fetch(self, run: Run) -> int:
         """Read a run of ``missing`` and return its bytes; its groups are checked as they are decoded.
@@ -112,19 +103,16 @@ class Patch:
             CorruptObject: the object ends before them.
             NotFound, StoreUnavailable: as the store.
         """
-        start, stop = self._place(run.rows[0]).start, self._place(run.rows[-1]).stop
-        with about(self.ref.object.key):
-            self._take(run.rows, start, self._read((start, stop)))
+        start, stop = self.places.place(run.rows[0]).start, self.places.place(run.rows[-1]).stop
+        key = self.places.key(run.rows[0])
+        with about(key):
+            self._take(run.rows, start, self._read(key, (start, stop)))
         return stop - start
-
-    def _place(self, row: int) -> range:
-        stop = int(self._stops[row])
-        return range(stop - int(self.entries.sizes[row]), stop)
 
     def _take(self, rows: range, start: int, data: bytes) -> None:
         view = memoryview(data)
         for row in rows:
-            place = self._place(row)
+            place = self.places.place(row)
             self._at_hand[row] = view[place.start - start : place.stop - start]
 
     def decode(self, backend: Backend, group: Group, base: list[Cells] | None = None) -> Delta:
@@ -160,22 +148,22 @@ class Patch:
         row = self.entries.row(number)
         if row is None:
             raise KeyError(number)
-        key, digest, taken = self.ref.object.key, self.entries.hash(row), self._at_hand.pop(row, None)
+        key, digest, taken = self.places.key(row), self.entries.hash(row), self._at_hand.pop(row, None)
         if taken is not None and blake3(taken).digest() == digest:
             return taken
-        read = partial(self._read_view, self._place(row))
+        place = self.places.place(row)
         with about(key):
-            return verified(read, digest, f"{key}: the BLAKE3 of group {number}", taken)
+            return verified(partial(self._read_view, key, place), digest, f"{key}: the BLAKE3 of group {number}", taken)
 
-    def _read_view(self, place: range) -> memoryview:
-        return memoryview(self._read((place.start, place.stop)))
+    def _read_view(self, key: str, place: range) -> memoryview:
+        return memoryview(self._read(key, (place.start, place.stop)))
 
 
 def _check_directory(key: str, geometry: Geometry, directory: Directory, changed: int) -> None:
     """Check a directory's entries against the layout, and that they add up."""
     groups, cells = directory.groups, geometry.groups.cells
-    if len(groups) and (int(groups[-1]) >= len(cells) or np.any(np.diff(groups) <= 0)):
-        raise CorruptObject(f"{key}: the directory names groups that are not of the layout or out of order")
+    if int(groups.max(initial=-1)) >= len(cells):
+        raise CorruptObject(f"{key}: the directory names groups that are not of the layout")
     wrong = np.flatnonzero((directory.changed == 0) | (directory.changed > cells[groups]))
     if len(wrong):
         raise CorruptObject(f"{key}: group {groups[wrong[0]]} claims {directory.changed[wrong[0]]} changed cells")

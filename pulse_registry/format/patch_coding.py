@@ -12,6 +12,7 @@ from blake3 import blake3
 from pulse_kernels import Backend, Cells, CoderName, encode_group
 from pulse_registry.format.directory import Directory, Entry
 from pulse_registry.format.patch_head import head_bytes
+from pulse_registry.format.patch_parts import in_parts
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
@@ -38,10 +39,16 @@ class Coded:
 
 @dataclass(frozen=True, slots=True)
 class PatchFile:
-    """A coded patch, ready to be stored: ``head`` and ``groups`` end to end are the object."""
+    """A coded patch, ready to be stored: ``head`` and ``groups`` end to end are the object, or the head and its parts.
+
+    Attributes:
+        parted: whether it is stored in parts.
+    """
 
     head: bytes
     groups: tuple[bytes, ...]
+    directory: Directory
+    parted: bool
     base: int
     target: int
     coder: CoderName
@@ -56,22 +63,24 @@ class PatchFile:
         changed = int(directory.changed.sum())
         head = PatchHead(layout=geometry.id, base=base, target=target, changed=changed, groups=len(directory))
         data = tuple(group.data for group in groups)
-        return cls(head_bytes(head, directory), data, base, target, directory.coder, changed, directory.delta)
+        what = base, target, directory.coder, changed, directory.delta
+        return cls(head_bytes(head, directory), data, directory, in_parts(geometry), *what)
 
     @property
     def nbytes(self) -> int:
-        """Size of the object."""
-        return len(self.head) + sum(map(len, self.groups))
+        """Size of the object, or of the head and all parts."""
+        return len(self.head) + int(self.directory.sizes.sum())
 
     def ref(self, key: str, groups: Iterable[bytes] | None = None) -> PatchRef:
-        """Return what a record says of the object once it is stored under ``key``.
+        """Return what a record says of the patch once it is stored under ``key``.
 
         Args:
-            key: of the object.
-            groups: the bytes that follow the head, in any pieces, where they are kept elsewhere.
+            key: of the object, or of the head of a patch in parts.
+            groups: the bytes that follow the head, in any pieces, where they are kept elsewhere; not looked at of a
+                patch in parts.
         """
-        hasher, size = blake3(self.head), len(self.head)
-        for data in self.groups if groups is None else groups:
+        head, hasher, size = blake3(self.head).hexdigest(), blake3(self.head), len(self.head)
+        for data in () if self.parted else self.groups if groups is None else groups:
             hasher.update(data)
             size += len(data)
         return PatchRef(
@@ -81,7 +90,8 @@ class PatchFile:
             changed=self.changed,
             object=ObjectRef(key=key, size=size, blake3=hasher.hexdigest()),
             head_size=len(self.head),
-            head_blake3=blake3(self.head).hexdigest(),
+            head_blake3=head,
+            parts=self.nbytes - size if self.parted else None,
         )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from blake3 import blake3
+
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format.directory import ENTRY_BYTES, Directory
 from pulse_registry.format.safetensors import header_bytes, parse_head, tensor_entry
 from pulse_registry.weights.cell_space import Geometry
-from pulse_schemas import Fault, PatchHead, SchemaError
+from pulse_schemas import Fault, PatchHead, PatchRef, SchemaError
 
 _MOST_HEADER = 4096
 """Bytes that a patch's safetensors header never has: its fields are a hash and four numbers."""
@@ -29,6 +31,22 @@ def head_bytes(head: PatchHead, directory: Directory) -> bytes:
 def most_head_bytes(geometry: Geometry) -> int:
     """Return how long a patch's head is at most: an entry for each group of the layout, and the header before them."""
     return _LEAST_LIMIT + ENTRY_BYTES * len(geometry.groups)
+
+
+def committed_head(ref: PatchRef, head: bytes) -> tuple[PatchHead, Directory]:
+    """Return what the head of a patch says, which is the one that a record names; checked without its layout.
+
+    Raises:
+        CorruptObject: it is another one, or breaks the format.
+        UnsupportedFormat: written by another release.
+    """
+    key = ref.object.key
+    if blake3(head).hexdigest() != ref.head_blake3:
+        raise CorruptObject(f"{key}: the head's BLAKE3 differs from the one committed")
+    parsed, directory = read_head(key, head, ref.size)
+    if (parsed.base, parsed.target, parsed.changed) != (ref.base, ref.target, ref.changed):
+        raise CorruptObject(f"{key}: it is not the patch that the record names")
+    return parsed, directory
 
 
 def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, Directory]:

@@ -109,10 +109,10 @@ class RouteGraph(CowObject):
         legs: list[Leg] = []
         for patch in patches:
             leg = Leg("patch", patch.base, patch.target, patch=patch)
-            rows.append((patch.base, patch.target, min(patch.size, _MOST), 1))
+            rows.append((patch.base, patch.target, min(patch.size, _MOST), patch.objects))
             legs.append(leg)
             if patch.coder == "gap":
-                rows.append((patch.target, patch.base, min(patch.size, _MOST), 1))
+                rows.append((patch.target, patch.base, min(patch.size, _MOST), patch.objects))
                 legs.append(leg)
         for keyframe in keyframes:
             rows.append((-1, keyframe.version, min(keyframe.size, _MOST), len(keyframe.shards) + 1))

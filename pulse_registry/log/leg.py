@@ -36,14 +36,14 @@ class Leg(NamedTuple):
 
     @property
     def objects(self) -> int:
-        """Objects to fetch: a keyframe has its shards and an index."""
+        """Objects to fetch: a keyframe has its shards and an index. All parts of a patch together count as one."""
         if self.keyframe:
             return len(self.keyframe.shards) + 1
-        return 1 if self.patch else 0
+        return self.patch.objects if self.patch else 0
 
     @property
     def refs(self) -> tuple[ObjectRef, ...]:
-        """The objects to fetch."""
+        """The objects to fetch, as the record names them: of a patch in parts, the head."""
         if self.keyframe:
             return (self.keyframe.index, *self.keyframe.shards)
         return (self.patch.object,) if self.patch else ()

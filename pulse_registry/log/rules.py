@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pulse_registry.format.keys import is_object_key, versions_of
+from pulse_registry.format.keys import is_head_key, is_object_key, named_key, versions_of
 from pulse_registry.log.named_objects import keyframes_of, objects_of, patches_of
 from pulse_registry.log.state import RunState
 from pulse_schemas import (
@@ -148,13 +148,21 @@ def tag_violation(state: RunState, record: TagRecord) -> str | None:
 
 
 def objects_violation(state: RunState, record: CommitRecord | AttachRecord) -> str | None:
-    """Named objects lie in the folder of objects, under the versions that they are of; each is named once, for ever."""
+    """Named objects lie in the folder of objects, under the versions that they are of; each is named once, for ever.
+
+    Where the parts of a patch lie follows from the key of its head.
+    """
     seen = set()
+    headless = next((p for p in patches_of(record) if p.parts is not None and not is_head_key(p.object.key)), None)
+    if headless is not None:
+        return f"it names a patch in parts by {headless.object.key!r}, which is no key of a patch's head"
     for item, versions in _named(record):
         if not is_object_key(item.key):
             return f"it names {item.key!r} as an object, which is outside the folder of objects"
         if versions_of(item.key) != versions:
             return f"it names {item.key!r}, which is no key of an object of version {versions[-1]}"
+        if named_key(item.key) != item.key:
+            return f"it names {item.key!r}, a part of a patch, which its head names"
         if item.key in seen or state.is_live(item.key) or state.is_retired_key(item.key):
             return f"it names object {item.key}, which is named already"
         seen.add(item.key)

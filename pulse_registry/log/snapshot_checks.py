@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pulse_registry.format.keys import is_object_key, versions_of
+from pulse_registry.format.keys import is_head_key, is_object_key, named_key, versions_of
 from pulse_schemas import Snapshot, VersionEntry
 
 
@@ -66,12 +66,15 @@ def _objects(snapshot: Snapshot) -> str | None:
     """Live objects lie under the versions that they are of, are named once, and were not retired."""
     seen = {entry.key for entry in snapshot.retired_keys}
     for key, versions in _named(snapshot):
-        if not is_object_key(key) or versions_of(key) != versions:
+        if not is_object_key(key) or versions_of(key) != versions or named_key(key) != key:
             return f"it names {key!r}, which is no key of an object of version {versions[-1]}"
         if key in seen:
             return f"it names object {key} twice, or though it was retired"
         seen.add(key)
-    return None
+    headless = next(
+        (p.object.key for p in snapshot.patches if p.parts is not None and not is_head_key(p.object.key)), None
+    )
+    return None if headless is None else f"it names a patch in parts by {headless!r}, which is no key of a patch's head"
 
 
 def _named(snapshot: Snapshot) -> Iterator[tuple[str, tuple[int, ...]]]:

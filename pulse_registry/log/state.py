@@ -10,7 +10,7 @@ from itertools import chain
 from typing import assert_never
 
 from pulse_registry.errors import CorruptObject, NotFound
-from pulse_registry.format.keys import versions_of
+from pulse_registry.format.keys import named_key, versions_of
 from pulse_registry.log.cow import CowDict, CowLists, CowObject
 from pulse_registry.log.graph import Ref, RouteGraph
 from pulse_registry.log.history import History
@@ -103,7 +103,7 @@ class RunState(CowObject):
 
     @property
     def retired_keys(self) -> Mapping[str, int]:
-        """Keys of objects that must not be named again: the record that retired each. Not the forgotten ones."""
+        """Keys of objects that must not be named again: the record that retired each. Not those forgotten."""
         return self._retired_keys
 
     @property
@@ -166,11 +166,11 @@ class RunState(CowObject):
 
         Keys of versions that are forgotten are no longer known one by one; no record can name one of these.
         """
-        return key in self._retired_keys
+        return named_key(key) in self._retired_keys
 
     def is_live(self, key: str) -> bool:
-        """Tell whether a record names the object ``key`` and none has retired it."""
-        return key in self._patches or key in self._keyframe_file
+        """Tell whether a record names the object ``key``, or the patch of which it is a part, and none retired it."""
+        return named_key(key) in self._patches or key in self._keyframe_file
 
     def apply(self, record: Record) -> None:
         """Change what a record says, in place, in time that depends on the record alone.
@@ -270,7 +270,8 @@ class RunState(CowObject):
         for version in record.versions:
             if self._versions.find(version) is not None:
                 self._retired_versions.setdefault(version, record.seq)
-        for key in record.keys:
+        retired = [named_key(key) for key in record.keys]  # a patch without one of its parts is no patch
+        for key in retired:
             if key in self._patches:
                 gone.append(self._patches[key])
                 self._drop_patch(self._patches[key])
@@ -280,7 +281,7 @@ class RunState(CowObject):
                 gone.append(keyframe)
                 self._drop_keyframe(keyframe)
                 files += (item.key for item in (keyframe.index, *keyframe.shards))
-        keys = (*record.keys, *files)
+        keys = (*retired, *files)
         for key in keys:
             self._retired_keys.setdefault(key, record.seq)
         self._retirements.add(Retirement(record.seq, record.versions, keys))

@@ -7,18 +7,18 @@ the newer log says which way to go.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Final, Self
 
 from pulse_registry.context import Context
-from pulse_registry.errors import CorruptObject, Gone, NotFound, StoreUnavailable
+from pulse_registry.errors import CorruptObject, Gone, NotFound
 from pulse_registry.events import Event, EventKind
+from pulse_registry.format.keys import named_key
 from pulse_registry.log import RunState
+from pulse_registry.pull.announce import announce
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.route import Route, plan
 from pulse_registry.pull.sliced_destination import SlicedDestination
-from pulse_registry.store import Store
 from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
 
 MOST_AVOIDED: Final = 1_000
@@ -122,7 +122,7 @@ class Routes:
             message = f"{why}; version {self._version} is reached by another route"
             self._context.events.tell(Event(EventKind.OBJECT_AVOIDED, self._state.run, message, key))
         self._told = len(self._avoided)
-        _announce(self._context.store, self._state.run, route)
+        announce(self._context.store, self._state.run, [ref.key for ref in route.refs])
         return route
 
     def avoid(self, route: Route, error: NotFound | CorruptObject) -> None:
@@ -133,9 +133,9 @@ class Routes:
         self._first = self._first or error
         if len(self._avoided) >= MOST_AVOIDED:
             raise self._first from error
-        copies = self._context.copies
-        if copies is not None and key not in self._dropped and copies.discard(key):
-            self._dropped.add(key)  # the copy was damaged, and perhaps not the object
+        copies, stored = self._context.copies, error.key or key
+        if copies is not None and stored not in self._dropped and copies.discard(stored):
+            self._dropped.add(stored)  # the copy was damaged, and perhaps not the object
             return
         if self._context.refresh is not None:
             self._state = self._context.refresh()
@@ -144,17 +144,10 @@ class Routes:
 
 
 def _culprit(route: Route, error: NotFound | CorruptObject) -> str | None:
-    """Return the key of the route's object that an error is about; None where that can't be told."""
+    """Return the key of the route's object that an error, which may be of a part, is about; None: it can't be told."""
     if error.key is not None:
-        return error.key if any(ref.key == error.key for ref in route.refs) else None
+        key = named_key(error.key)
+        return key if any(ref.key == key for ref in route.refs) else None
     # Objects that are as committed, and lead to other cells than were committed: one alone must be it.
     fetched = [leg for leg in route.legs if leg.objects]
     return fetched[0].refs[0].key if isinstance(error, CorruptObject) and len(fetched) == 1 else None
-
-
-def _announce(store: Store, run: str, route: Route) -> None:
-    """Let a service know at once what will be read."""
-    gateway = store.gateway()
-    if gateway is not None and route.objects:
-        with suppress(NotFound, StoreUnavailable):  # then each read asks by itself, and says what is wrong with it
-            gateway.expect(run, [ref.key for ref in route.refs])

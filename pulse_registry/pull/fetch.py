@@ -19,6 +19,7 @@ from pulse_registry.format.plain_shard import PiecedShard, pieced_shards
 from pulse_registry.process.hashing import large_hasher
 from pulse_registry.process.parallel import Map
 from pulse_registry.process.scratch import Scratch
+from pulse_registry.pull.announce import announce
 from pulse_registry.pull.download import Landing, MemoryShard, ShardBytes, SpoolFile, remove_stale
 from pulse_registry.pull.piece_reader import PieceReader, fetch_index, in_windows
 from pulse_registry.store import Store
@@ -34,12 +35,14 @@ _WORTH_A_REQUEST = 64 << 10
 """Less than this is not worth a request of its own."""
 FETCH_THREADS = 8
 """Ranges on their way at a time: enough for 10 Gbit/s at 50 ms, and few enough for 256 MiB at twice 16 MiB each."""
+_MOST_ANNOUNCED = 2048
+"""Parts that a service is asked to arrange for at once: its client keeps URLs of twice as many objects."""
 _MOST_ENTRY, _MOST_HEADERS = 4096, 64 << 10
 """Bytes of a tensor in its shard's header (a name has at most 512 letters), and of all that headers have besides."""
 
 
 def begin_patches(
-    store: Store, geometry: Geometry, refs: Sequence[PatchRef], map_: Map, *, head_only: bool = False
+    store: Store, run: str, geometry: Geometry, refs: Sequence[PatchRef], map_: Map, *, head_only: bool = False
 ) -> list[Patch]:
     """Fetch the beginnings of patches and check their heads: all of a small one, the first range of a large one.
 
@@ -47,6 +50,7 @@ def begin_patches(
 
     Args:
         store: scoped to the run; read again where a group is found damaged.
+        run: its name.
         geometry: of the layout of all of them.
         refs: what the records say.
         map_: ``map``, or an executor's.
@@ -56,7 +60,11 @@ def begin_patches(
     # The beginnings of a long chain are in memory together.
     nbytes = min(RANGE_BYTES, max(_LEAST_BEGINNING, _BEGINNINGS_BYTES // max(1, len(refs))))
     nbytes = _WORTH_A_REQUEST if head_only else nbytes
-    return list(map_(lambda ref: _begin_patch(store, geometry, ref, nbytes), refs))
+    begun = list(map_(lambda ref: _begin_patch(store, geometry, ref, nbytes), refs))
+    if parts := [part for patch in begun for part in patch.places.parts()]:
+        expect(store, parts)
+        announce(store, run, [part.key for part in parts[:_MOST_ANNOUNCED]])
+    return begun
 
 
 def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int) -> Patch:
@@ -65,7 +73,7 @@ def _begin_patch(store: Store, geometry: Geometry, ref: PatchRef, nbytes: int) -
         raise CorruptObject(f"{key}: a head of {ref.head_size} bytes was committed, and its layout allows {most}")
     first = min(ref.object.size, max(nbytes, ref.head_size))
     with about(key):
-        parse = partial(Patch.parse, geometry, ref, read=lambda byte_range: store.get(key, byte_range))
+        parse = partial(Patch.parse, geometry, ref, read=lambda name, byte_range: store.get(name, byte_range))
         return checked(partial(store.get, key, (0, first)), parse)
 
 

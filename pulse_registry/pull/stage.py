@@ -98,8 +98,9 @@ def _sources(context: Context, request: PullRequest, legs: Sequence[Leg]) -> lis
     timeline = request.timeline
     refs = [leg.patch for leg in legs if leg.patch is not None]
     began = timeline.clock()
+    state, stored = request.state, request.destination.stored
     head_only = isinstance(request.destination, SlicedDestination)
-    found = begin_patches(context.store, request.destination.stored, refs, context.fetch_map, head_only=head_only)
+    found = begin_patches(context.store, state.run, stored, refs, context.fetch_map, head_only=head_only)
     timeline.note("fetch", began, nbytes=sum(patch.begun for patch in found))
     patches, steps = iter(found), iter(request.undo)
 

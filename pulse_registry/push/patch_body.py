@@ -32,6 +32,11 @@ class PatchBody:
         self._groups.append(group)
         return group.data
 
+    def note(self, group: Coded) -> bytes:
+        """Take the next group, and keep only what the head says of it; return its bytes."""
+        self._groups.append(Coded(group.entry, b""))
+        return group.data
+
     def head(self) -> bytes:
         """Return the head, once all groups were added."""
         timeline = self._timeline

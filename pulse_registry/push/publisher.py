@@ -207,7 +207,8 @@ class Publisher:
         stored: PatchRef | KeyframeRef
         if push.advance is not None:
             coded = push.advance.coded()
-            stored = store_patch(self._context.store, push.shadow.geometry, push.version, write_id, coded, timeline)
+            context, geometry = self._context, push.shadow.geometry
+            stored = store_patch(context.store, geometry, push.version, write_id, coded, context.fetchers, timeline)
         else:
             with timeline.during("upload", push.shadow.geometry.nbytes):
                 stored = self._keyframes.store(push.shadow, push.version, write_id)

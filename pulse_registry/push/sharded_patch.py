@@ -74,7 +74,7 @@ class ShardedPatches:
         def upload() -> list[PatchRef]:
             if self._peers.rank != COORDINATOR:
                 return []
-            return [store_patch(context.store, geometry, version, write_id, coded, timeline)]
+            return [store_patch(context.store, geometry, version, write_id, coded, context.fetchers, timeline)]
 
         refs = attempt.run(upload, refs)
         delta = sum((one.entry.new_sum - one.entry.old_sum for one in coded), Digest())

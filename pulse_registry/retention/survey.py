@@ -35,7 +35,7 @@ class Survey:
     """Objects that a survey found.
 
     Attributes:
-        orphans: old objects that no record names, and one still could.
+        orphans: old objects that no record names, and one still could; patches in parts by the keys of their heads.
         orphan_bytes: theirs.
         deletable: objects that can be deleted: retired for longer than the grace time, or old and never to be named.
         waiting: how many more were retired, but not so long ago.
@@ -70,7 +70,8 @@ def survey(
     while batch := list(islice(unnamed, BATCH)):
         old = [key for key, is_old in zip(batch, each(_older(clock, orphans_until), batch), strict=True) if is_old]
         orphans = [key for key in old if can_be_named(state, key)]
-        found.orphans += orphans
+        # A patch whose parts lie there is one orphan, with a head or without: its key can be named no more then.
+        found.orphans += dict.fromkeys(key for key in map(keys.named_key, orphans) if key not in found.orphans[-1:])
         found.orphan_bytes += sum(each(lambda key: _size(store, key), orphans))
         found.deletable += (key for key in old if not can_be_named(state, key))
         if len(found.orphans) >= MOST:
@@ -84,7 +85,7 @@ def _retired_sorted_out(listed: Iterable[str], state: RunState, until: int, foun
     for key in listed:
         if state.is_live(key):
             continue
-        seq = state.retired_keys.get(key)
+        seq = state.retired_keys.get(keys.named_key(key))
         if seq is None:
             yield key
         elif seq > until:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pulse_schemas.base import Count, Hash, Key, Many, Schema
 
@@ -20,9 +20,10 @@ class ObjectRef(Schema):
 
 
 class PatchRef(Schema):
-    """A patch object ``base -> target``.
+    """A patch ``base -> target``: one object, or a head and parts beside it.
 
-    Its first ``head_size`` bytes hold all but the groups and hash to ``head_blake3``.
+    The first ``head_size`` bytes of ``object`` hold all but the groups and hash to ``head_blake3``. ``parts``: bytes of
+    the groups, where they lie in objects of their own; ``object`` is the head alone then.
     """
 
     base: Count
@@ -32,6 +33,7 @@ class PatchRef(Schema):
     object: ObjectRef
     head_size: Count
     head_blake3: Hash
+    parts: Count | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -39,12 +41,27 @@ class PatchRef(Schema):
             raise ValueError("a patch leads from an older to a newer version")
         if self.head_size > self.object.size:
             raise ValueError("head_size is over the object's size")
+        if self.parts is not None and (self.object.size, self.object.blake3) != (self.head_size, self.head_blake3):
+            raise ValueError("the object of a patch in parts is its head, and has its size and hash")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A patch of one object is written as it was before there were parts.
+        fields: dict[str, Any] = serialize(self)
+        if self.parts is None:
+            del fields["parts"]
+        return fields
 
     @property
     def size(self) -> int:
         """Bytes to fetch."""
-        return self.object.size
+        return self.object.size + (self.parts or 0)
+
+    @property
+    def objects(self) -> int:
+        """What a pull of it waits for, one after the other: its head, and its parts, which come side by side."""
+        return 2 if self.parts else 1
 
 
 class KeyframeRef(Schema):

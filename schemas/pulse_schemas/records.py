@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -27,6 +27,18 @@ from pulse_schemas.base import (
 )
 from pulse_schemas.objects import KeyframeRef, PatchRef
 
+RecordFormat = Literal["pulse-record/1", "pulse-record/2"]
+
+
+def record_format(patches: Iterable[PatchRef]) -> RecordFormat:
+    """Return the one format of a record that names these patches: the second if one of them is in parts."""
+    return "pulse-record/2" if any(patch.parts is not None for patch in patches) else "pulse-record/1"
+
+
+def _check_format(found: RecordFormat, patches: Iterable[PatchRef]) -> None:
+    if found != record_format(patches):
+        raise ValueError(f"a record of these objects is of format {record_format(patches)!r}")
+
 
 class _Common(Schema):
     """Fields of every record.
@@ -34,7 +46,6 @@ class _Common(Schema):
     ``previous`` is the BLAKE3 of the sealed bytes of record ``seq - 1``; none for seq 0.
     """
 
-    format: Literal["pulse-record/1"] = "pulse-record/1"
     run: RunName
     seq: Count
     epoch: Count
@@ -49,7 +60,13 @@ class _Common(Schema):
         return self
 
 
-class EpochRecord(_Common):
+class _First(_Common):
+    """What the first format has always had, and later ones have not changed."""
+
+    format: Literal["pulse-record/1"] = "pulse-record/1"
+
+
+class EpochRecord(_First):
     """A writer begins its term ``epoch``; writers of lower epochs are fenced from here on."""
 
     kind: Literal["epoch"] = "epoch"
@@ -70,6 +87,7 @@ class CommitRecord(_Common):
     changed: Count
     cells: Count
     metadata: JsonObject = Field(default_factory=dict)
+    format: RecordFormat = Field(default_factory=lambda data: record_format(filter(None, [data.get("patch")])))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -83,6 +101,7 @@ class CommitRecord(_Common):
             raise ValueError("the keyframe is of another version")
         if self.changed > self.cells:
             raise ValueError("more changed cells than cells")
+        _check_format(self.format, () if self.patch is None else (self.patch,))
         return self
 
 
@@ -92,9 +111,15 @@ class AttachRecord(_Common):
     kind: Literal["attach"] = "attach"
     patches: Many[PatchRef] = ()
     keyframes: Many[KeyframeRef] = ()
+    format: RecordFormat = Field(default_factory=lambda data: record_format(data.get("patches", ())))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_format(self.format, self.patches)
+        return self
 
 
-class RetireRecord(_Common):
+class RetireRecord(_First):
     """Versions and objects (by key) that readers must no longer use; objects that no record names can be named no more.
 
     That is what makes it safe to delete what a crashed writer left: should it wake, its record is refused.
@@ -105,14 +130,14 @@ class RetireRecord(_Common):
     keys: Many[Key] = ()
 
 
-class DeleteRecord(_Common):
+class DeleteRecord(_First):
     """What the records up to ``until`` retired has been deleted from the store: nobody needs to remember it."""
 
     kind: Literal["delete"] = "delete"
     until: Count
 
 
-class TagRecord(_Common):
+class TagRecord(_First):
     """The name ``name`` stands for ``version`` from here on; for none, if that is null. A tagged version is kept."""
 
     kind: Literal["tag"] = "tag"

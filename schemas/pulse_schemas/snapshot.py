@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, Many, RunName, Schema, Step, TagName, Timestamp
 from pulse_schemas.objects import KeyframeRef, PatchRef
@@ -38,6 +39,14 @@ class RetiredKey(Schema):
     seq: Count
 
 
+SnapshotFormat = Literal["pulse-snapshot/2", "pulse-snapshot/3"]
+
+
+def snapshot_format(patches: Iterable[PatchRef]) -> SnapshotFormat:
+    """Return the one format of a snapshot with these patches: the third if one of them is in parts."""
+    return "pulse-snapshot/3" if any(patch.parts is not None for patch in patches) else "pulse-snapshot/2"
+
+
 class Snapshot(Schema):
     """All that the records 0..seq say: objects that are live, in the order of the log, and what was retired.
 
@@ -45,7 +54,6 @@ class Snapshot(Schema):
     next record chains to it. ``count`` versions were committed; those that are not in ``versions`` are forgotten.
     """
 
-    format: Literal["pulse-snapshot/2"] = "pulse-snapshot/2"
     run: RunName
     seq: Count
     last: Hash
@@ -57,6 +65,13 @@ class Snapshot(Schema):
     retired_versions: Many[RetiredVersion] = ()
     retired_keys: Many[RetiredKey] = ()
     tags: dict[TagName, Count] = Field(default_factory=dict)
+    format: SnapshotFormat = Field(default_factory=lambda data: snapshot_format(data.get("patches", ())))
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.format != snapshot_format(self.patches):
+            raise ValueError(f"a snapshot of these patches is of format {snapshot_format(self.patches)!r}")
+        return self
 
 
 class Head(Schema):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pulse_kernels.format.exponents import encode_cells
 from pulse_kernels.format.frequencies import frequencies, levels_of, store_table
 from pulse_kernels.format.gap_tables import geometric_table, geometric_tables
 from pulse_kernels.select import exponent_loops
+from pulse_registry.format import keys
 from pulse_registry.format.keyframe import index_document, pulse_metadata, shards_of
 from pulse_registry.format.pieces import Pieces
 from pulse_registry.format.sparse_update import SparseUpdate
@@ -129,7 +131,7 @@ def records() -> Document:
     return {
         "records": [
             {
-                "fields": record.model_dump(mode="json"),
+                "fields": {"format": record.format, **record.model_dump(mode="json")},
                 "bytes": record.seal().hex(),
                 "blake3": blake3(record.seal()).hexdigest(),
             }
@@ -330,6 +332,54 @@ def patches() -> Document:
     }
 
 
+def patch_parts() -> Document:
+    """A patch in parts of a layout of 130 groups, of which four change; and the record that commits it."""
+    cells = 2**23  # of a group
+    layout = Layout(tensors=(Tensor(name="w", dtype="BF16", shape=(129 * cells + 5,)),))
+    geometry = Geometry(layout)
+    places = {0: [0, 7, cells - 1], 63: [1], 64: [0, 1, 2], 129: [4]}
+    changes, listed = [], []
+    for number, index in places.items():
+        new = np.arange(1, len(index) + 1, dtype=np.uint16) * 257
+        changes.append(SparseUpdate(geometry.groups[number], np.array(index, np.uint32), np.zeros_like(new), new))
+        listed += [[number * cells + i, 0, int(cell)] for i, cell in zip(index, new, strict=True)]
+    file = encode_patch(REFERENCE, geometry, 0, 1, changes)
+    head_key = keys.patch_head_key(0, 1, "0" * 31 + "3")
+    ref, at, objects = file.ref(head_key), 0, {head_key: file.head}
+    for part, groups in groupby(file.directory.values(), lambda entry: entry.group // 64):
+        count = len([*groups])
+        objects[keys.part_key(head_key, part)] = b"".join(file.groups[at : at + count])
+        at += count
+    record = CommitRecord(
+        run="math",
+        epoch=1,
+        created_at="2026-01-02T03:04:05.678Z",
+        seq=2,
+        write_id="0" * 31 + "3",
+        previous="7" * 64,
+        version=1,
+        step=8,
+        parent=0,
+        layout=layout.id,
+        patch=ref,
+        keyframe=None,
+        digest=file.delta.hex(),
+        changed=file.changed,
+        cells=geometry.cells,
+    )
+    return {
+        "layout": _document(layout),
+        "changes": listed,
+        "objects": {key: data.hex() for key, data in objects.items()},
+        "file": b"".join((file.head, *file.groups)).hex(),
+        "record": {
+            "fields": {"format": record.format, **record.model_dump(mode="json")},
+            "bytes": record.seal().hex(),
+            "blake3": blake3(record.seal()).hexdigest(),
+        },
+    }
+
+
 def keyframes() -> Document:
     """The files of a keyframe of the small model, in two shards."""
     return _keyframe(small_model(), 100)
@@ -385,6 +435,7 @@ VECTORS: dict[str, Callable[[], Document]] = {
     "keyframes": keyframes,
     "keyframes-small-floats": keyframes_of_small_floats,
     "layouts": layouts,
+    "patch-parts": patch_parts,
     "patches": patches,
     "records": records,
     "signatures": signatures,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from blake3 import blake3
@@ -145,7 +147,7 @@ def least(token: int) -> int:
     return token if token < 4 else (2 + token % 2) << extra(token)
 
 
-def read_group(data: bytes, coder: str, dtype: str, old: list[int], changed: int) -> Changes:
+def read_group(data: bytes, coder: str, dtype: str, old: Sequence[int], changed: int) -> Changes:
     """Section 5.1: return (index, distance) in index order."""
     classes, first, t = struct.unpack_from("<BBH", data)
     entries = [struct.unpack_from("<IB", data, 4 + 5 * k) for k in range(classes)]
@@ -165,7 +167,7 @@ def read_group(data: bytes, coder: str, dtype: str, old: list[int], changed: int
         values = [next(value_tables) if count else [] for count, _ in entries]
     else:
         gap_tables, values = tables[:3], tables[3:]
-    members = [list(range(len(old)))] if not classes else [[] for _ in entries]
+    members: list[Any] = [range(len(old))] if not classes else [[] for _ in entries]
     if classes:
         shift, mask = FLOATS.get(dtype, (0, 0))
         for index, cell in enumerate(old):
@@ -245,3 +247,29 @@ def apply_patch(
         at += size
     assert at == len(coded)
     return json.loads(header["__metadata__"]["pulse"]), [cells for _, _, cells in groups]
+
+
+def read_parts(objects: dict[str, bytes], layout: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """Section 5.7: return flat index, old and new cell of each change of a ``gap`` patch of zeros in parts."""
+    [key] = [key for key in objects if key.endswith("/head")]
+    (length,) = struct.unpack_from("<Q", objects[key])
+    directory = objects[key][8 + length :]
+    [tensor] = layout["tensors"]
+    capacity = 2**24 * 8 // bits_of(tensor["dtype"])
+    left, found = {name: data for name, data in objects.items() if name != key}, []
+    for number, changed, size, _, hashed, *sums in struct.iter_unpack("<IIII32s4Q", directory):
+        part = f"{key[: -len('head')]}{number // 64:05d}"
+        coded, left[part] = left[part][:size], left[part][size:]
+        assert blake3(coded).digest() == hashed
+        start = number * capacity
+        cells = min(capacity, math.prod(tensor["shape"]) - start)
+        new = {
+            index: moved(0, distance, tensor["dtype"])
+            for index, distance in read_group(coded, "gap", tensor["dtype"], range(cells), changed)
+        }
+        for lane in (0, 1):
+            assert sums[lane] == 0
+            assert sum(h(lane, start + index, cell) for index, cell in new.items()) & MASK == sums[2 + lane]
+        found += [(start + index, 0, cell) for index, cell in new.items()]
+    assert not any(left.values())
+    return found

@@ -15,11 +15,21 @@ from pulse_kernels import CELL_TYPES, Backend, decode_group, encode_group, get_b
 from pulse_kernels.format.frequencies import frequencies, levels_of, read_table
 from pulse_kernels.format.gap_tables import geometric_table
 from pulse_registry.format.patch import Patch
+from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
-from pulse_schemas import Countersignature, KeyframeRef, Layout, ObjectRef, PatchRef, canonical_json, unseal_record
+from pulse_schemas import (
+    CommitRecord,
+    Countersignature,
+    KeyframeRef,
+    Layout,
+    ObjectRef,
+    PatchRef,
+    canonical_json,
+    unseal_record,
+)
 from tests.support.meeting import resolve
 from tests.support.records import DictStore
 from tests.vectors import make, spec_reader
@@ -203,6 +213,45 @@ def test_patches_are_read_by_the_specification_alone(number: int):
     assert groups == [cells for _, _, cells in spec_reader.groups_of(document["layout"], new)]
     flat = [cell for cells in groups for cell in cells]
     assert spec_reader.digest(flat, 0) == document["new_digest"]
+
+
+def test_patches_in_parts_hold_the_listed_changes(backend: Backend):
+    document = stored("patch-parts")
+    geometry, record = layout_in(document), unseal_record(bytes.fromhex(document["record"]["bytes"]))
+    assert isinstance(record, CommitRecord)
+    assert record.patch is not None
+    store = DictStore()
+    for key, text in document["objects"].items():
+        store.put(key, bytes.fromhex(text))
+    [patch] = begin_patches(store, record.run, geometry, [record.patch], map)
+    found = []
+    for number, entry in patch.entries.items():
+        group = geometry.groups[number]
+        delta = patch.decode(backend, group)
+        new = backend.move(np.zeros(entry.changed, np.uint16), delta.distance, group.cell_type)
+        found += [[group.start + int(i), 0, int(cell)] for i, cell in zip(delta.index, new, strict=True)]
+    assert found == document["changes"]
+    assert patch.entries.delta.hex() == record.digest
+    assert [list(change) for change in spec_reader.read_parts(store.objects, document["layout"])] == found
+
+
+def test_the_record_of_a_patch_in_parts_is_of_the_second_format():
+    document = stored("patch-parts")
+    case, objects = document["record"], document["objects"]
+    data, fields = bytes.fromhex(case["bytes"]), case["fields"]
+    assert json.loads(data)["body"] == fields
+    assert data == canonical_json(json.loads(data))
+    assert case["blake3"] == blake3(data).hexdigest()
+    assert unseal_record(data).model_dump(mode="json") == fields
+    assert unseal_record(data).seal() == data
+    assert fields["format"] == "pulse-record/2"
+    ref = fields["patch"]
+    head = bytes.fromhex(objects[ref["object"]["key"]])
+    assert ref["object"]["size"] == ref["head_size"] == len(head)
+    assert ref["object"]["blake3"] == ref["head_blake3"] == blake3(head).hexdigest()
+    parts = [bytes.fromhex(objects[key]) for key in sorted(objects.keys() - {ref["object"]["key"]})]
+    assert ref["parts"] == sum(map(len, parts))
+    assert head + b"".join(parts) == bytes.fromhex(document["file"])
 
 
 @pytest.mark.parametrize("name", ["keyframes", "keyframes-small-floats"])

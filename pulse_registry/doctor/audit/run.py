@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from pulse_registry.doctor.audit.defect import RESTORE, Defect, DefectKind
@@ -11,13 +12,14 @@ from pulse_registry.doctor.audit.log import THREADS, LogAudit
 from pulse_registry.doctor.cleaning import PREFIX
 from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.format import keys
+from pulse_registry.format.patch_parts import PatchPart, Stored, parts_in, pieces_of
 from pulse_registry.log import Guard, RunState
 from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.log.runs import list_runs
 from pulse_registry.process.hashing import large_hasher
 from pulse_registry.process.parallel import parallel_map
 from pulse_registry.store.verified_read import checked
-from pulse_schemas import ObjectRef, VersionEntry
+from pulse_schemas import ObjectRef, PatchRef, VersionEntry
 
 if TYPE_CHECKING:
     from pulse_registry.store import Store
@@ -64,9 +66,28 @@ class RunAudit:
         yield from self._layouts(state)
         needed = _needed(state)
         self.objects, self.nbytes = len(needed), sum(item.size for item in needed.values())
-        for found in self._contents(needed.values()) if contents else self._unlisted(needed):
-            if _is_needed(self.log.renew(), found.key):
+        wrong = self._contents(needed.values()) if contents else self._unlisted(needed, keys.OBJECTS)
+        told = set()
+        for found in chain(wrong, self._parts(state, contents=contents)):
+            if found.key not in told and _is_needed(self.log.renew(), found.key):
+                told.add(found.key)
                 yield found
+
+    def _parts(self, state: RunState, *, contents: bool) -> Iterator[Defect]:
+        """Look at the parts of patches, which their heads name; one head is in memory at a time."""
+        for patch in _live_patches(state):
+            if patch.parts is None:
+                continue
+            key = patch.object.key
+            try:
+                parts = checked(partial(self._store.get, key, (0, patch.head_size)), partial(parts_in, patch))
+                needed = {part.key: part for part in parts}
+            except (NotFound, CorruptObject, UnsupportedFormat) as error:
+                yield Defect.of(key, error, _remedy(patch.object))
+                continue
+            self.objects, self.nbytes = self.objects + len(needed), self.nbytes + (patch.parts or 0)
+            folder = key.rpartition("/")[0]
+            yield from self._contents(needed.values()) if contents else self._unlisted(needed, f"{folder}/")
 
     def _layouts(self, state: RunState) -> Iterator[Defect]:
         for layout_id in sorted({entry.layout for entry in _live(state)}):
@@ -75,9 +96,9 @@ class RunAudit:
             except (NotFound, CorruptObject, UnsupportedFormat) as error:
                 yield Defect.of(keys.layout_key(layout_id), error)
 
-    def _unlisted(self, needed: dict[str, ObjectRef]) -> Iterator[Defect]:
+    def _unlisted(self, needed: Mapping[str, Stored], folder: str) -> Iterator[Defect]:
         left = set(needed)
-        for key in self._store.list(keys.OBJECTS):
+        for key in self._store.list(folder):
             left.discard(key)
         for key in sorted(left):
             try:
@@ -86,7 +107,7 @@ class RunAudit:
             except CorruptObject as error:
                 yield Defect.of(key, error, _remedy(needed[key]))
 
-    def _contents(self, items: Iterable[ObjectRef]) -> Iterator[Defect]:
+    def _contents(self, items: Iterable[Stored]) -> Iterator[Defect]:
         waiting = iter(items)
         with parallel_map(THREADS, "pulse-audit") as map_:
             while batch := [*islice(waiting, _BATCH)]:
@@ -94,26 +115,36 @@ class RunAudit:
                     if found is not None:
                         yield found
 
-    def _content(self, item: ObjectRef) -> Defect | None:
-        def check(digest: bytes) -> None:
-            if digest.hex() != item.blake3:
-                raise CorruptObject(f"its BLAKE3 is {digest.hex()}, {item.blake3} was committed")
-
+    def _content(self, item: Stored) -> Defect | None:
         try:
-            checked(lambda: self._digest(item), check)
+            self._check_size(item)
+            start = 0
+            for size, digest in pieces_of(item):
+                self._check_piece(item, range(start, start + size), digest)
+                start += size
         except NotFound:
             return _missing(item)
         except CorruptObject as error:
             return Defect.of(item.key, error, _remedy(item))
         return None
 
-    def _digest(self, item: ObjectRef) -> bytes:
+    def _check_size(self, item: Stored) -> None:
         size = self._store.size(item.key)
         if size != item.size:
             raise CorruptObject(f"it has {size:,} bytes, {item.size:,} were committed")
+
+    def _check_piece(self, item: Stored, place: range, committed: str) -> None:
+        def check(digest: bytes) -> None:
+            if digest.hex() != committed:
+                where = "" if len(place) == item.size else f" from byte {place.start:,} to {place.stop:,}"
+                raise CorruptObject(f"its BLAKE3{where} is {digest.hex()}, {committed} was committed")
+
+        checked(lambda: self._digest(item.key, place), check)
+
+    def _digest(self, key: str, place: range) -> bytes:
         hasher = large_hasher(0)  # in one thread: there are as many of these as read
-        for start in range(0, size, _READ_BYTES):
-            hasher.update(self._store.get(item.key, (start, min(start + _READ_BYTES, size))))
+        for start in place[::_READ_BYTES]:
+            hasher.update(self._store.get(key, (start, min(start + _READ_BYTES, place.stop))))
         return hasher.digest()
 
 
@@ -126,11 +157,14 @@ def _live(state: RunState) -> list[VersionEntry]:
     return [entry for entry in state.versions if not state.is_retired(entry.version)]
 
 
+def _live_patches(state: RunState) -> Iterator[PatchRef]:
+    """Yield the patches between versions of which none was retired."""
+    return (p for p in state.patches if not (state.is_retired(p.base) or state.is_retired(p.target)))
+
+
 def _needed(state: RunState) -> dict[str, ObjectRef]:
     """Return the objects that lead to live versions, by key; not those between versions of which one was retired."""
-    patches = (
-        patch.object for patch in state.patches if not (state.is_retired(patch.base) or state.is_retired(patch.target))
-    )
+    patches = (patch.object for patch in _live_patches(state))
     frames = (
         item
         for keyframe in state.keyframes
@@ -144,9 +178,11 @@ def _is_needed(state: RunState, key: str) -> bool:
     return state.is_live(key) and not any(map(state.is_retired, keys.versions_of(key)))
 
 
-def _missing(item: ObjectRef) -> Defect:
+def _missing(item: Stored) -> Defect:
     return Defect(item.key, DefectKind.MISSING, "it is not there", _remedy(item))
 
 
-def _remedy(item: ObjectRef) -> str:
+def _remedy(item: Stored) -> str:
+    if isinstance(item, PatchPart):
+        return f"{RESTORE}: {item.size:,} bytes, whose groups {keys.named_key(item.key)} tells"
     return f"{RESTORE}: {item.size:,} bytes of BLAKE3 {item.blake3}"

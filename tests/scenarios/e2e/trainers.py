@@ -50,6 +50,7 @@ def registry_of(store: Any, keyframe_every: int | None = None) -> Registry:
 def race(root: str, pushes: int) -> None:
     """Let two trainers fight for a run."""
     context = multiprocessing.get_context("fork")
+    open_store(root)  # what a client takes to be imported and made is here once, and not in each trainer
     start = context.Barrier(2)
     reader, writer = os.pipe()
 
@@ -122,6 +123,7 @@ class DyingStore(WrapperStore):
 def crash(root: str, scenario: str, stride: int = 1) -> None:
     """Kill a push at its store calls, each stride-th; the runs lie in ``ROOT/<call>-before`` and ``-after``."""
     before, keyframe_every = SCENARIOS[scenario]
+    open_store(root)  # what a client takes to be imported and made is here once, and not in each child
     calls: list[str] = []
     killed, whole = [], ""
     for after in (False, True):

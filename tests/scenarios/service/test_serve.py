@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -64,30 +65,34 @@ def test_it_says_where_it_is_and_answers_there(tmp_path: Path) -> None:
         assert served.stop(signal.SIGINT) == 0
 
 
-def test_tricks_and_over_long_heads_are_refused_on_the_wire_too(tmp_path: Path) -> None:
-    options = {"PULSE_MAX_HEADER_BYTES": "2048"}
-    with pulse_serve(str(tmp_path), tmp_path, *OPEN, environment=options) as served:
-        host = b"host: localhost\r\nconnection: close\r\n"
-
-        def status(line: bytes, headers: bytes = b"") -> int:
-            return int(exchange(served, b"GET " + line + b" HTTP/1.1\r\n" + host + headers + b"\r\n").split()[1])
-
-        assert status(b"/healthz") == 200
-        assert status(b"/v1/runs/../../etc/passwd") == 404
-        assert status(b"/v1/runs/%2e%2e") == 400
-        assert status(b"/healthz", b"x: " + b"a" * 1_000 + b"\r\n") == 200
-        assert status(b"/healthz", b"x: " + b"a" * 3_000 + b"\r\n") == 431
-        assert status(b"/healthz?" + b"a" * 3_000) == 431
-        unending = exchange(served, b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 3_000)
-        assert unending.startswith(b"HTTP/1.1 431")
+@pytest.fixture(scope="module")
+def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service without tokens and with short heads, which tests share that leave it running."""
+    folder = tmp_path_factory.mktemp("open")
+    with pulse_serve(str(folder), folder, *OPEN, environment={"PULSE_MAX_HEADER_BYTES": "2048"}) as served:
+        yield served
 
 
-def test_an_open_service_takes_no_name_of_another_site(tmp_path: Path) -> None:
-    with pulse_serve(str(tmp_path), tmp_path, *OPEN) as served:
-        assert (
-            httpx.get(f"{served.url}/healthz", headers={"host": "rebound.example"}, timeout=HANG_S).status_code == 400
-        )
-        assert httpx.get(f"{served.url}/healthz", headers={"host": "localhost:1"}, timeout=HANG_S).status_code == 200
+def test_tricks_and_over_long_heads_are_refused_on_the_wire_too(open_service: Served) -> None:
+    host = b"host: localhost\r\nconnection: close\r\n"
+
+    def status(line: bytes, headers: bytes = b"") -> int:
+        return int(exchange(open_service, b"GET " + line + b" HTTP/1.1\r\n" + host + headers + b"\r\n").split()[1])
+
+    assert status(b"/healthz") == 200
+    assert status(b"/v1/runs/../../etc/passwd") == 404
+    assert status(b"/v1/runs/%2e%2e") == 400
+    assert status(b"/healthz", b"x: " + b"a" * 1_000 + b"\r\n") == 200
+    assert status(b"/healthz", b"x: " + b"a" * 3_000 + b"\r\n") == 431
+    assert status(b"/healthz?" + b"a" * 3_000) == 431
+    unending = exchange(open_service, b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 3_000)
+    assert unending.startswith(b"HTTP/1.1 431")
+
+
+def test_an_open_service_takes_no_name_of_another_site(open_service: Served) -> None:
+    for name, status in {"rebound.example": 400, "localhost:1": 200}.items():
+        answer = httpx.get(f"{open_service.url}/healthz", headers={"host": name}, timeout=HANG_S)
+        assert answer.status_code == status
 
 
 async def half_sent(served: Served, run: str, record: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -96,10 +96,10 @@ def _record_first(patched: pytest.MonkeyPatch) -> None:
     """Commit a patch, then store it."""
     waiting: list[tuple[Any, str, bytes]] = []
 
-    def store_later(store: Any, geometry: Any, version: int, write_id: str, coded: Any, timeline: Any) -> Any:
+    def store_later(store: Any, geometry: Any, version: int, write_id: str, coded: Any, *rest: Any) -> Any:
         aside = DictStore()
-        ref = store_patch(aside, geometry, version, write_id, coded, timeline)
-        waiting.append((store, ref.object.key, aside.objects[ref.object.key]))
+        ref = store_patch(aside, geometry, version, write_id, coded, *rest)
+        waiting.extend((store, key, data) for key, data in aside.objects.items())
         return ref
 
     real = LogWriter.commit

@@ -167,7 +167,7 @@ class Simulation:
         policy = Policy(state.kind, state.bits)
         geometry = self._geometry(policy)
         named = PatchRef(**ref)
-        [patch] = begin_patches(self._raw, geometry, [named], map)
+        [patch] = begin_patches(self._raw, RUN, geometry, [named], map)
         target = HostDestination(Weights.into(geometry, read_model(policy.tensors)), get_backend("numba"), Inline())
         source = Source(Leg("patch", named.base, named.target, named), patch)
         changes, _ = target.join([source], Inline(), Timeline())

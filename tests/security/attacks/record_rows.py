@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from blake3 import blake3
 
-from pulse_registry.errors import CorruptObject, UnsupportedFormat
+from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
+from pulse_registry.format import keys
 from tests.security.attacks.edits import commit, sealed_bytes
-from tests.security.attacks.row import Rows
+from tests.security.attacks.row import Forge, Rows
+from tests.support.records import DictStore
+
+HEAD = keys.patch_head_key(0, 1, "1" * 32)
+
+
+def in_parts(
+    record: dict[str, Any], *, key: str | None = None, parts: int = 7, size: int = 0, form: str = "pulse-record/2"
+) -> None:
+    """Say of the patch that it is in parts beside its head."""
+    patch = record["patch"]
+    patch["object"].update(size=size or patch["head_size"], blake3=patch["head_blake3"])
+    patch["object"]["key"] = key or patch["object"]["key"]
+    patch["parts"] = parts
+    record["format"] = form
+
+
+def with_head(edit: Callable[[dict[str, Any]], None]) -> Forge:
+    """Store the head of the patch beside it, too, and change the record."""
+
+    def forge(store: DictStore) -> None:
+        [key] = [key for key in store.objects if "/patch/000000000000-000000000001-" in key]
+        data = store.objects[key]
+        begin = 8 + int.from_bytes(data[:8], "little")
+        store.objects[f"run/{HEAD}"] = data[: begin + json.loads(data[8:begin])["directory"]["data_offsets"][1]]
+        commit(edit)(store)
+
+    return forge
+
 
 COMMITS: Rows = {
     "a patch of 2^62 bytes": (
@@ -38,6 +69,21 @@ COMMITS: Rows = {
         commit(lambda r: r["patch"]["object"].update(key="log/000000000000.json")),
         CorruptObject,
     ),
+    "parts of a patch that is one object": (
+        commit(lambda r: in_parts(r, size=r["patch"]["object"]["size"])),
+        CorruptObject,
+    ),
+    "parts in a record of the first format": (commit(lambda r: in_parts(r, form="pulse-record/1")), CorruptObject),
+    "a record of the second format without parts": (commit(lambda r: r.update(format="pulse-record/2")), CorruptObject),
+    "no parts, said": (commit(lambda r: r["patch"].update(parts=None)), CorruptObject),
+    "parts of a head that is named like none": (commit(in_parts), CorruptObject),
+    "parts of 2^62 bytes": (with_head(lambda r: in_parts(r, key=HEAD, parts=2**62)), CorruptObject),
+    "parts that are not there": (
+        with_head(lambda r: in_parts(r, key=HEAD, parts=r["patch"]["object"]["size"] - r["patch"]["head_size"])),
+        NotFound,
+    ),
+    "parts of a head that is not there": (commit(lambda r: in_parts(r, key=HEAD)), NotFound),
+    "a part as a patch": (commit(lambda r: r["patch"]["object"].update(key=f"{HEAD[:-4]}00000")), CorruptObject),
     "another state digest": (commit(lambda r: r.update(digest="0" * 32)), CorruptObject),
     "version 2^62": (commit(lambda r: r.update(version=2**62, parent=2**62 - 1)), CorruptObject),
     "a version before its parent": (commit(lambda r: r.update(parent=5)), CorruptObject),

@@ -41,7 +41,7 @@ def patch_target(reference: Backend, compiled: Backend) -> Target:
         signed, ref = fitted(data)
         whole = _read(lambda: Patch.parse(geometry, ref, signed))
         by_range = _read(
-            lambda: Patch.parse(geometry, ref, signed[: ref.head_size], lambda place: signed[slice(*place)])
+            lambda: Patch.parse(geometry, ref, signed[: ref.head_size], lambda _, place: signed[slice(*place)])
         )
         alone = _read(lambda: read_head(KEY, signed[: ref.head_size], len(signed)))
         expect(type(whole) is type(by_range), f"whole it is {whole!r}, by ranges {by_range!r}")

@@ -23,6 +23,7 @@ from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 from tests.support.chains import Chain, chains, difference
 from tests.support.groups import small_groups
+from tests.support.parts import patch_over
 from tests.support.patches import encode_patch
 from tests.support.records import DictStore
 
@@ -37,7 +38,7 @@ def stored(coded: PatchFile) -> bytes:
 
 
 def parsed(geometry: Geometry, coded: PatchFile) -> Patch:
-    return Patch.parse(geometry, coded.ref("objects/patch/x"), stored(coded))
+    return patch_over(geometry, coded.ref("objects/patch/x"), stored(coded))
 
 
 def coded_diff(chain: Chain, geometry: Geometry, base: int, target: int, coder: str) -> PatchFile:
@@ -56,8 +57,9 @@ def merged(weights: Weights, legs: Sequence[Leg], patches: Sequence[Patch], *, b
     store = DictStore()
     with TempPatch(weights.geometry, legs[0].base or 0, legs[-1].target, coded, None) as patch:
         ref = patch.store(store, "objects/patch/x")
-    assert len(store.get("objects/patch/x")) == patch.nbytes
-    return store.get("objects/patch/x"), ref
+    data = b"".join(store.objects[key] for key in sorted(store.objects))  # a head comes before its parts
+    assert len(data) == patch.nbytes
+    return data, ref
 
 
 @given(chains(LENGTH), st.integers(1, LENGTH - 1), st.booleans())
@@ -94,7 +96,7 @@ def test_patches_of_any_coders_merge_from_the_base_to_one_that_leads_to_the_targ
         by_class = {n for patch in patches for n, entry in patch.entries.items() if entry.coder == "class"}
         base = chain.weights(geometry, 0)
         data, ref = merged(base, [leg(patch) for patch in patches], patches, backwards=False)
-        found = Patch.parse(geometry, ref, data)  # type: ignore[arg-type]
+        found = patch_over(geometry, ref, data)  # type: ignore[arg-type]
         for change in difference(BACKEND, chain.weights(geometry, 0), chain.weights(geometry, 3)):
             entry = found.entries.get(change.group.number)
             if entry is None:

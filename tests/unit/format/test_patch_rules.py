@@ -58,8 +58,8 @@ STRUCTURE: dict[str, tuple[str, Break]] = {
     "an unknown field": ("Extra inputs", lambda f: f.head(note="hello")),
     "a negative count": ("greater than or equal", lambda f: f.head(changed=-1)),
     "a count that is no integer": ("valid integer", lambda f: f.head(base="4")),
-    "a group past the layout": ("out of order", lambda f: f.entry(5, group=7)),
-    "a group far past the layout": ("out of order", lambda f: f.entry(5, group=OVERSIZE)),
+    "a group past the layout": ("not of the layout", lambda f: f.entry(5, group=7)),
+    "a group far past the layout": ("not of the layout", lambda f: f.entry(5, group=OVERSIZE)),
     "groups out of order": ("out of order", lambda f: f.entry(0, group=2).entry(2, group=0)),
     "a group twice": ("out of order", lambda f: f.entry(1, group=0)),
     "an unknown coder": ("out of order|coder", lambda f: f.entry(2, coder=2)),
@@ -164,7 +164,7 @@ def test_a_head_can_be_looked_at_without_its_layout(states: States, good: Forged
     head, data = good.build()
     parsed, entries = read_head(KEY, head, len(data))
     assert parsed.model_dump() == good.fields
-    assert list(entries.rows()) == list(parse(states, head, data).entries.values())
+    assert list(entries.values()) == list(parse(states, head, data).entries.values())
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Stored:
         self.refs = refs
 
     def begin(self) -> list[Patch]:
-        return begin_patches(self.store, self.geometry, self.refs, map)
+        return begin_patches(self.store, "run", self.geometry, self.refs, map)
 
 
 @pytest.fixture(autouse=True)

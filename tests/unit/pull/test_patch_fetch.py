@@ -68,7 +68,7 @@ class Stored:
         self.ref = self.file.ref(KEY)
 
     def fetch(self) -> Patch:
-        (patch,) = begin_patches(self.store, self.geometry, [self.ref], map)
+        (patch,) = begin_patches(self.store, "run", self.geometry, [self.ref], map)
         assert list(arriving([patch], list(patch.entries), Inline(), Timeline())) == list(patch.entries)
         return patch
 
@@ -155,7 +155,7 @@ def test_a_group_that_never_comes_whole_is_given_up_after_five_reads(stored: Sto
 
 
 def test_a_first_read_that_does_not_hold_the_head_is_refused(stored: Stored):
-    read: Any = lambda byte_range: b""  # noqa: E731
+    read: Any = lambda key, byte_range: b""  # noqa: E731
     with pytest.raises(CorruptObject, match="were committed"):
         Patch.parse(stored.geometry, stored.ref, stored.file.head[:-1], read)
     patch = Patch.parse(stored.geometry, stored.ref, stored.file.head, read)
@@ -165,8 +165,8 @@ def test_a_first_read_that_does_not_hold_the_head_is_refused(stored: Stored):
 def test_the_beginnings_of_a_long_chain_take_little_memory_together(stored: Stored, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fetch, "_LEAST_BEGINNING", 100)
     monkeypatch.setattr(fetch, "_BEGINNINGS_BYTES", 30_000)
-    begin_patches(stored.store, stored.geometry, [stored.ref] * 10, map)
+    begin_patches(stored.store, "run", stored.geometry, [stored.ref] * 10, map)
     assert stored.store.ranges == [(0, 3000)] * 10
     stored.store.ranges.clear()
-    begin_patches(stored.store, stored.geometry, [stored.ref] * 1000, map)
+    begin_patches(stored.store, "run", stored.geometry, [stored.ref] * 1000, map)
     assert stored.store.ranges == [(0, max(100, stored.ref.head_size))] * 1000

@@ -20,6 +20,7 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import Layout, Tensor
+from tests.support.inline import Inline
 from tests.support.misbehaving_s3 import Request
 from tests.support.servers import S3Bucket
 from tests.support.waiting import HANG_S
@@ -63,7 +64,7 @@ def test_a_patch_is_sent_while_its_last_group_is_coded() -> None:
 
     answers = Watched({})
     with served(answers) as (_, store):
-        ref = store_patch(store, GEOMETRY, 5, "id", coded(), timeline)
+        ref = store_patch(store, GEOMETRY, 5, "id", coded(), Inline(), timeline)
     file = PatchFile.of(GEOMETRY, 4, 5, groups())
     assert answers.done == b"".join((file.head, *file.groups))
     assert ref == file.ref(ref.object.key)
@@ -77,7 +78,7 @@ def test_a_patch_is_sent_while_its_last_group_is_coded() -> None:
 def test_a_patch_is_the_same_object_in_a_store_that_takes_it_in_one_piece(number: int) -> None:
     coded = groups(100)[:number]
     store, timeline = MemoryStore(uuid.uuid4().hex), Timeline()
-    ref = store_patch(store, GEOMETRY, 5, "id", iter(coded), timeline)
+    ref = store_patch(store, GEOMETRY, 5, "id", iter(coded), Inline(), timeline)
     file = PatchFile.of(GEOMETRY, 4, 5, coded)
     assert store.get(ref.object.key) == b"".join((file.head, *file.groups))
     assert ref == file.ref(ref.object.key)
@@ -92,7 +93,7 @@ def test_what_the_coding_raises_is_raised_and_nothing_is_stored() -> None:
 
     store = MemoryStore(uuid.uuid4().hex)
     with pytest.raises(CorruptObject, match="base is gone"):
-        store_patch(store, GEOMETRY, 5, "id", coded(), Timeline())
+        store_patch(store, GEOMETRY, 5, "id", coded(), Inline(), Timeline())
     assert not [*store.list("")]
 
 

@@ -322,7 +322,7 @@ def test_another_format_version_is_called_so(kind):
 
 def test_a_record_of_a_newer_format_or_kind_is_called_so():
     body = commit().model_dump(mode="json")
-    for change in ({"kind": "rename"}, {"format": "pulse-record/2"}, {"format": "pulse-record/2", "new": 1}):
+    for change in ({"kind": "rename"}, {"format": "pulse-record/3"}, {"format": "pulse-record/3", "new": 1}):
         with pytest.raises(SchemaError) as caught:
             unseal_record(sealed(body | change))
         assert caught.value.fault is Fault.UNSUPPORTED
