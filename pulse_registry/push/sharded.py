@@ -280,7 +280,7 @@ class ShardedPublisher:
         geometry = Geometry(layout)
         spoken = speak(peers, geometry, views, context.backend, context.map_)
         check_replicas(peers, geometry, spoken, context.backend)
-        homes = self._patches.homes(geometry, spoken.slices)
+        homes = self._patches.homes(spoken.slices)
         version = self._newest(attempt)
         shadow = self._caught_up(geometry, spoken, views, version)
         with self._lock:

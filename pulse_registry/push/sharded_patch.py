@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import struct
+import operator
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -13,23 +13,24 @@ import numpy as np
 from pulse_kernels import Cells
 from pulse_registry.context import Context
 from pulse_registry.errors import Conflict
+from pulse_registry.format.directory import Column, Directory
 from pulse_registry.format.patch_coding import Coded, CoderChoice, class_pays, code_change
+from pulse_registry.format.patch_parts import in_parts, key_of_patch, part_of
 from pulse_registry.format.sparse_update import HostUpdate, SparseUpdate
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.sums import sum_lanes
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.sliced_update import to_whole
 from pulse_registry.push.exchange import Reader, cells_to, to_homes
+from pulse_registry.push.patch_body import PatchBody
 from pulse_registry.push.shadow import HostShadow
-from pulse_registry.push.upload import store_patch
+from pulse_registry.push.upload import store_head, store_parts, store_patch
 from pulse_registry.timeline import Timeline
-from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_schemas import PatchRef
 
 _COUNT: Final = np.dtype("<i8")
-_LANES: Final = struct.Struct("<2Q")
 
 
 class ShardedPatches:
@@ -39,12 +40,25 @@ class ShardedPatches:
         """Take the ranks, and how groups are coded."""
         self._context, self._peers, self._coder = context, peers, coder
 
-    def homes(self, geometry: Geometry, slices: SliceMap) -> Sequence[int]:
-        """Return the rank of each group: where it is coded. Most of its changes are there already, if that is fair.
+    def homes(self, slices: SliceMap) -> Sequence[int]:
+        """Return the rank of each group: where it is coded, and its part is stored.
 
-        A patch in one object has all of its groups at the coordinator, which stores it.
+        A part is at home where most of its cells are held, if that rank has not its fair share of parts yet; nothing
+        that is stored tells where. A patch in one object has all of its groups at the coordinator.
         """
-        return [COORDINATOR] * len(geometry.groups)
+        geometry, peers = slices.geometry, self._peers
+        if not in_parts(geometry):
+            return [COORDINATOR] * len(geometry.groups)
+        held = np.zeros(part_of(len(geometry.groups) - 1) + 1, _COUNT)
+        for number in slices.groups:
+            held[part_of(number)] += sum(part.stop - part.first for part in slices.held(geometry.groups[number]))
+        every = peers.gather(held.tobytes(), "cells of parts")
+        attempt = Attempt(peers)
+        ranks = attempt.run(lambda: b"" if every is None else _dealt(every).tobytes(), b"")
+        said = peers.broadcast(ranks if every is not None else None, "homes")
+        attempt.agree("homes")
+        of_part = np.frombuffer(said, _COUNT).tolist()
+        return [of_part[part_of(number)] for number in range(len(geometry.groups))]
 
     def store(
         self,
@@ -69,24 +83,36 @@ class ShardedPatches:
         changes, held = attempt.run(lambda: self._found(slices, shadow.changes_of(version)), nothing)
         mine = to_homes(self._peers, geometry, changes, homes, attempt)
         coded = self._coded(slices, mine, reader(shadow, slices, version - 1), attempt, timeline)
-        refs: list[PatchRef] = []
-
-        def upload() -> list[PatchRef]:
-            if self._peers.rank != COORDINATOR:
-                return []
-            return [store_patch(context.store, geometry, version, write_id, coded, context.fetchers, timeline)]
-
-        refs = attempt.run(upload, refs)
+        key = key_of_patch(geometry, version - 1, version, write_id)
+        parted, here = in_parts(geometry), self._peers.rank == COORDINATOR
+        if parted:
+            of = operator.attrgetter("data")
+            attempt.run(lambda: store_parts(context.store, key, coded, of, context.fetchers, timeline), None)
+        directory = attempt.run(lambda: Directory.of(one.entry for one in coded).to_bytes(), b"")
         delta = sum((one.entry.new_sum - one.entry.old_sum for one in coded), Digest())
         lanes = held.lane_0, held.lane_1, delta.lane_0, delta.lane_1
         *found, lane_0, lane_1 = sum_lanes(self._peers, lanes, "delta")
+        every = self._peers.gather(directory, "directory")
         attempt.agree("upload")
         if (lane_0, lane_1) != tuple(found):
             raise Conflict(
                 f"version {version}: what was coded is not what the ranks found changed, by their sums. Nothing was "
                 "committed; the next push carries the changes"
             )
-        return (refs[0] if refs else None), Digest(lane_0, lane_1)
+
+        def finish() -> PatchRef:
+            if not parted:
+                return store_patch(context.store, geometry, version, write_id, coded, context.fetchers, timeline)
+            patch = PatchBody(geometry, version, key, timeline)
+            entries = [entry for said in every or () for entry in Directory.parse(key, said).values()]
+            for entry in sorted(entries, key=lambda entry: entry.group):
+                patch.note(Coded(entry, b""))
+            store_head(context.store, key, patch, timeline)
+            return patch.ref
+
+        ref = attempt.run(finish, None) if here else None
+        attempt.agree("head")
+        return ref, Digest(lane_0, lane_1)
 
     def _found(self, slices: SliceMap, update: HostUpdate) -> tuple[list[SparseUpdate], Digest]:
         """Return what this rank found changed, by groups of the whole layout, and what it adds to the state digest."""
@@ -127,6 +153,18 @@ class ShardedPatches:
         for number, base in cells_to(self._peers, slices, wanted, read, attempt):
             attempt.run(partial(code, number, base), None)
         return [groups[number] for number in sorted(groups)]
+
+
+def _dealt(every: Sequence[bytes]) -> Column:
+    """Return the rank of each part, from how many of its cells each rank holds."""
+    held = np.stack([np.frombuffer(said, _COUNT) for said in every]).T.copy()
+    parts, ranks = held.shape
+    most, load = -(-parts // ranks), np.zeros(ranks, _COUNT)
+    homes = np.zeros(parts, _COUNT)
+    for part in range(parts):
+        homes[part] = np.where(load < most, held[part], -1).argmax()
+        load[homes[part]] += 1
+    return homes
 
 
 def reader(shadow: HostShadow, slices: SliceMap, version: int) -> Reader:

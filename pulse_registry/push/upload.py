@@ -5,7 +5,7 @@ A patch in parts is stored part by part, each once its last group is coded, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from itertools import groupby
 
@@ -51,7 +51,8 @@ def store_patch(
     key = key_of_patch(geometry, version - 1, version, write_id)
     patch = PatchBody(geometry, version, key, timeline)
     if in_parts(geometry):
-        _store_parts(store, key, coded, patch, threads, timeline)
+        store_parts(store, key, coded, patch.note, threads, timeline)
+        store_head(store, key, patch, timeline)
         return patch.ref
     body = Growing(map(patch.add, coded), patch.head, timeline.clock)
     create(store, key, body)
@@ -59,14 +60,22 @@ def store_patch(
     return patch.ref
 
 
-def _store_parts(
-    store: Store, key: str, coded: Iterable[Coded], patch: PatchBody, threads: Executor, timeline: Timeline
+def store_parts(
+    store: Store,
+    key: str,
+    coded: Iterable[Coded],
+    take: Callable[[Coded], bytes],
+    threads: Executor,
+    timeline: Timeline,
 ) -> None:
-    """Store the parts of a patch as their groups come, then its head, under ``key``."""
+    """Store the parts of a patch whose head is to be under ``key``, as their groups come: all of a part's, in order.
+
+    ``take`` returns the bytes of a group. All else is as ``store_patch`` has it.
+    """
 
     def parts() -> Iterator[tuple[int, list[bytes]]]:
         for part, groups in groupby(coded, lambda group: part_of(group.entry.group)):
-            yield part, [patch.note(group) for group in groups]
+            yield part, list(map(take, groups))
 
     def upload(part: tuple[int, list[bytes]]) -> None:
         began, (number, data) = timeline.clock(), part
@@ -74,6 +83,10 @@ def _store_parts(
         timeline.note("upload", began, nbytes=sum(map(len, data)))
 
     list(ParallelMap(threads, at_once=_PARTS_IN_HAND)(upload, parts()))
+
+
+def store_head(store: Store, key: str, patch: PatchBody, timeline: Timeline) -> None:
+    """Store the head of a patch, all of whose parts are stored, under ``key``."""
     head, began = patch.head(), timeline.clock()
     create(store, key, head)
     timeline.note("upload", began, nbytes=len(head))

@@ -16,6 +16,7 @@ from pulse_registry.store import Store
 from tests.scenarios.sharded.test_pull_slices import models
 from tests.support.chains import Chain, chains
 from tests.support.groups import small_groups
+from tests.support.parts import small_parts
 from tests.support.records import DictStore
 from tests.support.registries import quick
 from tests.support.slices import cut, put
@@ -52,18 +53,19 @@ def told(result: PushResult) -> tuple[Any, ...]:
     ranks=st.integers(1, 5),
     coder=st.sampled_from(["gap", "class", "auto"]),
     keyframes=st.sampled_from([{"keyframe_share": 1e9}, {"keyframe_every": 2}, {"keyframe_coding": "exponents"}]),
+    part_groups=st.sampled_from([1, 2, 64]),
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=40)
 def test_ranks_store_the_objects_that_one_process_stores(
-    chain: Chain, ranks: int, coder: str, keyframes: dict[str, Any], seed: int
+    chain: Chain, ranks: int, coder: str, keyframes: dict[str, Any], part_groups: int, seed: int
 ) -> None:
     states, alone, together = models(chain), DictStore(), DictStore()
     dealt = cut(states[0], ranks, seed)
     if not all(dealt):
         return  # a rank without a tensor pushes nothing
     options = {"coder": coder} | keyframes
-    with small_groups(chain.group_bytes):
+    with small_groups(chain.group_bytes), small_parts(part_groups):
         with quick(alone, **options) as registry:
             wanted = [told(registry.push(step, state)) for step, state in enumerate(states)]
 
