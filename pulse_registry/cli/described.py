@@ -76,7 +76,7 @@ def describe_object(source: Source) -> dict[str, Any]:
     if source.name.endswith(".safetensors"):
         return {**about, **_safetensors(source)}
     if source.read(0, min(1, source.size)) != b"{":
-        if source.name.endswith("/head"):
+        if source.name.endswith("/patch-head"):
             return {**about, **_patch_head(source)}
         return {**about, **_safetensors(source, sure=False)}
     if source.size > source.most:

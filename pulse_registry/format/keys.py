@@ -17,8 +17,9 @@ LAYOUTS = "layouts/"
 OBJECTS = "objects/"
 LEASES = "leases/"
 CLOCK = "clock"
-_HEAD = "/head"
-_PARTED = re.compile(r"(objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32})/(?:head|[0-9]{5})")
+_HEAD = "/patch-head"
+"""Not "/head": rights to replace runs' hints are given for all keys that end so."""
+_PARTED = re.compile(r"(objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32})/(?:patch-head|[0-9]{5})")
 """Keys of a patch in parts: its folder comes first."""
 _VERSIONS = re.compile(r"objects/(?:patch/([0-9]{12})-([0-9]{12})|keyframe/([0-9]{12}))-")
 

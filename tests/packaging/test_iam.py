@@ -217,13 +217,14 @@ def test_no_role_can_replace_or_delete_what_a_run_needs(role: Role) -> None:
     keys = (
         "math/log/000000000007.json",
         "math/objects/patch/x",
+        "math/objects/patch/x/patch-head",
         "math/layouts/x.json",
         "math/head",
         "math/log/snapshots/0",
     )
-    for key in keys[:3]:
+    for key in keys[:4]:
         assert not allowed(role, Request("s3:PutObject", key, conditional=False)), key
-    collected = ("math/objects/patch/x", "math/log/snapshots/0") if role == "collector" else ()
+    collected = (*keys[1:3], "math/log/snapshots/0") if role == "collector" else ()
     for key in keys:
         assert allowed(role, Request("s3:DeleteObject", key)) == (key in collected), key
         assert not allowed(role, Request("s3:DeleteObjectVersion", key)), key

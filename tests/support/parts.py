@@ -36,19 +36,19 @@ def cut(ref: PatchRef, data: bytes, part_groups: int, write_id: str = "0" * 32) 
     """Return the same patch in parts, as the specification says it: its reference, and its objects by key."""
     head, at = data[: ref.head_size], ref.head_size
     folder = f"objects/patch/{ref.base:012d}-{ref.target:012d}-{write_id}"
-    objects = {f"{folder}/head": head}
+    objects = {f"{folder}/patch-head": head}
     header = 8 + int.from_bytes(head[:8], "little")
     for group, size in _GROUP_AND_SIZE.iter_unpack(head[header:]):
         key = f"{folder}/{group // part_groups:05d}"
         objects[key] = objects.get(key, b"") + data[at : at + size]
         at += size
-    named = ObjectRef(key=f"{folder}/head", size=len(head), blake3=blake3(head).hexdigest())
+    named = ObjectRef(key=f"{folder}/patch-head", size=len(head), blake3=blake3(head).hexdigest())
     return PatchRef.model_validate({**dict(ref), "object": named, "parts": at - len(head)}), objects
 
 
 def end_to_end(objects: Mapping[str, bytes]) -> bytes:
     """Return a patch in one object, of the head and the parts, which come by key."""
-    [head] = [key for key in objects if key.endswith("/head")]
+    [head] = [key for key in objects if key.endswith("/patch-head")]
     return objects[head] + b"".join(objects[key] for key in sorted(objects.keys() - {head}))
 
 

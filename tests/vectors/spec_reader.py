@@ -251,14 +251,14 @@ def apply_patch(
 
 def read_parts(objects: dict[str, bytes], layout: dict[str, Any]) -> list[tuple[int, int, int]]:
     """Section 5.7: return flat index, old and new cell of each change of a ``gap`` patch of zeros in parts."""
-    [key] = [key for key in objects if key.endswith("/head")]
+    [key] = [key for key in objects if key.endswith("/patch-head")]
     (length,) = struct.unpack_from("<Q", objects[key])
     directory = objects[key][8 + length :]
     [tensor] = layout["tensors"]
     capacity = 2**24 * 8 // bits_of(tensor["dtype"])
     left, found = {name: data for name, data in objects.items() if name != key}, []
     for number, changed, size, _, hashed, *sums in struct.iter_unpack("<IIII32s4Q", directory):
-        part = f"{key[: -len('head')]}{number // 64:05d}"
+        part = f"{key[: -len('patch-head')]}{number // 64:05d}"
         coded, left[part] = left[part][:size], left[part][size:]
         assert blake3(coded).digest() == hashed
         start = number * capacity

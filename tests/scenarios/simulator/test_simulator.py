@@ -12,6 +12,8 @@ from tests.scenarios.simulator.report import PAGE, with_tables
 from tests.scenarios.simulator.simulation import run
 from tests.scenarios.simulator.weather import Weather
 from tests.scenarios.simulator.world import Crash, World
+from tests.support.groups import small_groups
+from tests.support.parts import small_parts
 
 _OPERATIONS = 8_500
 
@@ -23,6 +25,15 @@ def test_everything_that_must_hold_holds_while_all_goes_wrong_that_can(seed: int
     assert outcome.violation is None, story
     assert outcome.operations >= _OPERATIONS
     assert outcome.counts["commit"] > 10
+
+
+@pytest.mark.parametrize("seed", [20, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(21, 26))])
+def test_all_of_it_holds_for_patches_in_parts(seed: int) -> None:
+    with small_groups(), small_parts(1):
+        outcome = run(seed, _OPERATIONS)
+    assert outcome.violation is None, "\n".join((*outcome.tail[-40:], str(outcome.violation)))
+    assert outcome.counts["commit"] > 10
+    assert outcome.counts["deleted"] > 10
 
 
 def test_the_same_seed_gives_the_same_trace_and_another_one_another() -> None:

@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from blake3 import blake3
 
+from pulse_registry.format import patch_parts
 from tests.scenarios.simulator.world import World
 
 RUN = "run"
 _KNOWN = re.compile(
     r"run/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|layouts/[0-9a-f]{64}\.json|leases/[^/]+\.json"
     r"|clock"
-    r"|objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}\.safetensors"
+    r"|objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}(?:\.safetensors|/patch-head|/[0-9]{5})"
     r"|objects/keyframe/[0-9]{12}-[0-9a-f]{32}/model(?:-[0-9]{5}-of-[0-9]{5}\.safetensors|\.safetensors\.index\.json))"
 )
 _RECORD = re.compile(r"run/log/([0-9]{12})\.json")
 _FOREVER = re.compile(r"run/(?:head|log/[0-9]{12}\.json|layouts/.*)")
 _MUTABLE = re.compile(r"run/(?:head|leases/.*|clock)")
+_ENTRY = struct.Struct("<I4xI4x32s32x")
+"""Of the directory in a patch's head: number, bytes and BLAKE3 of a group."""
 _ROUNDED_S = 1.0
 """The store's clock tells whole seconds."""
 Json = dict[str, Any]
@@ -61,7 +65,7 @@ class Named:
 
 @dataclass(slots=True)
 class RouteGraph:
-    """Live patches and keyframes, by their own key (a keyframe's: that of its index)."""
+    """Live patches and keyframes, by the keys that name them: a keyframe by its index, a patch in parts by its head."""
 
     patches: dict[str, Json] = field(default_factory=dict)
     keyframes: dict[str, Json] = field(default_factory=dict)
@@ -238,10 +242,9 @@ class Truth:
             self._banned.add(key)
             return
         self.edges.patches.pop(named.owner, None)
-        whole = self.edges.keyframes.pop(named.owner, None)
-        for ref in [named.ref] if whole is None else [whole["index"], *whole["shards"]]:
-            part = self._named[f"{RUN}/{ref['key']}"]
-            if part.live:
+        self.edges.keyframes.pop(named.owner, None)
+        for part in self._named.values():
+            if part.owner == named.owner and part.live:
                 part.live, part.retired_at = False, self.world.now
 
     # -- what is named ---------------------------------------------------------------------------------------------
@@ -249,6 +252,8 @@ class Truth:
     def _name(self, who: str, body: Json, patches: list[Json], keyframes: list[Json]) -> None:
         for patch in patches:
             self._object(who, body, patch["object"], patch["object"]["key"])
+            if "parts" in patch:
+                self._parts(who, body, patch)
             self.edges.patches[patch["object"]["key"]] = patch
         for keyframe in keyframes:
             for ref in (keyframe["index"], *keyframe["shards"]):
@@ -274,6 +279,24 @@ class Truth:
         if len(data) != ref["size"] or blake3(data).hexdigest() != ref["blake3"]:
             self.world.fail(f"{who}'s record {body['seq']} names {key}, whose bytes are others")
         self._named[key] = Named(ref, owner)
+
+    def _parts(self, who: str, body: Json, patch: Json) -> None:
+        """See that all parts which the head of a patch names are there, group by group."""
+        head = patch["object"]["key"]
+        data = self.get(f"{RUN}/{head}") or b""
+        at: dict[str, int] = {}
+        for group, size, digest in _ENTRY.iter_unpack(data[8 + int.from_bytes(data[:8], "little") :]):
+            key = f"{RUN}/{head.removesuffix('patch-head')}{group // patch_parts.PART_GROUPS:05d}"
+            begin = at.setdefault(key, 0)
+            at[key] += size
+            if blake3((self.get(key) or b"")[begin : at[key]]).digest() != digest:
+                self.world.fail(f"{who}'s record {body['seq']} names {key}, of which group {group} is another")
+        for key, size in at.items():
+            if len(self.get(key) or b"") != size:
+                self.world.fail(f"{who}'s record {body['seq']} names {key}, which has not {size} bytes")
+            self._named[key] = Named(patch["object"], head)
+        if sum(at.values()) != patch["parts"]:
+            self.world.fail(f"{who}'s record {body['seq']} names parts of {patch['parts']} bytes, {at}")
 
     # -- what follows ----------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ COMMITS: Rows = {
         NotFound,
     ),
     "parts of a head that is not there": (commit(lambda r: in_parts(r, key=HEAD)), NotFound),
-    "a part as a patch": (commit(lambda r: r["patch"]["object"].update(key=f"{HEAD[:-4]}00000")), CorruptObject),
+    "a part as a patch": (commit(lambda r: r["patch"]["object"].update(key=f"{HEAD[:-10]}00000")), CorruptObject),
     "another state digest": (commit(lambda r: r.update(digest="0" * 32)), CorruptObject),
     "version 2^62": (commit(lambda r: r.update(version=2**62, parent=2**62 - 1)), CorruptObject),
     "a version before its parent": (commit(lambda r: r.update(parent=5)), CorruptObject),

@@ -66,8 +66,8 @@ HARM: dict[str, tuple[Callable[[DictStore, CommitRecord], Any], str]] = {
     "a missing part": (lambda s, r: s.objects.pop(part(r, 1)), "/00001, which is not there: store it first"),
     "a short part": (lambda s, r: cut(s, part(r, 2), -1), "/00002 with .* bytes, but"),
     "a long part": (lambda s, r: cut(s, part(r, 0), 1), "/00000 with .* bytes, but"),
-    "no head": (lambda s, r: s.objects.pop(head(r)), "/head, which is not there"),
-    "a short head": (lambda s, r: cut(s, head(r), -1), "/head with .* bytes, but it has"),
+    "no head": (lambda s, r: s.objects.pop(head(r)), "/patch-head, which is not there"),
+    "a short head": (lambda s, r: cut(s, head(r), -1), "/patch-head with .* bytes, but it has"),
     "another head": (lambda s, r: s.objects.update({head(r): bytes(len(s.objects[head(r)]))}), "the head's BLAKE3"),
 }
 

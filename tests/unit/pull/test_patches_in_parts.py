@@ -81,7 +81,7 @@ def test_both_forms_are_read_alike(groups: set[int], part_groups: int, range_byt
         assert read(store, ref) == read(store, whole)
         parts = list(parts_in(ref, objects[ref.object.key]))
     assert {part.key: part.size for part in parts} == {
-        key: len(data) for key, data in objects.items() if not key.endswith("/head")
+        key: len(data) for key, data in objects.items() if not key.endswith("/patch-head")
     }
     assert len({part.blake3 for part in parts}) == len(parts)
     assert [sum(size for size, _ in pieces_of(part)) for part in parts] == [part.size for part in parts]
@@ -115,7 +115,7 @@ HARM: dict[str, tuple[Callable[[DictStore, str], Any], type[PulseError]]] = {
     "flipped": (flip, CorruptObject),
     "of another patch": (other_patch, CorruptObject),
     "the head": (
-        lambda store, key: store.objects.update({key: store.objects[f"{key[:-6]}/head"][:300]}),
+        lambda store, key: store.objects.update({key: store.objects[f"{key[:-6]}/patch-head"][:300]}),
         CorruptObject,
     ),
 }
@@ -214,9 +214,9 @@ def last_record(store: DictStore) -> CommitRecord:
         ("objects/patch/000000000002-000000000003-{id}/00000", "a part of a patch"),
         ("objects/patch/000000000002-000000000003-{id}/00000", "no key of a patch's head"),
         ("objects/patch/000000000002-000000000003-{id}.safetensors", "no key of a patch's head"),
-        ("objects/patch/000000000002-000000000003-{id}/more/head", "no key of a patch's head"),
-        ("objects/patch/000000000002-000000000003-x{id}/head", "no key of a patch's head"),
-        ("objects/patch/000000000001-000000000003-{id}/head", "no key of an object of version 3"),
+        ("objects/patch/000000000002-000000000003-{id}/more/patch-head", "no key of a patch's head"),
+        ("objects/patch/000000000002-000000000003-x{id}/patch-head", "no key of a patch's head"),
+        ("objects/patch/000000000001-000000000003-{id}/patch-head", "no key of an object of version 3"),
     ],
 )
 def test_a_record_that_names_parts_by_other_keys_is_refused(store: DictStore, key: str, message: str):

@@ -47,7 +47,7 @@ def test_head_and_parts_are_the_patch_of_one_object(coder: Any):
         assert end_to_end(objects) == data
         assert ref.size == len(data) == whole.size
         numbers = {key.rpartition("/")[2] for key in objects}
-        assert numbers == {"head"} | {f"{group // 64:05d}" for group in groups}
+        assert numbers == {"patch-head"} | {f"{group // 64:05d}" for group in groups}
     with small_groups():
         assert all_restored(store, states) == all_restored(twin, states) == [bits(model) for model in states]
 
@@ -160,7 +160,7 @@ def test_the_head_is_stored_after_all_parts_and_few_parts_wait(groups: tuple[Geo
 
     timeline = Timeline()
     ref = store_patch(Noting(), geometry, 1, "0" * 32, coming(), Inline(), timeline)
-    assert order == ["group 0", "group 1", "group 70", "00000", "group 130", "00001", "00002", "head"]
+    assert order == ["group 0", "group 1", "group 70", "00000", "group 130", "00001", "00002", "patch-head"]
     phases = {phase.phase: phase for phase in timeline.phases()}
     assert phases["upload"].nbytes == ref.size
 
@@ -178,7 +178,7 @@ def test_what_the_coding_raises_ends_the_upload_and_no_head_is_stored(groups: tu
     assert {key.rpartition("/")[2] for key in store.objects} == {"00000"}
 
 
-@pytest.mark.parametrize("failing", ["00000", "00001", "00002", "head"])
+@pytest.mark.parametrize("failing", ["00000", "00001", "00002", "patch-head"])
 def test_a_push_whose_part_or_head_is_not_taken_commits_nothing_and_the_next_carries_it(failing: str):
     store = DictStore()
     states = wide_run(store, 1)

@@ -41,7 +41,7 @@ def test_a_whole_run_counts_its_parts(pushed: DictStore, contents: bool):
 
 
 @CONTENTS
-@pytest.mark.parametrize("name", ["head", "00000", "00002"])
+@pytest.mark.parametrize("name", ["patch-head", "00000", "00002"])
 def test_what_is_missing_is_found(pushed: DictStore, name: str, contents: bool):
     store = copied(pushed)
     key = f"{head(store).rpartition('/')[0]}/{name}"
@@ -49,7 +49,7 @@ def test_what_is_missing_is_found(pushed: DictStore, name: str, contents: bool):
     assert audited(store, contents=contents)[1] == [(key, DefectKind.MISSING)]
 
 
-@pytest.mark.parametrize("name", ["head", "00000", "00001", "00002"])
+@pytest.mark.parametrize("name", ["patch-head", "00000", "00001", "00002"])
 @pytest.mark.parametrize("how", ["flipped", "short", "long"])
 def test_what_is_damaged_is_found_where_it_is_read(pushed: DictStore, name: str, how: str):
     store = copied(pushed)
@@ -59,7 +59,7 @@ def test_what_is_damaged_is_found_where_it_is_read(pushed: DictStore, name: str,
     store.objects[f"{RUN}/{key}"] = {"flipped": flipped, "short": data[:-1], "long": data + b"x"}[how]
     assert audited(store, contents=True)[1] == [(key, DefectKind.DAMAGED)]
     listed = audited(store, contents=False)[1]
-    assert listed == ([(key, DefectKind.DAMAGED)] if name == "head" and how != "long" else [])
+    assert listed == ([(key, DefectKind.DAMAGED)] if name == "patch-head" and how != "long" else [])
 
 
 def test_the_remedy_of_a_part_names_the_head(pushed: DictStore):
