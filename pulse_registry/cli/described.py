@@ -126,8 +126,11 @@ def _patch_head(source: Source) -> dict[str, Any]:
         text = head_of(source.read, source.size)
         size = len(text) + int(load_json(text[8:])["groups"]["data_offsets"][1])
         header = parse_head(text, size)
+        end = header.nbytes + header.tensors["directory"].stop
     except (ValueError, LookupError, TypeError) as error:
         raise CorruptObject(f"{source.name} is no head of a patch: {error}") from error
+    if end != source.size:
+        raise CorruptObject(f"{source.name} has {source.size} bytes, and its header says {end}")
     return {**_patch(replace(source, size=size), header), "parts": size - source.size}
 
 
