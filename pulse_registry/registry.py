@@ -109,7 +109,8 @@ class Registry:
                 takes the place of the newest one (``"coalesce"``).
 
         Raises:
-            InvalidModel: a tensor can't be published; nothing was written.
+            InvalidModel: a tensor can't be published, or the tensors are not those that ``expect`` says; nothing was
+                written.
             InvalidArgument: the step or the metadata are not valid; the registry is to work on a GPU, and the model is
                 not on one; or it was closed.
             LayoutMismatch: ``allow_new_layout=False``, and the tensors are others than those of the version before.

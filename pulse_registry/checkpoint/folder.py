@@ -15,11 +15,11 @@ from typing import Self
 from pydantic import ValidationError
 
 from pulse_registry.checkpoint.files import FileOperations
-from pulse_registry.checkpoint.index import IndexFault, parse_index_file, read_index_file
 from pulse_registry.errors import Conflict, InvalidArgument
 from pulse_registry.format.keyframe import INDEX_NAME, Shard, index_document
 from pulse_registry.process.private_files import hold_lock, release_lock
 from pulse_registry.pull.download import PART
+from pulse_registry.push.checkpoint_index import IndexFault, parse_index_file, read_index_file
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import Schema
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.cli.options import (
     AllowHttp,
     Json,
@@ -23,6 +22,7 @@ from pulse_registry.cli.options import (
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import Access, open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
+from pulse_registry.push.checkpoint_source import read_checkpoint
 from pulse_registry.push.options import PushOptions
 from pulse_registry.quoting import say
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pulse_registry.checkpoint.index import IndexFault, parse_index_file, read_index_file
 from pulse_registry.errors import CorruptObject, InvalidArgument, UnsupportedFormat
 from pulse_registry.format.keyframe import INDEX_NAME
 from pulse_registry.interop.checksum import Checksum
 from pulse_registry.interop.frames import Encoding
+from pulse_registry.push.checkpoint_index import IndexFault, parse_index_file, read_index_file
 from pulse_registry.quoting import quoted
 
 COMPRESSION = "zstd"

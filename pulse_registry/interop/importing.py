@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pulse_registry.checkpoint.files import FileOperations
-from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.errors import CorruptObject, LayoutMismatch
 from pulse_registry.interop.checksum import Bytes, Checksum, hasher_of
 from pulse_registry.interop.delta_files import Frame, checksums_of, frames_of
@@ -26,6 +25,7 @@ from pulse_registry.interop.state_files import StateFiles, bytes_of, pieces_of
 from pulse_registry.interop.temp_files import typed
 from pulse_registry.process.parallel import parallel_map
 from pulse_registry.process.temporary_folder import temporary_folder
+from pulse_registry.push.checkpoint_source import read_checkpoint
 from pulse_registry.registry import Registry
 from pulse_registry.results import Version
 from pulse_registry.weights.cell_space import Geometry

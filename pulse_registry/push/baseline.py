@@ -14,6 +14,7 @@ from pulse_registry.events import Event, EventKind
 from pulse_registry.log import LogReader, LogWriter, RunState
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.stage import stage_version
+from pulse_registry.push.expected import check_expected
 from pulse_registry.push.layout_change import first_difference
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.pending import PendingPush
@@ -66,8 +67,11 @@ class Baseline:
     def newest(self, layout: Layout, views: Mapping[str, View]) -> tuple[Shadow | None, int]:
         """Return the shadow to diff against, None where this layout begins anew, and the number after the newest."""
         if self.shadow is None or not self.trusted:
-            if not self._options.allow_new_layout:
-                self._check_layout(layout, self._reader.refresh().latest)  # before this term's record is written
+            if self._options.expect is not None or not self._options.allow_new_layout:
+                latest = self._reader.refresh().latest  # before this term's record is written
+                check_expected(self._options.expect, layout, latest)
+                if not self._options.allow_new_layout:
+                    self._check_layout(layout, latest)
             self._writer.begin()
             try:
                 self.shadow = self._caught_up(self._reader.refresh(), layout.id, views)
@@ -77,6 +81,7 @@ class Baseline:
                 raise
         if self.shadow is not None:
             if self.shadow.geometry.id != layout.id:
+                check_expected(self._options.expect, layout, None)
                 self._check_layout(layout, self.shadow)
                 return None, self.shadow.version + 1
             return self.shadow, self.shadow.version + 1

@@ -9,10 +9,11 @@ from typing import Literal, get_args
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.format.exponent_coding import KeyframeCoding
 from pulse_registry.format.patch_coding import CoderChoice
+from pulse_registry.push.expected import Expected
 from pulse_registry.weights.device import ShadowPlace
 from pulse_registry.weights.model import PublishDtype
 from pulse_registry.weights.nonfinite import NonFinite, check_policy
-from pulse_schemas import Signer
+from pulse_schemas import Layout, Signer
 
 WhenFull = Literal["wait", "coalesce"]
 """What a push does while as many as may be are on their way: it waits for one, or takes the newest one's place."""
@@ -36,6 +37,9 @@ class PushOptions:
             ``coalesce``: its state takes the place of the newest one that has not begun to be stored.
         allow_new_layout: whether a push may have other tensors than the version before it, which makes it a keyframe;
             it is told as an event ``layout_changed``. False raises LayoutMismatch instead.
+        expect: what the tensors of the first push, and of one that changes the layout, must be: a `Layout`, or the path
+            of a Hugging Face checkpoint: its folder (names and shapes) or its ``model.safetensors.index.json`` (names).
+            Others are refused with InvalidModel, before anything is written. None: anything is taken.
         nonfinite: what becomes of weights that are NaN or infinite, of those that a push changes: ``allow`` does not
             look, ``warn`` tells of them as an event, ``refuse`` raises InvalidModel, and nothing is written.
         signing_key: signs every record that is written: a key's file, as ``pulse key new`` makes it, a `SigningKey`, or
@@ -52,6 +56,7 @@ class PushOptions:
     max_pending: int = 2
     when_full: WhenFull = "wait"
     allow_new_layout: bool = True
+    expect: Expected | None = None
     nonfinite: NonFinite = "allow"
     signing_key: Signer | str | os.PathLike[str] | None = field(default=None, repr=False)
 
@@ -74,6 +79,8 @@ class PushOptions:
             raise InvalidArgument(f"keyframe_coding is {self.keyframe_coding!r}; it is one of raw, exponents")
         if self.keyframe_every is not None and self.keyframe_every < 1:
             raise InvalidArgument(f"keyframe_every is {self.keyframe_every}; it counts versions, from 1 on")
+        if not isinstance(self.expect, Layout | str | os.PathLike | None):
+            raise InvalidArgument(f"expect is {self.expect!r}; it is a Layout, or a path")
         if self.max_pending < 1:
             raise InvalidArgument(f"max_pending is {self.max_pending}; it counts pushes, from 1 on")
         if self.when_full not in get_args(WhenFull):

@@ -27,6 +27,7 @@ from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests
 from pulse_registry.pull.stage import stage_version
 from pulse_registry.push.baseline import version_of
+from pulse_registry.push.expected import check_expected
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.holdings import Spoken, check_replicas, description, speak, union
 from pulse_registry.push.options import PushOptions
@@ -40,7 +41,7 @@ from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import Model, View, read_model
 from pulse_registry.weights.nonfinite import first_in_groups, judge
-from pulse_schemas import CommitRecord, KeyframeRef, PatchRef
+from pulse_schemas import CommitRecord, KeyframeRef, Layout, PatchRef
 
 _HEAD: Final = struct.Struct("<Bqq?")
 _PATCH, _KEYFRAME, _PREPARE = range(3)
@@ -281,16 +282,22 @@ class ShardedPublisher:
         spoken = speak(peers, geometry, views, context.backend, context.map_)
         check_replicas(peers, geometry, spoken, context.backend)
         homes = self._patches.homes(spoken.slices)
-        version = self._newest(attempt)
+        version = self._newest(attempt, layout)
         shadow = self._caught_up(geometry, spoken, views, version)
         with self._lock:
             self._prepared = _Prepared(id_, geometry, spoken, homes, shadow, version)
 
-    def _newest(self, attempt: Attempt) -> int:
-        """Begin the job's term, and return the newest version, on all ranks."""
+    def _newest(self, attempt: Attempt, layout: Layout) -> int:
+        """Begin the job's term, and return the newest version, on all ranks.
+
+        Raises:
+            InvalidModel: the layout is new, and another one is expected: on all ranks, and nothing was written.
+        """
         reader, here = self._writer.reader, self._peers.rank == COORDINATOR
 
         def begin() -> bytes:
+            if self._options.expect is not None:
+                check_expected(self._options.expect, layout, reader.refresh().latest)
             self._writer.begin()
             latest = reader.refresh().latest
             return b"%d" % (-1 if latest is None else latest.version)

@@ -107,7 +107,7 @@ FIELDS = {
     "PullResult": "version step digest nbytes objects changed phases timeline avoided",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata",
     "PushOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "
-    "allow_new_layout nonfinite signing_key",
+    "allow_new_layout expect nonfinite signing_key",
     "PullOptions": "check nonfinite lease_seconds undo_share spool",
     "ComputeOptions": "backend threads device",
     "NetworkOptions": "allow_http object_cost",

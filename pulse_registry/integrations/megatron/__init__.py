@@ -4,8 +4,8 @@ Megatron is not imported: what ``sharded_state_dict()`` returns is read by its f
 """
 
 from pulse_registry.integrations.megatron.fused import QKV, Band, Fused, GateUp
-from pulse_registry.integrations.megatron.hugging_face import hugging_face
+from pulse_registry.integrations.megatron.llama import hugging_face
 from pulse_registry.integrations.megatron.names import Names, Target
-from pulse_registry.integrations.megatron.slices import slices
+from pulse_registry.integrations.megatron.slicing import slices
 
 __all__ = ["QKV", "Band", "Fused", "GateUp", "Names", "Target", "hugging_face", "slices"]

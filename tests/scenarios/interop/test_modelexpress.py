@@ -18,8 +18,8 @@ import pytest
 import zstandard
 from safetensors import safe_open
 
-from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.interop import export_chain, export_delta, export_full, import_folder
+from pulse_registry.push.checkpoint_source import read_checkpoint
 from pulse_registry.weights.dtypes import numpy_dtype
 from pulse_registry.weights.model import read_model
 from tests.scenarios.interop import modelexpress_peer

@@ -19,13 +19,13 @@ from safetensors.numpy import load_file
 from pulse_kernels import Cells
 from pulse_registry import Registry
 from pulse_registry.checkpoint import pull_checkpoint
-from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.cli.described import Source, describe_object
 from pulse_registry.errors import Conflict, CorruptObject, InvalidArgument, InvalidModel, UnsupportedFormat
 from pulse_registry.format.keyframe import KeyframeForm, write_keyframe
 from pulse_registry.options import Options
 from pulse_registry.pull.fetch import fetch_shards
 from pulse_registry.pull.keyframe_cells import KeyframeCells
+from pulse_registry.push.checkpoint_source import read_checkpoint
 from pulse_registry.push.options import PushOptions
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, FileStore, MemoryStore, Store
 from pulse_registry.weights.arrays import Weights

@@ -8,10 +8,10 @@ from typing import cast
 import numpy as np
 
 from pulse_kernels import CELL_TYPES
-from pulse_registry.checkpoint.index import IndexFault, parse_index_file, read_index_file
 from pulse_registry.errors import InvalidArgument, InvalidModel
 from pulse_registry.format.keyframe import INDEX_NAME
 from pulse_registry.format.safetensors import HeaderFault, TensorPlace, cell_shape, head_of, parse_head
+from pulse_registry.push.checkpoint_index import IndexFault, parse_index_file, read_index_file
 from pulse_registry.quoting import quoted
 from pulse_registry.weights.file_tensor import FileTensor, SourceFile
 from pulse_schemas import Dtype

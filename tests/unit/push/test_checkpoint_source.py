@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pulse_registry.checkpoint.source import read_checkpoint
 from pulse_registry.errors import CorruptObject, InvalidArgument, InvalidModel, PulseError
 from pulse_registry.format.keyframe import check_shards, shards_of
 from pulse_registry.format.patch_head import read_head
+from pulse_registry.push.checkpoint_source import read_checkpoint
 from pulse_schemas import KeyframeRef, ObjectRef
 from tests.security.fuzz.heads import file_of
 from tests.support.groups import geometry_of
@@ -57,7 +57,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 import pulse_registry
-from pulse_registry.checkpoint.source import read_checkpoint
+from pulse_registry.push.checkpoint_source import read_checkpoint
 from safetensors.numpy import save_file
 
 folder = Path(sys.argv[1])
