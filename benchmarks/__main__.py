@@ -1,5 +1,5 @@
-"""``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending``, ``hops``
-and ``gpu`` do the rest.
+"""``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending``, ``hops``,
+``slices`` and ``gpu`` do the rest.
 
 ``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
 """
@@ -24,6 +24,7 @@ from benchmarks.push_pull import CODERS
 from benchmarks.report import PAGE, update_page
 from benchmarks.results import OUT, rows_of, write_result
 from benchmarks.scale import COPIES, measure_sizes
+from benchmarks.slices import run as slices
 from benchmarks.states import States, StatesError, load_states
 from benchmarks.suite import MIN_REPEATS, Parts, run_suite
 from benchmarks.synthetic import DEFAULT_CELLS, few_shapes, synthetic_states
@@ -172,6 +173,7 @@ def gpu(
 
 app.command(name="pending")(pending)
 app.command(name="hops")(hops)
+app.command(name="slices")(slices)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.format.sparse_update import Delta
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.slice_map import SliceMap
+from pulse_registry.weights.slice_map import Chosen, Piece, SliceMap
 
 _CHUNK = 1 << 20
 """Cells whose indices are made at a time."""
@@ -24,23 +24,39 @@ class SlicedCells:
     def __init__(self, slices: SliceMap, cells: Callable[[int, Any], Cells]) -> None:
         """Take slices, and what reads some cells of a tensor of their local layout, by a `Where`."""
         self._slices, self._cells = slices, cells
+        self._restricted: dict[int, tuple[Index, list[Piece]]] = {}
 
     def restrict(self, group: Group, delta: Delta) -> Delta:
-        """Return what a delta changes of the cells that are held."""
-        chosen = [part for _, part, _ in self._slices.split(group, delta.index)]
-        if not chosen:
-            return Delta(delta.index[:0], delta.distance[:0])
-        if len(chosen) == 1:
-            return Delta(delta.index[chosen[0]], delta.distance[chosen[0]])
+        """Return what a delta changes of the cells that are held, and keep the pieces that it is of."""
+        pieces = list(self._slices.split(group, delta.index))
         every = np.arange(len(delta.index))
-        places = np.sort(np.concatenate([every[part] for part in chosen]))
-        return Delta(delta.index[places], delta.distance[places])
+        chosen = [every[part] for _, part, _ in pieces]
+        places = np.concatenate(chosen) if chosen else every[:0]
+        if (places[1:] < places[:-1]).any():  # slices of one tensor, side by side
+            places = np.sort(places)
+            parts: list[Chosen] = [places.searchsorted(part) for part in chosen]
+        else:
+            stops = np.cumsum([len(part) for part in chosen]).tolist()
+            parts = [slice(stop - len(part), stop) for part, stop in zip(chosen, stops, strict=True)]
+        found = Delta(delta.index[places], delta.distance[places])
+        kept = [(one, part, local) for (one, _, local), part in zip(pieces, parts, strict=True)]
+        self._restricted[group.number] = found.index, kept
+        return found
+
+    def pieces(self, group: Group, index: Index) -> Iterable[Piece]:
+        """Return what slices hold of a group-local index; see ``SliceMap.split``."""
+        known = self._restricted.get(group.number)
+        return known[1] if known is not None and known[0] is index else self._slices.split(group, index)
+
+    def forget(self, group: Group) -> None:
+        """Give back what was kept of a group."""
+        self._restricted.pop(group.number, None)
 
     def gather(self, backend: Backend, group: Group, index: Index) -> Cells:
         """Return the cells at group-local ``index`` (strictly increasing), all of which are held."""
         found = np.empty(len(index), group.cell_type.dtype)
         held = 0
-        for one, chosen, local in self._slices.split(group, index):
+        for one, chosen, local in self.pieces(group, index):
             found[chosen] = self._cells(one.number, local)
             held += len(local)
         if held != len(index):

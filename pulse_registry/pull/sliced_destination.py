@@ -67,6 +67,7 @@ class SlicedDestination:
         self.known: SliceDigests | None = None
         self._backend, self._pool = backend, pool
         self._held = SlicedCells(slices, inner.cells)
+        self._joined: tuple[ModelUpdate, Digest] | None = None
 
     def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[ModelUpdate, Digest]:
         """Decode and join what changes of the cells that are held; of other groups, only the directory is read.
@@ -78,25 +79,29 @@ class SlicedDestination:
         steps = [self._by_group(source) for source in sources]
         touched = sorted({number for by_group in steps for number in by_group})
 
-        def join_group(number: int) -> list[SparseUpdate]:
+        def join_group(number: int) -> tuple[list[SparseUpdate], Digest]:
             began, decoding = timeline.clock(), DecodeTimer(timeline)
             links = [by_group[number](decoding) for by_group in steps if number in by_group]
             change = self._follow(self.stored.groups[number], sources[0].leg.base, links)
-            found = to_local(self.slices, change)
+            found = to_local(self.slices, change, self._held.pieces(change.group, change.index))
+            self._held.forget(change.group)
             if weights is not None and not all(weights.exact_at(part.group, part.index) for part in found):
                 raise wrong_base(self.stored, change.group, sources[0].leg.base)
+            before, after = change.sums(self._backend)
             timeline.note("verify", began, busy=timeline.clock() - began - decoding.seconds)
-            return found
+            return found, after - before
 
         weights = host_weights(self.inner)
         patches = [source.patch for source in sources if source.patch is not None]
         arrived = arriving(patches, touched, fetchers, timeline)
         joined = [join_group(n) for n in arrived] if len(touched) == 1 else in_pool(self._pool, join_group, arrived)
-        update = HostUpdate(by_group(change for changes in joined for change in changes))
+        update = HostUpdate(by_group(change for changes, _ in joined for change in changes))
         if self.known is not None and not all(self.slices.holds(self.stored.groups[number]) for number in touched):
             with timeline.during("verify"):
                 self.check(sources[0].leg.base)
-        return self.inner.from_host(update), sum((_delta(source) for source in sources), Digest())
+        changes = self.inner.from_host(update)
+        self._joined = changes, sum((moved for _, moved in joined), Digest())
+        return changes, sum((_delta(source) for source in sources), Digest())
 
     def check(self, version: int | None) -> None:
         """Compare all cells with what was last written.
@@ -110,10 +115,14 @@ class SlicedDestination:
     def moved(self, known: SliceDigests, update: ModelUpdate) -> SliceDigests:
         """Return what the digests become once an update is applied."""
         local, share, backend = known.local, known.share, self._backend
+        every = self.speaks is None or len(self.speaks) == len(self.slices.slices)
+        counted = every and self._joined is not None and self._joined[0] is update  # it was met with the cells here
+        if counted and self._joined is not None:
+            share += self._joined[1]
         for change in self.inner.to_host(update).groups:
             before, after = change.sums(backend)
             local += after - before
-            for part in to_whole(self.slices, change, self.speaks):
+            for part in () if counted else to_whole(self.slices, change, self.speaks):
                 before, after = part.sums(backend)
                 share += after - before
         return SliceDigests(local, share, self.speaks)

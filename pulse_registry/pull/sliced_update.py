@@ -10,13 +10,16 @@ from pulse_kernels import Index
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.box import Positions
 from pulse_registry.weights.cell_space import Geometry, Group
-from pulse_registry.weights.slice_map import SliceMap
+from pulse_registry.weights.slice_map import Piece, SliceMap
 
 
-def to_local(slices: SliceMap, change: SparseUpdate) -> list[SparseUpdate]:
-    """Return a change of a group of the whole layout, of cells that are held, as changes of local groups."""
+def to_local(slices: SliceMap, change: SparseUpdate, pieces: Iterable[Piece] | None = None) -> list[SparseUpdate]:
+    """Return a change of a group of the whole layout, of cells that are held, as changes of local groups.
+
+    ``pieces`` are what the slices hold of it, where that is known.
+    """
     found: list[SparseUpdate] = []
-    for one, chosen, local in slices.split(change.group, change.index):
+    for one, chosen, local in slices.split(change.group, change.index) if pieces is None else pieces:
         flat = local + slices.local.tensor_start(one.number)
         found += [
             SparseUpdate(group, index, change.old[chosen][part], change.new[chosen][part])

@@ -95,17 +95,29 @@ class Box:
         *outer, _ = self._strides()
         flat, rest = np.zeros(len(local), np.int64), local
         for (whole, inside), at in zip(outer, self.offsets[:-1], strict=True):
-            here, rest = np.divmod(rest, inside)
+            here = rest // inside  # NumPy's divmod is many times slower than a division by one number
+            rest = rest - here * inside
             flat += (here + at) * whole
         return flat + rest + self.offsets[-1]
+
+    def flat_of(self, local: int) -> int:
+        """Return the flat index in the tensor of one cell by its local one."""
+        *outer, _ = self._strides()
+        flat = self.offsets[-1]
+        for (whole, inside), at in zip(outer, self.offsets[:-1], strict=True):
+            here, local = divmod(local, inside)
+            flat += (here + at) * whole
+        return flat + local
 
     def to_local(self, flat: Positions) -> tuple[npt.NDArray[np.bool_], Positions]:
         """Return which of some flat indices are of the box, and the local indices of those that are."""
         inside, local, rest = np.ones(len(flat), bool), np.zeros(len(flat), np.int64), flat
-        for (whole, cells), at, size in zip(self._strides(), self.offsets, self.sizes, strict=True):
-            here, rest = np.divmod(rest, whole) if whole > 1 else (rest, rest)
+        for (whole, cells), at, size, length in zip(self._strides(), self.offsets, self.sizes, self.shape, strict=True):
+            here = rest // whole if whole > 1 else rest
+            rest = rest - here * whole
             here = here - at
-            inside &= (here >= 0) & (here < size)
+            if size < length:
+                inside &= here.view(np.uint64) < size  # what is below 0 is large
             local += here * cells
         return inside, local[inside]
 

@@ -43,6 +43,10 @@ class HeldSlice:
     box: Box
 
 
+Piece = tuple[HeldSlice, Chosen, Positions]
+"""What a slice holds of a list of a group's cells: which entries, and their local indices."""
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """The cells of one group that one slice holds: local indices ``first`` to ``stop`` of the slice."""
@@ -172,7 +176,7 @@ class SliceMap:
         """Return the slice that is a tensor of the local layout."""
         return self._of_number[number]
 
-    def split(self, group: Group, index: Index) -> Iterator[tuple[HeldSlice, Chosen, Positions]]:
+    def split(self, group: Group, index: Index) -> Iterator[Piece]:
         """Yield, slice by slice, which entries of a group-local index are held, and their local indices, in order.
 
         Args:
@@ -184,12 +188,11 @@ class SliceMap:
             offset = group.start - one.start  # a group-local index and this are a flat index of the tensor
             if box.start is not None:
                 begin = box.start + held.first - offset
-                low, high = np.searchsorted(index, [max(begin, 0), begin + held.stop - held.first]).tolist()
+                low, high = _between(index, begin, begin + held.stop - held.first)
                 if low < high:
                     yield one, slice(low, high), index[low:high].astype(np.int64) + (offset - box.start)
                 continue
-            ends = box.to_flat(np.array([held.first, held.stop - 1])) - offset
-            low, high = np.searchsorted(index, [int(ends[0]), int(ends[1]) + 1]).tolist()
+            low, high = _between(index, box.flat_of(held.first) - offset, box.flat_of(held.stop - 1) - offset + 1)
             inside, local = box.to_local(index[low:high].astype(np.int64) + offset)
             if len(local):
                 yield one, np.flatnonzero(inside) + low, local
@@ -205,6 +208,12 @@ class SliceMap:
                 first, stop = one.box.below(span.start), one.box.below(span.stop)
                 if first < stop:
                     yield Held(one, first, stop)
+
+
+def _between(index: Index, start: int, stop: int) -> tuple[int, int]:
+    """Return which entries of an index are from ``start`` on and below ``stop``."""
+    low, high = index.searchsorted(np.array([max(start, 0), stop], np.uint32)).tolist()  # other types are converted
+    return low, high
 
 
 def _place(geometry: Geometry, named: Mapping[str, int], view: View) -> tuple[int, Box]:
