@@ -212,7 +212,7 @@ def rows_of_patches(
     for way in WAYS[1:]:
         exact, head, size = said[way]
         found, limited = pulls[way], way == "tensors"
-        share = found.nbytes[-1] / ((size - head) * shares[way] + head)
+        share = found.nbytes[-1] / ((size - head) * shares[way] + max(head, _WORTH_A_REQUEST))
         limit: dict[str, Any] = {"sense": "at most", "limit": BYTES_LIMIT} if limited else {}
         faster: dict[str, Any] = {"sense": "at most", "limit": TIME_LIMIT} if limited else {}
         rows += [
@@ -226,7 +226,7 @@ def rows_of_patches(
             ),
             Row(
                 f"patch.{way}.bytes",
-                f"{way}: bytes fetched of a patch, against their share and the head",
+                f"{way}: bytes fetched of a patch, against their share and the head (at least 64 KiB)",
                 share,
                 "x",
                 **limit,
@@ -279,7 +279,7 @@ def rows_of_keyframes(pulls: Mapping[str, Pulls], shares: Mapping[str, float]) -
 
 def run(
     cells: Annotated[int, typer.Option(help="Size of the synthetic policy.", min=10_000)] = 134_000_000,
-    group_kib: Annotated[int, typer.Option(help="Size of a group; a real one has 16,384.", min=1)] = 1024,
+    group_kib: Annotated[int, typer.Option(help="Size of a group; a real one has 16,384.", min=1)] = 512,
     repeats: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 7,
     seed: Annotated[int, typer.Option(help="Of the policy.")] = 0,
     out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "slices.json",
