@@ -163,6 +163,17 @@ def test_with_fewer_kv_heads_than_ranks_a_rank_may_hold_part_of_a_group_and_no_k
     assert kinds == ["q", "q", "qk", "kv"] * 2  # 6 rows a rank of groups of 16 q, 4 k and 4 v
 
 
+def test_halves_and_experts_under_keys_of_their_own_have_the_same_names() -> None:
+    """What ``singleton_local_shards`` makes of a gated MLP and of experts."""
+    prefix = "decoder.layers.3.mlp.experts.experts.5.linear_fc1.weight"
+    state = {half: tensor(ZEROS.copy(), f"{prefix}_{half}", global_shape=(4, 3)) for half in "wv"}
+    found = one_by_one(megatron.slices(state, names=megatron.hugging_face(Job().config)))
+    assert [(name, one.of) for name, one in found] == [
+        ("model.layers.3.mlp.experts.5.gate_proj.weight", (4, 3)),
+        ("model.layers.3.mlp.experts.5.up_proj.weight", (4, 3)),
+    ]
+
+
 def test_models_are_unwrapped_and_state_dicts_are_taken_as_they_are() -> None:
     job = Job()
     (rank,) = job.ranks()
