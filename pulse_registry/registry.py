@@ -68,6 +68,12 @@ class Registry:
         """The signer of this registry's records; None: they are not signed."""
         return self._runtime.options.signer
 
+    @property
+    def ranks(self) -> int:
+        """How many ranks pull together, those of the process group that it was opened with; 1: each by itself."""
+        peers = self._runtime.options.peers
+        return 1 if peers is None else peers.size
+
     # -- trainer ---------------------------------------------------------------------------------------------------
     @overload
     def push(

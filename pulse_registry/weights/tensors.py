@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.dtypes import NUMPY_NAMES, numpy_dtype
 from pulse_schemas import Dtype
+
+if TYPE_CHECKING:
+    import torch
 
 Framework = Literal["auto", "torch", "numpy"]
 
@@ -49,11 +52,24 @@ def _numpy_array(cells: np.ndarray[Any, Any], dtype: Dtype) -> Any:
     return cells.reshape(-1).view(numpy_dtype(dtype)).reshape(cells.shape)
 
 
+def torch_dtype(dtype: Dtype) -> torch.dtype:
+    """Return the torch dtype of a stored one.
+
+    Raises:
+        InvalidArgument: torch is older than it.
+    """
+    import torch
+
+    found = getattr(torch, NUMPY_NAMES[dtype], None)
+    if not isinstance(found, torch.dtype):
+        raise InvalidArgument(
+            f"torch {torch.__version__} has no {NUMPY_NAMES[dtype]}: upgrade it, or take framework='numpy'"
+        )
+    return found
+
+
 def _torch_tensor(cells: np.ndarray[Any, Any], dtype: Dtype) -> Any:
     import torch
 
-    name = NUMPY_NAMES[dtype]
-    if not hasattr(torch, name):
-        raise InvalidArgument(f"torch {torch.__version__} has no {name}: upgrade it, or take framework='numpy'")
     signed = cells.reshape(-1).view(f"i{cells.itemsize}")
-    return torch.from_numpy(signed).view(getattr(torch, name)).reshape(cells.shape)
+    return torch.from_numpy(signed).view(torch_dtype(dtype)).reshape(cells.shape)
