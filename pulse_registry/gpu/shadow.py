@@ -19,7 +19,9 @@ from pulse_kernels.gpu.changes import Changes
 from pulse_kernels.gpu.diff import diff
 from pulse_kernels.gpu.tiling import Tiling
 from pulse_registry.format.patch_coding import Coded, CoderChoice
+from pulse_registry.format.sparse_update import HostUpdate
 from pulse_registry.gpu.coding import code_groups
+from pulse_registry.gpu.host_update import downloaded
 from pulse_registry.gpu.shadow_storage import ResidentStorage, ShadowStorage, StreamedStorage
 from pulse_registry.gpu.sparse_update import DeviceUpdate, sums_of
 from pulse_registry.gpu.stream import DeviceStream
@@ -88,7 +90,7 @@ class DeviceShadow:
         """Stand for a version that ``destination`` was brought to."""
         self.version, self.digest = version, digest
 
-    def advance(self, views: Mapping[str, View], coder: CoderChoice, timeline: Timeline) -> DeviceAdvance:
+    def advance(self, views: Mapping[str, View], coder: CoderChoice | None, timeline: Timeline) -> DeviceAdvance:
         """Diff live tensors against the shadow; see ``Shadow.advance``."""
         with self._lock:
             self._settled()
@@ -124,6 +126,18 @@ class DeviceShadow:
         with self._lock:
             return next(changes for number, _, changes in self._pending if number == version)
 
+    def listed(self, version: int) -> HostUpdate:
+        """Return the same in host memory."""
+        with self._lock:
+            update = self.changes_of(version)
+            with self._stream.work():
+                found = [
+                    change
+                    for window, changes in zip(self._storage.windows, update.by_table, strict=True)
+                    for change in downloaded(window, changes, self._stream)
+                ]
+        return HostUpdate(tuple(sorted(found, key=lambda change: change.group.number)))
+
     def cells_at(self, version: int, group: Group) -> Cells:
         """Return a copy of a group's cells as they are in ``version``, which is the newest committed or later."""
         with self._lock:
@@ -144,10 +158,14 @@ class DeviceShadow:
         with self._lock:
             return next((before for number, before, _ in self._pending if number > version), self.digest)
 
-    def _code(self, changes: list[Changes], sums: list[Sums], coder: CoderChoice, timeline: Timeline) -> list[Coded]:
+    def _code(
+        self, changes: list[Changes], sums: list[Sums], coder: CoderChoice | None, timeline: Timeline
+    ) -> list[Coded]:
         began, found, moved = timeline.clock(), list[Coded](), 0
         try:
             for number, window in enumerate(self._storage.windows):
+                if coder is None:
+                    break  # ranks of a sharded model code elsewhere
                 if len(changes[number]):
                     with self._stream.work(), self._storage.lent(number, write=True) as base:
                         found += code_groups(self._stream, window, changes[number], sums[number], base, coder)

@@ -271,7 +271,7 @@ def _cut(view: View, first: int, cells: int) -> View:
     if (first, cells) == (0, view.size) and len(view.shape) == 1:
         return view
     tensor = view.tensor
-    if tensor is not None and tensor.is_contiguous():
+    if tensor is not None and (tensor.is_contiguous() or not view.on_host):  # of another device's, a copy to read
         tensor = tensor.reshape(-1)[first : first + cells]
     identity = (*view.identity, first, cells)
 

@@ -56,8 +56,10 @@ class Shadow(Protocol):
     version: int
     digest: Digest
 
-    def advance(self, views: Mapping[str, View], coder: CoderChoice, timeline: Timeline) -> Advance:
+    def advance(self, views: Mapping[str, View], coder: CoderChoice | None, timeline: Timeline) -> Advance:
         """Move to the live tensors' cells as the next version; when this returns, they may change again.
+
+        Without a coder nothing is coded: ``listed`` tells what changed.
 
         Not to be called beside itself or ``revert``. If it raises, the shadow is at the version before.
         """
@@ -73,6 +75,10 @@ class Shadow(Protocol):
 
     def changes_of(self, version: int) -> ModelUpdate:
         """Return what ``version``, which is on its way, changed of the one before."""
+        ...
+
+    def listed(self, version: int) -> HostUpdate:
+        """Return the same in host memory."""
         ...
 
     def destination(self) -> Destination:
@@ -206,6 +212,10 @@ class HostShadow:
         return HostUpdate(
             tuple(change for front in self._fronts for number, change in front.changes if number == version)
         )
+
+    def listed(self, version: int) -> HostUpdate:
+        """Return what ``version``, which is on its way, changed of the one before."""
+        return self.changes_of(version)
 
     @contextmanager
     def lent(self, version: int, group: Group) -> Iterator[list[Cells]]:

@@ -32,12 +32,13 @@ from pulse_registry.push.future import PushFuture
 from pulse_registry.push.holdings import Spoken, check_replicas, description, speak, union
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.queue import PushQueue, Turn
-from pulse_registry.push.shadow import HostShadow, first_host_shadow
+from pulse_registry.push.shadow import Shadow, first_shadow
 from pulse_registry.push.sharded_keyframe import ShardedKeyframes
 from pulse_registry.push.sharded_patch import ShardedPatches
 from pulse_registry.results import PushResult
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.device import Placement, on_host
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import Model, View, read_model
 from pulse_registry.weights.nonfinite import first_in_groups, judge
@@ -64,7 +65,7 @@ class _Prepared:
     geometry: Geometry
     spoken: Spoken
     homes: Sequence[int]
-    shadow: HostShadow | None
+    shadow: Shadow | None
     version: int
 
 
@@ -90,7 +91,7 @@ class _Push:
     version: int
     step: int
     prepared: _Prepared
-    shadow: HostShadow | None
+    shadow: Shadow | None
     metadata: Mapping[str, Any]
     generation: int
     timeline: Timeline
@@ -110,6 +111,7 @@ class ShardedPublisher:
         options: PushOptions,
         thread: Executor,
         peers: Peers,
+        placement: Placement = on_host,
         committed: Sequence[Callable[[PushResult], None]] = (),
     ) -> None:
         """Prepare to publish; no I/O yet.
@@ -121,6 +123,7 @@ class ShardedPublisher:
             options: how to push; the same on all ranks.
             thread: one, for this publisher alone, which makes all collectives; ``close`` ends it.
             peers: the ranks.
+            placement: where this rank's part is worked on.
             committed: are called with each version's result, in that thread, by the coordinator.
 
         Raises:
@@ -130,6 +133,7 @@ class ShardedPublisher:
             raise InvalidArgument("when_full is 'coalesce', and pushes of a sharded model wait for each other: 'wait'")
         self._context, self._writer, self._new_id = context, writer, new_id
         self._options, self._thread, self._peers, self._committed = options, thread, peers, committed
+        self._placement = placement
         self._queue: PushQueue[_Push] = PushQueue(thread, options.max_pending, writer.reader.run)
         self._patches = ShardedPatches(context, peers, options.coder)
         self._keyframes = ShardedKeyframes(context, peers, writer, new_id, options)
@@ -217,7 +221,7 @@ class ShardedPublisher:
             try:
                 if shadow is None:
                     with timeline.during("diff", local.nbytes):
-                        shadow = first_host_shadow(local, live, context.backend, context.pool, version)
+                        shadow = first_shadow(context, self._placement, local, live, version, self._options.shadow)
                 else:
                     shadow.advance(live, None, timeline)
                 failure = self._judged(step, prepared, shadow, kind)
@@ -227,7 +231,7 @@ class ShardedPublisher:
         future = PushFuture(step)
         return _Push(kind, version, step, prepared, shadow, metadata, self._generation, timeline, future, failure)
 
-    def _judged(self, step: int, prepared: _Prepared, shadow: HostShadow, kind: int) -> Exception | None:
+    def _judged(self, step: int, prepared: _Prepared, shadow: Shadow, kind: int) -> Exception | None:
         """Do what the policy says about NaN and infinities; what it refuses is for all ranks to raise."""
         if self._options.nonfinite == "allow":
             return None
@@ -310,20 +314,18 @@ class ShardedPublisher:
         attempt.agree("log")
         return version
 
-    def _caught_up(
-        self, geometry: Geometry, spoken: Spoken, views: Mapping[str, View], version: int
-    ) -> HostShadow | None:
+    def _caught_up(self, geometry: Geometry, spoken: Spoken, views: Mapping[str, View], version: int) -> Shadow | None:
         """Bring a shadow to the newest version, if that has this layout: each rank by its own route."""
         context, peers, attempt = self._context, self._peers, Attempt(self._peers)
         state = self._writer.reader.state
         entry = state.version(version) if version >= 0 else None
         if entry is None or entry.layout != geometry.id:
             return None
-        nothing: list[tuple[HostShadow, SlicedDestination, SliceDigests]] = []
+        nothing: list[tuple[Shadow, SlicedDestination, SliceDigests]] = []
 
-        def copied() -> list[tuple[HostShadow, SlicedDestination, SliceDigests]]:
+        def copied() -> list[tuple[Shadow, SlicedDestination, SliceDigests]]:
             live = spoken.live(views)
-            shadow = first_host_shadow(spoken.slices.local, live, context.backend, context.pool, version)
+            shadow = first_shadow(context, self._placement, spoken.slices.local, live, version, self._options.shadow)
             cells = SlicedDestination(shadow.destination(), spoken.slices, context.backend, context.pool)
             return [(shadow, cells, cells.digests(context.map_))]
 

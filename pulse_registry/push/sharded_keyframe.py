@@ -28,7 +28,7 @@ from pulse_registry.process.temporary_folder import temporary_folder
 from pulse_registry.pull.sliced_cells import SlicedCells
 from pulse_registry.push.exchange import cells_to
 from pulse_registry.push.options import PushOptions
-from pulse_registry.push.shadow import HostShadow
+from pulse_registry.push.shadow import Shadow
 from pulse_registry.push.sharded_patch import reader
 from pulse_registry.store import create
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -48,9 +48,7 @@ class ShardedKeyframes:
         self._context, self._peers, self._writer, self._new_id = context, peers, writer, new_id
         self._options, self._form = options, KeyframeForm(options.keyframe_coding)
 
-    def store(
-        self, shadow: HostShadow, slices: SliceMap, version: int, write_id: str
-    ) -> tuple[KeyframeRef | None, Digest]:
+    def store(self, shadow: Shadow, slices: SliceMap, version: int, write_id: str) -> tuple[KeyframeRef | None, Digest]:
         """Store a version's layout and cells.
 
         Returns:
@@ -98,7 +96,7 @@ class ShardedKeyframes:
         attempt.agree("index")
         return (refs[0] if refs else None), Digest(lane_0, lane_1)
 
-    def attach_if_due(self, shadow: HostShadow, slices: SliceMap) -> None:
+    def attach_if_due(self, shadow: Shadow, slices: SliceMap) -> None:
         """Store and attach a keyframe of the newest version, if the patches since the last one are many.
 
         A failure costs no version and is tried after the next push.

@@ -23,7 +23,7 @@ from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.sliced_update import to_whole
 from pulse_registry.push.exchange import Reader, cells_to, to_homes
 from pulse_registry.push.patch_body import PatchBody
-from pulse_registry.push.shadow import HostShadow
+from pulse_registry.push.shadow import Shadow
 from pulse_registry.push.upload import store_head, store_parts, store_patch
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.digest import Digest
@@ -62,7 +62,7 @@ class ShardedPatches:
 
     def store(
         self,
-        shadow: HostShadow,
+        shadow: Shadow,
         version: int,
         slices: SliceMap,
         homes: Sequence[int],
@@ -80,7 +80,7 @@ class ShardedPatches:
         """
         context, attempt, geometry = self._context, Attempt(self._peers), slices.geometry
         nothing: tuple[list[SparseUpdate], Digest] = ([], Digest())
-        changes, held = attempt.run(lambda: self._found(slices, shadow.changes_of(version)), nothing)
+        changes, held = attempt.run(lambda: self._found(slices, shadow.listed(version)), nothing)
         mine = to_homes(self._peers, geometry, changes, homes, attempt)
         coded = self._coded(slices, mine, reader(shadow, slices, version - 1), attempt, timeline)
         key = key_of_patch(geometry, version - 1, version, write_id)
@@ -167,7 +167,7 @@ def _dealt(every: Sequence[bytes]) -> Column:
     return homes
 
 
-def reader(shadow: HostShadow, slices: SliceMap, version: int) -> Reader:
+def reader(shadow: Shadow, slices: SliceMap, version: int) -> Reader:
     """Return what reads cells of a shadow as they are in a version, by tensor of the local layout."""
     local = slices.local
 

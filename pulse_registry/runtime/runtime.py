@@ -195,7 +195,14 @@ class Runtime:
                     )
                 else:
                     self.publisher = ShardedPublisher(
-                        context, self.writer(), around.new_id, options.push, thread, self.peers, committed
+                        context,
+                        self.writer(),
+                        around.new_id,
+                        options.push,
+                        thread,
+                        self.peers,
+                        self.placement,
+                        committed,
                     )
             return self.publisher
 
