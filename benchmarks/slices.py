@@ -188,7 +188,7 @@ def expected(
     state = worker.state()
     [ref] = state.patches_into(version)
     geometry = Geometry(worker.layout(version))
-    [patch] = begin_patches(PrefixStore(store, RUN), geometry, [ref], map, head_only=True)
+    [patch] = begin_patches(PrefixStore(store, RUN), RUN, geometry, [ref], map, head_only=True)
     stops = ref.head_size + np.cumsum(patch.entries.sizes)
     first = min(ref.object.size, max(_WORTH_A_REQUEST, ref.head_size))  # what the first request reads
     rest = {
@@ -199,7 +199,7 @@ def expected(
         if stop > first
     }
     return {
-        way: (first + sum(rest.get(n, 0) for n in groups_of(geometry, held[way])), ref.head_size, ref.object.size)
+        way: (first + sum(rest.get(n, 0) for n in groups_of(geometry, held[way])), ref.head_size, ref.size)
         for way in WAYS
     }
 
@@ -212,7 +212,7 @@ def rows_of_patches(
     for way in WAYS[1:]:
         exact, head, size = said[way]
         found, limited = pulls[way], way == "tensors"
-        share = found.nbytes[-1] / ((size - head) * shares[way] + max(head, _WORTH_A_REQUEST))
+        share = found.nbytes[-1] / ((size - head) * shares[way] + head)
         limit: dict[str, Any] = {"sense": "at most", "limit": BYTES_LIMIT} if limited else {}
         faster: dict[str, Any] = {"sense": "at most", "limit": TIME_LIMIT} if limited else {}
         rows += [
@@ -226,7 +226,7 @@ def rows_of_patches(
             ),
             Row(
                 f"patch.{way}.bytes",
-                f"{way}: bytes fetched of a patch, against their share and the head (at least 64 KiB)",
+                f"{way}: bytes fetched of a patch, against their share and the head",
                 share,
                 "x",
                 **limit,
