@@ -125,6 +125,27 @@ def saves(make: Callable[[], torch.nn.Module], source: Registry, folder: str) ->
     return found
 
 
+def dealt(folder: str) -> Found:
+    """Whole tensors on one rank each, and none on the last one, are saved; then loaded where others have none."""
+    rank, one = dist.get_rank(), ComputeOptions(threads=1)
+    torch.manual_seed(1)
+    whole = {name: value for name, value in Policy().state_dict().items() if name != "head.weight"}
+
+    def of(shift: int) -> dict[str, torch.Tensor]:
+        return {name: value for k, (name, value) in enumerate(whole.items()) if k % (SIZE - 1) == rank + shift}
+
+    with open(folder, run="dealt", compute=one, process_group=dist.group.WORLD) as registry:
+        dcp.save(of(0), storage_writer=Writer(registry, 0))
+        state = {name: torch.zeros_like(value) for name, value in of(-1).items()}
+        reader = Reader(registry)
+        dcp.load(state, storage_reader=reader)
+        return {
+            "wrong": same(state, whole) + same(registry.load(0), whole),
+            "held": [len(of(0)), len(state)],
+            "checked": reader.result.checked if reader.result else None,
+        }
+
+
 def other_versions(registry: Registry) -> Found:
     """Rank 0 loads version 0, the others the newest: all take that of rank 0."""
     state = fsdp().state_dict()
@@ -169,6 +190,7 @@ def main(folder: str, rank: int) -> None:
             tell(f"{make.__name__} {name}", rank, loads(make, registry))
         for make in cases:
             tell(f"{make.__name__} saved", rank, saves(make, alone, folder))
+        tell("dealt", rank, dealt(folder))
         for name, registry in (("together", together), ("alone", alone)):
             tell(f"other_versions {name}", rank, other_versions(registry))
         tell("refused together", rank, refused(together, alone))

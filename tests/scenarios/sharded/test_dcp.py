@@ -90,6 +90,13 @@ def test_what_the_ranks_save_is_what_one_process_would_have_pushed(cases: Cases,
         assert found["kinds"] == ["keyframe", *["patch"] * (VERSIONS - 1)]
 
 
+def test_a_rank_without_a_tensor_takes_part_in_what_the_others_save_and_load(cases: Cases) -> None:
+    found = cases["dealt"]
+    assert [found[rank]["wrong"] for rank in range(SIZE)] == [[]] * SIZE
+    assert [found[rank]["checked"] for rank in range(SIZE)] == ["state"] * SIZE
+    assert found[SIZE - 1]["held"][0] == found[0]["held"][1] == 0
+
+
 def test_all_ranks_take_the_version_of_the_first(cases: Cases) -> None:
     for case in ("other_versions together", "other_versions alone"):
         assert [found["wrong"] for found in cases[case].values()] == [[]] * SIZE
