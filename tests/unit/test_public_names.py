@@ -49,6 +49,7 @@ NAMES = [
     "Route",
     "Signer",
     "SigningKey",
+    "Slice",
     "Staged",
     "StoreUnavailable",
     "Timeline",
@@ -62,27 +63,27 @@ SIGNATURES = {
     "open": "(url: 'str', *, run: 'str', name: 'str | None' = None, token: 'str | None' = None, create: 'bool' = "
     "True, push: 'PushOptions | None' = None, pull: 'PullOptions | None' = None, compute: 'ComputeOptions | "
     "None' = None, network: 'NetworkOptions | None' = None, cache: 'CacheOptions | str | os.PathLike[str] | "
-    "None' = None, trust: 'Trust | Iterable[str] | None' = None, on_event: 'Listener | None' = None) -> "
-    "'Registry'",
+    "None' = None, trust: 'Trust | Iterable[str] | None' = None, on_event: 'Listener | None' = None, "
+    "process_group: 'ProcessGroup | None' = None) -> 'Registry'",
     "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.take_over": "(self, model: 'Model') -> 'Version | None'",
     "Registry.pull": "(self, version: 'VersionName' = 'latest', *, into: 'Model', replace: 'bool' = False, "
-    "cast: 'bool' = False, check: 'BaseCheck | None' = None) -> 'PullResult'",
+    "cast: 'bool' = False, check: 'BaseCheck | None' = None, partial: 'bool' = False) -> 'PullResult'",
     "Registry.stage": "(self, version: 'VersionName' = 'latest', *, into: 'Model', replace: 'bool' = False, "
-    "cast: 'bool' = False, check: 'BaseCheck | None' = None) -> 'Staged'",
+    "cast: 'bool' = False, check: 'BaseCheck | None' = None, partial: 'bool' = False) -> 'Staged'",
     "Registry.versions": "(self) -> 'list[Version]'",
     "Registry.version": "(self, version: 'VersionName | None' = None, *, step: 'int | None' = None) -> 'Version'",
     "Registry.route": "(self, version: 'VersionName' = 'latest', *, have: 'int | None' = None) -> 'Route'",
     "Registry.layout": "(self, version: 'VersionName' = 'latest') -> 'Layout'",
     "Registry.warm_up": "(self, model: 'Model | None' = None) -> 'None'",
     "Registry.verify": "(self, version: 'VersionName' = 'latest', *, model: 'Model | None' = None, "
-    "cast: 'bool' = False) -> 'Version'",
+    "cast: 'bool' = False, partial: 'bool' = False) -> 'Version'",
     "Registry.watch": "(self, after: 'int | None' = None, *, latest_only: 'bool' = False, poll_seconds: 'float' = 0.5, "
     "timeout: 'float | None' = None) -> 'Iterator[Version]'",
     "Registry.compactor": "(self, options: 'CompactOptions | None' = None) -> 'Compactor'",
     "Registry.prefetch": "(self, *, into: 'Model', poll_seconds: 'float' = 0.5, cast: 'bool' = False, "
-    "check: 'BaseCheck | None' = None) -> 'Prefetch'",
+    "check: 'BaseCheck | None' = None, partial: 'bool' = False) -> 'Prefetch'",
     "Prefetch.take": "(self, timeout: 'float | None' = 0.0) -> 'Staged | None'",
     "Prefetch.skip": "(self, version: 'int') -> 'None'",
     "Prefetch.pin": "(self, version: 'VersionName | None') -> 'None'",
@@ -104,13 +105,13 @@ SIGNATURES = {
 }
 FIELDS = {
     "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline coalesced",
-    "PullResult": "version step digest nbytes objects changed phases timeline avoided",
+    "PullResult": "version step digest nbytes objects changed phases timeline avoided checked",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata",
     "PushOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "
     "allow_new_layout expect nonfinite signing_key",
     "PullOptions": "check nonfinite lease_seconds undo_share spool",
     "ComputeOptions": "backend threads device",
-    "NetworkOptions": "allow_http object_cost",
+    "NetworkOptions": "allow_http object_cost peer_timeout_s",
     "CacheOptions": "folder max_bytes",
 }
 
