@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pulse_registry.weights.box import Box
@@ -32,12 +32,14 @@ def boxes(draw: st.DrawFn, shape: tuple[int, ...] | None = None) -> tuple[tuple[
 
 
 @given(boxes())
+@example(((5, 4), Box.of((5, 4), (1, 1), (2, 2)), np.array([5, 6, 9, 10])))
 @settings(max_examples=300)
 def test_a_box_numbers_its_cells_as_numpy_lays_them_out(drawn: Any) -> None:
     shape, box, cells = drawn
     every = np.arange(math.prod(shape), dtype=np.int64)
     assert box.cells == len(cells)
     np.testing.assert_array_equal(box.to_flat(np.arange(len(cells), dtype=np.int64)), cells)
+    assert [box.flat_of(local) for local in range(len(cells))] == cells.tolist()
     inside, local = box.to_local(every)
     np.testing.assert_array_equal(every[inside], cells)
     np.testing.assert_array_equal(local, np.arange(len(cells)))
