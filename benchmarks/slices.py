@@ -150,7 +150,7 @@ def measure(states: States, repeats: int, folder: Path) -> tuple[list[Row], dict
                     note(fresh[way], pulls)
         said = expected(worker, store, held, repeats + 1)
     shares = {way: sum(math.prod(sizes) for _, sizes in held[way].values()) / states.cells for way in WAYS}
-    rows = [*rows_of_patches(followed, said, shares), *rows_of_keyframes(fresh, shares)]
+    rows = [*rows_of_patches(followed, said, shares), *rows_of_keyframes(fresh)]
     kept = {
         route: {way: {"seconds": p.seconds, "processor": p.processor, "bytes": p.nbytes} for way, p in pulls.items()}
         for route, pulls in (("patch", followed), ("keyframe", fresh))
@@ -249,18 +249,12 @@ def rows_of_patches(
     return rows
 
 
-def rows_of_keyframes(pulls: Mapping[str, Pulls], shares: Mapping[str, float]) -> list[Row]:
+def rows_of_keyframes(pulls: Mapping[str, Pulls]) -> list[Row]:
     """Return the figures of pulls from nothing."""
     rows, whole = [], pulls["whole"]
     for way in WAYS[1:]:
         found = pulls[way]
         rows += [
-            Row(
-                f"keyframe.{way}.bytes",
-                f"{way}: bytes fetched from nothing, against their share of the keyframe",
-                found.nbytes[-1] / whole.nbytes[-1] / shares[way],
-                "x",
-            ),
             Row(
                 f"keyframe.{way}.seconds",
                 f"{way}: time of a pull from nothing, against the whole model's",
