@@ -7,9 +7,9 @@ shares of the state digest add up to it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 from blake3 import blake3
@@ -17,6 +17,7 @@ from blake3 import blake3
 from pulse_kernels import CELL_TYPES, Backend, Cells
 from pulse_registry.errors import BaseMismatch
 from pulse_registry.peers.peers import COORDINATOR, Peers
+from pulse_registry.peers.shuffle import KEY_BYTES, holders
 from pulse_registry.peers.sums import sum_lanes
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.process.parallel import Map
@@ -28,7 +29,6 @@ from pulse_schemas import VersionEntry
 
 Checked = Literal["state", "slices"]
 """What a version was compared with: its state digest, over all cells; or what is stored of the slices, by BLAKE3."""
-_HASH_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,10 @@ class Together:
         known = self._covers.get(prints)
         if all(flag == b"1" for flag in self.peers.all_gather(b"1" if known is not None else b"0", "cover known")):
             return self._covers[prints]
-        every = self.peers.all_gather(b"".join(hashes), "boxes")
-        before = {box for rank in range(self.peers.rank) for box in _split(every[rank])}
-        speaks = frozenset(one.number for one, box in zip(slices.slices, hashes, strict=True) if box not in before)
+        attempt = Attempt(self.peers)
+        places = holders(self.peers, hashes, attempt, "boxes")
+        attempt.agree("boxes")
+        speaks = frozenset(one.number for one, (place, _) in zip(slices.slices, places, strict=True) if place == 0)
         made = Cover(speaks, covers(self.peers, slices, speaks, backend, map_))
         self._covers = {prints: made}  # one model at a time: who asks for two in turns pays each time
         return made
@@ -123,11 +124,7 @@ def covers(peers: Peers, slices: SliceMap, speaks: frozenset[int] | None, backen
 
 def _hash(slices: SliceMap, number: int) -> bytes:
     one = slices.slices[number]
-    return blake3(repr((one.tensor, one.box.shape, one.box.offsets, one.box.sizes)).encode()).digest(_HASH_BYTES)
-
-
-def _split(hashes: bytes) -> Iterator[bytes]:
-    return (hashes[at : at + _HASH_BYTES] for at in range(0, len(hashes), _HASH_BYTES))
+    return blake3(repr((one.tensor, one.box.shape, one.box.offsets, one.box.sizes)).encode()).digest(KEY_BYTES)
 
 
 def _ones(slices: SliceMap, speaks: frozenset[int] | None, backend: Backend, map_: Map) -> Digest:

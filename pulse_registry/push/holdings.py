@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pulse_kernels import CELL_TYPES, Backend, Cells
 from pulse_registry.errors import InvalidModel, UnsupportedFormat
 from pulse_registry.peers.peers import COORDINATOR, Peers
+from pulse_registry.peers.shuffle import Ranks, Rows, by_key, holders, rows_of, shuffle
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.sliced_cells import SlicedCells
@@ -114,14 +115,10 @@ def speak(peers: Peers, geometry: Geometry, views: Mapping[str, View], backend: 
     nothing: list[Holding] = []
     holdings = attempt.run(lambda: _holdings(geometry, views), nothing)
     hashes = [_hash(holding) for holding in holdings]
-    every = peers.all_gather(b"".join(hashes), "boxes")
+    places = holders(peers, hashes, attempt, "boxes")
     attempt.agree("boxes")
-    holders: dict[bytes, list[int]] = {}
-    for rank, said in enumerate(every):
-        for at in range(0, len(said), _HASH):
-            holders.setdefault(said[at : at + _HASH], []).append(rank)
     empty: list[Spoken] = []
-    made = attempt.run(lambda: [_spoken(peers.rank, geometry, holdings, hashes, holders)], empty)
+    made = attempt.run(lambda: [_spoken(geometry, holdings, places)], empty)
     attempt.agree("slices")
     [spoken] = made
     if not covers(peers, spoken.slices, None, backend, map_):
@@ -139,22 +136,31 @@ def check_replicas(peers: Peers, geometry: Geometry, spoken: Spoken, backend: Ba
         InvalidModel: on all ranks: they differ; names the tensor and the ranks.
     """
     attempt = Attempt(peers)
-    mine = attempt.run(lambda: b"".join(_replica_digests(geometry, spoken, backend)), b"")
-    every = peers.all_gather(mine, "replicas")
-    attempt.agree("replicas")
-    size = _HASH + _DIGEST.size
-    seen: dict[bytes, tuple[bytes, int]] = {}
-    for rank, said in enumerate(every):
-        for at in range(0, len(said), size):
-            key, digest = said[at : at + _HASH], said[at + _HASH : at + size]
-            first, other = seen.setdefault(key, (digest, rank))
-            if first != digest:
-                names = {_hash(holding): holding.view.name for holding in spoken.replicated}
-                what = f"slice {names[key]!r}" if key in names else "a slice that both of them hold"
+    none: list[bytes] = []
+    mine = attempt.run(lambda: list(_replica_digests(geometry, spoken, backend)), none)
+    rows = rows_of(mine, _HASH + _DIGEST.size)
+    others = shuffle(peers, rows, _differing, attempt, "replicas")
+
+    def check() -> None:
+        for holding, other in zip(spoken.replicated, others.tolist(), strict=False):
+            if other:
                 raise InvalidModel(
-                    f"{what} is not the same on rank {other} and on rank {rank}, which both hold it: they are no "
-                    "replicas, but other tensors under one name, or they have drifted apart"
+                    f"slice {holding.view.name!r} is not the same on rank {other - 1} and on rank {peers.rank}, which "
+                    "both hold it: they are no replicas, but other tensors under one name, or they have drifted apart"
                 )
+
+    attempt.run(check, None)
+    attempt.agree("replicas")
+
+
+def _differing(ranks: Ranks, rows: Rows) -> Rows:
+    """Return of each replica one more than the first rank that has it, if its digest is another one there; else 0."""
+    order, starts, _ = by_key(ranks, rows)
+    digests = rows[order, 2:]
+    differs = (digests != digests[starts]).any(axis=1)
+    found = np.empty(len(rows), np.uint64)
+    found[order] = np.where(differs, ranks[order][starts] + 1, 0)
+    return found
 
 
 def _without_cells(views: Mapping[str, View]) -> set[str]:
@@ -230,21 +236,14 @@ def _hash(holding: Holding) -> bytes:
     return blake3(repr((holding.name, box.shape, box.offsets, box.sizes)).encode()).digest(_HASH)
 
 
-def _spoken(
-    rank: int,
-    geometry: Geometry,
-    holdings: Sequence[Holding],
-    hashes: Sequence[bytes],
-    holders: Mapping[bytes, Sequence[int]],
-) -> Spoken:
+def _spoken(geometry: Geometry, holdings: Sequence[Holding], places: Sequence[tuple[int, int]]) -> Spoken:
     tensors = {tensor.name: number for number, tensor in enumerate(geometry.layout.tensors)}
     pieces: list[tuple[int, Box, tuple[str, int, int]]] = []
     replicated: list[Holding] = []
-    for holding, key in zip(holdings, hashes, strict=True):
-        ranks = holders[key]
-        if len(ranks) > 1:
+    for holding, (number, of) in zip(holdings, places, strict=True):
+        if of > 1:
             replicated.append(holding)
-        box, first = _share(holding.box, ranks.index(rank), len(ranks))
+        box, first = (holding.box, 0) if of == 1 else _share(holding.box, number, of)
         if box.cells:
             pieces.append((tensors[holding.name], box, (holding.view.name, first, box.cells)))
     pieces.sort(key=lambda piece: (piece[0], piece[1].offsets))
