@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pulse_registry.cache import cache_folder
@@ -90,9 +91,10 @@ def open(
         if process_group is not None:
             from pulse_registry.peers.torch_peers import TorchPeers
 
-            peers = TorchPeers(process_group, timeout_s=network.peer_timeout_s)
+            meet = partial(TorchPeers, process_group, timeout_s=network.peer_timeout_s)
+            peers = meet()
             undo.callback(peers.close)
-            options = dataclasses.replace(options, peers=peers)
+            options = dataclasses.replace(options, peers=peers, push_peers=meet)
         store = connect(url, token, allow_http=network.allow_http)
         if isinstance(store, HasConnections):
             undo.callback(store.close)

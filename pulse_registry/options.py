@@ -6,6 +6,7 @@ Each checks its ranges when it is made, and raises InvalidArgument.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -147,7 +148,9 @@ class Options:
         signer: signs what is written.
         trust: the keys whose records are believed; None believes the store.
         cache: of this host, through which objects are read; None: all come from the store.
-        peers: the ranks that work together; None: each by itself.
+        peers: the ranks that pull together; None: each by itself.
+        push_peers: makes the same ranks for pushes, which talk in a thread of their own; None: ``peers``, of which then
+            one thread at a time may make use.
     """
 
     push: PushOptions = field(default_factory=PushOptions)
@@ -162,3 +165,4 @@ class Options:
     trust: Trust | None = None
     cache: CacheFolder | None = None
     peers: Peers | None = None
+    push_peers: Callable[[], Peers] | None = None

@@ -59,7 +59,6 @@ class Runtime:
         reader: of its log.
         versions: that the log tells of.
         puller: the worker's side.
-        peers: the ranks that work together; None: each by itself, so far.
         publisher: the trainer's side; None until the first push.
         background: the compactor between pushes; None: there is none.
         placement: the rule by which models are worked on a device, or in host memory.
@@ -92,7 +91,7 @@ class Runtime:
         )
         self.reader_id = dependencies.new_id()
         self._reporter, self._lease = self._reporting(), self._leasing()
-        self.peers = options.peers
+        self._push_peers: Peers | None = None
         self.publisher: Publisher | ShardedPublisher | None = None
         self.background: Background | None = None
         self.lacks_key = False
@@ -188,8 +187,8 @@ class Runtime:
                     self.background = self._compacting(context)
                     committed.append(self.background.committed)
                 thread = around.threads(1, "pulse-push")
-                self.peers = self.peers or self._peers_of(model)
-                if self.peers is None:
+                self._push_peers = self._peers_of(model)
+                if self._push_peers is None:
                     self.publisher = Publisher(
                         context, self.writer(), around.new_id, options.push, thread, self.placement, committed
                     )
@@ -200,14 +199,18 @@ class Runtime:
                         around.new_id,
                         options.push,
                         thread,
-                        self.peers,
+                        self._push_peers,
                         self.placement,
                         committed,
                     )
             return self.publisher
 
     def _peers_of(self, model: Model) -> Peers | None:
-        """Return the ranks of torch.distributed, if a model is sharded over them."""
+        """Return the ranks that push together: those of the options, or of torch.distributed for a sharded model."""
+        if self.options.push_peers is not None:
+            return self.options.push_peers()
+        if self.options.peers is not None:
+            return self.options.peers
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
             return None
@@ -289,8 +292,9 @@ class Runtime:
             self._reporter.close()
         if self._lease is not None:
             self._lease.close()
-        if self.peers is not None:
-            self.peers.close()
+        for peers in (self._push_peers, self.options.peers):
+            if peers is not None:
+                peers.close()
         if self.options.owns_store:
             self.stores.close_connections()
         return publisher.unseen() if publisher is not None else None
