@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from blake3 import blake3
@@ -27,7 +27,7 @@ from pulse_registry.pull.together import covers
 from pulse_registry.weights.box import Box
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.model import PublishDtype, View, layout_of
+from pulse_registry.weights.model import View
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
 
@@ -73,19 +73,19 @@ class Spoken:
         return found
 
 
-def description(views: Mapping[str, View], publish: PublishDtype) -> tuple[Layout, bytes]:
-    """Return the layout of the tensors that a rank holds any of, and a hash of it and of the boxes.
+def fingerprint(views: Mapping[str, View]) -> bytes:
+    """Return a hash of what a rank holds: the same for as long as it is the same cells of the same tensors.
 
-    The hash stays the same for as long as the rank holds the same cells of the same tensors, wherever in memory.
-
-    Raises:
-        InvalidModel: as ``layout_of``.
+    Wherever these are in memory, and with the same names tied: models with one fingerprint have one `layout_of`.
     """
-    layout = layout_of(views, publish)
-    hasher = blake3(layout.canonical())
+    seen: dict[tuple[Any, ...], int] = {}
+    rows = []
     for view in views.values():
-        hasher.update(repr((view.name, view.dtype, view.shape, view.part and view.part.box)).encode())
-    return layout, hasher.digest(_HASH)
+        box = None if view.part is None else view.part.box
+        where = () if box is None or view.part is None else (view.part.name, view.part.shape, box.offsets, box.sizes)
+        tied = seen.setdefault((view.identity, where[2:]), len(seen)) if view.size else -1
+        rows.append((view.name, view.dtype, view.shape, where, tied))
+    return blake3(repr(rows).encode(errors="surrogatepass")).digest(_HASH)
 
 
 def union(peers: Peers, mine: Layout, views: Mapping[str, View]) -> Layout:
@@ -266,8 +266,8 @@ def _share(box: Box, number: int, of: int) -> tuple[Box, int]:
 
 
 def _cut(view: View, first: int, cells: int) -> View:
-    """Return a run of a view's cells, row-major, as a view of one dimension."""
-    if (first, cells) == (0, view.size) and len(view.shape) == 1:
+    """Return a run of a view's cells, row-major, as a view of one dimension; all of a host's as it is."""
+    if (first, cells) == (0, view.size) and (len(view.shape) == 1 or view.on_host):
         return view
     tensor = view.tensor
     if tensor is not None and (tensor.is_contiguous() or not view.on_host):  # of another device's, a copy to read

@@ -29,7 +29,7 @@ from pulse_registry.pull.stage import stage_version
 from pulse_registry.push.baseline import version_of
 from pulse_registry.push.expected import check_expected
 from pulse_registry.push.future import PushFuture
-from pulse_registry.push.holdings import Spoken, check_replicas, description, speak, union
+from pulse_registry.push.holdings import Spoken, check_replicas, fingerprint, speak, union
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.queue import PushQueue, Turn
 from pulse_registry.push.shadow import Shadow, first_shadow
@@ -40,7 +40,7 @@ from pulse_registry.timeline import Timeline, extents
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.device import Placement, on_host
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.model import Model, View, read_model
+from pulse_registry.weights.model import Model, View, layout_of, read_model
 from pulse_registry.weights.nonfinite import first_in_groups, judge
 from pulse_schemas import CommitRecord, KeyframeRef, Layout, PatchRef
 
@@ -196,7 +196,10 @@ class ShardedPublisher:
         """Read this rank's part of the model; what is wrong with it is for all ranks to raise."""
         try:
             views = read_model(model)
-            return views, description(views, self._options.dtype)[1], None
+            id_, prepared = fingerprint(views), self._prepared
+            if prepared is None or prepared.id != id_:
+                layout_of(views, self._options.dtype)  # what can't be published is told by this call
+            return views, id_, None
         except PulseError as error:
             return {}, bytes(16), error
 
@@ -281,7 +284,7 @@ class ShardedPublisher:
         self._begin(_PREPARE, step, 0, stale=False)
         attempt.failure = failure
         attempt.agree("model")
-        layout = union(peers, description(views, self._options.dtype)[0], views)
+        layout = union(peers, layout_of(views, self._options.dtype), views)
         geometry = Geometry(layout)
         spoken = speak(peers, geometry, views, context.backend, context.map_)
         check_replicas(peers, geometry, spoken, context.backend)
