@@ -24,6 +24,7 @@ from pulse_registry.peers.vote import Attempt
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.sliced_cells import SlicedCells
 from pulse_registry.pull.together import covers
+from pulse_registry.push.gaps import place, what_is_amiss
 from pulse_registry.weights.box import Box
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
@@ -122,10 +123,8 @@ def speak(peers: Peers, geometry: Geometry, views: Mapping[str, View], backend: 
     attempt.agree("slices")
     [spoken] = made
     if not covers(peers, spoken.slices, None, backend, map_):
-        raise InvalidModel(
-            "the slices of all ranks together are not the model: a cell is held by no rank, or slices overlap without "
-            f"being equal. Of {geometry.cells} cells, rank {peers.rank} speaks for {spoken.slices.local.cells}"
-        )
+        tensors = {tensor.name: number for number, tensor in enumerate(geometry.layout.tensors)}
+        raise InvalidModel(what_is_amiss(peers, geometry, [(tensors[one.name], one.box) for one in holdings]))
     return spoken
 
 
@@ -145,8 +144,9 @@ def check_replicas(peers: Peers, geometry: Geometry, spoken: Spoken, backend: Ba
         for holding, other in zip(spoken.replicated, others.tolist(), strict=False):
             if other:
                 raise InvalidModel(
-                    f"slice {holding.view.name!r} is not the same on rank {other - 1} and on rank {peers.rank}, which "
-                    "both hold it: they are no replicas, but other tensors under one name, or they have drifted apart"
+                    f"tensor {holding.name!r}, {place(holding.box)}, is not the same on rank {other - 1} and on rank "
+                    f"{peers.rank}, which both hold it: they are no replicas, but other tensors under one name, or "
+                    "they have drifted apart"
                 )
 
     attempt.run(check, None)
