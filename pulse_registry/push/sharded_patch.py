@@ -50,7 +50,8 @@ class ShardedPatches:
         if not in_parts(geometry):
             return [COORDINATOR] * len(geometry.groups)
         held = np.zeros(part_of(len(geometry.groups) - 1) + 1, _COUNT)
-        np.add.at(held, [part_of(number) for number in slices.groups], slices.counts)
+        for number in slices.groups:
+            held[part_of(number)] += sum(part.stop - part.first for part in slices.held(geometry.groups[number]))
         every = peers.gather(held.tobytes(), "cells of parts")
         attempt = Attempt(peers)
         ranks = attempt.run(lambda: b"" if every is None else _dealt(every).tobytes(), b"")

@@ -9,7 +9,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -246,16 +246,16 @@ def _sharded(name: str, value: Any) -> list[View]:
         if part.box.whole and tuple(tensor.shape) == part.shape:
             found.append(_view(name, tensor))
         else:
-            found.append(_view(part.label, tensor, part))
+            found.append(replace(_view(part.label, tensor), part=part))
     return found
 
 
-def _view(name: str, value: Any, part: Part | None = None) -> View:
+def _view(name: str, value: Any) -> View:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _torch_view(torch, name, value, part)
+        return _torch_view(torch, name, value)
     if isinstance(value, FileTensor):
-        return _file_view(name, value, part)
+        return _file_view(name, value)
     if not isinstance(value, np.ndarray):
         raise InvalidModel(f"tensor {name!r} is a {type(value).__name__}; torch tensors and NumPy arrays are taken")
     dtype = of_numpy(value.dtype)
@@ -265,18 +265,17 @@ def _view(name: str, value: Any, part: Part | None = None) -> View:
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     cells = _unsigned(value)
-    identity = _identity(cells, dtype)
-    return View(name, dtype, value.shape, False, owner, identity, None, lambda: cells, part=part)
+    return View(name, dtype, value.shape, False, owner, _identity(cells, dtype), None, lambda: cells)
 
 
-def _file_view(name: str, tensor: FileTensor, part: Part | None) -> View:
+def _file_view(name: str, tensor: FileTensor) -> View:
     def whole() -> np.ndarray[Any, Any]:
         return tensor.cells(0, math.prod(tensor.shape)).reshape(tensor.shape)
 
-    return View(name, tensor.dtype, tensor.shape, True, tensor, tensor.identity, None, whole, tensor.cells, part)
+    return View(name, tensor.dtype, tensor.shape, True, tensor, tensor.identity, None, whole, tensor.cells)
 
 
-def _torch_view(torch: Any, name: str, value: Any, part: Part | None) -> View:
+def _torch_view(torch: Any, name: str, value: Any) -> View:
     dtype = of_torch(value.dtype)
     if dtype is None:
         raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
@@ -293,14 +292,11 @@ def _torch_view(torch: Any, name: str, value: Any, part: Part | None) -> View:
     copied = tensor.data_ptr() != value.data_ptr()
     if tensor.device.type == "cpu":
         cells = _unsigned(tensor.view(signed).numpy())
-        identity = _identity(cells, dtype)
-        return View(name, dtype, shape, copied, owner, identity, tensor, lambda: cells, part=part)
+        return View(name, dtype, shape, copied, owner, _identity(cells, dtype), tensor, lambda: cells)
     identity = (tensor.data_ptr(), str(tensor.device), dtype, shape, tensor.stride())
-
-    def fetched() -> np.ndarray[Any, Any]:
-        return _unsigned(tensor.cpu().view(signed).numpy())
-
-    return View(name, dtype, shape, copied, owner, identity, tensor, fetched, part=part)
+    return View(
+        name, dtype, shape, copied, owner, identity, tensor, lambda: _unsigned(tensor.cpu().view(signed).numpy())
+    )
 
 
 def _hindrance(torch: Any, value: Any) -> str | None:
@@ -310,7 +306,9 @@ def _hindrance(torch: Any, value: Any) -> str | None:
             f"is a {type(value).__name__}, which is no plain tensor with memory of its own, nor one whose shards can "
             "be told (a DTensor). Pass the plain tensors that it is made of, or a Slice of each shard"
         )
-    if value.layout != torch.strided or value.is_quantized or value.is_nested or value.device.type == "meta":
+    if value.device.type == "meta":
+        return "is on the device meta, where it has no cells: give the model memory (to_empty) and weights first"
+    if value.layout != torch.strided or value.is_quantized or value.is_nested:
         return f"({value.layout}, {value.device}) is not a plain dense tensor with memory of its own"
     without = f"is a {type(value).__name__} without memory of its own"
     try:

@@ -14,11 +14,12 @@ from typing import Any
 from pulse_registry.errors import InvalidModel
 
 _CHECKPOINT = "torch.distributed.algorithms._checkpoint"
+_FLAT = "_fsdp_wrapped_module"
 _WRAPPERS = (
     ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod", True),
     ("torch.nn.parallel", "DistributedDataParallel", "module", True),
     ("torch.nn.parallel", "DataParallel", "module", True),
-    ("torch.distributed.fsdp", "FullyShardedDataParallel", "_fsdp_wrapped_module", False),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", _FLAT, False),
     (f"{_CHECKPOINT}.checkpoint_wrapper", "ActivationWrapper", "_checkpoint_wrapped_module", False),
 )
 """Of each wrapper: where torch has its type, the type, what it calls the module that it wraps, and whether that is in
@@ -36,10 +37,11 @@ def module_tensors(module: Any) -> Mapping[str, Any]:
     """Return the state dict of an ``nn.Module``, without the names of wrappers.
 
     Raises:
-        InvalidModel: two names would become one.
+        InvalidModel: two names would become one; or it is sharded by FSDP1, whose state dict is no view of its shards.
     """
-    state = module.state_dict()
     wrappers = _known()
+    _refuse_flat_shards(module, wrappers)
+    state = module.state_dict()
     kinds = tuple(wrapper.kind for wrapper in wrappers)
     if not any(isinstance(part, kinds) for part in module.modules()):
         return state  # type: ignore[no-any-return]
@@ -60,6 +62,19 @@ def _known() -> list[_Wrapper]:
     """Return the wrappers that can be met: those whose type is loaded."""
     found = [(getattr(sys.modules.get(home), name, None), inner, named) for home, name, inner, named in _WRAPPERS]
     return [_Wrapper(kind, inner, named) for kind, inner, named in found if kind is not None]
+
+
+def _refuse_flat_shards(module: Any, wrappers: Sequence[_Wrapper]) -> None:
+    """Refuse what FSDP1 has sharded, before its state dict is asked for: that gathers the whole model on every rank."""
+    kind = next((wrapper.kind for wrapper in wrappers if wrapper.inner == _FLAT), None)
+    if kind is None:
+        return
+    if any(isinstance(part, kind) and part.sharding_strategy.name != "NO_SHARD" for part in module.modules()):  # type: ignore[attr-defined]
+        raise InvalidModel(
+            "the module is sharded by FullyShardedDataParallel (FSDP1), whose state dict gathers the whole model on "
+            "every rank. Shard it by torch.distributed.fsdp.fully_shard (FSDP2), or pass a mapping of names to a Slice "
+            "of what this rank holds; or gather the state dict on all ranks, and push that from one of them"
+        )
 
 
 def _own_name(module: Any, name: str, wrappers: Sequence[_Wrapper]) -> str:

@@ -105,7 +105,8 @@ def _chunks(name: str, value: Any) -> Iterator[tuple[Part, Any]]:
             locals_ = [value.to_local()] if len(chunks) == 1 else [_chunk_tensor(value, chunk) for chunk in chunks]
     except (RuntimeError, ValueError) as error:
         raise InvalidModel(
-            f"tensor {name!r} is a {type(value).__name__} whose shards can't be told: {error}"
+            f"tensor {name!r} is a {type(value).__name__} whose shards can't be told: {error} If sums are spread over "
+            "ranks (Partial), redistribute it to Shard or Replicate first"
         ) from error
     shape = tuple(value.shape)
     for chunk, local in zip(chunks, locals_, strict=True):
@@ -128,7 +129,5 @@ def _chunk_tensor(value: Any, chunk: Any) -> Any:
 
 def _boxed(name: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Part:
     box = Box.of(shape, offsets, sizes)
-    if box.whole:
-        return Part(name, shape, box, name)
-    where = ", ".join([f"{at}:{at + size}" for at, size in zip(offsets, sizes, strict=True)])
-    return Part(name, shape, box, f"{name}[{where}]")
+    where = ", ".join(f"{at}:{at + size}" for at, size in zip(offsets, sizes, strict=True))
+    return Part(name, shape, box, name if box.whole else f"{name}[{where}]")
