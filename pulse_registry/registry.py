@@ -15,14 +15,12 @@ from pulse_registry.client.reports import TakesReports, report_of
 from pulse_registry.compaction import CompactOptions, Compactor
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import RunState
-from pulse_registry.log.integers import integer
 from pulse_registry.log.names import tag_name
 from pulse_registry.options import Options
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Route, plan
-from pulse_registry.push.labels import checked_metadata
 from pulse_registry.results import PullResult, PushResult, Version, VersionName, describe
 from pulse_registry.retention import GcResult, RetentionPolicy
 from pulse_registry.runtime.dependencies import Dependencies
@@ -125,10 +123,10 @@ class Registry:
             StoreUnavailable: the store failed. Nothing is lost: the next push carries these changes.
             PeerLost: a rank of a sharded model is gone: open the registry anew, on all ranks.
             Any of these: an earlier push with ``wait=False`` failed so, and nobody has looked at its future. This one
-                was not begun; the next one carries the changes of both.
+                was not begun; the next one carries the changes of both. Of a sharded model, this one is on its way
+                nevertheless, as on the other ranks.
         """
-        label, kept = integer(step, "step"), checked_metadata(metadata)
-        future = self._runtime.publishing(model).push(label, model, kept)
+        future = self._runtime.publishing(model).push(step, model, metadata)
         return future.result() if wait else future
 
     def take_over(self, model: Model) -> Version | None:

@@ -6,16 +6,14 @@ A failed push takes the baseline back to the version before it, so that the next
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 from pulse_registry.context import Context
-from pulse_registry.errors import Gone, InvalidModel, LayoutMismatch, PulseError
-from pulse_registry.events import Event, EventKind
+from pulse_registry.errors import Gone, InvalidModel
 from pulse_registry.log import LogReader, LogWriter, RunState
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.stage import stage_version
 from pulse_registry.push.expected import check_expected
-from pulse_registry.push.layout_change import first_difference
+from pulse_registry.push.layout_change import check_layout
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.pending import PendingPush
 from pulse_registry.push.shadow import Advance, Shadow, first_shadow
@@ -186,18 +184,13 @@ class Baseline:
         """
         if before is None or layout.id == (before.layout if isinstance(before, VersionEntry) else before.geometry.id):
             return
-        difference: str | None = None
-        with suppress(PulseError):  # whatever became of the old layout, the new one can be stored
-            old = self._context.geometry(before.layout) if isinstance(before, VersionEntry) else before.geometry
-            difference = first_difference(old.layout, layout)
-        what = difference or "the layout of the version before can't be read"
-        if not self._options.allow_new_layout:
-            raise LayoutMismatch(
-                f"run {self._reader.run!r}: the model has another layout than version {before.version}: {what}. "
-                "Nothing was written; allow_new_layout=True would make it a keyframe"
-            )
-        message = f"the model has another layout than version {before.version}, and is stored whole: {what}"
-        self._context.events.tell(Event(EventKind.LAYOUT_CHANGED, self._reader.run, message))
+        reader, events, allowed = self._reader, self._context.events, self._options.allow_new_layout
+
+        def old() -> Layout:
+            geometry = self._context.geometry(before.layout) if isinstance(before, VersionEntry) else before.geometry
+            return geometry.layout
+
+        check_layout(reader.run, layout, before.version, old, events, allowed=allowed)
 
     def _caught_up(self, state: RunState, layout_id: str, views: Mapping[str, View]) -> Shadow | None:
         """Bring the shadow (or a new one) to the newest version, as a worker would.

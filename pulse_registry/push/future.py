@@ -19,12 +19,13 @@ class PushFuture(Future[PushResult]):
 
     Attributes:
         step: the trainer's label.
+        number: of the push, where ranks count them; 0 elsewhere.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, number: int = 0) -> None:
         super().__init__()
         self.set_running_or_notify_cancel()
-        self.step = step
+        self.step, self.number = step, number
         self._owner = OwnerProcess()
         self._looking = threading.Lock()
         self._lookers = 0

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from blake3 import blake3
@@ -24,10 +24,11 @@ from pulse_registry.peers.vote import Attempt
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.sliced_cells import SlicedCells
 from pulse_registry.pull.together import covers
+from pulse_registry.push.gaps import place, what_is_amiss
 from pulse_registry.weights.box import Box
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.model import PublishDtype, View, layout_of
+from pulse_registry.weights.model import View
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
 
@@ -73,19 +74,19 @@ class Spoken:
         return found
 
 
-def description(views: Mapping[str, View], publish: PublishDtype) -> tuple[Layout, bytes]:
-    """Return the layout of the tensors that a rank holds any of, and a hash of it and of the boxes.
+def fingerprint(views: Mapping[str, View]) -> bytes:
+    """Return a hash of what a rank holds: the same for as long as it is the same cells of the same tensors.
 
-    The hash stays the same for as long as the rank holds the same cells of the same tensors, wherever in memory.
-
-    Raises:
-        InvalidModel: as ``layout_of``.
+    Wherever these are in memory, and with the same names tied: models with one fingerprint have one `layout_of`.
     """
-    layout = layout_of(views, publish)
-    hasher = blake3(layout.canonical())
+    seen: dict[tuple[Any, ...], int] = {}
+    rows = []
     for view in views.values():
-        hasher.update(repr((view.name, view.dtype, view.shape, view.part and view.part.box)).encode())
-    return layout, hasher.digest(_HASH)
+        box = None if view.part is None else view.part.box
+        where = () if box is None or view.part is None else (view.part.name, view.part.shape, box.offsets, box.sizes)
+        tied = seen.setdefault((view.identity, where[2:]), len(seen)) if view.size else -1
+        rows.append((view.name, view.dtype, view.shape, where, tied))
+    return blake3(repr(rows).encode(errors="surrogatepass")).digest(_HASH)
 
 
 def union(peers: Peers, mine: Layout, views: Mapping[str, View]) -> Layout:
@@ -122,10 +123,8 @@ def speak(peers: Peers, geometry: Geometry, views: Mapping[str, View], backend: 
     attempt.agree("slices")
     [spoken] = made
     if not covers(peers, spoken.slices, None, backend, map_):
-        raise InvalidModel(
-            "the slices of all ranks together are not the model: a cell is held by no rank, or slices overlap without "
-            f"being equal. Of {geometry.cells} cells, rank {peers.rank} speaks for {spoken.slices.local.cells}"
-        )
+        tensors = {tensor.name: number for number, tensor in enumerate(geometry.layout.tensors)}
+        raise InvalidModel(what_is_amiss(peers, geometry, [(tensors[one.name], one.box) for one in holdings]))
     return spoken
 
 
@@ -145,8 +144,9 @@ def check_replicas(peers: Peers, geometry: Geometry, spoken: Spoken, backend: Ba
         for holding, other in zip(spoken.replicated, others.tolist(), strict=False):
             if other:
                 raise InvalidModel(
-                    f"slice {holding.view.name!r} is not the same on rank {other - 1} and on rank {peers.rank}, which "
-                    "both hold it: they are no replicas, but other tensors under one name, or they have drifted apart"
+                    f"tensor {holding.name!r}, {place(holding.box)}, is not the same on rank {other - 1} and on rank "
+                    f"{peers.rank}, which both hold it: they are no replicas, but other tensors under one name, or "
+                    "they have drifted apart"
                 )
 
     attempt.run(check, None)
@@ -266,8 +266,8 @@ def _share(box: Box, number: int, of: int) -> tuple[Box, int]:
 
 
 def _cut(view: View, first: int, cells: int) -> View:
-    """Return a run of a view's cells, row-major, as a view of one dimension."""
-    if (first, cells) == (0, view.size) and len(view.shape) == 1:
+    """Return a run of a view's cells, row-major, as a view of one dimension; all of a host's as it is."""
+    if (first, cells) == (0, view.size) and (len(view.shape) == 1 or view.on_host):
         return view
     tensor = view.tensor
     if tensor is not None and (tensor.is_contiguous() or not view.on_host):  # of another device's, a copy to read

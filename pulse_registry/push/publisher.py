@@ -11,16 +11,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, SupportsIndex
 
 from pulse_registry.context import Context
 from pulse_registry.errors import Conflict, Fenced, InvalidArgument, LayoutMismatch, PulseError
 from pulse_registry.events import Event, EventKind
 from pulse_registry.log import CommitDraft, LogWriter, NewId
+from pulse_registry.log.integers import integer
 from pulse_registry.process.closing import Closing
 from pulse_registry.push.baseline import Baseline
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.keyframe import KeyframeWriter
+from pulse_registry.push.labels import checked_metadata
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.pending import PendingPush
 from pulse_registry.push.queue import PushQueue, Turn
@@ -70,9 +72,9 @@ class Publisher:
         self._lock = threading.RLock()  # of the baseline
         self._closed = False
 
-    def push(self, step: int, model: Model, metadata: Mapping[str, Any]) -> PushFuture:
-        """Diff the model and queue the rest; ``metadata`` is plain and nobody else's. See ``Registry.push``."""
-        timeline = Timeline()
+    def push(self, step: SupportsIndex, model: Model, metadata: Mapping[str, Any] | None) -> PushFuture:
+        """Diff the model and queue the rest. See ``Registry.push``."""
+        timeline, label, kept = Timeline(), integer(step, "step"), checked_metadata(metadata)
         views = read_model(model)
         check_whole(views)
         layout = layout_of(views, self._options.dtype)
@@ -81,14 +83,14 @@ class Publisher:
                 self._check_open()
                 if (unseen := self._queue.unseen()) is not None:
                     raise unseen
-                replaced = self._room(step, layout, views)
+                replaced = self._room(label, layout, views)
                 if replaced is not None:
-                    shadow, advance = self._diff(step, views, layout, timeline, replaced)
-                    digest, generation, future = shadow.digest, self._baseline.generation, PushFuture(step)
+                    shadow, advance = self._diff(label, views, layout, timeline, replaced)
+                    digest, generation, future = shadow.digest, self._baseline.generation, PushFuture(label)
                     version = shadow.version
                     self._queue.put(
                         PendingPush(
-                            version, step, shadow, advance, digest, metadata, generation, timeline, future, replaced
+                            version, label, shadow, advance, digest, kept, generation, timeline, future, replaced
                         ),
                         self._publish_next,
                     )

@@ -181,10 +181,16 @@ class PushQueue(Generic[Push]):
         closing.wait(self._under_way)
         self._thread.shutdown(wait=True)
 
-    def unseen(self) -> BaseException | None:
-        """Return the first failure that nobody has seen, with a note of what it is about; once."""
+    def unseen(self, last: int | None = None) -> BaseException | None:
+        """Return the first failure that nobody has seen, with a note of what it is about; once.
+
+        Args:
+            last: number of the last push to look at; None: at all of them.
+        """
         with self._lock:
-            unseen, self._failed = [future for future in self._failed if not future.seen], []
+            found = [future for future in self._failed if last is None or future.number <= last]
+            self._failed = [future for future in self._failed if future not in found]
+        unseen = [future for future in found if not future.seen]
         errors = [error for future in unseen if (error := future.exception()) is not None]
         if not errors:
             return None

@@ -13,15 +13,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 from pulse_registry.context import Context
-from pulse_registry.errors import Conflict, InvalidArgument, PulseError
+from pulse_registry.errors import Conflict, Fenced, InvalidArgument, PeerLost, PulseError
 from pulse_registry.events import Event, EventKind
-from pulse_registry.log import CommitDraft, LogWriter, NewId
+from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId
+from pulse_registry.log.integers import integer
+from pulse_registry.peers.call import named
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.sums import sum_lanes
-from pulse_registry.peers.vote import Attempt
+from pulse_registry.peers.vote import Attempt, agree
 from pulse_registry.process.closing import Closing
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests
@@ -29,7 +31,9 @@ from pulse_registry.pull.stage import stage_version
 from pulse_registry.push.baseline import version_of
 from pulse_registry.push.expected import check_expected
 from pulse_registry.push.future import PushFuture
-from pulse_registry.push.holdings import Spoken, check_replicas, description, speak, union
+from pulse_registry.push.holdings import Spoken, check_replicas, fingerprint, speak, union
+from pulse_registry.push.labels import checked_metadata
+from pulse_registry.push.layout_change import check_layout
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.queue import PushQueue, Turn
 from pulse_registry.push.shadow import Shadow, first_shadow
@@ -40,12 +44,14 @@ from pulse_registry.timeline import Timeline, extents
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.device import Placement, on_host
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.model import Model, View, read_model
+from pulse_registry.weights.model import Model, View, layout_of, read_model
 from pulse_registry.weights.nonfinite import first_in_groups, judge
-from pulse_schemas import CommitRecord, KeyframeRef, Layout, PatchRef
+from pulse_schemas import CommitRecord, KeyframeRef, Layout, PatchRef, VersionEntry
 
-_HEAD: Final = struct.Struct("<Bqq?")
+_HEAD: Final = struct.Struct("<BQqq?")
+_COUNT: Final = struct.Struct("<Q")
 _PATCH, _KEYFRAME, _PREPARE = range(3)
+_REVERTED, _ANEW = b"-", b"!"
 
 
 @dataclass(slots=True)
@@ -80,10 +86,11 @@ class _Push:
         prepared: what it was diffed against.
         shadow: holds its cells; None: this rank has failed before it had one.
         metadata: of the version; the coordinator's counts.
-        generation: as of which it was diffed; of another one, it can't be committed any more.
+        number: of the rank's pushes, from 1 on: the same on all ranks.
         timeline: of the push.
         future: of the push.
         failure: what went wrong on this rank, for all ranks to raise.
+        in_doubt: whether its record may be in the log.
         replaced: empty: no push takes another one's place.
     """
 
@@ -93,10 +100,11 @@ class _Push:
     prepared: _Prepared
     shadow: Shadow | None
     metadata: Mapping[str, Any]
-    generation: int
+    number: int
     timeline: Timeline
     future: PushFuture
     failure: Exception | None = None
+    in_doubt: bool = False
     replaced: list[PushFuture] = field(default_factory=list)
 
 
@@ -138,40 +146,67 @@ class ShardedPublisher:
         self._patches = ShardedPatches(context, peers, options.coder)
         self._keyframes = ShardedKeyframes(context, peers, writer, new_id, options)
         self._lock = threading.RLock()
+        self._count = 0  # pushes that this rank has begun
         self._prepared: _Prepared | None = None
-        self._generation = 0
-        self._diverged = False  # ranks did different things last, so that all begin anew
+        self._failing = threading.Condition(self._lock)
+        self._lapsed: int | None = 0  # number of the last push that a failure took along; None: the ranks agree on it
+        self._why: BaseException | None = None
         self._closed = False
 
-    def push(self, step: int, model: Model, metadata: Mapping[str, Any]) -> PushFuture:
+    def push(self, step: SupportsIndex, model: Model, metadata: Mapping[str, Any] | None) -> PushFuture:
         """Diff what this rank speaks for, and queue the rest. See ``Registry.push``.
 
         Only the first push, and one after a failure or with another layout, talks to the other ranks while the trainer
-        waits.
+        waits. Each call is one push on all ranks, even if what is wrong shows on one of them alone.
         """
         timeline = Timeline()
+        label, kept, wrong = _labels(step, metadata)
         views, id_, failure = self._described(model)
+        failure = wrong or failure
+        with self._lock:
+            self._check_open()
+            self._count += 1
+            number = self._count
+        future = self._queued(number, label, views, id_, kept, timeline, failure)
+        if (unseen := self._queue.unseen(last=number - self._options.max_pending)) is not None:
+            raise unseen
+        return future
+
+    def _queued(
+        self,
+        number: int,
+        step: int,
+        views: Mapping[str, View],
+        id_: bytes,
+        metadata: Mapping[str, Any],
+        timeline: Timeline,
+        failure: Exception | None,
+    ) -> PushFuture:
+        """Queue a push once there is room for it, and the ranks have agreed on the layout."""
         while True:
             with self._lock:
-                self._check_open()
-                if (unseen := self._queue.unseen()) is not None:
-                    raise unseen
+                self._failing.wait_for(lambda: self._lapsed is not None)
+                if number <= (self._lapsed or 0):
+                    future, error = PushFuture(step, number), self._gone(step)
+                    self._tell_failed(step, error)
+                    self._queue.fail(future, error)
+                    return future
                 prepared = self._prepared
                 known = prepared is not None and (failure is not None or prepared.id == id_)
                 if known and not self._queue.full:
-                    push = self._diffed(step, views, metadata, timeline, failure)
+                    push = self._diffed(number, step, views, metadata, timeline, failure)
                     self._queue.put(push, self._publish_next)
                     return push.future
             with timeline.during("wait"):
                 if known:
                     self._queue.wait()
                 else:
-                    self._thread.submit(self._prepare, step, views, id_, failure).result()
+                    self._thread.submit(self._prepare_or_fail, number, step, views, id_, failure).result()
 
     def take_over(self, model: Model) -> None:
         """Begin this job's term, and bring the shadows of all ranks to the newest version."""
         views, id_, failure = self._described(model)
-        self._thread.submit(self._prepare, 0, views, id_, failure).result()
+        self._thread.submit(self._prepare_or_fail, self._count, 0, views, id_, failure).result()
 
     def close(self, closing: Closing) -> None:
         """Refuse new pushes, and wait for those on their way. Idempotent.
@@ -196,12 +231,16 @@ class ShardedPublisher:
         """Read this rank's part of the model; what is wrong with it is for all ranks to raise."""
         try:
             views = read_model(model)
-            return views, description(views, self._options.dtype)[1], None
+            id_, prepared = fingerprint(views), self._prepared
+            if prepared is None or prepared.id != id_:
+                layout_of(views, self._options.dtype)  # what can't be published is told by this call
+            return views, id_, None
         except PulseError as error:
             return {}, bytes(16), error
 
     def _diffed(
         self,
+        number: int,
         step: int,
         views: Mapping[str, View],
         metadata: Mapping[str, Any],
@@ -228,8 +267,8 @@ class ShardedPublisher:
             except Exception as error:  # noqa: BLE001 - for all ranks to raise, as it was before the diff here
                 failure = error
             prepared.shadow = shadow
-        future = PushFuture(step)
-        return _Push(kind, version, step, prepared, shadow, metadata, self._generation, timeline, future, failure)
+        future = PushFuture(step, number)
+        return _Push(kind, version, step, prepared, shadow, metadata, number, timeline, future, failure)
 
     def _judged(self, step: int, prepared: _Prepared, shadow: Shadow, kind: int) -> Exception | None:
         """Do what the policy says about NaN and infinities; what it refuses is for all ranks to raise."""
@@ -250,38 +289,51 @@ class ShardedPublisher:
 
     # -- in the background thread: a fixed sequence of collectives ---------------------------------------------------
 
-    def _begin(self, kind: int, step: int, version: int, *, stale: bool) -> None:
-        """Check that all ranks are about to do the same.
+    def _begin(self, kind: int, number: int, step: int, version: int, failure: Exception | None) -> None:
+        """Check that all ranks are about to do the same, and that nothing is wrong on any.
 
         Raises:
             InvalidArgument: they are not: on all ranks.
-            Conflict: a push before this one failed, which some were diffed against: on all ranks.
+            Conflict: some of them have to begin anew, and others do not: on all ranks; now all do.
+            PulseError: what is wrong on one rank: on all.
         """
-        said = [_HEAD.unpack(data) for data in self._peers.all_gather(_HEAD.pack(kind, step, version, stale), "push")]
-        self._diverged = len({row[0] for row in said}) > 1
-        if self._diverged or any(row[3] for row in said):
-            raise Conflict(
-                f"step {step} was not pushed, since a push before it failed. The next push carries its changes"
+        mine = _HEAD.pack(kind, number, step, version, failure is None)
+        said = [_HEAD.unpack(data) for data in self._peers.all_gather(mine, "push")]
+        agree(self._peers, failure, "model")
+        steps = [row[1:3] for row in said]
+        other = next((rank for rank, one in enumerate(steps) if one != steps[0]), None)
+        if other is not None:
+            (count, first), (number, step) = steps[0], steps[other]
+            raise InvalidArgument(
+                f"rank {other} pushes step {step}, its push {number}, and rank 0 step {first}, its push {count}: all "
+                "ranks push the same steps, in the same order. Nothing was committed"
             )
-        for what, column in (("step", 1), ("version", 2)):
-            values = [row[column] for row in said]
-            other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
-            if other is not None and kind != _PREPARE:
-                raise InvalidArgument(
-                    f"rank {other} pushes {what} {values[other]}, and rank 0 {what} {values[0]}: all ranks push the "
-                    "same steps, in the same order. Nothing was committed"
-                )
+        kinds, versions = [row[0] for row in said], [row[3] for row in said]
+        if len(set(kinds)) > 1 or len(set(versions)) > 1:
+            anew = [rank for rank, one in enumerate(kinds) if one == _PREPARE] or range(self._peers.size)
+            raise Conflict(
+                f"step {step} was not pushed, since {named(anew)} had to begin anew, with other tensors than before, "
+                "and the others went on: now all begin anew. The next push carries its changes"
+            )
 
-    def _prepare(self, step: int, views: Mapping[str, View], id_: bytes, failure: Exception | None) -> None:
+    def _prepare_or_fail(
+        self, number: int, step: int, views: Mapping[str, View], id_: bytes, failure: Exception | None
+    ) -> None:
+        try:
+            self._prepare(number, step, views, id_, failure)
+        except BaseException as error:
+            self._failed(number, error, None)
+            raise
+
+    def _prepare(
+        self, number: int, step: int, views: Mapping[str, View], id_: bytes, failure: Exception | None
+    ) -> None:
         """Agree on the layout, on who speaks for what, and on the version that shadows stand for."""
         peers, context, attempt = self._peers, self._context, Attempt(self._peers)
         with self._lock:
             self._prepared = None
-            self._generation += 1
-        self._begin(_PREPARE, step, 0, stale=False)
-        attempt.failure = failure
-        attempt.agree("model")
-        layout = union(peers, description(views, self._options.dtype)[0], views)
+        self._begin(_PREPARE, number, step, 0, failure)
+        layout = union(peers, layout_of(views, self._options.dtype), views)
         geometry = Geometry(layout)
         spoken = speak(peers, geometry, views, context.backend, context.map_)
         check_replicas(peers, geometry, spoken, context.backend)
@@ -295,13 +347,16 @@ class ShardedPublisher:
         """Begin the job's term, and return the newest version, on all ranks.
 
         Raises:
-            InvalidModel: the layout is new, and another one is expected: on all ranks, and nothing was written.
+            InvalidModel, LayoutMismatch: the layout is new, and another one is expected, or none: on all ranks, and
+                nothing was written.
         """
         reader, here = self._writer.reader, self._peers.rank == COORDINATOR
 
         def begin() -> bytes:
-            if self._options.expect is not None:
-                check_expected(self._options.expect, layout, reader.refresh().latest)
+            latest = reader.refresh().latest  # before this term's record is written
+            check_expected(self._options.expect, layout, latest)
+            if latest is not None and latest.layout != layout.id:
+                self._check_change(layout, latest)
             self._writer.begin()
             latest = reader.refresh().latest
             return b"%d" % (-1 if latest is None else latest.version)
@@ -310,9 +365,17 @@ class ShardedPublisher:
         said = self._peers.broadcast(said if here else None, "newest version")
         attempt.agree("term")
         version = int(said)
-        attempt.run(lambda: None if version < 0 else reader.refresh().version(version), None)
+        attempt.run(lambda: _look(reader, version), None)
         attempt.agree("log")
         return version
+
+    def _check_change(self, layout: Layout, before: VersionEntry) -> None:
+        context, run, allowed = self._context, self._writer.reader.run, self._options.allow_new_layout
+
+        def old() -> Layout:
+            return context.geometry(before.layout).layout
+
+        check_layout(run, layout, before.version, old, context.events, allowed=allowed)
 
     def _caught_up(self, geometry: Geometry, spoken: Spoken, views: Mapping[str, View], version: int) -> Shadow | None:
         """Bring a shadow to the newest version, if that has this layout: each rank by its own route."""
@@ -368,7 +431,7 @@ class ShardedPublisher:
             try:
                 result = self._publish(push)
             except BaseException as error:
-                self._take_back(push)
+                self._failed(push.number, error, push)
                 self._tell_failed(push.step, error)
                 raise
             if self._peers.rank == COORDINATOR:
@@ -383,10 +446,10 @@ class ShardedPublisher:
 
     def _publish(self, push: _Push) -> PushResult:
         """Exchange -> code -> upload -> vote -> commit."""
-        prepared, shadow, attempt = push.prepared, push.shadow, Attempt(self._peers)
-        self._begin(push.kind, push.step, push.version, stale=push.generation != self._generation)
-        attempt.failure = push.failure
-        attempt.agree("diff")
+        prepared, shadow = push.prepared, push.shadow
+        if push.number <= (self._lapsed or 0):
+            raise self._gone(push.step)
+        self._begin(push.kind, push.number, push.step, push.version, push.failure)
         if shadow is None:
             raise InvalidArgument("a push without a shadow went on")
         write_id, timeline = self._write_id(), push.timeline
@@ -398,6 +461,7 @@ class ShardedPublisher:
         else:
             with timeline.during("upload", geometry.nbytes):
                 stored, digest = self._keyframes.store(shadow, slices, version, write_id)
+        push.in_doubt = True
         with timeline.during("commit"):
             record = self._commit(push, geometry, stored, digest, write_id)
             shadow.settle(version)
@@ -436,21 +500,47 @@ class ShardedPublisher:
         attempt.agree("committed")
         return CommitRecord.parse(said)
 
-    def _take_back(self, push: _Push) -> None:
-        """Go back to the version before a push that failed, for the next one to carry its changes."""
+    def _failed(self, number: int, error: BaseException, push: _Push | None) -> None:
+        """Go back to the version before a push that failed, for the next one to carry its changes.
+
+        What was diffed after it, on any rank, fails with it, on all ranks: each tells how far it has come. So a push
+        that was diffed after the failure on one rank was so on all.
+        """
         with self._lock:
-            if push.generation != self._generation:
+            if number <= (self._lapsed or 0):
                 return  # what failed before it has taken it back already
-            self._generation += 1
-            if push.kind == _PATCH and push.shadow is not None and not self._diverged:
-                push.shadow.revert(push.version)
-            else:
-                self._prepared = None  # the next push agrees on everything anew, on all ranks
+            taken = self._take_back(push)
+            came, self._why, self._lapsed = self._count, error, None
+        try:
+            every = self._peers.all_gather(_COUNT.pack(came) + taken, "failure")
+            came = max(_COUNT.unpack(said[: _COUNT.size])[0] for said in every)
+            anew = any(said[_COUNT.size :] == _ANEW for said in every)
+        except PulseError:
+            anew = True  # nobody to go on with
+        with self._lock:
+            if anew:
+                self._prepared = None
+            self._lapsed = came
+            self._failing.notify_all()
+
+    def _take_back(self, push: _Push | None) -> bytes:
+        """Take back a push and all that were diffed after it, where that is enough; tells what is not."""
+        if push is None or push.shadow is None or push.kind == _KEYFRAME or push.in_doubt or self._prepared is None:
+            return _ANEW
+        push.shadow.revert(push.version)
+        return _REVERTED
+
+    def _gone(self, step: int) -> PulseError:
+        """Return the error of a push that one before it took along."""
+        why = self._why if isinstance(self._why, PulseError) else Conflict(repr(self._why))
+        message = f"step {step} was not pushed, since a push before it failed: {why}. The next push carries its changes"
+        return PeerLost(message, why.ranks) if isinstance(why, PeerLost) else type(why)(message)
 
     def _tell_failed(self, step: int, error: BaseException) -> None:
         message = str(error) if isinstance(error, PulseError) else repr(error)
         if not message.startswith(f"step {step} was not pushed"):
-            message = f"step {step} was not pushed: {message}. The next push carries its changes"
+            carried = "" if isinstance(error, Fenced | PeerLost) else ". The next push carries its changes"
+            message = f"step {step} was not pushed: {message}{carried}"
         self._context.events.tell(Event(EventKind.PUSH_FAILED, self._writer.reader.run, message))
 
 
@@ -469,3 +559,18 @@ def _result(push: _Push, geometry: Geometry, record: CommitRecord) -> PushResult
         phases=extents(phases),
         timeline=phases,
     )
+
+
+def _labels(step: SupportsIndex, metadata: Mapping[str, Any] | None) -> tuple[int, Mapping[str, Any], Exception | None]:
+    """Return a push's step and metadata; what is wrong with them is for all ranks to raise."""
+    try:
+        return integer(step, "step"), checked_metadata(metadata), None
+    except PulseError as error:
+        return 0, {}, error
+
+
+def _look(reader: LogReader, version: int) -> None:
+    """Read what is new in the log, and check that there is a version; -1: nothing."""
+    state = reader.refresh()
+    if version >= 0:
+        state.version(version)

@@ -50,8 +50,7 @@ class ShardedPatches:
         if not in_parts(geometry):
             return [COORDINATOR] * len(geometry.groups)
         held = np.zeros(part_of(len(geometry.groups) - 1) + 1, _COUNT)
-        for number in slices.groups:
-            held[part_of(number)] += sum(part.stop - part.first for part in slices.held(geometry.groups[number]))
+        np.add.at(held, [part_of(number) for number in slices.groups], slices.counts)
         every = peers.gather(held.tobytes(), "cells of parts")
         attempt = Attempt(peers)
         ranks = attempt.run(lambda: b"" if every is None else _dealt(every).tobytes(), b"")

@@ -41,18 +41,19 @@ class Box:
         """
         if not len(shape) == len(offsets) == len(sizes):
             raise ValueError(f"offsets {list(offsets)} and sizes {list(sizes)} are not those of a shape {list(shape)}")
-        if any(at < 0 or size < 0 or at + size > whole for whole, at, size in zip(shape, offsets, sizes, strict=True)):
-            raise ValueError(f"cells {_text(offsets, sizes)} are not all within a shape {list(shape)}")
-        if math.prod(sizes) == 0:
-            return cls((math.prod(shape),), (0,), (0,))
-        simple: list[tuple[int, int, int]] = [(1, 0, 1)]
+        wholes, starts, counts = [1], [0], [1]
         for whole, at, size in zip(shape, offsets, sizes, strict=True):
-            above = simple[-1]
-            if size == whole or above[2] == 1:
-                simple[-1] = (above[0] * whole, above[1] * whole + at, above[2] * size)
+            if at < 0 or size < 0 or at + size > whole:
+                raise ValueError(f"cells {_text(offsets, sizes)} are not all within a shape {list(shape)}")
+            if size == whole or counts[-1] == 1:
+                wholes[-1], starts[-1], counts[-1] = wholes[-1] * whole, starts[-1] * whole + at, counts[-1] * size
             else:
-                simple.append((whole, at, size))
-        return cls(*(tuple(column) for column in zip(*simple, strict=True)))
+                wholes.append(whole)
+                starts.append(at)
+                counts.append(size)
+        if 0 in sizes:
+            return cls((math.prod(shape),), (0,), (0,))
+        return cls(tuple(wholes), tuple(starts), tuple(counts))
 
     @classmethod
     def run(cls, cells: int, start: int, size: int) -> Self:

@@ -52,12 +52,10 @@ class Geometry:
         sizes: cells of each tensor.
         cells, nbytes: totals.
         groups: all groups, in flat order; each holds at least one cell.
-        id: the layout's id.
     """
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.id = layout.id
         self.sizes = [math.prod(tensor.shape) for tensor in layout.tensors]
         offsets = array("q", accumulate(self.sizes, initial=0))
         stretches = _stretches(layout, offsets)
@@ -65,6 +63,11 @@ class Geometry:
         self.nbytes = sum(stretch.cells * stretch.cell_type.width for stretch in stretches)
         self.groups = Groups(offsets, stretches)
         self._offsets = offsets
+
+    @cached_property
+    def id(self) -> str:
+        """The layout's id."""
+        return self.layout.id
 
     def tensor_start(self, number: int) -> int:
         """Return the flat index of a tensor's first cell."""
@@ -137,6 +140,12 @@ class Groups(Sequence[Group]):
         stretch = self._stretches[bisect_right(self._starts, start) - 1]
         first, last = ((flat - stretch.start) // stretch.capacity for flat in (start, stop - 1))
         return range(stretch.first + first, stretch.first + last + 1)
+
+    def end(self, number: int) -> int:
+        """Return the flat index past the last cell of a group, without making it."""
+        stretch = self._stretches[bisect_right(self._firsts, number) - 1]
+        done = (number - stretch.first + 1) * stretch.capacity
+        return stretch.start + min(done, stretch.cells)
 
     def _make(self, number: int) -> Group:
         stretch = self._stretches[bisect_right(self._firsts, number) - 1]

@@ -9,7 +9,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
@@ -246,16 +246,16 @@ def _sharded(name: str, value: Any) -> list[View]:
         if part.box.whole and tuple(tensor.shape) == part.shape:
             found.append(_view(name, tensor))
         else:
-            found.append(replace(_view(part.label, tensor), part=part))
+            found.append(_view(part.label, tensor, part))
     return found
 
 
-def _view(name: str, value: Any) -> View:
+def _view(name: str, value: Any, part: Part | None = None) -> View:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _torch_view(torch, name, value)
+        return _torch_view(torch, name, value, part)
     if isinstance(value, FileTensor):
-        return _file_view(name, value)
+        return _file_view(name, value, part)
     if not isinstance(value, np.ndarray):
         raise InvalidModel(f"tensor {name!r} is a {type(value).__name__}; torch tensors and NumPy arrays are taken")
     dtype = of_numpy(value.dtype)
@@ -265,17 +265,18 @@ def _view(name: str, value: Any) -> View:
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     cells = _unsigned(value)
-    return View(name, dtype, value.shape, False, owner, _identity(cells, dtype), None, lambda: cells)
+    identity = _identity(cells, dtype)
+    return View(name, dtype, value.shape, False, owner, identity, None, lambda: cells, part=part)
 
 
-def _file_view(name: str, tensor: FileTensor) -> View:
+def _file_view(name: str, tensor: FileTensor, part: Part | None) -> View:
     def whole() -> np.ndarray[Any, Any]:
         return tensor.cells(0, math.prod(tensor.shape)).reshape(tensor.shape)
 
-    return View(name, tensor.dtype, tensor.shape, True, tensor, tensor.identity, None, whole, tensor.cells)
+    return View(name, tensor.dtype, tensor.shape, True, tensor, tensor.identity, None, whole, tensor.cells, part)
 
 
-def _torch_view(torch: Any, name: str, value: Any) -> View:
+def _torch_view(torch: Any, name: str, value: Any, part: Part | None) -> View:
     dtype = of_torch(value.dtype)
     if dtype is None:
         raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
@@ -292,11 +293,14 @@ def _torch_view(torch: Any, name: str, value: Any) -> View:
     copied = tensor.data_ptr() != value.data_ptr()
     if tensor.device.type == "cpu":
         cells = _unsigned(tensor.view(signed).numpy())
-        return View(name, dtype, shape, copied, owner, _identity(cells, dtype), tensor, lambda: cells)
+        identity = _identity(cells, dtype)
+        return View(name, dtype, shape, copied, owner, identity, tensor, lambda: cells, part=part)
     identity = (tensor.data_ptr(), str(tensor.device), dtype, shape, tensor.stride())
-    return View(
-        name, dtype, shape, copied, owner, identity, tensor, lambda: _unsigned(tensor.cpu().view(signed).numpy())
-    )
+
+    def fetched() -> np.ndarray[Any, Any]:
+        return _unsigned(tensor.cpu().view(signed).numpy())
+
+    return View(name, dtype, shape, copied, owner, identity, tensor, fetched, part=part)
 
 
 def _hindrance(torch: Any, value: Any) -> str | None:

@@ -129,5 +129,7 @@ def _chunk_tensor(value: Any, chunk: Any) -> Any:
 
 def _boxed(name: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Part:
     box = Box.of(shape, offsets, sizes)
-    where = ", ".join(f"{at}:{at + size}" for at, size in zip(offsets, sizes, strict=True))
-    return Part(name, shape, box, name if box.whole else f"{name}[{where}]")
+    if box.whole:
+        return Part(name, shape, box, name)
+    where = ", ".join([f"{at}:{at + size}" for at, size in zip(offsets, sizes, strict=True)])
+    return Part(name, shape, box, f"{name}[{where}]")

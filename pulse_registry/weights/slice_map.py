@@ -64,6 +64,7 @@ class SliceMap:
         local: of the slices: a layout of one tensor a slice, named by its label.
         slices: all that hold cells, in the order of the local layout.
         groups: numbers of the groups of the whole layout that hold a cell of theirs, in order.
+        counts: how many cells they hold of each of these groups.
         whole: whether all cells of each of these groups are held.
     """
 
@@ -88,14 +89,11 @@ class SliceMap:
         self._of_tensor: dict[int, list[HeldSlice]] = {}
         for one in self.slices:
             self._of_tensor.setdefault(one.tensor, []).append(one)
-        self._held: dict[int, tuple[Held, ...]] = {}
-        for one in self.slices:
-            flat = one.box.to_flat(np.array([0, one.box.cells - 1])) + one.start
-            for number in geometry.groups.meeting(int(flat[0]), int(flat[1]) + 1):
-                if number not in self._held and (held := tuple(self._find(geometry.groups[number]))):
-                    self._held[number] = held
+        self._held = self._found()
         self.groups = sorted(self._held)
-        self.whole = all(self.holds(geometry.groups[number]) for number in self.groups)
+        counts = [sum(part.stop - part.first for part in self._held[number]) for number in self.groups]
+        self.counts = np.array(counts, np.int64)
+        self.whole = bool((self.counts == geometry.groups.cells[self.groups]).all())
 
     @classmethod
     def of(
@@ -202,12 +200,24 @@ class SliceMap:
         flat = held.slice.box.to_flat(local) + (held.slice.start - group.start)
         return flat.astype(np.uint32)
 
-    def _find(self, group: Group) -> Iterator[Held]:
-        for span in group.spans:
-            for one in self._of_tensor.get(span.tensor, ()):
-                first, stop = one.box.below(span.start), one.box.below(span.stop)
-                if first < stop:
-                    yield Held(one, first, stop)
+    def _found(self) -> dict[int, tuple[Held, ...]]:
+        """Return, by group, the cells that slices hold of it, in the order of tensors; no group is made for that."""
+        found: dict[int, list[Held]] = {}
+        groups = self.geometry.groups
+        for tensor in sorted(self._of_tensor):
+            for one in self._of_tensor[tensor]:
+                box, cells, start = one.box, one.box.cells, one.box.start
+                begin = one.start + (box.flat_of(0) if start is None else start)
+                end = begin + cells if start is not None else one.start + box.flat_of(cells - 1) + 1
+                numbers, first = groups.meeting(begin, end), 0
+                for number in numbers[:-1]:
+                    at = groups.end(number) - one.start
+                    stop = box.below(at) if start is None else at - start
+                    if first < stop:
+                        found.setdefault(number, []).append(Held(one, first, stop))
+                    first = stop
+                found.setdefault(numbers[-1], []).append(Held(one, first, cells))
+        return {number: tuple(held) for number, held in found.items()}
 
 
 def _between(index: Index, start: int, stop: int) -> tuple[int, int]:

@@ -1,0 +1,443 @@
+"""A push of ranks that goes wrong on one goes wrong alike on all, leaves nothing behind, and the next one goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pulse_registry import Fenced, InvalidArgument, InvalidModel, LayoutMismatch, Registry, Slice
+from pulse_registry.errors import Conflict, PeerLost, StoreUnavailable
+from pulse_registry.peers.local_peers import LocalGroup, LocalPeers
+from pulse_registry.testing import FaultStore
+from pulse_registry.testing.fault import Fault
+from tests.support.gate import PATIENCE, GateStore
+from tests.support.groups import small_groups
+from tests.support.ranks import MortalPeers, alike, on_ranks, outcomes
+from tests.support.records import DictStore
+from tests.support.registries import all_restored, bits, check_store, commits, quick
+from tests.support.slices import put
+
+Rank = dict[str, Any]
+State = dict[str, np.ndarray[Any, Any]]
+
+
+def states(count: int, seed: int = 0) -> list[State]:
+    """Return states of three tensors in which some cells change from each to the next."""
+    rng = np.random.default_rng(seed)
+    made = [{"w": rng.integers(0, 2**15, (8, 8), dtype=np.uint16), "b": rng.random(12).astype("f4")}]
+    made[0]["r"] = rng.integers(0, 200, 9, dtype=np.uint8)
+    while len(made) < count:
+        made.append({name: array.copy() for name, array in made[-1].items()})
+        made[-1]["w"][rng.integers(8), rng.integers(8)] += 1
+        made[-1]["b"][rng.integers(12)] += 1
+        made[-1]["r"][rng.integers(9)] += 1
+    return made
+
+
+def dealt(state: State, ranks: int) -> list[Rank]:
+    """Return ranks that hold columns of one tensor, rows of another, and the third as replicas."""
+    found = []
+    for rank in range(ranks):
+        (c, d), (e, f) = ((n * rank // ranks, n * (rank + 1) // ranks) for n in (8, 12))
+        found.append(
+            {
+                "w": Slice(np.ascontiguousarray(state["w"][:, c:d]), of=(8, 8), at=(0, c)),
+                "b": Slice(state["b"][e:f].copy(), of=(12,), at=(e,)),
+                "r": state["r"].copy(),
+            }
+        )
+    return found
+
+
+def restored(store: DictStore, wanted: list[State]) -> None:
+    """Check that the versions are these states, and the bucket is sound."""
+    check_store(store)
+    assert [record.version for record in commits(store)] == list(range(len(wanted)))
+    assert all_restored(store, wanted) == [bits(state) for state in wanted]
+
+
+def failed(registry: Registry, step: Any, model: Rank, **options: Any) -> BaseException | None:
+    """Return what a push raises."""
+    try:
+        registry.push(step, model, **options)
+    except Exception as error:  # noqa: BLE001 - what the test compares
+        return error
+    return None
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+
+def overlapped(rank: Rank) -> Rank:
+    return rank | {"w": Slice(np.zeros((8, 5), np.uint16), of=(8, 8), at=(0, 3))}
+
+
+def without(rank: Rank) -> Rank:
+    return {name: value for name, value in rank.items() if name != "w"}
+
+
+def refusing(rank: Rank) -> Rank:
+    return rank | {"b": Slice(np.full(6, np.nan, "f4"), of=(12,), at=(6,))}
+
+
+WRONG: dict[str, tuple[Callable[[Rank], Rank], str]] = {
+    "a slice is missing": (without, "tensor 'w', [8, 8]: 32 of its 64 cells are on no rank"),
+    "an overlap": (overlapped, "overlap without being equal"),
+    "another shape": (lambda rank: rank | {"r": np.zeros(8, np.uint8)}, "'r' is U8 [9] on rank 0, and U8 [8] on rank"),
+    "another dtype": (lambda rank: rank | {"r": np.zeros(9, np.int8)}, "'r' is U8 [9] on rank 0, and I8 [9] on rank"),
+    "local layer numbers": (lambda rank: rank | {"r": rank["r"] + 1}, "tensor 'r', cells 0 to 8, is not the same on"),
+    "what can't be stored": (lambda rank: rank | {"x": np.zeros(2, np.complex64)}, "rank 1: tensor 'x'"),
+    "no model": (lambda rank: {}, "rank 1: "),
+    "NaN": (refusing, "rank 1: "),
+}
+
+
+OTHER_TENSORS = ["a slice is missing", "an overlap", "another shape", "another dtype"]
+"""Not told from a new layout: a rank whose tensors are others than at the push before has all begin anew."""
+
+
+@pytest.mark.parametrize(("case", "at"), [(one, at) for one in WRONG for at in (0, 1) if one[:5] != "local" or not at])
+def test_what_is_wrong_on_one_rank_is_raised_on_all_and_the_next_push_goes_on(case: str, at: int) -> None:
+    """As the first push, and as one that follows a version.
+
+    It fails if `speak` does not compare the cover, if `check_replicas` is left out, or if a vote is ignored.
+    """
+    wrong, message = WRONG[case]
+    wanted, store = states(3), DictStore()
+
+    def push(registry: Registry, rank: int) -> Any:
+        error = None
+        for step, state in enumerate(wanted):
+            held = dealt(state, 2)[rank]
+            if step == at:
+                error = failed(registry, 90, wrong(held) if rank else held)
+            registry.push(step, held)
+        return error
+
+    errors = on_ranks([store] * 2, push, nonfinite="refuse")
+    if at and case in OTHER_TENSORS:
+        assert "rank 1 had to begin anew, with other tensors than before" in alike(errors, Conflict)
+    else:
+        assert message in alike(errors, InvalidModel)
+    restored(store, wanted)
+
+
+@pytest.mark.parametrize(
+    ("step", "metadata"),
+    [("x", None), (2**64, None), (90, {"a": object()}), (90, {"a": float("nan")})],
+    ids=["no step", "a large step", "no JSON", "NaN"],
+)
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_step_or_metadata_that_are_not_valid_on_one_rank_are_raised_on_all(step: Any, metadata: Any, at: int) -> None:
+    wanted, store = states(2), DictStore()
+
+    def push(registry: Registry, rank: int) -> Any:
+        error = None
+        for number, state in enumerate(wanted):
+            held = dealt(state, 2)[rank]
+            if number == at:
+                error = failed(registry, step, held, metadata=metadata) if rank else failed(registry, 90, held)
+            registry.push(number, held)
+        return error
+
+    assert "rank 1: " in alike(on_ranks([store] * 2, push), InvalidArgument)
+    restored(store, wanted)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_another_step_on_another_rank_is_raised_on_all(at: int) -> None:
+    wanted, store = states(3), DictStore()
+
+    def push(registry: Registry, rank: int) -> Any:
+        error = None
+        for step, state in enumerate(wanted):
+            held = dealt(state, 3)[rank]
+            if step == at:
+                error = failed(registry, 40 + (rank == 2), held)
+            registry.push(step, held)
+        return error
+
+    said = alike(on_ranks([store] * 3, push), InvalidArgument)
+    assert "rank 2 pushes step 41" in said
+    assert "rank 0 step 40" in said
+    restored(store, wanted)
+
+
+def test_a_push_on_one_rank_alone_says_that_all_have_to_push_and_which_came() -> None:
+    [state], store = states(1), DictStore()
+    group = LocalGroup(3, wait=lambda until, seconds: until())
+
+    def push(registry: Registry, rank: int) -> Any:
+        return failed(registry, 0, dealt(state, 3)[rank]) if rank == 1 else held.wait(PATIENCE)
+
+    held = threading.Event()
+
+    def life(peers: LocalPeers) -> Any:
+        with quick(store, peers=peers) as registry:
+            try:
+                return push(registry, peers.rank)
+            finally:
+                held.set()
+
+    _, error, _ = outcomes(life, group)
+    assert isinstance(error, PeerLost)
+    assert error.ranks == (0, 2)
+    assert "(rank 1 came)" in str(error)
+    assert "has to be made on every rank" in str(error)
+    assert not store.objects
+
+
+def test_a_rank_that_closes_without_the_push_of_the_others_is_named() -> None:
+    [state], store = states(1), DictStore()
+
+    def push(registry: Registry, rank: int) -> Any:
+        return failed(registry, 0, dealt(state, 2)[rank]) if rank == 0 else None
+
+    error, nothing = on_ranks([store] * 2, push)
+    assert isinstance(error, PeerLost)
+    assert nothing is None
+    assert error.ranks == (1,)
+    assert not store.objects
+
+
+def test_a_new_layout_is_refused_alike_and_one_on_one_rank_alone_begins_anew_on_all() -> None:
+    wanted, store = states(2), DictStore()
+    more = {"z": np.arange(5, dtype=np.int16)}
+
+    def push(registry: Registry, rank: int) -> Any:
+        for step, state in enumerate(wanted):
+            registry.push(step, dealt(state, 2)[rank])
+        held = dealt(wanted[1], 2)[rank] | (more if rank else {})
+        error = failed(registry, 2, held)
+        return error, failed(registry, 3, held)
+
+    found = on_ranks([store] * 2, push)
+    assert "rank 1 had to begin anew, with other tensors" in alike([one for one, _ in found], Conflict)
+    assert [two for _, two in found] == [None, None]
+    restored(store, [*wanted, wanted[1] | more])
+
+    def refused(registry: Registry, rank: int) -> Any:
+        return failed(registry, 4, dealt(wanted[1], 2)[rank])
+
+    said = alike(on_ranks([store] * 2, refused, allow_new_layout=False), LayoutMismatch)
+    assert "tensor 'z' is gone" in said
+    restored(store, [*wanted, wanted[1] | more])
+
+
+def test_pushes_that_take_the_place_of_others_are_refused() -> None:
+    [state] = states(1)
+
+    def push(registry: Registry, rank: int) -> Any:
+        return failed(registry, 0, dealt(state, 2)[rank])
+
+    assert "coalesce" in alike(on_ranks([DictStore()] * 2, push, when_full="coalesce"), InvalidArgument)
+
+
+# -- a store that fails --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["fail_before", "fail_after"])
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_store_that_fails_at_any_call_on_one_rank_costs_no_change(action: Any, broken: int) -> None:
+    """A version, a patch, and a patch with a keyframe after it; an answer that is lost is one that failed, too."""
+    wanted = states(4)
+    nth = 1
+    while fails_at(nth, action, broken, wanted):
+        nth += 1
+    assert nth > 3
+
+
+def fails_at(nth: int, action: Any, broken: int, wanted: list[State]) -> bool:
+    """Let one call of one rank's store fail, and check all that follows; tells whether there was such a call."""
+    store, armed, meet = DictStore(), [True], threading.Barrier(2, timeout=PATIENCE)
+    faulty = FaultStore(store, [Fault(action, matches=lambda verb, key: armed[0], nth=nth)])
+
+    def push(registry: Registry, rank: int) -> Any:
+        errors = [failed(registry, step, dealt(state, 2)[rank]) for step, state in enumerate(wanted)]
+        meet.wait()
+        armed[0] = False
+        return [*errors, failed(registry, 9, dealt(wanted[-1], 2)[rank])]
+
+    with small_groups(64):
+        stores = [faulty if rank == broken else store for rank in range(2)]
+        first, second = on_ranks(stores, push, keyframe_every=2, coder="gap")
+        assert [type(error) for error in first] == [type(error) for error in second], nth
+        assert [str(error) for error in first] == [str(error) for error in second], nth
+        raised = [error for error in first if error is not None]
+        assert len(raised) <= 1, (nth, raised)
+        assert all(isinstance(error, StoreUnavailable) for error in raised)
+        assert first[-1] is None
+        by_step = [wanted[min(record.step, 3)] for record in commits(store)]
+        check_store(store)
+        assert all_restored(store, by_step) == [bits(state) for state in by_step], nth
+        assert commits(store)[-1].step == 9
+    return bool(faulty.fired)
+
+
+# -- death ---------------------------------------------------------------------------------------------------------
+
+
+def lives(store: DictStore, wanted: list[State], ranks: int, dies: tuple[int, int, bool] | None) -> list[Any]:
+    """Let a job push states; one of its ranks dies at one of its calls. Returns results, errors, and calls."""
+    calls = []
+
+    def life(peers: LocalPeers) -> Any:
+        dead = dies is not None and dies[0] == peers.rank
+        mortal = MortalPeers(peers, dies[1] if dies is not None and dead else 0, after=bool(dies and dies[2]))
+        registry = quick(store, peers=mortal, keyframe_every=2, coder="gap")
+        try:
+            for step, state in enumerate(wanted):
+                registry.push(step, dealt(state, ranks)[peers.rank])
+            return len(mortal.calls)
+        finally:
+            mortal.close()
+            registry.close()
+
+    calls = outcomes(life, LocalGroup(ranks))
+    return calls
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_job_goes_on_with_other_ranks_wherever_one_of_its_ranks_died(dead: int, after: bool) -> None:
+    """Nothing is committed or the version is whole, the other rank hears of it, and 4 or 8 ranks go on."""
+    wanted = states(4)
+    [count, _] = lives(DictStore(), wanted[:3], 2, None)
+    assert isinstance(count, int)
+    for at in range(1, count + 1, 3 if after else 2):
+        store = DictStore()
+        found = lives(store, wanted[:3], 2, (dead, at, after))
+        other = found[1 - dead]
+        late = isinstance(other, int) and len(commits(store)) == 3  # in a keyframe, which costs no version
+        assert isinstance(other, PeerLost) or late, (at, other)
+        check_store(store)
+        known = [wanted[record.step] for record in commits(store)]
+        restored(store, known)
+        assert [type(one) for one in lives(store, wanted[3:], 4, None)] == [int] * 4, (at, known)
+        restored(store, [*known, wanted[3]])
+
+
+def test_a_job_of_four_goes_on_with_two_and_with_eight() -> None:
+    wanted, store = states(6), DictStore()
+    for first, ranks in ((0, 4), (2, 2), (4, 8)):
+
+        def push(registry: Registry, rank: int, first: int = first, ranks: int = ranks) -> None:
+            registry.take_over(dealt(wanted[max(0, first - 1)], ranks)[rank])
+            for step in range(first, first + 2):
+                registry.push(step, dealt(wanted[step], ranks)[rank])
+
+        assert on_ranks([store] * ranks, push, coder="class", keyframe_share=1e9) == [None] * ranks
+    restored(store, wanted)
+
+
+def test_a_second_job_fences_the_first_on_all_its_ranks() -> None:
+    wanted, store = states(4), DictStore()
+
+    def first(registry: Registry, rank: int) -> Any:
+        registry.push(0, dealt(wanted[0], 2)[rank])
+        if rank == 0:
+
+            def second(other: Registry, number: int) -> None:
+                other.push(1, dealt(wanted[1], 3)[number])
+
+            assert on_ranks([store] * 3, second) == [None] * 3
+        return failed(registry, 2, dealt(wanted[2], 2)[rank]), failed(registry, 3, dealt(wanted[3], 2)[rank])
+
+    found = on_ranks([store] * 2, first)
+    alike([one for one, _ in found], Fenced)
+    alike([two for _, two in found], Fenced)
+    restored(store, wanted[:2])
+
+
+# -- pushes under way ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_what_one_rank_had_diffed_before_a_failure_fails_on_all_and_nothing_after_it(late: int) -> None:
+    """One rank has three pushes under way when the first of them fails, and the other one ``late`` less."""
+    wanted, store, told = states(6), GateStore(), threading.Barrier(2, timeout=PATIENCE)
+    with store.shut():
+
+        def push(registry: Registry, rank: int) -> Any:
+            registry.push(0, dealt(wanted[0], 2)[rank])
+            ahead = 3 if rank == 0 else 3 - late
+            futures = [registry.push(n, dealt(wanted[n], 2)[rank], wait=False) for n in range(1, 1 + ahead)]
+            if rank == 0:
+                assert store.reached.wait(PATIENCE)
+                store.down = True
+                told.wait()
+                store.open()
+            else:
+                told.wait()
+            errors = [futures[0].exception()]
+            futures += [registry.push(n, dealt(wanted[n], 2)[rank], wait=False) for n in range(1 + ahead, 4)]
+            errors += [future.exception() for future in futures[1:]]
+            store.down = False
+            return errors, failed(registry, 5, dealt(wanted[5], 2)[rank])
+
+        found = on_ranks([store] * 2, push, max_pending=3)
+    for number in range(3):
+        said = alike([errors[number] for errors, _ in found], StoreUnavailable)
+        assert number == 0 or "since a push before it failed" in said
+    assert [error for _, error in found] == [None, None]
+    restored(store, [wanted[0], wanted[5]])
+
+
+def test_a_failure_that_nobody_has_seen_is_raised_by_the_same_call_on_all_ranks() -> None:
+    wanted, store, meet = states(8), GateStore(), threading.Barrier(2, timeout=PATIENCE)
+
+    def push(registry: Registry, rank: int) -> Any:
+        registry.push(0, dealt(wanted[0], 2)[rank])
+        store.down = True
+        registry.push(1, dealt(wanted[1], 2)[rank], wait=False)
+        errors = []
+        for step in range(2, 8):
+            if step == 4:
+                meet.wait()
+                store.down = False
+                meet.wait()
+            try:
+                registry.push(step, dealt(wanted[step], 2)[rank], wait=False)
+            except StoreUnavailable as error:
+                errors.append((step, str(error)))
+        return errors
+
+    def life(peers: LocalPeers) -> Any:
+        registry = quick(store, peers=peers, max_pending=2)
+        errors = push(registry, peers.rank)
+        unseen = None
+        try:
+            registry.close()
+        except StoreUnavailable as error:
+            unseen = str(error)
+        return errors, unseen
+
+    first, second = outcomes(life, LocalGroup(2))
+    assert first == second
+    assert first[0][0][0] == 3
+    check_store(store)
+    assert commits(store)[-1].step == 7
+
+
+def test_masters_are_rounded_and_ranks_without_cells_and_frozen_tensors_take_part() -> None:
+    wanted = [{"w": np.arange(6, dtype="f4") * 1.001 + n, "still": np.ones((2, 3), "f4")} for n in range(3)]
+    alone, together = DictStore(), DictStore()
+    with quick(alone, dtype="bf16") as registry:
+        for step, state in enumerate(wanted):
+            registry.push(step, state)
+    ends = [(0, 4), (4, 6), (6, 6)]
+    ranks = [{"w": Slice(np.zeros(b - a, "f4"), of=(6,), at=(a,)), "still": np.ones((2, 3), "f4")} for a, b in ends]
+
+    def push(registry: Registry, rank: int) -> list[str]:
+        found = []
+        for step, state in enumerate(wanted):
+            put(ranks[rank], state)
+            found.append(registry.push(step, ranks[rank]).digest)
+        return found
+
+    found = on_ranks([together] * 3, push, dtype="bf16")
+    assert found == [[record.digest for record in commits(alone)]] * 3
