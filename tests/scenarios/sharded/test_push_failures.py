@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 from pulse_registry import Fenced, InvalidArgument, InvalidModel, LayoutMismatch, Registry, Slice
 from pulse_registry.errors import Conflict, PeerLost, StoreUnavailable
 from pulse_registry.peers.local_peers import LocalGroup, LocalPeers
+from pulse_registry.peers.peers import Bytes
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault
 from tests.support.gate import PATIENCE, GateStore
@@ -32,7 +33,7 @@ def states(count: int, seed: int = 0) -> list[State]:
     made[0]["r"] = rng.integers(0, 200, 9, dtype=np.uint8)
     while len(made) < count:
         made.append({name: array.copy() for name, array in made[-1].items()})
-        made[-1]["w"][rng.integers(8), rng.integers(8)] += 1
+        made[-1]["w"][rng.integers(8, size=6), rng.integers(8, size=6)] += 1
         made[-1]["b"][rng.integers(12)] += 1
         made[-1]["r"][rng.integers(9)] += 1
     return made
@@ -322,6 +323,7 @@ def test_a_job_goes_on_with_other_ranks_wherever_one_of_its_ranks_died(dead: int
 
 
 def test_a_job_of_four_goes_on_with_two_and_with_eight() -> None:
+    """It fails if changes of several ranks to one group are not put in order, or if each replica is diffed."""
     wanted, store = states(6), DictStore()
     for first, ranks in ((0, 4), (2, 2), (4, 8)):
 
@@ -441,3 +443,33 @@ def test_masters_are_rounded_and_ranks_without_cells_and_frozen_tensors_take_par
 
     found = on_ranks([together] * 3, push, dtype="bf16")
     assert found == [[record.digest for record in commits(alone)]] * 3
+
+
+class WirePeers(MortalPeers):
+    """A rank's end of a group on a wire that changes one byte of the changes that it sends, once."""
+
+    broken = False
+
+    def exchange(self, parts: Sequence[Bytes], what: str = "") -> list[memoryview]:
+        sent = [bytes(part) for part in parts]
+        if what == "changes" and self.broken and sent[0]:
+            self.broken, sent[0] = False, sent[0][:-1] + bytes([sent[0][-1] ^ 64])
+        return super().exchange(sent, what)
+
+
+def test_changes_that_were_damaged_on_their_way_are_found_by_their_sums() -> None:
+    """It fails if the sum of what was coded is not compared with that of what the ranks found."""
+    wanted, store = states(3), DictStore()
+
+    def life(peers: LocalPeers) -> Any:
+        wire = WirePeers(peers)
+        with quick(store, peers=wire, coder="gap") as registry:
+            registry.push(0, dealt(wanted[0], 2)[peers.rank])
+            wire.broken = peers.rank == 1
+            error = failed(registry, 1, dealt(wanted[1], 2)[peers.rank])
+            for step in (1, 2):
+                registry.push(step, dealt(wanted[step], 2)[peers.rank])
+            return error
+
+    assert "what was coded is not what the ranks found changed" in alike(outcomes(life, LocalGroup(2)), Conflict)
+    restored(store, wanted)
