@@ -1,5 +1,5 @@
 """``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending``, ``hops``,
-``slices`` and ``gpu`` do the rest.
+``slices``, ``planning`` and ``gpu`` do the rest.
 
 ``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
 """
@@ -20,6 +20,7 @@ from benchmarks.hops import run as hops
 from benchmarks.ladder import LADDER_SCALE, measure_ladder
 from benchmarks.links import LINKS, links_document
 from benchmarks.pending import run as pending
+from benchmarks.planning import run as planning
 from benchmarks.push_pull import CODERS
 from benchmarks.report import PAGE, update_page
 from benchmarks.results import OUT, rows_of, write_result
@@ -174,6 +175,7 @@ def gpu(
 app.command(name="pending")(pending)
 app.command(name="hops")(hops)
 app.command(name="slices")(slices)
+app.command(name="planning")(planning)
 
 
 @app.command()

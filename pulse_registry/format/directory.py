@@ -77,6 +77,16 @@ class Directory(Mapping[int, Entry]):
         return cls(rows)
 
     @classmethod
+    def joined(cls, name: str, parts: Iterable[bytes]) -> Self:
+        """Read the entries of the patch ``name`` from pieces of its directory, in any order.
+
+        Raises:
+            CorruptObject: as ``parse``; or two pieces have one group.
+        """
+        rows = np.frombuffer(b"".join(parts), _ROW)
+        return cls.parse(name, rows[rows["group"].argsort(kind="stable")].tobytes())
+
+    @classmethod
     def of(cls, entries: Iterable[Entry]) -> Self:
         """Return the directory of entries, which come in group order."""
         rows = [

@@ -60,9 +60,15 @@ class PatchFile:
         """Put coded groups, which come in group order, together to the patch from ``base`` to ``target``."""
         groups = list(coded)
         directory = Directory.of(group.entry for group in groups)
+        return cls.of_directory(geometry, base, target, directory, tuple(group.data for group in groups))
+
+    @classmethod
+    def of_directory(
+        cls, geometry: Geometry, base: int, target: int, directory: Directory, data: tuple[bytes, ...] = ()
+    ) -> Self:
+        """Put the patch from ``base`` to ``target`` together from its directory, and groups that are not yet stored."""
         changed = int(directory.changed.sum())
         head = PatchHead(layout=geometry.id, base=base, target=target, changed=changed, groups=len(directory))
-        data = tuple(group.data for group in groups)
         what = base, target, directory.coder, changed, directory.delta
         return cls(head_bytes(head, directory), data, directory, in_parts(geometry), *what)
 

@@ -14,7 +14,7 @@ from pulse_kernels import Cells
 from pulse_registry.context import Context
 from pulse_registry.errors import Conflict
 from pulse_registry.format.directory import Column, Directory
-from pulse_registry.format.patch_coding import Coded, CoderChoice, class_pays, code_change
+from pulse_registry.format.patch_coding import Coded, CoderChoice, PatchFile, class_pays, code_change
 from pulse_registry.format.patch_parts import in_parts, key_of_patch, part_of
 from pulse_registry.format.sparse_update import HostUpdate, SparseUpdate
 from pulse_registry.peers.peers import COORDINATOR, Peers
@@ -22,7 +22,6 @@ from pulse_registry.peers.sums import sum_lanes
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.sliced_update import to_whole
 from pulse_registry.push.exchange import Reader, cells_to, to_homes
-from pulse_registry.push.patch_body import PatchBody
 from pulse_registry.push.shadow import Shadow
 from pulse_registry.push.upload import store_head, store_parts, store_patch
 from pulse_registry.timeline import Timeline
@@ -49,9 +48,7 @@ class ShardedPatches:
         geometry, peers = slices.geometry, self._peers
         if not in_parts(geometry):
             return [COORDINATOR] * len(geometry.groups)
-        held = np.zeros(part_of(len(geometry.groups) - 1) + 1, _COUNT)
-        np.add.at(held, [part_of(number) for number in slices.groups], slices.counts)
-        every = peers.gather(held.tobytes(), "cells of parts")
+        every = peers.gather(of_parts(slices).tobytes(), "cells of parts")
         attempt = Attempt(peers)
         ranks = attempt.run(lambda: b"" if every is None else _dealt(every).tobytes(), b"")
         said = peers.broadcast(ranks if every is not None else None, "homes")
@@ -102,12 +99,11 @@ class ShardedPatches:
         def finish() -> PatchRef:
             if not parted:
                 return store_patch(context.store, geometry, version, write_id, coded, context.fetchers, timeline)
-            patch = PatchBody(geometry, version, key, timeline)
-            entries = [entry for said in every or () for entry in Directory.parse(key, said).values()]
-            for entry in sorted(entries, key=lambda entry: entry.group):
-                patch.note(Coded(entry, b""))
-            store_head(context.store, key, patch, timeline)
-            return patch.ref
+            with timeline.during("code"):
+                joined = Directory.joined(key, every or ())
+                file = PatchFile.of_directory(geometry, version - 1, version, joined)
+            store_head(context.store, key, file.head, timeline)
+            return file.ref(key)
 
         ref = attempt.run(finish, None) if here else None
         attempt.agree("head")
@@ -152,6 +148,13 @@ class ShardedPatches:
         for number, base in cells_to(self._peers, slices, wanted, read, attempt):
             attempt.run(partial(code, number, base), None)
         return [groups[number] for number in sorted(groups)]
+
+
+def of_parts(slices: SliceMap) -> Column:
+    """Return how many cells of each part the slices hold."""
+    held = np.zeros(part_of(len(slices.geometry.groups) - 1) + 1, _COUNT)
+    np.add.at(held, [part_of(number) for number in slices.groups], slices.counts)
+    return held
 
 
 def _dealt(every: Sequence[bytes]) -> Column:

@@ -52,7 +52,7 @@ def store_patch(
     patch = PatchBody(geometry, version, key, timeline)
     if in_parts(geometry):
         store_parts(store, key, coded, patch.note, threads, timeline)
-        store_head(store, key, patch, timeline)
+        store_head(store, key, patch.head(), timeline)
         return patch.ref
     body = Growing(map(patch.add, coded), patch.head, timeline.clock)
     create(store, key, body)
@@ -85,8 +85,8 @@ def store_parts(
     list(ParallelMap(threads, at_once=_PARTS_IN_HAND)(upload, parts()))
 
 
-def store_head(store: Store, key: str, patch: PatchBody, timeline: Timeline) -> None:
+def store_head(store: Store, key: str, head: bytes, timeline: Timeline) -> None:
     """Store the head of a patch, all of whose parts are stored, under ``key``."""
-    head, began = patch.head(), timeline.clock()
+    began = timeline.clock()
     create(store, key, head)
     timeline.note("upload", began, nbytes=len(head))

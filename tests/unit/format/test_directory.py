@@ -97,3 +97,13 @@ def test_runs_are_of_the_groups_that_are_wanted(entries: list[Entry], wanted: se
         beside = run.rows[-1] + 1 == following.rows[0]
         following_stop = places[entries[following.rows[0]].group].stop
         assert not beside or following_stop - places[run.first].start > nbytes, "as long as they may be"
+
+
+@given(ENTRIES, st.lists(st.integers(0, 3), min_size=30, max_size=30))
+def test_pieces_of_a_directory_are_joined_in_group_order(entries: Sequence[Entry], ranks: list[int]) -> None:
+    dealt = list(zip(entries, ranks, strict=False))
+    pieces = [plain([entry for entry, rank in dealt if rank == one]) for one in range(4)]
+    assert Directory.joined("x", pieces).to_bytes() == plain(entries)
+    if entries:
+        with pytest.raises(CorruptObject, match="out of order"):
+            Directory.joined("x", [*pieces, plain(entries[:1])])
