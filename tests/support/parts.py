@@ -100,5 +100,5 @@ def patch_over(geometry: Geometry, ref: PatchRef, data: bytes) -> Patch:
     _, objects = cut(ref, data, patch_parts.PART_GROUPS)
     by_name = {key.rpartition("/")[2]: part for key, part in objects.items()}
     return Patch.parse(
-        geometry, ref, by_name["head"], lambda key, place: by_name[key.rpartition("/")[2]][slice(*place)]
+        geometry, ref, by_name["patch-head"], lambda key, place: by_name[key.rpartition("/")[2]][slice(*place)]
     )

@@ -16,6 +16,7 @@ from pulse_registry.store import PrefixStore
 from tests.scenarios.service.policies import blank, equal, opened, policy
 from tests.support.groups import small_groups
 from tests.support.service import Service
+from tests.support.waiting import HANG_S
 
 
 def test_any_version_comes_from_any_other_bit_for_bit(
@@ -53,14 +54,16 @@ def test_the_route_tells_of_the_head_and_of_all_bytes(file_service: Service, run
         trainer.push(1, policy(1))
         [patch] = trainer.state().patches
     headers = {"Authorization": f"Bearer {file_service.token}"}
-    route = httpx.get(f"{file_service.url}/v1/runs/{run}/route", params={"from": 0, "to": 1}, headers=headers).json()
+    route = httpx.get(
+        f"{file_service.url}/v1/runs/{run}/route", params={"from": 0, "to": 1}, headers=headers, timeout=HANG_S
+    ).json()
     [leg] = route["legs"]
     assert leg["nbytes"] == patch.size
     assert [(found["key"], found["size"]) for found in leg["objects"]] == [(patch.object.key, patch.head_size)]
     part = keys.part_key(patch.object.key, 0)
-    found = httpx.get(f"{file_service.url}/v1/runs/{run}/{part}", headers=headers)
+    found = httpx.get(f"{file_service.url}/v1/runs/{run}/{part}", headers=headers, timeout=HANG_S)
     assert found.status_code == 200
-    refused = httpx.get(f"{file_service.url}/v1/runs/{run}/{part}0", headers=headers)
+    refused = httpx.get(f"{file_service.url}/v1/runs/{run}/{part}0", headers=headers, timeout=HANG_S)
     assert refused.status_code == 400
 
 

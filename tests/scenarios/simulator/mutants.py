@@ -16,11 +16,10 @@ from blake3 import blake3
 
 from pulse_registry.compaction.compactor import Compactor
 from pulse_registry.errors import AlreadyExists, NotFound
-from pulse_registry.format import keys, patch
+from pulse_registry.format import coded_shard, keys, patch, patch_head, plain_shard
 from pulse_registry.log import LogWriter, RunState, StoreClock
 from pulse_registry.log.appender import Appender
 from pulse_registry.log.records import Records
-from pulse_registry.pull import fetch
 from pulse_registry.push import publisher
 from pulse_registry.push.baseline import Baseline
 from pulse_registry.push.upload import store_patch
@@ -117,7 +116,7 @@ def _record_first(patched: pytest.MonkeyPatch) -> None:
 
 def _no_checks_of_bytes(patched: pytest.MonkeyPatch) -> None:
     """Believe what was read: no hashes of objects and groups, no sums over cells, no state digests."""
-    for module in (patch, fetch):
+    for module in (patch, patch_head, plain_shard, coded_shard):
         patched.setattr(module, "blake3", _Blind)
     patched.setattr(Digest, "__eq__", lambda self, other: True)
 
