@@ -67,7 +67,7 @@ def look() -> None:
 def err(policy: Policy) -> None:
     """Do what a type checker refuses; with nothing to refuse, the comments would be refused."""
     registry.push(0, 3)  # type: ignore[call-overload]
-    registry.push(0, {"w": [1.0]})  # type: ignore[dict-item]
+    registry.push(0, {"w": 1.0})  # type: ignore[dict-item]
     registry.pull("latest")  # type: ignore[call-arg]
     registry.pull(into=None)  # type: ignore[arg-type]
     registry.stage(into="policy")  # type: ignore[arg-type]
