@@ -25,7 +25,7 @@ READY := $(VENV)/.ready
 # An older pydantic describes the same API in other words than the file that is kept.
 LOWEST := .venv-lowest
 LOWEST_TESTS := $(wildcard tests/unit/*.py) \
-  $(addprefix tests/unit/,checkpoint client format process pull push server store weights) \
+  $(addprefix tests/unit/,client format process pull push server store weights) \
   --deselect tests/unit/server/test_openapi.py::test_the_file_is_current -W ignore::DeprecationWarning
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
 # One more for the suite: a third of a test's time is waiting, for servers, processes and disks. Each begins with a part
