@@ -89,8 +89,9 @@ class Graph:
             if node >= 0:
                 start_legs[node] = before
         last = self._node(target)
-        if last < 0:
-            return Path(False, -1, np.empty(0, np.int64), np.empty(0, np.int64))
+        if last < 0:  # no edge leads there: it is one of the starts, or can't be reached
+            there = target in starts
+            return Path(there, target if there else -1, np.empty(0, np.int64), np.empty(0, np.int64))
         cost, legs, via = np.empty(nodes, np.int64), np.full(nodes, -1, np.int64), np.empty(nodes, np.int64)
         heap = np.empty((2, len(self.order) + 1), np.int64)
         graph = (self.offsets, self.order, self.start, self.end, price, 0)

@@ -145,3 +145,14 @@ def test_edges_from_nothing_can_be_left_out():
     assert search(edges, 5, {0: 0}).start == -1
     assert graph(edges).cheapest(5, {0: 0}, 0, from_nothing=False).start == 0
     assert not graph(edges).cheapest(5, {}, 0, from_nothing=False).found
+
+
+def test_a_target_that_no_edge_leads_to_is_reached_where_it_is_a_start() -> None:
+    none = np.empty(0, np.int64)
+    graph = Graph.of(none, none, none, none, np.empty(0, bool))
+    found = graph.cheapest(2, {0: 0, 2: 1}, 5)
+    assert found is not None
+    assert (found.found, found.start, found.rows.tolist()) == (True, 2, [])
+    missed = graph.cheapest(1, {0: 0, 2: 1}, 5)
+    assert missed is not None
+    assert not missed.found
