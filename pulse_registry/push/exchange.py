@@ -46,8 +46,8 @@ def to_homes(
     Returns:
         The changes of all ranks, one a group, in group order.
     """
-    sizes = [sum(map(len, _packed([change]))) for change in changes]
-    mine = -(-sum(sizes) // ROUND_BYTES) if attempt.failure is None else 0
+    nbytes = sum(_FRAGMENT.itemsize + change.nbytes for change in changes)
+    mine = -(-nbytes // ROUND_BYTES) if attempt.failure is None else 0
     rounds = max(int.from_bytes(said, "little") for said in peers.all_gather(mine.to_bytes(4, "little"), "rounds"))
     found: list[SparseUpdate] = []
     nothing: list[bytes] = [b""] * peers.size
