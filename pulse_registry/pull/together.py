@@ -6,7 +6,6 @@ shares of the state digest add up to it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -51,7 +50,6 @@ class Together:
         """Take the ranks."""
         self.peers = peers
         self._covers: dict[tuple[bytes, ...], Cover] = {}
-        self._lock = threading.Lock()
 
     def same_version(self, find: Callable[[], int]) -> int:
         """Return the version that the coordinator finds under a name."""

@@ -33,7 +33,7 @@ _COUNT: Final = np.dtype("<i8")
 
 
 class ShardedPatches:
-    """Makes patches of what all ranks found changed. Each method but ``reader`` is a collective."""
+    """Makes patches of what all ranks found changed. Each method is a collective."""
 
     def __init__(self, context: Context, peers: Peers, coder: CoderChoice) -> None:
         """Take the ranks, and how groups are coded."""
