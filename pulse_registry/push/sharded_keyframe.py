@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
 
@@ -130,6 +130,8 @@ class ShardedKeyframes:
             attempt.agree("attach")
         except PulseError as error:
             _logger.warning("no keyframe, to be tried after the next push: %s", error)
+        except Exception:  # the version is committed, and its push must not fail on this rank alone
+            _logger.exception("no keyframe, to be tried after the next push")
 
     def _store_layout(self, geometry: Geometry) -> None:
         layout = geometry.layout.canonical()
@@ -176,22 +178,28 @@ def _groups_of(geometry: Geometry, shard: Shard) -> list[int]:
 
 
 class _Spool:
-    """A file of groups' cells on their way into a shard: the store may read them more than once."""
+    """A file of groups' cells on their way into a shard: the store may read them more than once.
+
+    It is made with the first group: a rank that can't make it must not leave the others in the middle of a collective.
+    """
 
     def __init__(self) -> None:
         self._places: dict[int, int] = {}
         self._end = 0
+        self._open = ExitStack()
 
     def __enter__(self) -> _Spool:
-        self._file = tempfile.TemporaryFile(dir=temporary_folder())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._open.close()
 
     def put(self, number: int, cells: Cells) -> None:
         """Keep a group's cells."""
         with _disk():
+            if not self._places:
+                made = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed with the spool
+                self._file = self._open.enter_context(made)
             write_all(self._file.fileno(), memoryview(cells.view(np.uint8).data), self._end)
         self._places[number] = self._end
         self._end += cells.nbytes

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from pulse_registry import Fenced, InvalidArgument, InvalidModel, LayoutMismatch
 from pulse_registry.errors import Conflict, PeerLost, StoreUnavailable
 from pulse_registry.peers.local_peers import LocalGroup, LocalPeers
 from pulse_registry.peers.peers import Bytes
+from pulse_registry.push import sharded_keyframe
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault
 from tests.support.gate import PATIENCE, GateStore
@@ -423,6 +427,31 @@ def test_a_failure_that_nobody_has_seen_is_raised_by_the_same_call_on_all_ranks(
     assert first[0][0][0] == 3
     check_store(store)
     assert commits(store)[-1].step == 7
+
+
+def test_a_rank_that_can_not_make_its_temporary_file_fails_the_push_alike_on_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, wanted, real, tries = DictStore(), states(1), tempfile.TemporaryFile, []
+
+    def full_once(*args: Any, **kwargs: Any) -> Any:
+        tries.append(args)
+        if len(tries) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(sharded_keyframe, "tempfile", SimpleNamespace(TemporaryFile=full_once))
+    ranks = dealt(wanted[0], 2)
+    both: list[list[BaseException | None]] = [[], []]
+
+    def push(registry: Registry, rank: int) -> None:
+        put(ranks[rank], wanted[0])
+        both[rank] = [failed(registry, 0, ranks[rank]), failed(registry, 1, ranks[rank])]
+
+    assert on_ranks([store] * 2, push) == [None, None]
+    assert "No space left on device" in alike([first for first, _ in both], StoreUnavailable)
+    assert [second for _, second in both] == [None, None]
+    restored(store, wanted)
 
 
 def test_masters_are_rounded_and_ranks_without_cells_and_frozen_tensors_take_part() -> None:
