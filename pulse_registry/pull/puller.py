@@ -147,12 +147,17 @@ class Puller:
         check_every: int | None = None,
         partial: bool = False,
     ) -> Into:
-        """Return a worker's weights as pulls take them.
+        """Return a worker's weights as pulls take them. Of ranks that pull together, a collective.
 
         Raises:
-            InvalidModel: it is no model, or can't be changed in place.
+            InvalidModel: it is no model, or can't be changed in place: on all ranks that pull together.
         """
-        views = read_destination(model)
+        if self._together is None:
+            views = read_destination(model)
+        else:
+            read: list[dict[str, View]] = []
+            self._together.agree(lambda: read.append(read_destination(model)), "weights")
+            [views] = read
         return Into(views, self.replicas.of(views), cast, replace, check_every, partial)
 
     def pull(self, version: VersionName, into: Into, timeline: Timeline) -> PullResult:

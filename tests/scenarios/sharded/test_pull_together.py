@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulse_registry import BaseMismatch, InvalidArgument, LayoutMismatch, NotFound, PullResult, Registry, Slice
+from pulse_registry import (
+    BaseMismatch,
+    InvalidArgument,
+    InvalidModel,
+    LayoutMismatch,
+    NotFound,
+    PullResult,
+    Registry,
+    Slice,
+)
 from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.peers.local_peers import LocalGroup, LocalPeers, run_ranks
 from pulse_registry.store import Store
@@ -170,6 +179,21 @@ def test_ranks_that_do_not_hold_all_cells_once_are_told_that_the_slices_were_che
 
     assert on_ranks([store] * 2, pull) == ["slices", "slices"]
     assert all(held(rank) == wanted(rank, states[1]) for rank in dealt)
+
+
+def test_weights_of_one_rank_that_can_not_be_read_are_told_on_all_and_the_next_pull_goes_on() -> None:
+    states, dealt = two_ranks()
+    store = pushed(states)
+
+    def pull(registry: Registry, rank: int) -> tuple[str, str]:
+        with pytest.raises(InvalidModel) as raised:
+            registry.pull(1, into={"w": "no tensor"} if rank else dealt[rank])
+        return str(raised.value), registry.pull(2, into=dealt[rank]).checked
+
+    first, second = on_ranks([store] * 2, pull)
+    assert first == second
+    assert first[0].startswith("rank 1: tensor 'w' is a str")
+    assert first[1] == "state"
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
