@@ -19,6 +19,7 @@ from pulse_registry.log.names import tag_name
 from pulse_registry.options import Options
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
+from pulse_registry.pull.into import Into
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Route, plan
 from pulse_registry.results import PullResult, PushResult, Version, VersionName, describe
@@ -160,8 +161,11 @@ class Registry:
     ) -> Staged:
         """Fetch, check and decode all that leads to a version; ``apply`` on the result then changes the weights.
 
+        Of a registry with a process group this is a collective, as are ``apply`` and ``undo`` of the result: all ranks
+        call it, and what one of them raises, all raise.
+
         Args:
-            version: a number or ``"latest"``.
+            version: a number or ``"latest"``; with a process group, that of the first rank counts.
             into: the worker's weights, a module or a mapping of writable tensors, in host memory or on a GPU; they are
                 only read here, and may be serving. What a module's ``state_dict`` gives must be its own memory, and no
                 copy.
@@ -242,6 +246,10 @@ class Registry:
     ) -> Prefetch:
         """Keep the newest version staged in the background, for these weights: ``take`` it, then ``apply`` it.
 
+        Of a registry with a process group, each rank stages what it holds, when it hears of a version: this is no
+        collective, and a rank need not do it. ``take`` is one, by what the first rank has ready. ``stage`` and ``pull``
+        of the version that a rank has ready use it, too.
+
         Args:
             into: as for ``stage``; they are only read, and may be serving.
             poll_seconds: between two looks at a bucket's log; a service tells of a new version at once.
@@ -252,16 +260,15 @@ class Registry:
             InvalidModel: ``into`` is no model, or can't be changed in place.
         """
         self._runtime.check_process()
-        if self._runtime.options.peers is not None:
-            raise InvalidArgument(
-                "ranks that pull together stage each version in the same call: use stage or pull, or open the registry "
-                "without process_group"
-            )
         every = None if check is None else pulls_a_check(check)
         puller = self._runtime.puller
-        held = puller.into(into, cast=cast, check_every=every, partial=partial)
+
+        def held(*, alone: bool) -> Into:
+            return puller.into(into, cast=cast, check_every=every, partial=partial, alone=alone)
 
         def stage(version: VersionName) -> Staged:
+            if self._runtime.options.peers is not None:
+                return puller.stage(version, held(alone=True), Timeline(), alone=True)
             return self.stage(version, into=into, cast=cast, check=check, partial=partial)
 
         return puller.prefetch(held, stage, poll_seconds, self._runtime.events)

@@ -15,7 +15,7 @@ from pulse_registry.pull.destination import Destination
 from pulse_registry.pull.replica import ReplicaState, UndoStep
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests
-from pulse_registry.pull.stage import stage_version
+from pulse_registry.pull.stage import count_share, stage_version
 from pulse_registry.pull.staged_cells import StagedCells
 from pulse_registry.pull.together import Checked, Together
 from pulse_registry.results import PullResult
@@ -40,6 +40,10 @@ class PullSettings:
     nonfinite: NonFinite = "allow"
     applied: Callable[[PullResult], None] | None = None
 
+    def checks_all(self, replica: ReplicaState) -> bool:
+        """Whether the next pull into these weights is one at which all cells are compared."""
+        return self.check_every > 0 and (replica.pulls + 1) % self.check_every == 0
+
 
 def stage_new(context: Context, request: PullRequest, settings: PullSettings) -> Staged:
     """Stage a version into weights that hold nothing, and that nobody has seen."""
@@ -61,7 +65,7 @@ def stage_into(
         request = _on_base(request, replica, replace_all=replace_all)
         if isinstance(destination, SlicedDestination) and request.base is not None:
             destination.trust(replica.slices, holds, context.map_)
-        full = settings.check_every > 0 and (replica.pulls + 1) % settings.check_every == 0
+        full = settings.checks_all(replica)
     with ExitStack() as undo:
         try:
             cells = stage_version(context, request)
@@ -69,12 +73,8 @@ def stage_into(
             if settings.nonfinite != "allow":
                 flat, what = cells.not_finite(), f"version {version}"
                 judge(settings.nonfinite, destination.geometry, flat, what, request.state.run, context.events)
-            if full and request.base is not None and cells.route.base is not None:
-                with request.timeline.during("verify"):  # last, so that little time is left for others to change them
-                    if isinstance(destination, SlicedDestination):
-                        destination.check(request.base.version)
-                    else:
-                        check_all(destination, request.base)
+            if full:  # last, so that little time is left for others to change them
+                _check_base(request, cells)
         except PulseError:
             _check_unchanged(replica, writes, version)  # what was found amiss may be nothing else
             raise
@@ -90,6 +90,18 @@ def _on_base(request: PullRequest, replica: ReplicaState, *, replace_all: bool) 
     if base is None or base.layout != request.entry.layout:
         return request
     return replace(request, base=base, undo=tuple(reversed(replica.undo)))
+
+
+def _check_base(request: PullRequest, cells: StagedCells) -> None:
+    """Compare all cells with the version that they are taken for, unless they are not looked at on the route."""
+    destination = request.destination
+    if request.base is None or cells.route.base is None:
+        return
+    with request.timeline.during("verify"):
+        if isinstance(destination, SlicedDestination):
+            destination.check(request.base.version)
+        else:
+            check_all(destination, request.base)
 
 
 def _check_unchanged(replica: ReplicaState, writes: int, version: int) -> None:
@@ -156,6 +168,23 @@ class Staged:
     def join(self, together: Together, checked: Checked) -> None:
         """Be applied and undone by all ranks or by none: ``apply`` and ``undo`` are collectives from here on."""
         self._together, self.checked = together, checked
+
+    def renew(self, speaks: frozenset[int], settings: PullSettings) -> None:
+        """Do for a pull that begins now what it does beyond staging, with what one rank has staged before.
+
+        Args:
+            speaks: numbers of the slices that count in its share.
+            settings: of the pull.
+
+        Raises:
+            BaseMismatch: cells that are compared now are not those of the version that they are taken for.
+        """
+        cells = self._staged()
+        with self._replica.lock:
+            full = settings.checks_all(self._replica)
+            count_share(self._request, cells, self._base_slices, speaks)
+        if full:
+            _check_base(self._request, cells)
 
     @property
     def slices(self) -> SliceDigests | None:

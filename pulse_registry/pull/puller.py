@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from pulse_registry.context import Context
-from pulse_registry.errors import BaseMismatch, CorruptObject, Gone
+from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, PulseError
 from pulse_registry.events import Events
 from pulse_registry.log import RunState
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.apply import PullSettings, Staged, stage_into, stage_new
 from pulse_registry.pull.destination import Destination, HostDestination
+from pulse_registry.pull.into import Into
 from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
-from pulse_registry.pull.replica import Replicas, ReplicaState
+from pulse_registry.pull.prefetch_together import PrefetchTogether, Ranks
+from pulse_registry.pull.replica import Replicas
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.sliced_destination import SlicedDestination
 from pulse_registry.pull.together import Together
@@ -64,47 +66,12 @@ class Destinations(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Into:
-    """A worker's weights, and how they are to be read.
+class Held(Protocol):
+    """A worker's weights, whenever they are asked for; see ``Puller.into``."""
 
-    Attributes:
-        views: of their tensors.
-        replica: what they are known to hold.
-        cast: whether BF16 and F16 may go into F32.
-        replace: take them as holding nothing known.
-        check_every: see ``PullSettings``; None: as there.
-        partial: whether tensors of the version may be missing.
-    """
-
-    views: Mapping[str, View]
-    replica: ReplicaState
-    cast: bool = False
-    replace: bool = False
-    check_every: int | None = None
-    partial: bool = False
-
-    def slices(self, geometry: Geometry) -> SliceMap | None:
-        """Return where they lie in a layout; None if they are all of its tensors, whole.
-
-        Raises:
-            LayoutMismatch: they are not of this layout.
-        """
-        sliced = self.partial or any(view.part is not None for view in self.views.values())
-        return self.slice_map(geometry, alone=True) if sliced else None
-
-    def slice_map(self, geometry: Geometry, *, alone: bool) -> SliceMap:
-        """Return where they lie in a layout, made once; ``alone``: no other rank holds any of it.
-
-        Raises:
-            LayoutMismatch: they are not of this layout.
-        """
-        asked = geometry.id, self.partial, alone, tuple((name, view.shape) for name, view in self.views.items())
-        found = self.replica.slice_maps.get(asked)
-        if found is None:
-            found = SliceMap.of(geometry, self.views, partial=self.partial, alone=alone)
-            self.replica.slice_maps = {asked: found}  # who asks in turns for two layouts makes each anew
-        return found
+    def __call__(self, *, alone: bool) -> Into:
+        """Return them; of ranks that pull together a collective, but for ``alone``."""
+        ...
 
 
 class Puller:
@@ -146,13 +113,14 @@ class Puller:
         replace: bool = False,
         check_every: int | None = None,
         partial: bool = False,
+        alone: bool = False,
     ) -> Into:
-        """Return a worker's weights as pulls take them. Of ranks that pull together, a collective.
+        """Return a worker's weights as pulls take them. Of ranks that pull together, a collective, but for ``alone``.
 
         Raises:
             InvalidModel: it is no model, or can't be changed in place: on all ranks that pull together.
         """
-        if self._together is None:
+        if self._together is None or alone:
             views = read_destination(model)
         else:
             read: list[dict[str, View]] = []
@@ -162,31 +130,38 @@ class Puller:
 
     def pull(self, version: VersionName, into: Into, timeline: Timeline) -> PullResult:
         """Bring weights to a version; of two threads that pull into the same weights, one waits for the other."""
-        with into.replica.pulling, self.stage(version, into, timeline) as staged:
-            return staged.apply()
+        try:
+            with into.replica.pulling, self.stage(version, into, timeline) as staged:
+                return staged.apply()
+        except PulseError:
+            for prefetch in list(self.prefetches):
+                prefetch.wake()  # what it had given into this pull's hands is discarded
+            raise
 
-    def stage(self, version: VersionName, into: Into, timeline: Timeline) -> Staged:
-        """Fetch, decode and verify all that leads to a version; see ``Registry.stage``."""
-        settings = self._settings
-        if into.check_every is not None:
-            settings = replace(settings, check_every=into.check_every)
+    def stage(self, version: VersionName, into: Into, timeline: Timeline, *, alone: bool = False) -> Staged:
+        """Fetch, decode and verify all that leads to a version; see ``Registry.stage``.
 
-        if self._together is not None:
-            return self._stage_together(self._together, version, into, timeline, settings)
+        Of ranks that pull together, a collective. What one of them stages ``alone`` is for ``Prefetch.hand_out``.
+        """
+        if self._together is not None and not alone:
+            return self._stage_together(self._together, version, into, timeline)
 
         def staged(state: RunState, entry: VersionEntry) -> Staged:
             context = self._context()
             geometry = context.geometry(entry.layout)
-            slices = into.slices(geometry)
+            slices = into.slices(geometry) if self._together is None else into.slice_map(geometry, alone=False)
             destination = self._destinations.into(context, geometry, into.views, cast=into.cast, slices=slices)
+            if isinstance(destination, SlicedDestination) and (held := into.replica.slices) is not None:
+                destination.speaks = held.speaks
             request = PullRequest(state, entry, destination, timeline)
-            return stage_into(context, request, settings, into.replica, replace_all=into.replace)
+            return stage_into(context, request, self._settings_of(into), into.replica, replace_all=into.replace)
 
         return self._of(version, staged)
 
-    def _stage_together(
-        self, together: Together, version: VersionName, into: Into, timeline: Timeline, settings: PullSettings
-    ) -> Staged:
+    def _settings_of(self, into: Into) -> PullSettings:
+        return self._settings if into.check_every is None else replace(self._settings, check_every=into.check_every)
+
+    def _stage_together(self, together: Together, version: VersionName, into: Into, timeline: Timeline) -> Staged:
         """Stage a version on all ranks, or on none; a fixed sequence of collectives."""
         versions, attempt = self._versions, Attempt(together.peers)
         number = together.same_version(lambda: versions.entry(versions.state(), version).version)
@@ -196,21 +171,34 @@ class Puller:
         [(context, request, slices)] = prepared
         cover = together.cover(slices, context.backend, context.map_)
 
-        def stage() -> list[Staged]:
-            destination = request.destination
-            if isinstance(destination, SlicedDestination):
-                destination.speaks = cover.speaks
-            return [stage_into(context, request, settings, into.replica, replace_all=into.replace)]
-
         with ExitStack() as undo:
+
+            def stage() -> list[Staged]:
+                settings, destination = self._settings_of(into), request.destination
+                if (ready := self._prefetched(number, into, undo)) is not None:
+                    ready.renew(cover.speaks, settings)
+                    return [ready]
+                if isinstance(destination, SlicedDestination):
+                    destination.speaks = cover.speaks
+                made = stage_into(context, request, settings, into.replica, replace_all=into.replace)
+                return [undo.enter_context(made)]
+
             unstaged: list[Staged] = []
-            made = [undo.enter_context(staged) for staged in attempt.run(stage, unstaged)]
+            made = attempt.run(stage, unstaged)
             attempt.agree("stage")
             [staged] = made
             share = Digest() if staged.slices is None else staged.slices.share
             staged.join(together, together.check(share, cover, request.entry))
             undo.pop_all()
         return staged
+
+    def _prefetched(self, number: int, into: Into, undo: ExitStack) -> Staged | None:
+        """Return what a prefetch has ready of a version for these weights; ``undo`` gives it back."""
+        for prefetch in list(self.prefetches):
+            if isinstance(prefetch, PrefetchTogether) and (ready := prefetch.hand_out(number, into)) is not None:
+                undo.callback(prefetch.give_back, ready)
+                return ready
+        return None
 
     def _prepared(self, number: int, into: Into, timeline: Timeline) -> tuple[Context, PullRequest, SliceMap]:
         context, state = self._context(), self._versions.state()
@@ -302,10 +290,17 @@ class Puller:
         self.replicas.of(views).now_at(entry.version, wanted)
 
     def prefetch(
-        self, into: Into, stage: Callable[[VersionName], Staged], poll_seconds: float, events: Events
+        self, held: Held, stage: Callable[[VersionName], Staged], poll_seconds: float, events: Events
     ) -> Prefetch:
-        """Keep the newest version staged in the background; see ``Registry.prefetch``."""
-        versions = self._versions
+        """Keep the newest version staged in the background; see ``Registry.prefetch``.
+
+        Args:
+            held: returns the weights, as ``into`` does.
+            stage: stages a version for them, on this rank.
+            poll_seconds: between two looks at the log.
+            events: hear of each try that fails.
+        """
+        versions, together = self._versions, self._together
 
         def news(state: RunState | None, sleep: Callable[[float], object]) -> RunState:
             return versions.state() if state is None else versions.wait(state, poll_seconds, WAIT_SECONDS, sleep)
@@ -313,7 +308,13 @@ class Puller:
         def number(version: VersionName) -> int:
             return versions.entry(versions.state(), version).version
 
-        made = Prefetch(stage, number, news, into.replica, events, versions.run)
+        into = held(alone=True)
+        made: Prefetch
+        if together is None:
+            made = Prefetch(stage, number, news, into.replica, events, versions.run)
+        else:
+            ranks = Ranks(together, into, lambda version: self.stage(version, held(alone=False), Timeline()))
+            made = PrefetchTogether(stage, number, news, ranks, events, versions.run)
         self.prefetches.add(made)
         return made
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pulse_registry.context import Context
 from pulse_registry.errors import CorruptObject, InvalidArgument, LayoutMismatch, NotFound
@@ -203,6 +203,30 @@ def _slice_digests(
         return None if destination.known is None else destination.moved(destination.known, update)
     over = _over(context, request, keyframe)
     return over.moved(over.digests(context.map_), update) if isinstance(over, SlicedDestination) else None
+
+
+def count_share(request: PullRequest, staged: StagedCells, known: SliceDigests | None, speaks: frozenset[int]) -> None:
+    """Count the share of slices in the state digest anew where it counts others than these.
+
+    Args:
+        request: of what was staged.
+        staged: for slices.
+        known: digests of what the weights hold.
+        speaks: numbers of the slices to count.
+
+    Raises:
+        BaseMismatch: the weights had to be passed over, and are not what they were when they were last written.
+    """
+    destination, context = request.destination, staged.context
+    if not isinstance(destination, SlicedDestination) or staged.slices is None or staged.slices.speaks == speaks:
+        return
+    destination.speaks = speaks
+    if staged.slices.speaks is None and len(speaks) == len(destination.slices.slices):
+        staged.slices = replace(staged.slices, speaks=speaks)
+        return
+    if staged.keyframe is None:
+        destination.trust(known, None if request.base is None else request.base.version, context.map_)
+    staged.slices = _slice_digests(context, request, staged.keyframe, staged.update)
 
 
 def _check_tied(weights: Weights, staged: StagedCells, version: int) -> None:
