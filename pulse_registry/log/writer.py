@@ -104,6 +104,7 @@ class LogWriter:
         self._clock = clock
         self._new_id = new_id
         self._name = writer_name
+        self._signer = signer
         self._key = WriterKey(store, reader, signer)
         self._appender = Appender(store, reader, signer, self._key)
         self._snapshotter: Snapshotter | None = None
@@ -288,6 +289,13 @@ class LogWriter:
         """
         with self._lock:
             return self._appender.landed(write_id)
+
+    def sealed(self, record: Record) -> bytes:
+        """Return a record that this writer appended as the log holds it, for other readers to ``accept``. No I/O.
+
+        The same key signs the same bytes alike.
+        """
+        return record.seal(self._signer)
 
     def append(self, make_record: MakeRecord, write_id: str) -> Record:
         """Append one record at the next free number, and return it as the log holds it.

@@ -18,7 +18,7 @@ from typing import Any, Final, SupportsIndex
 from pulse_registry.context import Context
 from pulse_registry.errors import Conflict, Fenced, InvalidArgument, PeerLost, PulseError
 from pulse_registry.events import Event, EventKind
-from pulse_registry.log import CommitDraft, LogReader, LogWriter, NewId
+from pulse_registry.log import CommitDraft, LogWriter, NewId, RunState
 from pulse_registry.log.integers import integer
 from pulse_registry.peers.call import named
 from pulse_registry.peers.peers import COORDINATOR, Peers
@@ -39,6 +39,7 @@ from pulse_registry.push.queue import PushQueue, Turn
 from pulse_registry.push.shadow import Shadow, first_shadow
 from pulse_registry.push.sharded_keyframe import ShardedKeyframes
 from pulse_registry.push.sharded_patch import ShardedPatches
+from pulse_registry.push.shared_log import SharedLog
 from pulse_registry.results import PushResult
 from pulse_registry.timeline import Timeline, extents
 from pulse_registry.weights.cell_space import Geometry
@@ -144,7 +145,8 @@ class ShardedPublisher:
         self._placement = placement
         self._queue: PushQueue[_Push] = PushQueue(thread, options.max_pending, writer.reader.run)
         self._patches = ShardedPatches(context, peers, options.coder)
-        self._keyframes = ShardedKeyframes(context, peers, writer, new_id, options)
+        self._log = SharedLog(writer, peers)
+        self._keyframes = ShardedKeyframes(context, peers, self._log, new_id, options)
         self._lock = threading.RLock()
         self._count = 0  # pushes that this rank has begun
         self._prepared: _Prepared | None = None
@@ -329,7 +331,7 @@ class ShardedPublisher:
         self, number: int, step: int, views: Mapping[str, View], id_: bytes, failure: Exception | None
     ) -> None:
         """Agree on the layout, on who speaks for what, and on the version that shadows stand for."""
-        peers, context, attempt = self._peers, self._context, Attempt(self._peers)
+        peers, context = self._peers, self._context
         with self._lock:
             self._prepared = None
         self._begin(_PREPARE, number, step, 0, failure)
@@ -338,36 +340,25 @@ class ShardedPublisher:
         spoken = speak(peers, geometry, views, context.backend, context.map_)
         check_replicas(peers, geometry, spoken, context.backend)
         homes = self._patches.homes(spoken.slices)
-        version = self._newest(attempt, layout)
+        version = self._newest(layout)
         shadow = self._caught_up(geometry, spoken, views, version)
         with self._lock:
             self._prepared = _Prepared(id_, geometry, spoken, homes, shadow, version)
 
-    def _newest(self, attempt: Attempt, layout: Layout) -> int:
+    def _newest(self, layout: Layout) -> int:
         """Begin the job's term, and return the newest version, on all ranks.
 
         Raises:
             InvalidModel, LayoutMismatch: the layout is new, and another one is expected, or none: on all ranks, and
                 nothing was written.
         """
-        reader, here = self._writer.reader, self._peers.rank == COORDINATOR
 
-        def begin() -> bytes:
-            latest = reader.refresh().latest  # before this term's record is written
-            check_expected(self._options.expect, layout, latest)
-            if latest is not None and latest.layout != layout.id:
-                self._check_change(layout, latest)
-            self._writer.begin()
-            latest = reader.refresh().latest
-            return b"%d" % (-1 if latest is None else latest.version)
+        def check(state: RunState) -> None:
+            check_expected(self._options.expect, layout, state.latest)
+            if state.latest is not None and state.latest.layout != layout.id:
+                self._check_change(layout, state.latest)
 
-        said = attempt.run(begin, b"") if here else b""
-        said = self._peers.broadcast(said if here else None, "newest version")
-        attempt.agree("term")
-        version = int(said)
-        attempt.run(lambda: _look(reader, version), None)
-        attempt.agree("log")
-        return version
+        return self._log.begin(check)
 
     def _check_change(self, layout: Layout, before: VersionEntry) -> None:
         context, run, allowed = self._context, self._writer.reader.run, self._options.allow_new_layout
@@ -475,30 +466,23 @@ class ShardedPublisher:
         self, push: _Push, geometry: Geometry, stored: PatchRef | KeyframeRef | None, digest: Digest, write_id: str
     ) -> CommitRecord:
         """Write the record at the coordinator, and return it on all ranks."""
-        attempt, here = Attempt(self._peers), self._peers.rank == COORDINATOR
-
-        def commit() -> bytes:
-            patch = stored if isinstance(stored, PatchRef) else None
-            draft = CommitDraft(
-                version=push.version,
-                step=push.step,
-                layout=geometry.id,
-                digest=digest.hex(),
-                changed=geometry.cells if patch is None else patch.changed,
-                cells=geometry.cells,
-                write_id=write_id,
-                patch=patch,
-                keyframe=stored if isinstance(stored, KeyframeRef) else None,
-                metadata=dict(push.metadata),
-            )
-            return self._writer.commit(draft).canonical()
-
-        said = attempt.run(commit, b"") if here else b""
-        said = self._peers.broadcast(said if here else None, "record")
-        attempt.agree("commit")
-        attempt.run(lambda: self._writer.reader.refresh().version(push.version), None)
-        attempt.agree("committed")
-        return CommitRecord.parse(said)
+        patch = stored if isinstance(stored, PatchRef) else None
+        draft = CommitDraft(
+            version=push.version,
+            step=push.step,
+            layout=geometry.id,
+            digest=digest.hex(),
+            changed=geometry.cells if patch is None else patch.changed,
+            cells=geometry.cells,
+            write_id=write_id,
+            patch=patch,
+            keyframe=stored if isinstance(stored, KeyframeRef) else None,
+            metadata=dict(push.metadata),
+        )
+        record = self._log.append(Attempt(self._peers), lambda: self._writer.commit(draft), write_id)
+        if not isinstance(record, CommitRecord):
+            raise InvalidArgument(f"record {record.seq} commits nothing")
+        return record
 
     def _failed(self, number: int, error: BaseException, push: _Push | None) -> None:
         """Go back to the version before a push that failed, for the next one to carry its changes.
@@ -567,10 +551,3 @@ def _labels(step: SupportsIndex, metadata: Mapping[str, Any] | None) -> tuple[in
         return integer(step, "step"), checked_metadata(metadata), None
     except PulseError as error:
         return 0, {}, error
-
-
-def _look(reader: LogReader, version: int) -> None:
-    """Read what is new in the log, and check that there is a version; -1: nothing."""
-    state = reader.refresh()
-    if version >= 0:
-        state.version(version)

@@ -17,7 +17,7 @@ from pulse_registry.context import Context
 from pulse_registry.errors import Conflict, InvalidModel, PulseError, StoreUnavailable
 from pulse_registry.format.keyframe import KeyframeForm, Shard, StoredShard, planned_shards, write_index, write_shard
 from pulse_registry.format.keys import keyframe_key, layout_key
-from pulse_registry.log import LogWriter, NewId
+from pulse_registry.log import NewId
 from pulse_registry.log.documents import LAYOUT
 from pulse_registry.log.keyframe_due import keyframe_due
 from pulse_registry.peers.peers import COORDINATOR, Peers
@@ -30,11 +30,12 @@ from pulse_registry.push.exchange import cells_to
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.shadow import Shadow
 from pulse_registry.push.sharded_patch import reader
+from pulse_registry.push.shared_log import SharedLog
 from pulse_registry.store import create
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.slice_map import SliceMap
-from pulse_schemas import KeyframeRef
+from pulse_schemas import KeyframeRef, Record
 
 _logger = logging.getLogger(__name__)
 _NONE: Final = b"-"
@@ -43,9 +44,9 @@ _NONE: Final = b"-"
 class ShardedKeyframes:
     """Writes keyframes of versions that the shadows of all ranks hold. Each method is a collective."""
 
-    def __init__(self, context: Context, peers: Peers, writer: LogWriter, new_id: NewId, options: PushOptions) -> None:
+    def __init__(self, context: Context, peers: Peers, log: SharedLog, new_id: NewId, options: PushOptions) -> None:
         """Take the ranks."""
-        self._context, self._peers, self._writer, self._new_id = context, peers, writer, new_id
+        self._context, self._peers, self._log, self._new_id = context, peers, log, new_id
         self._options, self._form = options, KeyframeForm(options.keyframe_coding)
 
     def store(self, shadow: Shadow, slices: SliceMap, version: int, write_id: str) -> tuple[KeyframeRef | None, Digest]:
@@ -101,7 +102,7 @@ class ShardedKeyframes:
 
         A failure costs no version and is tried after the next push.
         """
-        peers, reader_, options = self._peers, self._writer.reader, self._options
+        peers, reader_, options = self._peers, self._log.reader, self._options
         here = peers.rank == COORDINATOR
         due = b""
         if here:
@@ -120,14 +121,12 @@ class ShardedKeyframes:
                 return
             stored, digest = self.store(shadow, slices, latest.version, write_id)
 
-            def attach() -> None:
-                if digest.hex() != latest.digest:
+            def attach() -> Record:
+                if digest.hex() != latest.digest or stored is None:
                     raise Conflict("its cells were changed while they were read")
-                if stored is not None:
-                    self._writer.attach(keyframes=[stored], write_id=write_id)
+                return self._log.writer.attach(keyframes=[stored], write_id=write_id)
 
-            attempt.run(attach, None)
-            attempt.agree("attach")
+            self._log.append(attempt, attach, write_id)
         except PulseError as error:
             _logger.warning("no keyframe, to be tried after the next push: %s", error)
         except Exception:  # the version is committed, and its push must not fail on this rank alone
