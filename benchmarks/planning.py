@@ -29,7 +29,7 @@ from pulse_registry.peers.shuffle import _counted
 from pulse_registry.pull.sliced_update import to_whole
 from pulse_registry.push import holdings
 from pulse_registry.push.exchange import _by_rank, _unpacked
-from pulse_registry.push.sharded_patch import _dealt, of_parts
+from pulse_registry.push.homes import dealt, of_parts
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.model import layout_of, read_model
 from pulse_schemas import Layout, Tensor
@@ -143,7 +143,7 @@ def rank_work(every: Shapes, canonical: bytes, way: str, rank: int, ranks: int, 
     spoken = clock.time("slices laid out", lambda: holdings._spoken(geometry, found, [(0, 1)] * len(found)))
     parts = clock.time("homes", lambda: of_parts(spoken.slices))
     if rank == 0:
-        of_part = clock.time("homes", lambda: _dealt([parts.tobytes()] * ranks).tolist())
+        of_part = clock.time("homes", lambda: dealt([parts.tobytes()] * ranks).tolist())
     else:
         of_part = (np.arange(len(parts)) % ranks).tolist()
     homes = clock.time("homes", lambda: [of_part[number // 64] for number in range(len(geometry.groups))])

@@ -11,15 +11,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, SupportsIndex
 
 from pulse_registry.context import Context
-from pulse_registry.errors import Conflict, Fenced, InvalidArgument, LayoutMismatch, PulseError
-from pulse_registry.events import Event, EventKind
-from pulse_registry.log import CommitDraft, LogWriter, NewId
+from pulse_registry.errors import Conflict, InvalidArgument, LayoutMismatch, PulseError
+from pulse_registry.log import LogWriter, NewId
 from pulse_registry.log.integers import integer
 from pulse_registry.process.closing import Closing
 from pulse_registry.push.baseline import Baseline
+from pulse_registry.push.commit import draft_of, result_of
+from pulse_registry.push.failure import taken_along, tell_failed
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.keyframe import KeyframeWriter
 from pulse_registry.push.labels import checked_metadata
@@ -29,10 +31,10 @@ from pulse_registry.push.queue import PushQueue, Turn
 from pulse_registry.push.shadow import Shadow
 from pulse_registry.push.upload import store_patch
 from pulse_registry.results import PushResult
-from pulse_registry.timeline import Timeline, extents
+from pulse_registry.timeline import Timeline
 from pulse_registry.weights.device import Placement, on_host
 from pulse_registry.weights.model import Model, View, check_whole, layout_of, read_model
-from pulse_schemas import CommitRecord, KeyframeRef, Layout, PatchRef
+from pulse_schemas import KeyframeRef, Layout, PatchRef
 
 
 class Publisher:
@@ -69,6 +71,7 @@ class Publisher:
         self._queue: PushQueue[PendingPush] = PushQueue(thread, options.max_pending, self._reader.run)
         self._baseline = Baseline(context, self._reader, writer, options, placement)
         self._keyframes = KeyframeWriter(context, writer, new_id, options)
+        self._tell_failed = partial(tell_failed, context.events, self._reader.run)
         self._lock = threading.RLock()  # of the baseline
         self._closed = False
 
@@ -178,7 +181,10 @@ class Publisher:
         except BaseException as error:
             for future in replaced:
                 lost = f"step {step} was to take its place, and failed: {error!r}. The next push carries its changes"
-                self._tell_failed(future.step, failure := Conflict(f"step {future.step} was not pushed: {lost}"))
+                self._tell_failed(
+                    future.step,
+                    failure := Conflict(f"step {future.step} was not pushed: {lost}"),
+                )
                 self._queue.fail(future, failure)
             raise
 
@@ -215,31 +221,19 @@ class Publisher:
             with timeline.during("upload", push.shadow.geometry.nbytes):
                 stored = self._keyframes.store(push.shadow, push.version, write_id)
         with timeline.during("commit"):
-            record = self._writer.commit(_draft(push, write_id, stored))
+            record = self._writer.commit(draft_of(push, push.shadow.geometry, push.digest, write_id, stored))
             push.shadow.settle(push.version)
-        return _result(push, record, stored)
+        return result_of(push, push.shadow.geometry, record)
 
     def _check_in_order(self, push: PendingPush) -> None:
         if push.generation != self._baseline.generation:
-            failed = self._baseline.failure
-            failure = failed if isinstance(failed, PulseError) else Conflict(repr(failed))
-            raise type(failure)(
-                f"step {push.step} was not pushed, since a push before it failed: {failure}. "
-                "The next push carries its changes"
-            )
+            raise taken_along(push.step, self._baseline.failure)
 
     def _take_back(self, push: PendingPush, error: BaseException) -> None:
         if push.advance is not None:
             push.advance.stop()
         with self._lock:
             self._baseline.take_back(push, error)
-
-    def _tell_failed(self, step: int, error: BaseException) -> None:
-        message = str(error) if isinstance(error, PulseError) else repr(error)
-        if not message.startswith(f"step {step} was not pushed"):
-            carried = "" if isinstance(error, Fenced) else ". The next push carries its changes"
-            message = f"step {step} was not pushed: {message}{carried}"
-        self._context.events.tell(Event(EventKind.PUSH_FAILED, self._reader.run, message))
 
     def _queue_keyframe(self, shadow: Shadow) -> None:
         """Let a keyframe of the newest version follow the pushes that are on their way, if it is due."""
@@ -253,37 +247,3 @@ class Publisher:
 
     def _attach_keyframe(self, shadow: Shadow) -> None:
         self._keyframes.attach(self._reader.state, shadow)
-
-
-def _draft(push: PendingPush, write_id: str, stored: PatchRef | KeyframeRef) -> CommitDraft:
-    """Return what the record of a stored push says."""
-    geometry, patch = push.shadow.geometry, stored if isinstance(stored, PatchRef) else None
-    return CommitDraft(
-        version=push.version,
-        step=push.step,
-        layout=geometry.id,
-        digest=push.digest.hex(),
-        changed=geometry.cells if patch is None else patch.changed,
-        cells=geometry.cells,
-        write_id=write_id,
-        patch=patch,
-        keyframe=stored if isinstance(stored, KeyframeRef) else None,
-        metadata=dict(push.metadata),
-    )
-
-
-def _result(push: PendingPush, record: CommitRecord, stored: PatchRef | KeyframeRef) -> PushResult:
-    """Return what the caller hears of a committed push."""
-    phases = push.timeline.phases()
-    return PushResult(
-        version=record.version,
-        step=record.step,
-        kind="patch" if isinstance(stored, PatchRef) else "keyframe",
-        changed=record.changed,
-        cells=record.cells,
-        nbytes=stored.size,
-        full_nbytes=push.shadow.geometry.nbytes,
-        digest=record.digest,
-        phases=extents(phases),
-        timeline=phases,
-    )

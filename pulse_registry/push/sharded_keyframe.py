@@ -97,40 +97,42 @@ class ShardedKeyframes:
         attempt.agree("index")
         return (refs[0] if refs else None), Digest(lane_0, lane_1)
 
-    def attach_if_due(self, shadow: Shadow, slices: SliceMap) -> None:
-        """Store and attach a keyframe of the newest version, if the patches since the last one are many.
+    def attach_if_due(self, shadow: Shadow, slices: SliceMap, version: int) -> None:
+        """Store and attach a keyframe of a version that was just committed, if the patches since the last one are many.
 
         A failure costs no version and is tried after the next push.
         """
-        peers, reader_, options = self._peers, self._log.reader, self._options
-        here = peers.rank == COORDINATOR
-        due = b""
-        if here:
-            state = reader_.state
-            wanted = keyframe_due(
-                state, slices.geometry.nbytes, every=options.keyframe_every, share=options.keyframe_share
-            )
-            due = self._new_id().encode() if wanted else _NONE
-        write_id = peers.broadcast(due if here else None, "keyframe due").decode()
-        if write_id == _NONE.decode():
-            return
-        attempt = Attempt(peers)
-        latest = reader_.state.latest
         try:
-            if latest is None:
-                return
-            stored, digest = self.store(shadow, slices, latest.version, write_id)
-
-            def attach() -> Record:
-                if digest.hex() != latest.digest or stored is None:
-                    raise Conflict("its cells were changed while they were read")
-                return self._log.writer.attach(keyframes=[stored], write_id=write_id)
-
-            self._log.append(attempt, attach, write_id)
+            write_id = self._due(slices.geometry, version)
+            if write_id is not None:
+                self._attach(shadow, slices, version, write_id)
         except PulseError as error:
-            _logger.warning("no keyframe, to be tried after the next push: %s", error)
-        except Exception:  # the version is committed, and its push must not fail on this rank alone
-            _logger.exception("no keyframe, to be tried after the next push")
+            _logger.warning("no keyframe of version %d, to be tried after the next push: %s", version, error)
+        except Exception:
+            # A thread's outermost edge: the version is committed, and no push waits for this.
+            _logger.exception("no keyframe of version %d, to be tried after the next push", version)
+
+    def _due(self, geometry: Geometry, version: int) -> str | None:
+        """Return the write id of the keyframe that is due, which the coordinator decides; None: it is not."""
+        peers, options, here = self._peers, self._options, self._peers.rank == COORDINATOR
+        said = b""
+        if here:
+            state, every, share = self._log.reader.state, options.keyframe_every, options.keyframe_share
+            newest = state.latest is not None and state.latest.version == version
+            due = newest and keyframe_due(state, geometry.nbytes, every=every, share=share)
+            said = self._new_id().encode() if due else _NONE
+        said = peers.broadcast(said if here else None, "keyframe due")
+        return None if said == _NONE else said.decode()
+
+    def _attach(self, shadow: Shadow, slices: SliceMap, version: int, write_id: str) -> None:
+        stored, digest = self.store(shadow, slices, version, write_id)
+
+        def attach() -> Record:
+            if stored is None or digest.hex() != self._log.reader.state.version(version).digest:
+                raise Conflict("its cells were changed while they were read")
+            return self._log.writer.attach(keyframes=[stored], write_id=write_id)
+
+        self._log.append(Attempt(self._peers), attach, write_id)
 
     def _store_layout(self, geometry: Geometry) -> None:
         layout = geometry.layout.canonical()

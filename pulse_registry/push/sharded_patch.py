@@ -1,4 +1,4 @@
-"""Patches of a sharded model: changes go to the homes of their groups, are coded there, and stored by all ranks."""
+"""Sharded patch: changes go to the homes of their groups, are coded there, and stored by all ranks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 from pulse_kernels import Cells
 from pulse_registry.context import Context
 from pulse_registry.errors import Conflict
-from pulse_registry.format.directory import Column, Directory
+from pulse_registry.format.directory import Directory
 from pulse_registry.format.patch_coding import Coded, CoderChoice, PatchFile, class_pays, code_change
-from pulse_registry.format.patch_parts import in_parts, key_of_patch, part_of
-from pulse_registry.format.sparse_update import HostUpdate, SparseUpdate
+from pulse_registry.format.patch_parts import in_parts, key_of_patch
+from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.sums import sum_lanes
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.sliced_update import to_whole
 from pulse_registry.push.exchange import Reader, cells_to, to_homes
 from pulse_registry.push.shadow import Shadow
+from pulse_registry.push.sharded_push import ShardedPush
 from pulse_registry.push.upload import store_head, store_parts, store_patch
-from pulse_registry.timeline import Timeline
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_schemas import PatchRef
@@ -32,95 +32,46 @@ from pulse_schemas import PatchRef
 _COUNT: Final = np.dtype("<i8")
 
 
-class ShardedPatches:
-    """Makes patches of what all ranks found changed. Each method is a collective."""
+class ShardedPatch:
+    """The patch into a version from the one before, as this rank makes its part of it.
 
-    def __init__(self, context: Context, peers: Peers, coder: CoderChoice) -> None:
-        """Take the ranks, and how groups are coded."""
-        self._context, self._peers, self._coder = context, peers, coder
+    Its methods are called in their order, each once, on all ranks. What goes wrong on one between two collectives is
+    raised by the vote, on all.
+    """
 
-    def homes(self, slices: SliceMap) -> Sequence[int]:
-        """Return the rank of each group: where it is coded, and its part is stored.
+    def __init__(
+        self, context: Context, peers: Peers, coder: CoderChoice, push: ShardedPush, shadow: Shadow, write_id: str
+    ) -> None:
+        """Take what is to be stored; no I/O yet.
 
-        A part is at home where most of its cells are held, if that rank has not its fair share of parts yet; nothing
-        that is stored tells where. A patch in one object has all of its groups at the coordinator.
+        Args:
+            context: store and threads.
+            peers: the ranks.
+            coder: how groups are coded.
+            push: this rank's part.
+            shadow: holds its cells.
+            write_id: of the push, the same on all ranks.
         """
-        geometry, peers = slices.geometry, self._peers
-        if not in_parts(geometry):
-            return [COORDINATOR] * len(geometry.groups)
-        every = peers.gather(of_parts(slices).tobytes(), "cells of parts")
-        attempt = Attempt(peers)
-        ranks = attempt.run(lambda: b"" if every is None else _dealt(every).tobytes(), b"")
-        said = peers.broadcast(ranks if every is not None else None, "homes")
-        attempt.agree("homes")
-        of_part = np.frombuffer(said, _COUNT).tolist()
-        return [of_part[part_of(number)] for number in range(len(geometry.groups))]
+        self._context, self._peers, self._coder, self._push = context, peers, coder, push
+        self._shadow, self._write_id, self._slices = shadow, write_id, push.prepared.spoken.slices
+        self._geometry, self._attempt = push.prepared.geometry, Attempt(peers)
+        self._held = Digest()  # what this rank's changes add to the state digest, as it found them
+        self._key = key_of_patch(self._geometry, push.version - 1, push.version, write_id)
+        self._parted = in_parts(self._geometry)
 
-    def store(
-        self,
-        shadow: Shadow,
-        version: int,
-        slices: SliceMap,
-        homes: Sequence[int],
-        write_id: str,
-        timeline: Timeline,
-    ) -> tuple[PatchRef | None, Digest]:
-        """Store the patch into a version from the one before.
-
-        Returns:
-            What its record says of it, at the coordinator; and what it adds to the state digest.
-
-        Raises:
-            Conflict: on all ranks: what came to the homes is not what the ranks have found.
-            PulseError: on all ranks, what went wrong on one.
-        """
-        context, attempt, geometry = self._context, Attempt(self._peers), slices.geometry
+    def diffed(self) -> list[SparseUpdate]:
+        """Return what this rank found changed, by groups of the whole layout."""
         nothing: tuple[list[SparseUpdate], Digest] = ([], Digest())
-        changes, held = attempt.run(lambda: self._found(slices, shadow.listed(version)), nothing)
-        mine = to_homes(self._peers, geometry, changes, homes, attempt)
-        coded = self._coded(slices, mine, reader(shadow, slices, version - 1), attempt, timeline)
-        key = key_of_patch(geometry, version - 1, version, write_id)
-        parted, here = in_parts(geometry), self._peers.rank == COORDINATOR
-        if parted:
-            of = operator.attrgetter("data")
-            attempt.run(lambda: store_parts(context.store, key, coded, of, context.fetchers, timeline), None)
-        directory = attempt.run(lambda: Directory.of(one.entry for one in coded).to_bytes(), b"")
-        delta = sum((one.entry.new_sum - one.entry.old_sum for one in coded), Digest())
-        lanes = held.lane_0, held.lane_1, delta.lane_0, delta.lane_1
-        *found, lane_0, lane_1 = sum_lanes(self._peers, lanes, "delta")
-        every = self._peers.gather(directory, "directory")
-        attempt.agree("upload")
-        if (lane_0, lane_1) != tuple(found):
-            raise Conflict(
-                f"version {version}: what was coded is not what the ranks found changed, by their sums. Nothing was "
-                "committed; the next push carries the changes"
-            )
+        changes, self._held = self._attempt.run(self._found, nothing)
+        return changes
 
-        def finish() -> PatchRef:
-            if not parted:
-                return store_patch(context.store, geometry, version, write_id, coded, context.fetchers, timeline)
-            with timeline.during("code"):
-                joined = Directory.joined(key, every or ())
-                file = PatchFile.of_directory(geometry, version - 1, version, joined)
-            store_head(context.store, key, file.head, timeline)
-            return file.ref(key)
+    def exchange(self, changes: Sequence[SparseUpdate]) -> list[SparseUpdate]:
+        """Send changes to the homes of their groups; return what all ranks found of those that are at home here."""
+        return to_homes(self._peers, self._geometry, changes, self._push.prepared.homes, self._attempt)
 
-        ref = attempt.run(finish, None) if here else None
-        attempt.agree("head")
-        return ref, Digest(lane_0, lane_1)
-
-    def _found(self, slices: SliceMap, update: HostUpdate) -> tuple[list[SparseUpdate], Digest]:
-        """Return what this rank found changed, by groups of the whole layout, and what it adds to the state digest."""
-        backend = self._context.backend
-        changes = [part for change in update.groups for part in to_whole(slices, change)]
-        sums = self._context.map_(lambda change: change.sums(backend), changes)
-        return changes, sum((new - old for old, new in sums), Digest())
-
-    def _coded(
-        self, slices: SliceMap, changes: Sequence[SparseUpdate], read: Reader, attempt: Attempt, timeline: Timeline
-    ) -> list[Coded]:
+    def code(self, changes: Sequence[SparseUpdate]) -> list[Coded]:
         """Code the changes of the groups that are at home here; holders send the cells that ``class`` needs."""
-        backend, map_ = self._context.backend, self._context.map_
+        backend, map_, attempt, timeline = self._context.backend, self._context.map_, self._attempt, self._push.timeline
         gap: list[Coded] = []
         if self._coder != "class":
             gap = attempt.run(
@@ -145,28 +96,62 @@ class ShardedPatches:
             old = groups.get(number)
             groups[number] = made if old is None else min(old, made, key=lambda one: len(one.data))
 
-        for number, base in cells_to(self._peers, slices, wanted, read, attempt):
+        read = reader(self._shadow, self._slices, self._push.version - 1)
+        for number, base in cells_to(self._peers, self._slices, wanted, read, attempt):
             attempt.run(partial(code, number, base), None)
         return [groups[number] for number in sorted(groups)]
 
+    def upload(self, coded: Sequence[Coded]) -> None:
+        """Store the parts that are at home here; a patch in one object is the coordinator's, with its head."""
+        if not self._parted:
+            return
+        context, of, timeline = self._context, operator.attrgetter("data"), self._push.timeline
+        self._attempt.run(lambda: store_parts(context.store, self._key, coded, of, context.fetchers, timeline), None)
 
-def of_parts(slices: SliceMap) -> Column:
-    """Return how many cells of each part the slices hold."""
-    held = np.zeros(part_of(len(slices.geometry.groups) - 1) + 1, _COUNT)
-    np.add.at(held, [part_of(number) for number in slices.groups], slices.counts)
-    return held
+    def vote(self, coded: Sequence[Coded]) -> tuple[PatchRef | None, Digest]:
+        """Return, once all ranks have done their part, what it adds to the state digest; with it goes the head.
 
+        Returns:
+            What its record says of the patch, at the coordinator; and what it adds to the state digest.
 
-def _dealt(every: Sequence[bytes]) -> Column:
-    """Return the rank of each part, from how many of its cells each rank holds."""
-    held = np.stack([np.frombuffer(said, _COUNT) for said in every]).T.copy()
-    parts, ranks = held.shape
-    most, load = -(-parts // ranks), np.zeros(ranks, _COUNT)
-    homes = np.zeros(parts, _COUNT)
-    for part in range(parts):
-        homes[part] = np.where(load < most, held[part], -1).argmax()
-        load[homes[part]] += 1
-    return homes
+        Raises:
+            Conflict: on all ranks: what came to the homes is not what the ranks have found.
+            PulseError: on all ranks, what went wrong on one.
+        """
+        attempt, held = self._attempt, self._held
+        directory = attempt.run(lambda: Directory.of(one.entry for one in coded).to_bytes(), b"")
+        delta = sum((one.entry.new_sum - one.entry.old_sum for one in coded), Digest())
+        lanes = held.lane_0, held.lane_1, delta.lane_0, delta.lane_1
+        *found, lane_0, lane_1 = sum_lanes(self._peers, lanes, "delta")
+        every = self._peers.gather(directory, "directory")
+        attempt.agree("upload")
+        if (lane_0, lane_1) != tuple(found):
+            raise Conflict(
+                f"version {self._push.version}: what was coded is not what the ranks found changed, by their sums. "
+                "Nothing was committed; the next push carries the changes"
+            )
+        here = self._peers.rank == COORDINATOR
+        ref = attempt.run(lambda: self._finished(coded, every or ()), None) if here else None
+        attempt.agree("head")
+        return ref, Digest(lane_0, lane_1)
+
+    def _found(self) -> tuple[list[SparseUpdate], Digest]:
+        backend, slices = self._context.backend, self._slices
+        update = self._shadow.listed(self._push.version)
+        changes = [part for change in update.groups for part in to_whole(slices, change)]
+        sums = self._context.map_(lambda change: change.sums(backend), changes)
+        return changes, sum((new - old for old, new in sums), Digest())
+
+    def _finished(self, coded: Sequence[Coded], directories: Sequence[bytes]) -> PatchRef:
+        """Store the head, or a patch in one object, at the coordinator."""
+        context, geometry, version, timeline = self._context, self._geometry, self._push.version, self._push.timeline
+        if not self._parted:
+            return store_patch(context.store, geometry, version, self._write_id, coded, context.fetchers, timeline)
+        with timeline.during("code"):
+            joined = Directory.joined(self._key, directories)
+            file = PatchFile.of_directory(geometry, version - 1, version, joined)
+        store_head(context.store, self._key, file.head, timeline)
+        return file.ref(self._key)
 
 
 def reader(shadow: Shadow, slices: SliceMap, version: int) -> Reader:

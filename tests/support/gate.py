@@ -1,4 +1,4 @@
-"""A store whose patches wait at a gate, or fail there, so that a test decides when a push goes on."""
+"""A store whose patches, or keyframes, wait at a gate, or fail there, so that a test decides when a push goes on."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ PATIENCE = 60.0
 class GateStore(DictStore):
     """Holds puts of patches back while the gate is shut; fails them while it is down.
 
+    Args:
+        holds: part of the keys that it is for.
+
     Attributes:
         reached: set while a patch has come to the gate.
         down: whether patches fail there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, holds: str = "/objects/patch/") -> None:
         super().__init__()
+        self._holds = holds
         self._open = threading.Event()
         self._open.set()
         self.reached = threading.Event()
         self.down = False
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
-        if "/objects/patch/" in key:
+        if self._holds in key:
             self.reached.set()
             if not self._open.wait(PATIENCE):
                 raise AssertionError("nobody opens the gate")

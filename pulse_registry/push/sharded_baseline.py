@@ -1,0 +1,165 @@
+"""The baseline of pushes of a sharded model: what each rank speaks for, and its shadow of the newest version.
+
+Ranks agree on it before their first push, after a failure that leaves no shadow, and where a rank holds other tensors
+than before. Then each rank diffs by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pulse_registry.context import Context
+from pulse_registry.errors import Conflict, Gone, InvalidArgument, NotFound
+from pulse_registry.log import RunState
+from pulse_registry.peers.peers import Peers
+from pulse_registry.peers.sums import sum_lanes
+from pulse_registry.peers.vote import Attempt
+from pulse_registry.pull.request import PullRequest
+from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests
+from pulse_registry.pull.stage import stage_version
+from pulse_registry.push.baseline import version_of
+from pulse_registry.push.expected import check_expected
+from pulse_registry.push.holdings import Spoken, check_replicas, speak, union
+from pulse_registry.push.homes import homes_of
+from pulse_registry.push.layout_change import check_layout
+from pulse_registry.push.options import PushOptions
+from pulse_registry.push.shadow import Shadow, first_shadow
+from pulse_registry.push.shared_log import SharedLog
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.device import Placement
+from pulse_registry.weights.digest import Digest
+from pulse_registry.weights.model import View, layout_of
+from pulse_schemas import Layout, VersionEntry
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What all ranks agreed on for one way in which the model is held.
+
+    Attributes:
+        id: hash of what this rank holds.
+        geometry: of the layout of all ranks.
+        spoken: what this rank speaks for.
+        homes: the rank of each group.
+        shadow: of the cells that it speaks for; None: no version has this layout.
+        version: the number of the newest version; -1: there is none.
+    """
+
+    id: bytes
+    geometry: Geometry
+    spoken: Spoken
+    homes: Sequence[int]
+    shadow: Shadow | None
+    version: int
+
+
+class ShardedBaseline:
+    """Makes what pushes are diffed against. Each method is a collective."""
+
+    def __init__(
+        self, context: Context, peers: Peers, log: SharedLog, options: PushOptions, placement: Placement
+    ) -> None:
+        """Take the ranks; no I/O yet.
+
+        Args:
+            context: store, threads, and who hears of events.
+            peers: the ranks.
+            log: of the run.
+            options: how to push.
+            placement: where this rank's part is worked on.
+        """
+        self._context, self._peers, self._log = context, peers, log
+        self._options, self._placement = options, placement
+
+    def prepared(self, id_: bytes, views: Mapping[str, View]) -> Prepared:
+        """Agree on the layout, on who speaks for what, and on the version that shadows stand for.
+
+        Raises:
+            InvalidModel: on all ranks: what they hold is no model together, or replicas differ.
+            InvalidModel, LayoutMismatch: the layout is new, and another one is expected, or none: on all ranks, and
+                nothing was written.
+            PulseError: on all ranks, what went wrong on one.
+        """
+        peers, context = self._peers, self._context
+        layout = union(peers, layout_of(views, self._options.dtype), views)
+        geometry = Geometry(layout)
+        spoken = speak(peers, geometry, views, context.backend, context.map_)
+        check_replicas(peers, geometry, spoken, context.backend)
+        homes = homes_of(peers, spoken.slices)
+        version = self._log.begin(lambda state: self._check(layout, state))
+        shadow = self._caught_up(geometry, spoken, views, version)
+        return Prepared(id_, geometry, spoken, homes, shadow, version)
+
+    def _check(self, layout: Layout, state: RunState) -> None:
+        """Check that this layout may follow the newest version."""
+        latest, context, run = state.latest, self._context, self._log.reader.run
+        check_expected(self._options.expect, layout, latest)
+        if latest is None or latest.layout == layout.id:
+            return
+        before, allowed = latest.layout, self._options.allow_new_layout
+        check_layout(
+            run, layout, latest.version, lambda: context.geometry(before).layout, context.events, allowed=allowed
+        )
+
+    def _caught_up(self, geometry: Geometry, spoken: Spoken, views: Mapping[str, View], version: int) -> Shadow | None:
+        """Bring a shadow to the newest version, if that has this layout: each rank by its own route."""
+        context, attempt = self._context, Attempt(self._peers)
+        state = self._log.reader.state
+        entry = state.version(version) if version >= 0 else None
+        if entry is None or entry.layout != geometry.id:
+            return None
+        nothing: list[tuple[Shadow, SlicedDestination, SliceDigests]] = []
+
+        def copied() -> list[tuple[Shadow, SlicedDestination, SliceDigests]]:
+            live = spoken.live(views)
+            shadow = first_shadow(context, self._placement, spoken.slices.local, live, version, self._options.shadow)
+            cells = SlicedDestination(shadow.destination(), spoken.slices, context.backend, context.pool)
+            return [(shadow, cells, cells.digests(context.map_))]
+
+        made = attempt.run(copied, nothing)
+        attempt.agree("shadow")
+        [(shadow, cells, digests)] = made
+        base = version_of(state, geometry.id, self._whole(digests, "live").hex())
+        if base is None or base.version != version:
+            cells.known = None if base is None else digests
+            digests = attempt.run(lambda: self._stored(state, entry, cells, base), digests)
+            try:
+                attempt.agree("newest cells")
+            except NotFound as error:
+                if isinstance(error, Gone) or error.key is not None:
+                    raise
+                # Only patches of coder ``class`` lead there, whose groups no rank holds whole: all begin with a
+                # keyframe.
+                _logger.warning(
+                    "the next push is a keyframe, since the ranks can't go on with version %d: %s", version, error
+                )
+                return None
+            found = self._whole(digests, "newest cells").hex()
+            if found != entry.digest:
+                raise Conflict(
+                    f"the ranks' cells of version {version} have the state digest {found}, and {entry.digest} was "
+                    "committed"
+                )
+        shadow.resume(version, digests.local)
+        return shadow
+
+    def _stored(
+        self, state: RunState, entry: VersionEntry, cells: SlicedDestination, base: VersionEntry | None
+    ) -> SliceDigests:
+        """Bring this rank's cells from ``base``, or from nothing, to a version; return their digests."""
+        staged = stage_version(self._context, PullRequest(state, entry, cells, Timeline(), base))
+        staged.store()
+        found = staged.slices
+        staged.close()
+        if found is None:
+            raise InvalidArgument("slices without digests")
+        return found
+
+    def _whole(self, digests: SliceDigests, what: str) -> Digest:
+        """Return the state digest of what all ranks speak for."""
+        return Digest(*sum_lanes(self._peers, (digests.share.lane_0, digests.share.lane_1), what))

@@ -1,0 +1,56 @@
+"""A sharded push: one rank's part of a push, diffed, and neither committed nor failed yet; see ``PendingPush``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from pulse_registry.push.future import PushFuture
+from pulse_registry.push.shadow import Shadow
+from pulse_registry.push.sharded_baseline import Prepared
+from pulse_registry.timeline import Timeline
+
+
+class Kind(IntEnum):
+    """What ranks are about to do. Values go over the wire."""
+
+    PATCH = 0
+    KEYFRAME = 1
+    PREPARE = 2
+
+
+@dataclass(slots=True, eq=False)
+class ShardedPush:
+    """This rank's part of a push.
+
+    Attributes:
+        kind: a patch, or a keyframe.
+        version: its number, if all pushes before it are committed.
+        step: the trainer's label of it.
+        prepared: what it was diffed against.
+        shadow: holds its cells; None: this rank has failed before it had one.
+        metadata: of the version; the coordinator's counts.
+        number: of the rank's pushes, from 1 on: the same on all ranks.
+        timeline: of the push.
+        future: of the push.
+        failure: what went wrong on this rank, for all ranks to raise.
+        in_doubt: whether its record may be in the log.
+        committed: whether its record is in the log.
+        replaced: empty: no push takes another one's place.
+    """
+
+    kind: Kind
+    version: int
+    step: int
+    prepared: Prepared
+    shadow: Shadow | None
+    metadata: Mapping[str, Any]
+    number: int
+    timeline: Timeline
+    future: PushFuture
+    failure: Exception | None = None
+    in_doubt: bool = False
+    committed: bool = False
+    replaced: list[PushFuture] = field(default_factory=list)

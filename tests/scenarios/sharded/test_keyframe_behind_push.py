@@ -1,0 +1,110 @@
+"""A keyframe that follows a push of ranks: nobody waits for it, and what goes wrong with it costs no version."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from pulse_registry import Registry
+from pulse_registry.errors import PeerLost
+from pulse_registry.peers.local_peers import LocalGroup, LocalPeers
+from tests.scenarios.sharded.test_push_failures import dealt, restored, states
+from tests.support.gate import PATIENCE, GateStore
+from tests.support.ranks import MortalPeers, on_ranks, outcomes
+from tests.support.records import DictStore
+from tests.support.registries import check_store, commits, quick, settle, state_of
+
+
+def keyframes(store: DictStore) -> list[int]:
+    """Return the versions that have a keyframe."""
+    return [keyframe.version for keyframe in state_of(store).keyframes]
+
+
+def test_a_push_is_done_before_the_keyframe_that_follows_it() -> None:
+    """It fails if a result waits for the keyframe: then the gate gives up, and there is none of version 1."""
+    wanted, store = states(3), GateStore("/objects/keyframe/000000000001")
+    meet, seen = threading.Barrier(2, timeout=PATIENCE), []
+
+    def push(registry: Registry, rank: int) -> Any:
+        registry.push(0, dealt(wanted[0], 2)[rank])
+        registry.push(1, dealt(wanted[1], 2)[rank])
+        meet.wait()
+        if rank == 0:
+            seen.append(keyframes(store))
+            store.open()
+        registry.push(2, dealt(wanted[2], 2)[rank])
+
+    with store.shut():
+        assert on_ranks([store] * 2, push, keyframe_every=1) == [None, None]
+    assert seen == [[0]]
+    assert keyframes(store) == [0, 1, 2]
+    restored(store, wanted)
+
+
+def test_a_keyframe_that_can_not_be_stored_is_told_and_tried_after_the_next_push(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted, store = states(3), GateStore("/objects/keyframe/000000000001")
+    store.down = True
+
+    def push(registry: Registry, rank: int) -> None:
+        for step in range(2):
+            registry.push(step, dealt(wanted[step], 2)[rank])
+            settle(registry)
+        store.down = False
+        registry.push(2, dealt(wanted[2], 2)[rank])
+
+    with caplog.at_level(logging.WARNING):
+        assert on_ranks([store] * 2, push, keyframe_every=1) == [None, None]
+    told = [record.message for record in caplog.records if "no keyframe of version 1" in record.message]
+    assert len(told) == 2  # one a rank
+    assert all("the bucket is down" in message for message in told)
+    assert keyframes(store) == [0, 2]
+    restored(store, wanted)
+
+
+def lives(store: GateStore, dies: int) -> tuple[list[Any], list[str]]:
+    """Let three ranks push with three pushes under way; rank 1 dies at one of its calls. Returns ends and calls."""
+    wanted, calls = states(4), []
+    ready = threading.Barrier(3, action=store.open, timeout=PATIENCE)
+
+    def life(peers: LocalPeers) -> Any:
+        mortal = MortalPeers(peers, dies if peers.rank == 1 else 0)
+        registry = quick(store, peers=mortal, keyframe_every=1, max_pending=3)
+        try:
+            registry.push(0, dealt(wanted[0], 3)[peers.rank])
+            futures = [registry.push(n, dealt(wanted[n], 3)[peers.rank], wait=False) for n in (1, 2, 3)]
+            ready.wait()
+            ends = [future.exception(PATIENCE) for future in futures]
+            settle(registry)
+            return ends
+        finally:
+            if peers.rank == 1:
+                calls.extend(mortal.calls)
+            mortal.close()
+            registry.close()
+
+    return outcomes(life, LocalGroup(3)), calls
+
+
+@pytest.mark.parametrize("late", [1, 3, 6])
+def test_a_rank_that_dies_in_a_keyframe_is_told_to_the_pushes_behind_it(late: int) -> None:
+    """The push before the keyframe is done, and nobody hangs."""
+    first = "/objects/patch/000000000000"
+    store = GateStore(first)
+    with store.shut():
+        found, calls = lives(store, 0)
+    assert found == [[None] * 3] * 3
+    [_, at, *_] = [number for number, what in enumerate(calls, 1) if what == "keyframe due"]
+    store = GateStore(first)
+    with store.shut():
+        found, _ = lives(store, at + late)
+    for ends in (found[0], found[2]):
+        assert [type(end) for end in ends] == [type(None), PeerLost, PeerLost], ends
+    assert found[1][0] is None
+    check_store(store)
+    assert [record.step for record in commits(store)] == [0, 1]
+    assert keyframes(store) == [0]
