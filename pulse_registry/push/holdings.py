@@ -57,21 +57,25 @@ class Spoken:
 
     Attributes:
         slices: where these cells lie in the layout of all ranks.
-        sources: of each tensor of the local layout, the view that it is a run of, by name, its first cell and how many.
+        sources: of each tensor of the local layout that has cells, the name of the view that it is a run of, and the
+            first cell of that run.
         replicated: boxes that other ranks hold, too, whole, as this rank holds them: what a replica check compares.
     """
 
     slices: SliceMap
-    sources: Mapping[str, tuple[str, int, int]]
+    sources: Sequence[tuple[str, int]]
     replicated: tuple[Holding, ...]
 
     def live(self, views: Mapping[str, View]) -> dict[str, View]:
         """Return the cells that it speaks for as they are now, by name in the local layout."""
-        found = {}
-        for tensor in self.slices.local.layout.tensors:
-            source = self.sources.get(tensor.name)
-            found[tensor.name] = _nothing(tensor.dtype) if source is None else _cut(views[source[0]], *source[1:])
-        return found
+        local = self.slices.local
+        tensors, sizes = local.layout.tensors, local.sizes
+        if not self.sources:
+            return {tensor.name: _nothing(tensor.dtype) for tensor in tensors}
+        return {
+            tensor.name: _cut(views[name], first, cells)
+            for tensor, (name, first), cells in zip(tensors, self.sources, sizes, strict=True)
+        }
 
 
 def fingerprint(views: Mapping[str, View]) -> bytes:
@@ -80,13 +84,21 @@ def fingerprint(views: Mapping[str, View]) -> bytes:
     Wherever these are in memory, and with the same names tied: models with one fingerprint have one `layout_of`.
     """
     seen: dict[tuple[Any, ...], int] = {}
-    rows = []
+    names: list[str] = []
+    numbers: list[int] = []
     for view in views.values():
-        box = None if view.part is None else view.part.box
-        where = () if box is None or view.part is None else (view.part.name, view.part.shape, box.offsets, box.sizes)
-        tied = seen.setdefault((view.identity, where[2:]), len(seen)) if view.size else -1
-        rows.append((view.name, view.dtype, view.shape, where, tied))
-    return blake3(repr(rows).encode(errors="surrogatepass")).digest(_HASH)
+        part, shape = view.part, view.shape
+        names += (view.name, view.dtype) if part is None else (view.name, view.dtype, part.name)
+        numbers += (len(shape), *shape)
+        box = None
+        if part is not None:
+            box = part.box
+            numbers += (len(part.shape), *part.shape, len(box.shape), *box.shape, *box.offsets, *box.sizes)
+        numbers.append(seen.setdefault((view.identity, box), len(seen)) if 0 not in shape else -1)
+        numbers.append(-2 if part is None else -3)
+    numbers += map(len, names)
+    text = "".join(names).encode(errors="surrogatepass")
+    return blake3(text + np.array(numbers, np.int64).tobytes()).digest(_HASH)
 
 
 def union(peers: Peers, mine: Layout, views: Mapping[str, View]) -> Layout:
@@ -95,15 +107,15 @@ def union(peers: Peers, mine: Layout, views: Mapping[str, View]) -> Layout:
     Raises:
         InvalidModel: on all ranks: two of them have one name with two shapes or dtypes, or tied in two ways.
     """
-    attempt = Attempt(peers)
-    body = b"\n".join([mine.canonical(), *sorted(name.encode() for name in _without_cells(views))])
+    attempt, own = Attempt(peers), mine.canonical()
+    body = b"\n".join([own, *sorted(name.encode() for name in _without_cells(views))])
     prints = peers.all_gather(blake3(body).digest(_HASH), "layout")
     first = prints.index(prints[peers.rank]) == peers.rank
     bodies = peers.gather(body if first else b"", "layouts")
     joined = attempt.run(lambda: b"" if bodies is None else _joined(bodies).canonical(), b"")
     whole = peers.broadcast(joined if peers.rank == COORDINATOR else None, "layout of all")
     attempt.agree("layout of all")
-    return _parsed(whole, COORDINATOR)
+    return mine if whole == own else _parsed(whole, COORDINATOR)
 
 
 def speak(peers: Peers, geometry: Geometry, views: Mapping[str, View], backend: Backend, map_: Map) -> Spoken:
@@ -237,24 +249,30 @@ def _hash(holding: Holding) -> bytes:
 
 
 def _spoken(geometry: Geometry, holdings: Sequence[Holding], places: Sequence[tuple[int, int]]) -> Spoken:
-    tensors = {tensor.name: number for number, tensor in enumerate(geometry.layout.tensors)}
-    pieces: list[tuple[int, Box, tuple[str, int, int]]] = []
+    layout = geometry.layout.tensors
+    tensors = {tensor.name: number for number, tensor in enumerate(layout)}
+    pieces: list[tuple[int, Box, str, int]] = []
     replicated: list[Holding] = []
     for holding, (number, of) in zip(holdings, places, strict=True):
         if of > 1:
             replicated.append(holding)
         box, first = (holding.box, 0) if of == 1 else _share(holding.box, number, of)
         if box.cells:
-            pieces.append((tensors[holding.name], box, (holding.view.name, first, box.cells)))
-    pieces.sort(key=lambda piece: (piece[0], piece[1].offsets))
-    layout = geometry.layout.tensors
-    boxes = {f"{number:09d}": (tensor, box) for number, (tensor, box, _) in enumerate(pieces)}
-    sources = {f"{number:09d}": source for number, (_, _, source) in enumerate(pieces)}
+            pieces.append((tensors[holding.name], box, holding.view.name, first))
+    pieces.sort(key=_tensor_and_offsets)  # by dtypes, too, as the layout's tensors are
+    sources = [(name, first) for _, _, name, first in pieces]
+    boxes = [(tensor, box) for tensor, box, _, _ in pieces]
     if not boxes:  # a layout has at least one tensor, and a rank of many may speak for no cell
-        boxes["none"] = 0, Box((geometry.sizes[0],), (0,), (0,))
-    found = [Tensor(name=name, dtype=layout[tensor].dtype, shape=(box.cells,)) for name, (tensor, box) in boxes.items()]
-    local = Layout(tensors=tuple(sorted(found, key=lambda t: (DTYPE_ORDER.index(t.dtype), t.name))))
-    return Spoken(SliceMap(geometry, local, boxes, {name: name for name in boxes}), sources, tuple(replicated))
+        boxes = [(0, Box((geometry.sizes[0],), (0,), (0,)))]
+    found = [
+        Tensor(name=f"{number:09d}", dtype=layout[tensor].dtype, shape=(box.cells,))
+        for number, (tensor, box) in enumerate(boxes)
+    ]
+    return Spoken(SliceMap(geometry, Layout(tensors=tuple(found)), boxes, {}), sources, tuple(replicated))
+
+
+def _tensor_and_offsets(piece: tuple[int, Box, str, int]) -> tuple[int, tuple[int, ...]]:
+    return piece[0], piece[1].offsets
 
 
 def _share(box: Box, number: int, of: int) -> tuple[Box, int]:
@@ -293,7 +311,7 @@ def _replica_digests(geometry: Geometry, spoken: Spoken, backend: Backend) -> It
     for holding in spoken.replicated:
         number = tensors[holding.name]
         tensor = Tensor(name="one", dtype=geometry.layout.tensors[number].dtype, shape=(holding.box.cells,))
-        slices = SliceMap(geometry, Layout(tensors=(tensor,)), {"one": (number, holding.box)}, {"one": "one"})
+        slices = SliceMap(geometry, Layout(tensors=(tensor,)), [(number, holding.box)], {})
         cells = SlicedCells(slices, partial(_published, backend, holding.view, tensor.dtype))
         total = sum((cells.share(backend, geometry.groups[number]) for number in slices.groups), Digest())
         yield _hash(holding) + _DIGEST.pack(total.lane_0, total.lane_1)

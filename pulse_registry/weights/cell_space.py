@@ -21,6 +21,9 @@ import numpy.typing as npt
 from pulse_kernels import CELL_TYPES, GROUP_BYTES, CellType
 from pulse_schemas import Layout
 
+Numbers = npt.NDArray[np.int64]
+"""Numbers of groups, or flat indices, in a column."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -105,7 +108,7 @@ class Groups(Sequence[Group]):
         self._made: dict[int, Group] = {}
 
     @cached_property
-    def cells(self) -> npt.NDArray[np.int64]:
+    def cells(self) -> Numbers:
         """Cells of each group, without making any."""
         cells = np.empty(self._count, np.int64)
         for stretch in self._stretches:
@@ -140,6 +143,30 @@ class Groups(Sequence[Group]):
         stretch = self._stretches[bisect_right(self._starts, start) - 1]
         first, last = ((flat - stretch.start) // stretch.capacity for flat in (start, stop - 1))
         return range(stretch.first + first, stretch.first + last + 1)
+
+    def holding(self, flat: Numbers) -> Numbers:
+        """Return the number of the group that holds each of some cells."""
+        starts, firsts, capacities = self._columns
+        of = np.searchsorted(starts, flat, side="right") - 1
+        found: Numbers = firsts[of] + (flat - starts[of]) // capacities[of]
+        return found
+
+    def starts(self, numbers: Numbers) -> Numbers:
+        """Return the flat index of the first cell of each of some groups."""
+        starts, firsts, capacities = self._columns
+        of = np.searchsorted(firsts, numbers, side="right") - 1
+        found: Numbers = starts[of] + (numbers - firsts[of]) * capacities[of]
+        return found
+
+    def ends(self, numbers: Numbers) -> Numbers:
+        """Return the flat index past the last cell of each of some groups."""
+        return self.starts(numbers) + self.cells[numbers]
+
+    @cached_property
+    def _columns(self) -> Numbers:
+        """Of each stretch of groups its first cell, its first group, and the cells of a full group."""
+        rows = [(one.start, one.first, one.capacity) for one in self._stretches]
+        return np.array(rows, np.int64).reshape(-1, 3).T
 
     def end(self, number: int) -> int:
         """Return the flat index past the last cell of a group, without making it."""

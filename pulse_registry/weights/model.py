@@ -5,17 +5,18 @@ Works on torch tensors and NumPy arrays without importing torch: a torch tensor 
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
+from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import InvalidModel
 from pulse_registry.weights.dtypes import advice, of_numpy, of_torch
 from pulse_registry.weights.file_tensor import FileTensor
@@ -43,7 +44,7 @@ PublishDtype = Literal["bf16", "keep"]
 _UNSIGNED: dict[int, np.dtype[Any]] = {width: np.dtype(f"u{width}") for width in (1, 2, 4, 8)}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class View:
     """One tensor of a model, or the part of one that this rank holds.
 
@@ -53,9 +54,11 @@ class View:
         owner: lives as long as the memory does, and takes weak references.
         identity: equal for two names of the same memory, seen in the same way.
         tensor: the torch tensor, detached; None for others.
-        read: returns ``cells``.
+        read: returns ``cells``; once.
         range: returns cells by their flat indices, where they are not to be read as a whole.
         part: which cells of a tensor these are; None: all of the tensor of this name.
+
+    A rank of many may have 70,000 of them: so it is small.
     """
 
     name: str
@@ -68,14 +71,17 @@ class View:
     read: Callable[[], np.ndarray[Any, Any]]
     range: Callable[[int, int], np.ndarray[Any, Any]] | None = None
     part: Part | None = None
+    _cells: np.ndarray[Any, Any] | None = None
 
-    @functools.cached_property
+    @property
     def cells(self) -> np.ndarray[Any, Any]:
         """An unsigned view of the memory, of the tensor's shape and any strides; of another device's, a copy.
 
         It is made when it is first asked for: what works where the tensor is never does.
         """
-        return self.read()
+        if self._cells is None:
+            self._cells = self.read()
+        return self._cells
 
     def span(self, start: int, stop: int) -> np.ndarray[Any, Any]:
         """Return cells by their flat indices: where they are if they lie end to end there, else copied."""
@@ -85,7 +91,7 @@ class View:
             return self.cells.reshape(-1)[start:stop]
         return np.ascontiguousarray(self.cells.flat[start:stop])
 
-    @functools.cached_property
+    @property
     def size(self) -> int:
         """How many cells."""
         return math.prod(self.shape)
@@ -264,9 +270,9 @@ def _view(name: str, value: Any, part: Part | None = None) -> View:
     owner = value
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    cells = _unsigned(value)
-    identity = _identity(cells, dtype)
-    return View(name, dtype, value.shape, False, owner, identity, None, lambda: cells, part=part)
+    where: int = value.ctypes.data
+    identity = where, dtype, value.shape, value.strides
+    return View(name, dtype, value.shape, False, owner, identity, None, partial(_unsigned, value), part=part)
 
 
 def _file_view(name: str, tensor: FileTensor, part: Part | None) -> View:
@@ -288,19 +294,19 @@ def _torch_view(torch: Any, name: str, value: Any, part: Part | None) -> View:
         tensor = tensor.resolve_neg().resolve_conj()
     if dtype in ("F8_E8M0", "F4"):
         tensor = tensor.view(torch.uint8)  # what is done with cells is not there for all dtypes
+    shape, owner, where = tuple(value.shape), value.untyped_storage(), tensor.data_ptr()
+    copied, width = where != value.data_ptr(), CELL_TYPES[dtype].width
+    strides = tuple([step * width for step in tensor.stride()])  # bytes, as of a NumPy array over the same memory
+    device = value.device
+    identity = (where, dtype, shape, strides) if device.type == "cpu" else (where, str(device), dtype, shape, strides)
+    return View(name, dtype, shape, copied, owner, identity, tensor, partial(_fetched, tensor), part=part)
+
+
+def _fetched(tensor: Any) -> np.ndarray[Any, Any]:
+    """Return the memory of a tensor, or a copy of another device's, as unsigned integers."""
+    torch = sys.modules["torch"]
     signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    shape, owner = tuple(value.shape), value.untyped_storage()
-    copied = tensor.data_ptr() != value.data_ptr()
-    if tensor.device.type == "cpu":
-        cells = _unsigned(tensor.view(signed).numpy())
-        identity = _identity(cells, dtype)
-        return View(name, dtype, shape, copied, owner, identity, tensor, lambda: cells, part=part)
-    identity = (tensor.data_ptr(), str(tensor.device), dtype, shape, tensor.stride())
-
-    def fetched() -> np.ndarray[Any, Any]:
-        return _unsigned(tensor.cpu().view(signed).numpy())
-
-    return View(name, dtype, shape, copied, owner, identity, tensor, fetched, part=part)
+    return _unsigned(tensor.cpu().view(signed).numpy())
 
 
 def _hindrance(torch: Any, value: Any) -> str | None:
@@ -319,10 +325,6 @@ def _hindrance(torch: Any, value: Any) -> str | None:
         return None if value.untyped_storage().data_ptr() or not value.numel() else without
     except (RuntimeError, ValueError) as error:  # of a lazy module before its first call, or within a transform
         return f"{without}: {error}"
-
-
-def _identity(cells: np.ndarray[Any, Any], dtype: Dtype) -> tuple[Any, ...]:
-    return cells.__array_interface__["data"][0], dtype, cells.shape, cells.strides
 
 
 def _unsigned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

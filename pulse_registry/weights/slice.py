@@ -61,9 +61,13 @@ class Part:
     label: str
 
 
+_LISTS = (list, tuple)
+_GIVEN = (Slice, list, tuple)
+
+
 def is_sharded(value: Any) -> bool:
     """Whether a model's value is read by its parts."""
-    return isinstance(value, Slice | list | tuple) or hasattr(type(value), "__create_chunk_list__")
+    return isinstance(value, _GIVEN) or hasattr(type(value), "__create_chunk_list__")
 
 
 def parts_of(name: str, value: Any) -> Iterator[tuple[Part, Any]]:
@@ -74,7 +78,7 @@ def parts_of(name: str, value: Any) -> Iterator[tuple[Part, Any]]:
     """
     if isinstance(value, Slice):
         yield _part_of(name, value)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, _LISTS):
         if not value or not all(isinstance(one, Slice) for one in value):
             raise InvalidModel(
                 f"tensor {name!r} is a list, and not one of Slices: give its parts as Slice(...), or none"
@@ -87,7 +91,7 @@ def parts_of(name: str, value: Any) -> Iterator[tuple[Part, Any]]:
 def _part_of(name: str, given: Slice) -> tuple[Part, Any]:
     shape, local = tuple(given.of), tuple(given.tensor.shape)
     try:
-        if not isinstance(given.at, Sequence):
+        if not isinstance(given.at, _LISTS) and not isinstance(given.at, Sequence):  # which takes long to tell
             start, size = operator.index(given.at), math.prod(local)
             box = Box.run(math.prod(shape), start, size)
             return Part(name, shape, box, f"{name}[{start}:{start + size}]"), given.tensor

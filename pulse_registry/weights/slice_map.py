@@ -6,6 +6,8 @@ Groups, and what patches and keyframes say, are those of the whole layout; the m
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ from pydantic import ValidationError
 from pulse_kernels import Cells, Index
 from pulse_registry.errors import InvalidModel, LayoutMismatch
 from pulse_registry.weights.box import Box, Positions
-from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.cell_space import Geometry, Group, Groups
 from pulse_registry.weights.model import View
 from pulse_registry.weights.shared_memory import first_overlap
 from pulse_schemas import DTYPE_ORDER, Layout, Tensor, faults
@@ -69,31 +71,35 @@ class SliceMap:
     """
 
     def __init__(
-        self, geometry: Geometry, local: Layout, boxes: Mapping[str, tuple[int, Box]], names: Mapping[str, str]
+        self, geometry: Geometry, local: Layout, boxes: Sequence[tuple[int, Box]], names: Mapping[str, str]
     ) -> None:
         """Lay out slices.
 
         Args:
             geometry: of the whole layout.
             local: of the slices.
-            boxes: by name in the local layout, the tensor's number and the cells.
+            boxes: of each tensor of the local layout, the number of the tensor that it is a part of, and the cells.
             names: by the label of a view, its name in the local layout.
         """
         self._names = names
         self.geometry, self.local = geometry, Geometry(local)
-        found = [(number, *boxes[tensor.name]) for number, tensor in enumerate(local.tensors)]
         self.slices = [
-            HeldSlice(number, tensor, geometry.tensor_start(tensor), box) for number, tensor, box in found if box.cells
+            HeldSlice(number, tensor, geometry.tensor_start(tensor), box)
+            for number, (tensor, box) in enumerate(boxes)
+            if box.cells
         ]
-        self._of_number = {one.number: one for one in self.slices}
-        self._of_tensor: dict[int, list[HeldSlice]] = {}
-        for one in self.slices:
-            self._of_tensor.setdefault(one.tensor, []).append(one)
-        self._held = self._found()
-        self.groups = sorted(self._held)
-        counts = [sum(part.stop - part.first for part in self._held[number]) for number in self.groups]
-        self.counts = np.array(counts, np.int64)
-        self.whole = bool((self.counts == geometry.groups.cells[self.groups]).all())
+        self._places = array("q", [0]) * len(boxes)  # of each tensor of the local layout, which of the slices it is
+        for place, one in enumerate(self.slices):
+            self._places[one.number] = place
+        tensors = np.array([one.tensor for one in self.slices], np.int64)
+        self._order = np.argsort(tensors, kind="stable")  # of the slices by tensors
+        self._tensors = array("q", tensors[self._order].tobytes())
+        self._held = _held(geometry, [self.slices[place] for place in self._order.tolist()])
+        numbers, firsts = np.unique(self._held.groups, return_index=True)
+        self.groups: list[int] = numbers.tolist()
+        self._firsts = array("q", [*firsts.tolist(), len(self._held.groups)])  # of each group's rows
+        self.counts = np.add.reduceat(self._held.stops - self._held.starts, firsts) if len(firsts) else firsts
+        self.whole = bool((self.counts == geometry.groups.cells[numbers]).all())
 
     @classmethod
     def of(
@@ -142,23 +148,27 @@ class SliceMap:
             local = Layout(tensors=tuple(tensors), tied=tied)
         except ValidationError as error:
             raise InvalidModel(f"these slices can't be laid out: {faults(error, 'slices')}") from error
-        return cls(geometry, local, places, renamed)
+        return cls(geometry, local, [places[tensor.name] for tensor in local.tensors], renamed)
 
     def local_views(self, views: Mapping[str, View]) -> dict[str, View]:
         """Return views by their names in the local layout."""
         return {self._names[name]: view for name, view in views.items()}
 
     def held(self, group: Group) -> tuple[Held, ...]:
-        """Return the cells of a group that the slices hold, by slice."""
-        return self._held.get(group.number, ())
+        """Return the cells of a group that the slices hold, by slice, in the order of tensors."""
+        rows, held = self._rows(group.number), self._held
+        columns = (held.slices[rows].tolist(), held.starts[rows].tolist(), held.stops[rows].tolist())
+        order = self._order
+        return tuple(Held(self.slices[order[which]], first, stop) for which, first, stop in zip(*columns, strict=True))
 
     def holds(self, group: Group) -> bool:
         """Whether the slices hold all cells of a group."""
-        return sum(held.stop - held.first for held in self.held(group)) == group.cells
+        rows = self._rows(group.number)
+        return int((self._held.stops[rows] - self._held.starts[rows]).sum()) == group.cells
 
     def wanted(self, tensor: int, start: int, stop: int) -> bool:
         """Whether the slices hold any of a tensor's cells ``start`` to ``stop``."""
-        return any(one.box.below(stop) > one.box.below(start) for one in self._of_tensor.get(tensor, ()))
+        return any(one.box.below(stop) > one.box.below(start) for one in self.of_tensor(tensor))
 
     def flat_of(self, local: int) -> int:
         """Return the flat index, in the whole layout, of a cell by that in the local one."""
@@ -168,11 +178,12 @@ class SliceMap:
 
     def of_tensor(self, tensor: int) -> Sequence[HeldSlice]:
         """Return the slices of a tensor."""
-        return self._of_tensor.get(tensor, ())
+        low, high = bisect_left(self._tensors, tensor), bisect_right(self._tensors, tensor)
+        return [self.slices[place] for place in self._order[low:high].tolist()]
 
     def of_number(self, number: int) -> HeldSlice:
-        """Return the slice that is a tensor of the local layout."""
-        return self._of_number[number]
+        """Return the slice that is a tensor of the local layout; it holds cells."""
+        return self.slices[self._places[number]]
 
     def split(self, group: Group, index: Index) -> Iterator[Piece]:
         """Yield, slice by slice, which entries of a group-local index are held, and their local indices, in order.
@@ -200,24 +211,60 @@ class SliceMap:
         flat = held.slice.box.to_flat(local) + (held.slice.start - group.start)
         return flat.astype(np.uint32)
 
-    def _found(self) -> dict[int, tuple[Held, ...]]:
-        """Return, by group, the cells that slices hold of it, in the order of tensors; no group is made for that."""
-        found: dict[int, list[Held]] = {}
-        groups = self.geometry.groups
-        for tensor in sorted(self._of_tensor):
-            for one in self._of_tensor[tensor]:
-                box, cells, start = one.box, one.box.cells, one.box.start
-                begin = one.start + (box.flat_of(0) if start is None else start)
-                end = begin + cells if start is not None else one.start + box.flat_of(cells - 1) + 1
-                numbers, first = groups.meeting(begin, end), 0
-                for number in numbers[:-1]:
-                    at = groups.end(number) - one.start
-                    stop = box.below(at) if start is None else at - start
-                    if first < stop:
-                        found.setdefault(number, []).append(Held(one, first, stop))
-                    first = stop
-                found.setdefault(numbers[-1], []).append(Held(one, first, cells))
-        return {number: tuple(held) for number, held in found.items()}
+    def _rows(self, group: int) -> slice:
+        """Return which rows of what is held are a group's."""
+        place = bisect_left(self.groups, group)
+        if place == len(self.groups) or self.groups[place] != group:
+            return slice(0, 0)
+        return slice(self._firsts[place], self._firsts[place + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What slices hold of groups, in columns, a row for each slice and group, by groups and then by slices.
+
+    Attributes:
+        groups: number of the group.
+        slices: which of the slices.
+        starts, stops: its local indices.
+    """
+
+    groups: Positions
+    slices: Positions
+    starts: Positions
+    stops: Positions
+
+
+def _held(geometry: Geometry, slices: Sequence[HeldSlice]) -> _Rows:
+    """Return what slices, which come in the order of tensors, hold of each group; no group is made for that."""
+    groups = geometry.groups
+    runs = [which for which, one in enumerate(slices) if one.box.start is not None]
+    begins = np.array([slices[which].start + (slices[which].box.start or 0) for which in runs], np.int64)
+    ends = begins + np.array([slices[which].box.cells for which in runs], np.int64)
+    first = groups.holding(begins)
+    counts = groups.holding(ends - 1) - first + 1
+    of = np.repeat(np.arange(len(runs)), counts)
+    within = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)  # the first group of a run, its second
+    numbers = first[of] + within
+    stops = np.minimum(groups.ends(numbers), ends[of]) - begins[of]
+    starts = np.where(within > 0, np.roll(stops, 1), 0)
+    others = [(*row, which) for which, one in enumerate(slices) if one.box.start is None for row in _apart(groups, one)]
+    apart = np.array(others, np.int64).reshape(-1, 4).T
+    which = np.concatenate([np.array(runs, np.int64)[of], apart[3]])
+    numbers, starts, stops = (np.concatenate(pair) for pair in zip((numbers, starts, stops), apart[:3], strict=True))
+    order = np.lexsort((which, numbers))
+    return _Rows(numbers[order], which[order], starts[order], stops[order])
+
+
+def _apart(groups: Groups, one: HeldSlice) -> Iterator[tuple[int, int, int]]:
+    """Yield what a slice whose cells lie apart holds of groups: number, first and last local index, and one more."""
+    box, first = one.box, 0
+    numbers = groups.meeting(one.start + box.flat_of(0), one.start + box.flat_of(box.cells - 1) + 1)
+    for number in numbers:
+        stop = box.cells if number == numbers[-1] else box.below(groups.end(number) - one.start)
+        if first < stop:
+            yield number, first, stop
+        first = stop
 
 
 def _between(index: Index, start: int, stop: int) -> tuple[int, int]:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from blake3 import blake3
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
 
 from pulse_schemas.base import Count, Many, Schema
 
@@ -42,7 +43,9 @@ Name = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^[^\x00-\x1f
 LayoutFormat = Literal["pulse-layout/1", "pulse-layout/2"]
 
 
-class Tensor(Schema):
+# A layout may have 70,000 of them: with slots, one takes a third of a Schema's memory, and half of its time.
+@dataclass(slots=True, frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid"))
+class Tensor:
     """One stored tensor; ``shape`` is empty for a scalar.
 
     It counts cells: of F4, pairs of elements along the last dimension, the first of a pair in the low four bits.
@@ -64,6 +67,11 @@ def layout_format(tensors: Iterable[Tensor]) -> LayoutFormat:
     return "pulse-layout/2" if any(tensor.dtype in _SINCE_2 for tensor in tensors) else "pulse-layout/1"
 
 
+def _claimed(tensor: Tensor) -> int:
+    """Return the cells of a tensor, a size of 0 counted as 1."""
+    return math.prod(tensor.shape) or math.prod(size or 1 for size in tensor.shape)
+
+
 class Layout(Schema):
     """All stored tensors, sorted by (dtype in DTYPE_ORDER, name in code point order).
 
@@ -79,7 +87,7 @@ class Layout(Schema):
     def _check(self) -> Self:
         if self.format != layout_format(self.tensors):
             raise ValueError(f"a layout of these dtypes is of format {layout_format(self.tensors)!r}")
-        if sum(math.prod(size or 1 for size in tensor.shape) for tensor in self.tensors) > MAX_CELLS:
+        if sum(map(_claimed, self.tensors)) > MAX_CELLS:
             raise ValueError(f"it claims more than {MAX_CELLS} cells")
         keys = [(DTYPE_ORDER.index(t.dtype), t.name) for t in self.tensors]
         if keys != sorted(keys):
