@@ -137,7 +137,7 @@ def rank_work(every: Shapes, canonical: bytes, way: str, rank: int, ranks: int, 
     geometry = clock.time("layout of all, parsed", lambda: Geometry(Layout.parse(canonical)))
     clock.time("layout of all, parsed", lambda: geometry.id)
     found = clock.time("boxes, hashed", lambda: holdings._holdings(geometry, views))
-    hashes = clock.time("boxes, hashed", lambda: [holdings._hash(holding) for holding in found])
+    hashes = clock.time("boxes, hashed", lambda: [holdings.hash_of(holding) for holding in found])
     asked = rng.integers(0, 2**63, (len(hashes), 2)).astype(np.uint64)  # as many as are sent here, on average
     clock.time("boxes of the others", lambda: _counted(rng.integers(0, ranks, len(asked)), asked))
     spoken = clock.time("slices laid out", lambda: holdings._spoken(geometry, found, [(0, 1)] * len(found)))

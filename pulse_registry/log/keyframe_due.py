@@ -27,3 +27,21 @@ def keyframe_due(state: RunState, keyframe_bytes: int, *, every: int | None, sha
             return False
         nbytes += sum(patch.size for patch in state.patches_into(entry.version) if patch.base == entry.version - 1)
     return True
+
+
+def keyframe_soon(state: RunState, keyframe_bytes: int, *, every: int | None, share: float | None) -> bool:
+    """Tell whether the version after the newest one would be due, if its patch had as many bytes as the newest one's.
+
+    Args:
+        state, keyframe_bytes, every, share: as for ``keyframe_due``.
+    """
+    latest = state.latest
+    if latest is None:
+        return False
+    last = sum(patch.size for patch in state.patches_into(latest.version) if patch.base == latest.version - 1)
+    return keyframe_due(
+        state,
+        keyframe_bytes,
+        every=None if every is None else every - 1,
+        share=None if share is None else share - last / max(1, keyframe_bytes),
+    )

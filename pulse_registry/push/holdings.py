@@ -7,9 +7,8 @@ cut along their first dimension, a piece for each holder.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,20 +18,18 @@ from pydantic import ValidationError
 from pulse_kernels import CELL_TYPES, Backend, Cells
 from pulse_registry.errors import InvalidModel, UnsupportedFormat
 from pulse_registry.peers.peers import COORDINATOR, Peers
-from pulse_registry.peers.shuffle import Ranks, Rows, by_key, holders, rows_of, shuffle
+from pulse_registry.peers.shuffle import holders
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.process.parallel import Map
-from pulse_registry.pull.sliced_cells import SlicedCells
 from pulse_registry.pull.together import covers
-from pulse_registry.push.gaps import place, what_is_amiss
+from pulse_registry.push.gaps import what_is_amiss
 from pulse_registry.weights.box import Box
 from pulse_registry.weights.cell_space import Geometry
-from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import View
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
 
-_HASH: Final = 16
+HASH: Final = 16
 _DIGEST: Final = struct.Struct("<2Q")
 
 
@@ -98,7 +95,7 @@ def fingerprint(views: Mapping[str, View]) -> bytes:
         numbers.append(-2 if part is None else -3)
     numbers += map(len, names)
     text = "".join(names).encode(errors="surrogatepass")
-    return blake3(text + np.array(numbers, np.int64).tobytes()).digest(_HASH)
+    return blake3(text + np.array(numbers, np.int64).tobytes()).digest(HASH)
 
 
 def union(peers: Peers, mine: Layout, views: Mapping[str, View]) -> Layout:
@@ -109,7 +106,7 @@ def union(peers: Peers, mine: Layout, views: Mapping[str, View]) -> Layout:
     """
     attempt, own = Attempt(peers), mine.canonical()
     body = b"\n".join([own, *sorted(name.encode() for name in _without_cells(views))])
-    prints = peers.all_gather(blake3(body).digest(_HASH), "layout")
+    prints = peers.all_gather(blake3(body).digest(HASH), "layout")
     first = prints.index(prints[peers.rank]) == peers.rank
     bodies = peers.gather(body if first else b"", "layouts")
     joined = attempt.run(lambda: b"" if bodies is None else _joined(bodies).canonical(), b"")
@@ -127,7 +124,7 @@ def speak(peers: Peers, geometry: Geometry, views: Mapping[str, View], backend: 
     attempt = Attempt(peers)
     nothing: list[Holding] = []
     holdings = attempt.run(lambda: _holdings(geometry, views), nothing)
-    hashes = [_hash(holding) for holding in holdings]
+    hashes = [hash_of(holding) for holding in holdings]
     places = holders(peers, hashes, attempt, "boxes")
     attempt.agree("boxes")
     empty: list[Spoken] = []
@@ -138,41 +135,6 @@ def speak(peers: Peers, geometry: Geometry, views: Mapping[str, View], backend: 
         tensors = {tensor.name: number for number, tensor in enumerate(geometry.layout.tensors)}
         raise InvalidModel(what_is_amiss(peers, geometry, [(tensors[one.name], one.box) for one in holdings]))
     return spoken
-
-
-def check_replicas(peers: Peers, geometry: Geometry, spoken: Spoken, backend: Backend) -> None:
-    """Check that boxes which several ranks hold are equal, cell for cell; a collective. A pass over these boxes.
-
-    Raises:
-        InvalidModel: on all ranks: they differ; names the tensor and the ranks.
-    """
-    attempt = Attempt(peers)
-    none: list[bytes] = []
-    mine = attempt.run(lambda: list(_replica_digests(geometry, spoken, backend)), none)
-    rows = rows_of(mine, _HASH + _DIGEST.size)
-    others = shuffle(peers, rows, _differing, attempt, "replicas")
-
-    def check() -> None:
-        for holding, other in zip(spoken.replicated, others.tolist(), strict=False):
-            if other:
-                raise InvalidModel(
-                    f"tensor {holding.name!r}, {place(holding.box)}, is not the same on rank {other - 1} and on rank "
-                    f"{peers.rank}, which both hold it: they are no replicas, but other tensors under one name, or "
-                    "they have drifted apart"
-                )
-
-    attempt.run(check, None)
-    attempt.agree("replicas")
-
-
-def _differing(ranks: Ranks, rows: Rows) -> Rows:
-    """Return of each replica one more than the first rank that has it, if its digest is another one there; else 0."""
-    order, starts, _ = by_key(ranks, rows)
-    digests = rows[order, 2:]
-    differs = (digests != digests[starts]).any(axis=1)
-    found = np.empty(len(rows), np.uint64)
-    found[order] = np.where(differs, ranks[order][starts] + 1, 0)
-    return found
 
 
 def _without_cells(views: Mapping[str, View]) -> set[str]:
@@ -243,9 +205,10 @@ def _holdings(geometry: Geometry, views: Mapping[str, View]) -> list[Holding]:
     return list(found.values())
 
 
-def _hash(holding: Holding) -> bytes:
+def hash_of(holding: Holding) -> bytes:
+    """Return a hash of which cells a holding is of, the same on all ranks."""
     box = holding.box
-    return blake3(repr((holding.name, box.shape, box.offsets, box.sizes)).encode()).digest(_HASH)
+    return blake3(repr((holding.name, box.shape, box.offsets, box.sizes)).encode()).digest(HASH)
 
 
 def _spoken(geometry: Geometry, holdings: Sequence[Holding], places: Sequence[tuple[int, int]]) -> Spoken:
@@ -303,25 +266,3 @@ def _cut(view: View, first: int, cells: int) -> View:
 def _nothing(dtype: Dtype) -> View:
     empty = np.empty(0, CELL_TYPES[dtype].dtype)
     return View("none", dtype, (0,), False, empty, (0, dtype), None, lambda: empty)
-
-
-def _replica_digests(geometry: Geometry, spoken: Spoken, backend: Backend) -> Iterator[bytes]:
-    """Yield, of each box that other ranks hold, too, its hash and the share of the state digest that its cells have."""
-    tensors = {tensor.name: number for number, tensor in enumerate(geometry.layout.tensors)}
-    for holding in spoken.replicated:
-        number = tensors[holding.name]
-        tensor = Tensor(name="one", dtype=geometry.layout.tensors[number].dtype, shape=(holding.box.cells,))
-        slices = SliceMap(geometry, Layout(tensors=(tensor,)), [(number, holding.box)], {})
-        cells = SlicedCells(slices, partial(_published, backend, holding.view, tensor.dtype))
-        total = sum((cells.share(backend, geometry.groups[number]) for number in slices.groups), Digest())
-        yield _hash(holding) + _DIGEST.pack(total.lane_0, total.lane_1)
-
-
-def _published(backend: Backend, view: View, dtype: Dtype, _: int, where: slice) -> Cells:
-    """Return some live cells as they are published: F32 masters rounded."""
-    live = view.span(where.start, where.stop)
-    if view.dtype == dtype:
-        return live
-    rounded = np.empty(len(live), CELL_TYPES[dtype].dtype)
-    backend.cast_f32(np.ascontiguousarray(live), rounded)
-    return rounded

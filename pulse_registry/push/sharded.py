@@ -8,6 +8,7 @@ rank 0, writes the log; a rank that fails goes on taking part until the vote, an
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -29,6 +30,7 @@ from pulse_registry.push.labels import checked_metadata
 from pulse_registry.push.lapse import Lapse
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.queue import PushQueue, Turn
+from pulse_registry.push.replicas import ReplicaWatch
 from pulse_registry.push.same_push import Announced, check_same_push
 from pulse_registry.push.shadow import Shadow, first_shadow
 from pulse_registry.push.sharded_baseline import Prepared, ShardedBaseline
@@ -43,6 +45,8 @@ from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import Model, View, layout_of, read_model
 from pulse_registry.weights.nonfinite import first_in_groups, judge
 from pulse_schemas import CommitRecord, KeyframeRef, PatchRef
+
+_logger = logging.getLogger(__name__)
 
 
 class ShardedPublisher:
@@ -81,7 +85,8 @@ class ShardedPublisher:
         self._placement = placement
         self._log = SharedLog(writer, peers)
         self._queue: PushQueue[ShardedPush] = PushQueue(thread, options.max_pending, self._run)
-        self._baseline = ShardedBaseline(context, peers, self._log, options, placement)
+        self._replicas = ReplicaWatch(peers, context.backend)
+        self._baseline = ShardedBaseline(context, peers, self._log, self._replicas, options, placement)
         self._keyframes = ShardedKeyframes(context, peers, self._log, new_id, options)
         self._lock = threading.RLock()
         self._lapse = Lapse(peers, self._lock)
@@ -190,10 +195,13 @@ class ShardedPublisher:
         shadow, context = prepared.shadow, self._context
         kind = Kind.KEYFRAME if shadow is None else Kind.PATCH
         version = prepared.version + 1 if shadow is None else shadow.version + 1
+        replicas: Sequence[bytes] | None = None
         if failure is None:
             prepared.shadow = None  # cut off in the middle, it may hold no version
             live, local = prepared.spoken.live(views), prepared.spoken.slices.local
             try:
+                with timeline.during("diff"):
+                    replicas = self._replicas.digests(prepared.spoken, views)
                 if shadow is None:
                     with timeline.during("diff", local.nbytes):
                         shadow = first_shadow(context, self._placement, local, live, version, self._options.shadow)
@@ -204,7 +212,7 @@ class ShardedPublisher:
                 failure = error
             prepared.shadow = shadow
         future = PushFuture(step, number)
-        return ShardedPush(kind, version, step, prepared, shadow, metadata, number, timeline, future, failure)
+        return ShardedPush(kind, version, step, prepared, shadow, metadata, number, timeline, future, replicas, failure)
 
     def _judged(self, step: int, prepared: Prepared, shadow: Shadow, kind: Kind) -> Exception | None:
         """Do what the policy says about NaN and infinities; what it refuses is for all ranks to raise."""
@@ -263,7 +271,10 @@ class ShardedPublisher:
         """Of what was diffed: exchange -> code -> upload -> vote -> commit. A first version is uploaded whole."""
         if self._lapse.took(push.number):
             raise self._lapse.error(push.step)
-        check_same_push(self._peers, Announced(push.kind, push.number, push.step, push.version), push.failure)
+        mine = Announced(push.kind, push.number, push.step, push.version, push.replicas is not None)
+        compared = check_same_push(self._peers, mine, push.failure)
+        if compared and push.replicas is not None:
+            self._replicas.compare(push.prepared.spoken, push.replicas, push.version)
         prepared, shadow, timeline = push.prepared, push.shadow, push.timeline
         if shadow is None:
             raise InvalidArgument("a push without a shadow went on")
@@ -302,9 +313,23 @@ class ShardedPublisher:
         return record
 
     def _follow(self, push: ShardedPush) -> None:
-        """Let a keyframe follow a push that was committed, if it is due; nobody waits for it."""
-        if push.committed and push.shadow is not None:
-            self._keyframes.attach_if_due(push.shadow, push.prepared.spoken.slices, push.version)
+        """Let a keyframe follow a push that was committed, if it is due; nobody waits for it.
+
+        A failure costs no version and is tried after the next push.
+        """
+        if not push.committed or push.shadow is None:
+            return
+        version, slices = push.version, push.prepared.spoken.slices
+        try:
+            write_id, soon = self._keyframes.due(push.prepared.geometry, version)
+            self._replicas.follow(version, due=write_id is not None, soon=soon)
+            if write_id is not None:
+                self._keyframes.attach(push.shadow, slices, version, write_id)
+        except PulseError as error:
+            _logger.warning("no keyframe of version %d, to be tried after the next push: %s", version, error)
+        except Exception:
+            # A thread's outermost edge: nobody looks at what this ended with, and no push waits for it.
+            _logger.exception("no keyframe of version %d, to be tried after the next push", version)
 
     def _failed(self, number: int, error: BaseException, push: ShardedPush | None) -> None:
         """Go back to the version before a push that failed, for the next one to carry its changes; see ``Lapse``."""

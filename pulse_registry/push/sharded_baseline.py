@@ -21,10 +21,11 @@ from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDiges
 from pulse_registry.pull.stage import stage_version
 from pulse_registry.push.baseline import version_of
 from pulse_registry.push.expected import check_expected
-from pulse_registry.push.holdings import Spoken, check_replicas, speak, union
+from pulse_registry.push.holdings import Spoken, speak, union
 from pulse_registry.push.homes import homes_of
 from pulse_registry.push.layout_change import check_layout
 from pulse_registry.push.options import PushOptions
+from pulse_registry.push.replicas import ReplicaWatch
 from pulse_registry.push.shadow import Shadow, first_shadow
 from pulse_registry.push.shared_log import SharedLog
 from pulse_registry.timeline import Timeline
@@ -62,7 +63,13 @@ class ShardedBaseline:
     """Makes what pushes are diffed against. Each method is a collective."""
 
     def __init__(
-        self, context: Context, peers: Peers, log: SharedLog, options: PushOptions, placement: Placement
+        self,
+        context: Context,
+        peers: Peers,
+        log: SharedLog,
+        replicas: ReplicaWatch,
+        options: PushOptions,
+        placement: Placement,
     ) -> None:
         """Take the ranks; no I/O yet.
 
@@ -70,10 +77,11 @@ class ShardedBaseline:
             context: store, threads, and who hears of events.
             peers: the ranks.
             log: of the run.
+            replicas: compares them.
             options: how to push.
             placement: where this rank's part is worked on.
         """
-        self._context, self._peers, self._log = context, peers, log
+        self._context, self._peers, self._log, self._replicas = context, peers, log, replicas
         self._options, self._placement = options, placement
 
     def prepared(self, id_: bytes, views: Mapping[str, View]) -> Prepared:
@@ -89,9 +97,10 @@ class ShardedBaseline:
         layout = union(peers, layout_of(views, self._options.dtype), views)
         geometry = Geometry(layout)
         spoken = speak(peers, geometry, views, context.backend, context.map_)
-        check_replicas(peers, geometry, spoken, context.backend)
+        self._replicas.begin(spoken, views)
         homes = homes_of(peers, spoken.slices)
         version = self._log.begin(lambda state: self._check(layout, state))
+        self._replicas.begin_after(version)
         shadow = self._caught_up(geometry, spoken, views, version)
         return Prepared(id_, geometry, spoken, homes, shadow, version)
 

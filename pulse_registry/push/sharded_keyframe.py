@@ -8,18 +8,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Final
 
 import numpy as np
 
 from pulse_kernels import Cells
 from pulse_registry.context import Context
-from pulse_registry.errors import Conflict, InvalidModel, PulseError, StoreUnavailable
+from pulse_registry.errors import Conflict, InvalidModel, StoreUnavailable
 from pulse_registry.format.keyframe import KeyframeForm, Shard, StoredShard, planned_shards, write_index, write_shard
 from pulse_registry.format.keys import keyframe_key, layout_key
 from pulse_registry.log import NewId
 from pulse_registry.log.documents import LAYOUT
-from pulse_registry.log.keyframe_due import keyframe_due
+from pulse_registry.log.keyframe_due import keyframe_due, keyframe_soon
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.sums import sum_lanes
 from pulse_registry.peers.vote import Attempt
@@ -38,7 +37,7 @@ from pulse_registry.weights.slice_map import SliceMap
 from pulse_schemas import KeyframeRef, Record
 
 _logger = logging.getLogger(__name__)
-_NONE: Final = b"-"
+_SOON, _LATER = b"+", b"-"
 
 
 class ShardedKeyframes:
@@ -97,34 +96,30 @@ class ShardedKeyframes:
         attempt.agree("index")
         return (refs[0] if refs else None), Digest(lane_0, lane_1)
 
-    def attach_if_due(self, shadow: Shadow, slices: SliceMap, version: int) -> None:
-        """Store and attach a keyframe of a version that was just committed, if the patches since the last one are many.
+    def due(self, geometry: Geometry, version: int) -> tuple[str | None, bool]:
+        """Tell whether a version that was just committed is to have a keyframe, which the coordinator decides.
 
-        A failure costs no version and is tried after the next push.
+        Returns:
+            The keyframe's write id, None if it is not due; and whether the next version's is likely to be.
         """
-        try:
-            write_id = self._due(slices.geometry, version)
-            if write_id is not None:
-                self._attach(shadow, slices, version, write_id)
-        except PulseError as error:
-            _logger.warning("no keyframe of version %d, to be tried after the next push: %s", version, error)
-        except Exception:
-            # A thread's outermost edge: the version is committed, and no push waits for this.
-            _logger.exception("no keyframe of version %d, to be tried after the next push", version)
-
-    def _due(self, geometry: Geometry, version: int) -> str | None:
-        """Return the write id of the keyframe that is due, which the coordinator decides; None: it is not."""
         peers, options, here = self._peers, self._options, self._peers.rank == COORDINATOR
         said = b""
         if here:
-            state, every, share = self._log.reader.state, options.keyframe_every, options.keyframe_share
+            state, nbytes = self._log.reader.state, geometry.nbytes
+            every, share = options.keyframe_every, options.keyframe_share
             newest = state.latest is not None and state.latest.version == version
-            due = newest and keyframe_due(state, geometry.nbytes, every=every, share=share)
-            said = self._new_id().encode() if due else _NONE
+            due = newest and keyframe_due(state, nbytes, every=every, share=share)
+            soon = every == 1 if due else newest and keyframe_soon(state, nbytes, every=every, share=share)
+            said = (_SOON if soon else _LATER) + (self._new_id().encode() if due else b"")
         said = peers.broadcast(said if here else None, "keyframe due")
-        return None if said == _NONE else said.decode()
+        return said[1:].decode() or None, said[:1] == _SOON
 
-    def _attach(self, shadow: Shadow, slices: SliceMap, version: int, write_id: str) -> None:
+    def attach(self, shadow: Shadow, slices: SliceMap, version: int, write_id: str) -> None:
+        """Store and attach a keyframe of a committed version.
+
+        Raises:
+            PulseError: on all ranks, what went wrong on one. It costs no version, and is due again after the next push.
+        """
         stored, digest = self.store(shadow, slices, version, write_id)
 
         def attach() -> Record:

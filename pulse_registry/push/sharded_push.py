@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -35,6 +35,7 @@ class ShardedPush:
         number: of the rank's pushes, from 1 on: the same on all ranks.
         timeline: of the push.
         future: of the push.
+        replicas: digests of the replicas that this rank holds, for all to compare; None: they are not compared.
         failure: what went wrong on this rank, for all ranks to raise.
         in_doubt: whether its record may be in the log.
         committed: whether its record is in the log.
@@ -50,6 +51,7 @@ class ShardedPush:
     number: int
     timeline: Timeline
     future: PushFuture
+    replicas: Sequence[bytes] | None = None
     failure: Exception | None = None
     in_doubt: bool = False
     committed: bool = False

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pulse_registry.log import RunState
-from pulse_registry.log.keyframe_due import keyframe_due
+from pulse_registry.log.keyframe_due import keyframe_due, keyframe_soon
 from tests.support.records import Script, chain, keyframe, patch
 
 
@@ -79,3 +79,30 @@ def test_merged_patches_do_not_count():
 
 def test_by_neither_bytes_nor_versions_none_is_due():
     assert not keyframe_due(run_of(*[900] * 9), 1000, every=None, share=None)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "attached", "options", "soon"),
+    [
+        ((), (), {}, False),
+        ((250,), (), {}, False),  # 250 more are 500, which a share of 0.5 of 1,000 allows
+        ((251,), (), {}, True),
+        ((100, 200), (), {}, False),
+        ((100, 201), (), {}, True),
+        ((400, 100), (1,), {}, False),
+        ((501,), (1,), {}, True),
+        ((1,), (), {"every": 2}, True),
+        ((1,), (), {"every": 3}, False),
+        ((1, 1), (), {"every": 3}, True),
+        ((1, 1), (2,), {"every": 1}, True),
+        ((1, 1), (2,), {"every": 2}, False),
+    ],
+)
+def test_a_keyframe_is_due_soon_where_one_more_version_like_the_newest_makes_it_due(
+    sizes: tuple[int, ...], attached: tuple[int, ...], options: dict[str, float], soon: bool
+):
+    rule: dict[str, Any] = {"every": None, "share": 0.5, **options}
+    assert keyframe_soon(run_of(*sizes, attached=attached), 1_000, **rule) == soon
+    again = sizes[-1:] or (0,)
+    if sizes and not attached:
+        assert keyframe_due(run_of(*sizes, *again, attached=attached), 1_000, **rule) == soon
