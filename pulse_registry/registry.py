@@ -18,7 +18,7 @@ from pulse_registry.log import RunState
 from pulse_registry.log.names import tag_name
 from pulse_registry.options import Options
 from pulse_registry.pull.apply import Staged
-from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
+from pulse_registry.pull.base_check import BaseCheck
 from pulse_registry.pull.into import Into
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Route, plan
@@ -185,9 +185,8 @@ class Registry:
             InvalidArgument: ``check`` is none of these.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the version can't be read.
         """
-        timeline, every = Timeline(), None if check is None else pulls_a_check(check)
-        puller = self._runtime.puller
-        held = puller.into(into, cast=cast, replace=replace, check_every=every, partial=partial)
+        timeline, puller = Timeline(), self._runtime.puller
+        held = puller.into(into, cast=cast, replace=replace, check=check, partial=partial)
         return puller.stage(version, held, timeline)
 
     def pull(
@@ -207,9 +206,8 @@ class Registry:
         Raises:
             PulseError: as ``stage``; the weights are then as they were.
         """
-        timeline, every = Timeline(), None if check is None else pulls_a_check(check)
-        puller = self._runtime.puller
-        held = puller.into(into, cast=cast, replace=replace, check_every=every, partial=partial)
+        timeline, puller = Timeline(), self._runtime.puller
+        held = puller.into(into, cast=cast, replace=replace, check=check, partial=partial)
         return puller.pull(version, held, timeline)
 
     @overload
@@ -260,11 +258,10 @@ class Registry:
             InvalidModel: ``into`` is no model, or can't be changed in place.
         """
         self._runtime.check_process()
-        every = None if check is None else pulls_a_check(check)
         puller = self._runtime.puller
 
         def held(*, alone: bool) -> Into:
-            return puller.into(into, cast=cast, check_every=every, partial=partial, alone=alone)
+            return puller.into(into, cast=cast, check=check, partial=partial, alone=alone)
 
         def stage(version: VersionName) -> Staged:
             if self._runtime.options.peers is not None:

@@ -15,6 +15,7 @@ from pulse_registry.log import RunState
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.apply import PullSettings, Staged, stage_into, stage_new
+from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.pull.into import Into
 from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
@@ -111,22 +112,29 @@ class Puller:
         *,
         cast: bool = False,
         replace: bool = False,
-        check_every: int | None = None,
+        check: BaseCheck | None = None,
         partial: bool = False,
         alone: bool = False,
     ) -> Into:
         """Return a worker's weights as pulls take them. Of ranks that pull together, a collective, but for ``alone``.
 
         Raises:
+            InvalidArgument: ``check`` is not valid: on all ranks that pull together.
             InvalidModel: it is no model, or can't be changed in place: on all ranks that pull together.
         """
-        if self._together is None or alone:
+        found: list[Into] = []
+
+        def read() -> None:
+            every = None if check is None else pulls_a_check(check)
             views = read_destination(model)
+            found.append(Into(views, self.replicas.of(views), cast, replace, every, partial))
+
+        if self._together is None or alone:
+            read()
         else:
-            read: list[dict[str, View]] = []
-            self._together.agree(lambda: read.append(read_destination(model)), "weights")
-            [views] = read
-        return Into(views, self.replicas.of(views), cast, replace, check_every, partial)
+            self._together.agree(read, "weights")
+        [into] = found
+        return into
 
     def pull(self, version: VersionName, into: Into, timeline: Timeline) -> PullResult:
         """Bring weights to a version; of two threads that pull into the same weights, one waits for the other."""

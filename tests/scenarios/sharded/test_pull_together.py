@@ -196,6 +196,39 @@ def test_weights_of_one_rank_that_can_not_be_read_are_told_on_all_and_the_next_p
     assert first[1] == "state"
 
 
+@pytest.mark.parametrize("call", ["pull", "stage"])
+def test_a_check_that_is_not_valid_on_one_rank_is_told_on_all_and_the_next_pull_goes_on(call: str) -> None:
+    states, dealt = two_ranks()
+    store = pushed(states)
+
+    def pull(registry: Registry, rank: int) -> tuple[str, str]:
+        with pytest.raises(InvalidArgument) as raised:
+            getattr(registry, call)(1, into=dealt[rank], check="some" if rank else "all")
+        return str(raised.value), registry.pull(2, into=dealt[rank], check=3).checked
+
+    first, second = on_ranks([store] * 2, pull)
+    assert first == second
+    assert first[0].startswith("rank 1: check is 'some'")
+    assert first[1] == "state"
+
+
+def test_a_run_of_class_patches_is_refused_on_ranks_that_hold_groups_in_part_with_words() -> None:
+    states, dealt = two_ranks()
+    store = pushed(states, coder="class", keyframe_share=1e9)
+
+    def pull(registry: Registry, rank: int) -> str:
+        with pytest.raises(NotFound) as raised:
+            registry.pull(1, into=dealt[rank])
+        assert registry.pull(0, into=dealt[rank]).checked == "state"
+        return str(raised.value)
+
+    first, second = on_ranks([store] * 2, pull)
+    assert first == second
+    assert "Patches of coder 'class' are left out, since the slices hold groups in part" in first
+    assert "compact, with coder='gap'" in first
+    assert held(dealt[0]) == wanted(dealt[0], states[0])
+
+
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_replicas_count_once(replicas: int) -> None:
     states, _ = two_ranks()
