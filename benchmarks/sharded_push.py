@@ -28,7 +28,6 @@ from benchmarks.timing import ratio
 TITLE: Final = "Push by ranks, against one process"
 COLUMNS: Final = 4096
 SHARE: Final = 0.005
-WAYS: Final = ("whole", "ranks", "gathered")
 Found = dict[str, Any]
 app = typer.Typer(add_completion=False)
 
@@ -36,12 +35,13 @@ app = typer.Typer(add_completion=False)
 def measure(mebibytes: int, pushes: int, repeats: int, sizes: Sequence[int] = (2, 4)) -> list[Row]:
     """Measure all ways, with each number of ranks; by turns."""
     found: dict[tuple[str, int], list[Found]] = {}
+    ways = [("whole", 1), *(("ranks", size) for size in sizes), ("gathered", sizes[-1])]
+    named = [f"{way}:{size}" for way, size in ways]
     for _ in range(repeats):
-        for way, size in (("whole", 1), *(("ranks", size) for size in sizes), ("gathered", sizes[-1])):
-            arguments = [way, str(size), str(mebibytes), str(pushes)]
-            command = [sys.executable, "-m", "benchmarks.sharded_push", "ranks", *arguments]
-            told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            found.setdefault((way, size), []).append(json.loads(told))
+        command = [sys.executable, "-m", "benchmarks.sharded_push", "ranks", str(mebibytes), str(pushes), *named]
+        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        for way, line in zip(ways, told.splitlines(), strict=True):
+            found.setdefault(way, []).append(json.loads(line))
     return rows_of(found, sizes)
 
 
@@ -122,12 +122,6 @@ def rows_of(found: dict[tuple[str, int], list[Found]], sizes: Sequence[int]) -> 
 
 def run_ranks(way: str, size: int, mebibytes: int, pushes: int, folder: str) -> None:
     """Be all ranks: forks of this process, which has imported torch; rank 0 prints what they took."""
-    import torch
-
-    from pulse_registry.weights.backend import backend_of
-
-    torch.set_num_threads(1)
-    backend_of("auto").warm_up(2)
     children = []
     for rank in range(size):
         child = os.fork()
@@ -213,7 +207,7 @@ def _run_rank(way: str, rank: int, size: int, mebibytes: int, pushes: int, folde
     dist.all_gather_object(every, mine)
     registry.close()
     if rank == 0:
-        os.write(1, json.dumps(_summary(every, pushes)).encode())
+        os.write(1, json.dumps(_summary(every, pushes)).encode() + b"\n")
 
 
 def _summary(every: Sequence[Found], pushes: int) -> Found:
@@ -255,10 +249,20 @@ def _counted_exchange(rank: int) -> dict[str, int]:
 
 
 @app.command(hidden=True)
-def ranks(way: str, size: int, mebibytes: int, pushes: int) -> None:
-    """Run the ranks of one measurement, in this process and its forks."""
-    with tempfile.TemporaryDirectory(prefix="pulse-bench-") as folder:
-        run_ranks(way, size, mebibytes, pushes, folder)
+def ranks(mebibytes: int, pushes: int, ways: list[str]) -> None:
+    """Run the ranks of each way, WAY:RANKS, one way after another, in forks of this process."""
+    import torch
+    import torch._dynamo
+    import torch.distributed.tensor
+
+    from pulse_registry.weights.backend import backend_of
+
+    torch.set_num_threads(1)
+    backend_of("auto").warm_up(2)
+    for one in ways:
+        way, _, size = one.partition(":")
+        with tempfile.TemporaryDirectory(prefix="pulse-bench-") as folder:
+            run_ranks(way, int(size), mebibytes, pushes, folder)
 
 
 @app.callback(invoke_without_command=True)

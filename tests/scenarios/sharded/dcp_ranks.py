@@ -10,10 +10,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
@@ -24,8 +24,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pulse_registry import Registry, open
 from pulse_registry.integrations.dcp import Reader, Writer
 from pulse_registry.options import ComputeOptions, PushOptions
+from pulse_registry.weights.backend import backend_of
 from tests.scenarios.sharded.policy import VERSIONS, Policy
-from tests.support.waiting import HANG_S
+from tests.unit.peers.ranks import group
 
 SIZE = 4
 Found = dict[str, Any]
@@ -175,11 +176,9 @@ def refused(registry: Registry, alone: Registry) -> Found:
     return found
 
 
-def main(folder: str, rank: int) -> None:
-    """Be a rank."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=HANG_S))
-    torch.set_num_threads(1)
-    one = ComputeOptions(threads=1)
+def every_case(folder: str) -> Found:
+    """Be a rank, which tells what it finds in each case."""
+    rank, one = dist.get_rank(), ComputeOptions(threads=1)
     together = open(folder, run="run", compute=one, process_group=dist.group.WORLD)
     alone = open(folder, run="run", compute=one)
     with together, alone:
@@ -193,9 +192,20 @@ def main(folder: str, rank: int) -> None:
         tell("dealt", rank, dealt(folder))
         for name, registry in (("together", together), ("alone", alone)):
             tell(f"other_versions {name}", rank, other_versions(registry))
-        tell("refused together", rank, refused(together, alone))
-    dist.destroy_process_group()
+        return refused(together, alone)
+
+
+def main(folder: str) -> None:
+    """Print what all ranks found."""
+    torch.set_num_threads(1)
+    backend_of("auto").warm_up(2)  # once, and not in each fork
+
+    def work() -> Found:
+        return every_case(folder)
+
+    work.__name__ = "refused together"
+    group(SIZE, [work], os.dup(1))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(os.environ["RANK"]))
+    main(sys.argv[1])

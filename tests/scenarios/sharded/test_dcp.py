@@ -17,7 +17,6 @@ from tests.support.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[3]
 SIZE = 4
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 Cases = dict[str, dict[int, dict[str, Any]]]
 
 
@@ -44,9 +43,9 @@ def twin(folder: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def cases(folder: Path) -> Cases:
-    """What each rank found in each case, of one process group."""
+    """What each rank found in each case, of one process group, in one process that imports torch once."""
     ran = subprocess.run(
-        [*TORCHRUN, f"--nproc-per-node={SIZE}", "-m", "tests.scenarios.sharded.dcp_ranks", str(folder)],
+        [sys.executable, "-m", "tests.scenarios.sharded.dcp_ranks", str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,
