@@ -76,7 +76,15 @@ class LayoutMismatch(PulseError):
 
 
 class BaseMismatch(PulseError):
-    """The weights at hand are not the version that a patch starts from; nothing was changed."""
+    """The weights at hand are not the version that a patch starts from; nothing was changed.
+
+    Attributes:
+        tensors: names of the tensors, or slices, that differ, in the layout's order; none where that is not known.
+    """
+
+    def __init__(self, message: str, tensors: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.tensors = tuple(tensors)
 
 
 class CorruptObject(PulseError):

@@ -17,6 +17,7 @@ from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.apply import PullSettings, Staged, stage_into, stage_new
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.pull.destination import Destination, HostDestination
+from pulse_registry.pull.differing import differing
 from pulse_registry.pull.into import Into
 from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
 from pulse_registry.pull.prefetch_together import PrefetchTogether, Ranks
@@ -294,7 +295,9 @@ class Puller:
             staged.apply()
             wanted = staged.slices
         if wanted is None or held.digest() != wanted.local:
-            raise BaseMismatch(f"the slices are not those of version {entry.version}: their cells differ")
+            names = list(differing(held, stored))
+            listed = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise BaseMismatch(f"the slices are not those of version {entry.version}: {listed} differ", names)
         self.replicas.of(views).now_at(entry.version, wanted)
 
     def prefetch(
