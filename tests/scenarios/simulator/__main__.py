@@ -24,6 +24,7 @@ def simulate(
     total: Annotated[int, typer.Option(help="Store operations in all.", min=1)] = 100_000,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     processes: Annotated[int, typer.Option(help="Side by side.", min=1)] = os.cpu_count() or 1,
+    ranks: Annotated[int, typer.Option(help="Trainers are jobs of up to so many ranks; 0: of one.", min=0)] = 0,
     seconds: Annotated[float, typer.Option(help="Begin no seed after this time.")] = 1e9,
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
@@ -31,13 +32,14 @@ def simulate(
     if context.invoked_subcommand is not None:
         return
     if seed is not None:
-        outcome = run(seed, operations)
+        outcome = run(seed, operations, ranks=ranks)
         typer.echo("\n".join(outcome.tail))
         typer.echo(f"{outcome.operations} store operations, {outcome.counts}, trace {outcome.trace}")
         typer.echo(outcome.violation or "everything held")
         raise typer.Exit(outcome.violation is not None)
     document = {}
-    for document in campaign(total, first=first, processes=processes, each=operations, seconds=seconds, say=typer.echo):
+    options = {"first": first, "processes": processes, "each": operations, "seconds": seconds, "ranks": ranks}
+    for document in campaign(total, say=typer.echo, **options):
         if out is not None:
             write_result(out, document)
     typer.echo(f"{document['operations']} store operations, {document['counts']}")

@@ -8,6 +8,8 @@ from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore
 from tests.scenarios.simulator.bucket import Bucket
 from tests.scenarios.simulator.collecting import GRACE_S, ORPHAN_S
+from tests.scenarios.simulator.job import Job
+from tests.scenarios.simulator.job_peers import Wire
 from tests.scenarios.simulator.policy import Policy as Weights
 from tests.scenarios.simulator.process import Process
 from tests.scenarios.simulator.truth import RUN, Pushed, Truth
@@ -21,8 +23,9 @@ _LONG_S = 2 * 3600.0
 class Aftermath:
     """One process, in fine weather, that repairs nothing by hand."""
 
-    def __init__(self, bucket: Bucket, truth: Truth) -> None:
-        self._bucket, self._truth = bucket, truth
+    def __init__(self, bucket: Bucket, truth: Truth, ranks: int = 0) -> None:
+        """Come to a bucket; with ``ranks``, a job of so many comes, too."""
+        self._bucket, self._truth, self._ranks = bucket, truth, ranks
         self._world = bucket.world
         self._process = Process(bucket, "afterwards", Weather())
 
@@ -34,6 +37,8 @@ class Aftermath:
         if dict(state.tags) != self._truth.tags:
             self._world.fail(f"the log has tags {state.tags}, and {self._truth.tags} were given")
         self._restore_all(registry)
+        if self._ranks:
+            self._go_on_by_ranks()
         self._go_on(registry)
         self._clean(registry)
         self._restore_all(registry)
@@ -59,6 +64,15 @@ class Aftermath:
         future = registry.push(number, weights.tensors, metadata={"push": number}, wait=False)
         self._process.work()
         self._truth.acknowledged(number, future.result().version)
+
+    def _go_on_by_ranks(self) -> None:
+        """Push as a new job: each push that is right is a version."""
+        before = len(self._truth.versions)
+        job = Job(self._bucket, self._truth, "later", Weather(), self._ranks, wire=Wire())
+        job.live()
+        self._world.wait(lambda: not job.living)
+        if len(self._truth.versions) != before + job.right:
+            self._world.fail(f"a later job pushed {job.right} times, from version {before} on, and not all are there")
 
     def _clean(self, registry: Registry) -> None:
         """Collect until all garbage is gone."""

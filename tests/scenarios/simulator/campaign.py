@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.results import machine, versions
+from tests.scenarios.simulator.job_mutants import JOB_MUTANTS
 from tests.scenarios.simulator.mutants import MUTANTS, Mutant
 from tests.scenarios.simulator.simulation import Outcome, run
 
@@ -21,24 +23,34 @@ EACH = 20_000
 Say = Callable[[str], None]
 
 
-def again(seed: int, operations: int) -> str:
+def again(seed: int, operations: int, ranks: int = 0) -> str:
     """Return the command that runs a seed again."""
-    return f"python -m tests.scenarios.simulator --seed {seed} --operations {operations}"
+    jobs = f" --ranks {ranks}" if ranks else ""
+    return f"python -m tests.scenarios.simulator --seed {seed} --operations {operations}{jobs}"
 
 
-def outcomes(seeds: Sequence[int], operations: int, processes: int) -> Iterator[Outcome]:
+def outcomes(seeds: Sequence[int], operations: int, processes: int, ranks: int = 0) -> Iterator[Outcome]:
     """Run seeds, in their order, in so many processes."""
     if processes == 1:
-        yield from (run(seed, operations) for seed in seeds)
+        yield from (run(seed, operations, ranks=ranks) for seed in seeds)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run, seeds, [operations] * len(seeds))
+        yield from pool.map(functools.partial(run, operations=operations, ranks=ranks), seeds)
 
 
 def campaign(
-    total: int, *, first: int = 0, processes: int = 1, each: int = EACH, seconds: float = 1e9, say: Say = print
+    total: int,
+    *,
+    first: int = 0,
+    processes: int = 1,
+    each: int = EACH,
+    seconds: float = 1e9,
+    ranks: int = 0,
+    say: Say = print,
 ) -> Iterator[dict[str, Any]]:
     """Run seeds from ``first`` on until so many store operations were made in all, or the time is over.
+
+    With ``ranks``, trainers are jobs of up to so many.
 
     Yields the document as it is after each seed.
     """
@@ -46,12 +58,13 @@ def campaign(
     counts: Counter[str] = Counter()
     done, operations, virtual = 0, 0, 0.0
     failed: list[dict[str, Any]] = []
-    for outcome in outcomes(range(first, first + -(-total // each)), each, processes):
+    for outcome in outcomes(range(first, first + -(-total // each)), each, processes, ranks):
         done, operations, virtual = done + 1, operations + outcome.operations, virtual + outcome.seconds
         counts.update(outcome.counts)
         if outcome.violation is not None:
-            failed.append({"seed": outcome.seed, "violation": outcome.violation, "again": again(outcome.seed, each)})
-            say(f"seed {outcome.seed}: {outcome.violation}\n  {again(outcome.seed, each)}")
+            command = again(outcome.seed, each, ranks)
+            failed.append({"seed": outcome.seed, "violation": outcome.violation, "again": command})
+            say(f"seed {outcome.seed}: {outcome.violation}\n  {command}")
         taken = time.perf_counter() - began
         yield {
             "kind": "simulator",
@@ -59,6 +72,7 @@ def campaign(
             "versions": versions(),
             "seeds": {"first": first, "count": done, "operations_each": each},
             "operations": operations,
+            "ranks": ranks,
             "virtual_hours": round(virtual / 3600, 1),
             "seconds": round(taken, 1),
             "processes": processes,
@@ -76,7 +90,7 @@ def measure_mutant(mutant: Mutant, seeds: Sequence[int], operations: int) -> dic
     for seed in seeds:
         with pytest.MonkeyPatch.context() as patched:
             mutant.apply(patched)
-            outcome = run(seed, operations)
+            outcome = run(seed, operations, ranks=mutant.ranks)
         found[seed] = outcome.operations if outcome.violation and not outcome.died else None
         first = first or ("" if outcome.died else outcome.violation or "")
     times = sorted(taken for taken in found.values() if taken is not None)
@@ -95,7 +109,7 @@ def measure_mutant(mutant: Mutant, seeds: Sequence[int], operations: int) -> dic
 def mutants(seeds: Sequence[int], operations: int, say: Say = print) -> list[dict[str, Any]]:
     """Measure all mutants."""
     rows = []
-    for mutant in MUTANTS:
+    for mutant in MUTANTS + JOB_MUTANTS:
         rows.append(measure_mutant(mutant, seeds, operations))
         say(f"{rows[-1]['name']}: {rows[-1]['found_by']} of {len(seeds)} seeds, median {rows[-1]['median']}")
     return rows

@@ -37,13 +37,17 @@ CALM, STALLS, LOST, DAMAGE = Weather(), Weather(stall=0.04, stalled="put"), Weat
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A safeguard, and how to take it away; ``weather`` brings what it is for, and ``seed`` finds it soon."""
+    """A safeguard, and how to take it away; ``weather`` brings what it is for, and ``seed`` finds it soon.
+
+    With ``ranks`` it is one of jobs, of up to so many.
+    """
 
     name: str
     safeguard: str
     apply: Patch
     weather: Weather = CALM
     seed: int = 0
+    ranks: int = 0
 
 
 def _refused_is_own(patched: pytest.MonkeyPatch) -> None:

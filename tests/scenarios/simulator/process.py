@@ -9,6 +9,7 @@ from typing import Any
 from pulse_registry.errors import PulseError
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.options import ComputeOptions, NetworkOptions, Options
+from pulse_registry.peers.peers import Peers
 from pulse_registry.pull.lease import ReaderLease
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -61,9 +62,16 @@ class _Awaited(Future[Any]):
         self._thread = thread
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._await()
+        return super().exception()
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._await()
+        return super().result()
+
+    def _await(self) -> None:
         while not self.done():
             self._thread.work()
-        return super().exception()
 
 
 class Process:
@@ -85,8 +93,8 @@ class Process:
             retrying=self._retrying,
         )
 
-    def registry(self, **options: Any) -> Registry:
-        """Open the run."""
+    def registry(self, peers: Peers | None = None, **options: Any) -> Registry:
+        """Open the run; with ``peers``, as one of the ranks of a job."""
         publish = PushOptions(dtype="keep", **options)
         return Registry(
             self.link,
@@ -96,6 +104,7 @@ class Process:
                 on_event=self._heard,
                 network=NetworkOptions(object_cost=_OBJECT_COST),
                 compute=ComputeOptions(backend="numba"),
+                peers=peers,
             ),
             dependencies=self.surroundings,
         )

@@ -6,7 +6,7 @@ import json
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from tests.scenarios.simulator.aftermath import Aftermath
 from tests.scenarios.simulator.bucket import Bucket
 from tests.scenarios.simulator.collecting import GRACE_S, Collecting
 from tests.scenarios.simulator.compacting import Compacting
+from tests.scenarios.simulator.job import Job
 from tests.scenarios.simulator.policy import Policy
 from tests.scenarios.simulator.process import Process
 from tests.scenarios.simulator.trainer import Trainer
@@ -33,11 +34,16 @@ from tests.scenarios.simulator.truth import RUN, Json, Truth
 from tests.scenarios.simulator.weather import Weather
 from tests.scenarios.simulator.worker import Worker
 from tests.scenarios.simulator.world import Crash, Violation, World
+from tests.support.groups import small_groups
 from tests.support.inline import Inline
+from tests.support.parts import small_parts
 from tests.support.records import DictStore
 
 _CHECKED_COMMITS = 8
 """The patch of every so manieth commit is decoded as it lands; workers decode nearly all of them anyway."""
+
+MOST_DRAWN = 9
+"""Jobs of up to so many ranks are now of more, now of fewer; larger ones always are of as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,9 @@ class Outcome:
 class Simulation:
     """One seed's actors, and their bucket."""
 
-    def __init__(self, seed: int, weather: Weather | None = None) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, weather: Weather | None = None, ranks: int = 0) -> None:
+        """Cast the actors; with ``ranks``, trainers are jobs of up to so many."""
+        self.seed, self._ranks = seed, ranks
         self.world = world = World(seed)
         self.truth = Truth(world, GRACE_S)
         self.bucket = Bucket(world, self.truth)
@@ -79,13 +86,18 @@ class Simulation:
         self.truth.get = self._stored
         self.truth.check = self._check_object
         self.truth.leases = self._leases
-        self._cast("trainer-1", lambda process: Trainer(process, self.truth, eager=True).live())
-        self._cast("trainer-2", lambda process: Trainer(process, self.truth, eager=False).live())
+        if ranks:
+            self._cast_job("job-1", ranks, eager=True)
+            self._cast_job("job-2", ranks, eager=False)
+        else:
+            self._cast("trainer-1", lambda process: Trainer(process, self.truth, eager=True).live())
+        if not ranks or world.rng.random() < 0.5:
+            self._cast("trainer-2", lambda process: Trainer(process, self.truth, eager=False).live())
         for number in range(world.rng.choice((0, 1, 1, 2))):
             self._cast(f"compactor-{number}", lambda process: Compacting(process).live())
         for number in range(world.rng.choice((0, 1, 1, 1, 1, 2, 2, 2))):
             self._cast(f"collector-{number}", lambda process: Collecting(process, self.truth).live())
-        for number in range(3):
+        for number in range(1 if ranks else 3):
             self._cast(f"worker-{number}", lambda process: Worker(process, self.truth).live())
 
     def run(self, operations: int) -> Outcome:
@@ -94,7 +106,7 @@ class Simulation:
         try:
             self.world.run(operations)
             self.world.end_all()
-            self.world.spawn(lambda: Aftermath(self.bucket, self.truth).live())
+            self.world.spawn(lambda: Aftermath(self.bucket, self.truth, self._ranks).live())
             self.world.run()
         except Violation as error:
             violation = str(error)
@@ -128,6 +140,21 @@ class Simulation:
                     self.world.pause(self.world.rng.uniform(1.0, 60.0))
 
         self.world.spawn(lives)
+
+    def _cast_job(self, who: str, ranks: int, *, eager: bool) -> None:
+        """Let jobs live, one after another, each of another number of ranks."""
+        world = self.world
+
+        def lives() -> None:
+            with suppress(Crash):  # the end of the world
+                while True:
+                    if not eager:
+                        world.pause(world.rng.uniform(50.0, 1000.0))
+                    size = ranks if ranks > MOST_DRAWN else world.rng.randint(2, ranks)
+                    Job(self.bucket, self.truth, who, self.weather, size, eager=eager).live()
+                    world.pause(world.rng.uniform(1.0, 60.0))
+
+        world.spawn(lives)
 
     def _stored(self, key: str) -> bytes | None:
         found = self.bucket.objects.get(key)
@@ -196,11 +223,18 @@ def _tuples(ref: Json) -> dict[str, Any]:
     return {**ref, "shards": tuple(ref["shards"])}
 
 
-def run(seed: int, operations: int, weather: Weather | None = None) -> Outcome:
-    """Run one seed, in the weather that it draws or in another one, without the library's warnings."""
+def run(seed: int, operations: int, weather: Weather | None = None, ranks: int = 0) -> Outcome:
+    """Run one seed, in the weather that it draws or in another one, without the library's warnings.
+
+    With ``ranks``, trainers are jobs of up to so many, and of most seeds patches are in parts.
+    """
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR if ranks else logging.WARNING)
     try:
-        return Simulation(seed, weather).run(operations)
+        with ExitStack() as stack:
+            if ranks and seed % 4:
+                stack.enter_context(small_groups())
+                stack.enter_context(small_parts(seed % 4))
+            return Simulation(seed, weather, ranks).run(operations)
     finally:
         logging.disable(before)

@@ -48,6 +48,7 @@ class World:
         self._trace = blake3()
         self._violation: Violation | None = None
         self._actors: list[greenlet] = []
+        self._waiting: dict[greenlet, Callable[[], bool]] = {}
         self.tail: list[str] = []
 
     def spawn(self, life: Callable[[], None]) -> None:
@@ -72,6 +73,35 @@ class World:
                 raise Crash
         else:
             self.now = due
+
+    def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Let others act until something is so, or time is over, and tell whether it is. Who makes it so: `stir`."""
+        if self.over:
+            raise Crash
+        if until():
+            return True
+        actor = getcurrent()
+        self._waiting[actor] = until
+        if seconds is not None:
+            self.later(seconds, lambda: self._wake(actor, until))
+        try:
+            self._hub.switch()
+        finally:
+            self._waiting.pop(actor, None)
+        if self.over:
+            raise Crash
+        return until()
+
+    def stir(self) -> None:
+        """Let those go on who have waited for what is so now."""
+        for actor in [actor for actor, until in self._waiting.items() if until()]:
+            del self._waiting[actor]
+            self._push(self.now, actor)
+
+    def _wake(self, actor: greenlet, until: Callable[[], bool]) -> None:
+        """Let somebody go on whose time is over, unless that wait has ended."""
+        if self._waiting.get(actor) is until:
+            actor.switch()
 
     def run(self, operations: float = math.inf) -> None:
         """Let everybody act until so many store operations were made in all, or nobody has anything to do.
