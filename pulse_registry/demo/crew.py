@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ class Crew:
     """A trainer, rollout workers, a late one and a laggard. A context manager; at its end no process is left."""
 
     def __init__(self, settings: Settings) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         self._context = context
         self._settings = settings
         self._wires = Wires(settings, context.Queue(), context.Queue(), context.Queue(), context.Event())
@@ -131,6 +132,18 @@ class Crew:
                     if process.exitcode is not None
                     else f"the process {process.name} did not end within {_END_SECONDS:.0f} s"
                 )
+
+
+def _context() -> Any:
+    """Return how processes begin: as forks of one that has imported what they need; on a Mac, which forbids it, alone.
+
+    It has no threads, and holds nothing of this process.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pulse_registry.demo.preload"])
+    return context
 
 
 @contextlib.contextmanager
