@@ -110,8 +110,15 @@ class Directory(Mapping[int, Entry]):
     @property
     def delta(self) -> Digest:
         """What the patch adds to the state digest."""
-        lanes = (self._rows["new_sum"] - self._rows["old_sum"]).sum(axis=0, dtype=np.uint64)
-        return Digest(*lanes.tolist())
+        old, new = self.sums
+        return new - old
+
+    @property
+    def sums(self) -> tuple[Digest, Digest]:
+        """The sums of h over all cells that the patch changes: before, and after."""
+        lanes = (self._rows[side].sum(axis=0, dtype=np.uint64).tolist() for side in ("old_sum", "new_sum"))
+        old, new = (Digest(*pair) for pair in lanes)
+        return old, new
 
     def row(self, group: int) -> int | None:
         """Return which entry is a group's; None where the group has none."""

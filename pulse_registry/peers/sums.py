@@ -1,4 +1,4 @@
-"""Sums over all ranks, lane by lane modulo 2**64: of state digests, and of counts."""
+"""Sums over all ranks, lane by lane modulo 2**64, and what they are made of: of state digests, and of counts."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ def sum_lanes(peers: Peers, lanes: Sequence[int], what: str = "sum") -> tuple[in
         UnsupportedFormat: another rank gave more lanes, or fewer.
         InvalidArgument, PeerLost: as `Peers`.
     """
+    table = np.array(gather_lanes(peers, lanes, what), _LANE)
+    return tuple(table.sum(axis=0, dtype=np.uint64).tolist())
+
+
+def gather_lanes(peers: Peers, lanes: Sequence[int], what: str = "lanes") -> list[list[int]]:
+    """Return what each rank gives, by rank, the same on all ranks; see ``sum_lanes``.
+
+    Raises:
+        UnsupportedFormat: another rank gave more lanes, or fewer.
+        InvalidArgument, PeerLost: as `Peers`.
+    """
     mine = np.array(lanes, _LANE).tobytes()
     every = peers.all_gather(mine, what)
     for rank, data in enumerate(every):
@@ -36,5 +47,4 @@ def sum_lanes(peers: Peers, lanes: Sequence[int], what: str = "sum") -> tuple[in
                 f"rank {rank} gave {len(data)} bytes to add up for {what!r}, and this rank {len(mine)}: have all ranks "
                 "run the same release"
             )
-    table = np.frombuffer(b"".join(every), _LANE).reshape(peers.size, len(lanes))
-    return tuple(table.sum(axis=0, dtype=np.uint64).tolist())
+    return [np.frombuffer(data, _LANE).tolist() for data in every]

@@ -17,9 +17,10 @@ from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests
 from pulse_registry.pull.stage import count_share, stage_version
 from pulse_registry.pull.staged_cells import StagedCells
-from pulse_registry.pull.together import Checked, Together
+from pulse_registry.pull.together import Checked, Found, Together
 from pulse_registry.results import PullResult
 from pulse_registry.timeline import extents
+from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.nonfinite import NonFinite, judge
 
 
@@ -185,6 +186,23 @@ class Staged:
             count_share(self._request, cells, self._base_slices, speaks)
         if full:
             _check_base(self._request, cells)
+
+    @property
+    def found(self) -> Found:
+        """What this rank has found, for all ranks to add up."""
+        destination = self._request.destination
+        sums = destination.base_sums if isinstance(destination, SlicedDestination) else None
+        return Found(Digest() if self.slices is None else self.slices.share, sums)
+
+    def check_open(self) -> None:
+        """Compare all cells of slices with what was last written, where that was left to the sum of all ranks.
+
+        Raises:
+            BaseMismatch: they are others.
+        """
+        destination = self._request.destination
+        if isinstance(destination, SlicedDestination) and destination.left_open:
+            destination.check(self._base)
 
     @property
     def slices(self) -> SliceDigests | None:

@@ -160,8 +160,9 @@ class Puller:
             geometry = context.geometry(entry.layout)
             slices = into.slices(geometry) if self._together is None else into.slice_map(geometry, alone=False)
             destination = self._destinations.into(context, geometry, into.views, cast=into.cast, slices=slices)
-            if isinstance(destination, SlicedDestination) and (held := into.replica.slices) is not None:
-                destination.speaks = held.speaks
+            if isinstance(destination, SlicedDestination) and self._together is not None:
+                held = into.replica.slices
+                destination.speaks, destination.together = None if held is None else held.speaks, True
             request = PullRequest(state, entry, destination, timeline)
             return stage_into(context, request, self._settings_of(into), into.replica, replace_all=into.replace)
 
@@ -188,7 +189,7 @@ class Puller:
                     ready.renew(cover.speaks, settings)
                     return [ready]
                 if isinstance(destination, SlicedDestination):
-                    destination.speaks = cover.speaks
+                    destination.speaks, destination.together = cover.speaks, True
                 made = stage_into(context, request, settings, into.replica, replace_all=into.replace)
                 return [undo.enter_context(made)]
 
@@ -196,8 +197,7 @@ class Puller:
             made = attempt.run(stage, unstaged)
             attempt.agree("stage")
             [staged] = made
-            share = Digest() if staged.slices is None else staged.slices.share
-            staged.join(together, together.check(share, cover, request.entry))
+            staged.join(together, together.check(staged.found, cover, request.entry, staged.check_open))
             undo.pop_all()
         return staged
 

@@ -29,15 +29,20 @@ class SlicedCells:
     def restrict(self, group: Group, delta: Delta) -> Delta:
         """Return what a delta changes of the cells that are held, and keep the pieces that it is of."""
         pieces = list(self._slices.split(group, delta.index))
+        if len(pieces) == 1:
+            [(one, chosen, local)] = pieces
+            found = Delta(delta.index[chosen], delta.distance[chosen])
+            self._restricted[group.number] = found.index, [(one, slice(0, len(local)), local)]
+            return found
         every = np.arange(len(delta.index))
-        chosen = [every[part] for _, part, _ in pieces]
-        places = np.concatenate(chosen) if chosen else every[:0]
+        entries = [every[part] for _, part, _ in pieces]
+        places = np.concatenate(entries) if entries else every[:0]
         if (places[1:] < places[:-1]).any():  # slices of one tensor, side by side
             places = np.sort(places)
-            parts: list[Chosen] = [places.searchsorted(part) for part in chosen]
+            parts: list[Chosen] = [places.searchsorted(part) for part in entries]
         else:
-            stops = np.cumsum([len(part) for part in chosen]).tolist()
-            parts = [slice(stop - len(part), stop) for part, stop in zip(chosen, stops, strict=True)]
+            stops = np.cumsum([len(part) for part in entries]).tolist()
+            parts = [slice(stop - len(part), stop) for part, stop in zip(entries, stops, strict=True)]
         found = Delta(delta.index[places], delta.distance[places])
         kept = [(one, part, local) for (one, _, local), part in zip(pieces, parts, strict=True)]
         self._restricted[group.number] = found.index, kept

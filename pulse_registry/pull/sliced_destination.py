@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from pulse_kernels import Backend, Cells
 from pulse_registry.errors import BaseMismatch
@@ -19,13 +21,19 @@ from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseU
 from pulse_registry.pull.destination import Destination, HostDestination, Source, wrong_base
 from pulse_registry.pull.group_stream import arriving, in_pool
 from pulse_registry.pull.sliced_cells import SlicedCells
-from pulse_registry.pull.sliced_update import by_group, to_local, to_whole, united
+from pulse_registry.pull.sliced_update import by_group, of_tensors, to_local, to_whole, united
 from pulse_registry.timeline import DecodeTimer, Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_access import Where
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.slice_map import SliceMap
+from pulse_registry.weights.slice_map import HeldSlice, Piece, SliceMap
+
+_CHUNK = 4 << 20
+"""Cells that are read at a time."""
+_LARGE_REST = 0.25
+"""Of slices that are not counted and are more than this share of the cells, all cells are passed over: it is simpler
+where they are, and on a GPU nothing is downloaded for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +43,27 @@ class SliceDigests:
     Attributes:
         local: of the local layout: tells whether the cells are still what they were.
         share: what they add to the state digest of the whole layout.
+        rest: of the local layout, in the slices that the share does not count.
         speaks: numbers of the slices that the share counts; None: all.
     """
 
     local: Digest
     share: Digest
+    rest: Digest = field(default_factory=Digest)
     speaks: frozenset[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSums:
+    """Sums of h over the cells that a patch changes, as they were before it.
+
+    Attributes:
+        found: over those of the slices that count in this rank's share, as they are here.
+        committed: over all of them, as its directory says: what all ranks together must have found.
+    """
+
+    found: Digest
+    committed: Digest
 
 
 class SlicedDestination:
@@ -51,6 +74,9 @@ class SlicedDestination:
         slices: where they lie.
         speaks: numbers of the slices that count in their share; None: all.
         known: digests of the cells as they were last written; None: they were just checked.
+        together: whether all ranks add up what they find, so that cells that count in a share need not be passed over.
+        base_sums: what is to be added up: where all that changes is a patch.
+        left_open: whether cells were left to this sum.
     """
 
     def __init__(
@@ -65,6 +91,8 @@ class SlicedDestination:
         self.stored: Geometry = slices.geometry
         self.inner, self.slices, self.speaks = inner, slices, speaks
         self.known: SliceDigests | None = None
+        self.together = self.left_open = False
+        self.base_sums: BaseSums | None = None
         self._backend, self._pool = backend, pool
         self._held = SlicedCells(slices, inner.cells)
         self._joined: tuple[ModelUpdate, Digest] | None = None
@@ -74,33 +102,38 @@ class SlicedDestination:
 
         Raises:
             BaseMismatch: a group that is held whole does not fit the committed sums of its changed cells; or, where one
-                is held in part, the cells of the slices are not those that were last written.
+                is held in part, and nobody adds up shares, the cells of the slices are not those last written.
         """
         steps = [self._by_group(source) for source in sources]
         touched = sorted({number for by_group in steps for number in by_group})
 
-        def join_group(number: int) -> tuple[list[SparseUpdate], Digest]:
+        def join_group(number: int) -> tuple[list[SparseUpdate], Digest, Digest]:
             began, decoding = timeline.clock(), DecodeTimer(timeline)
             links = [by_group[number](decoding) for by_group in steps if number in by_group]
             change = self._follow(self.stored.groups[number], sources[0].leg.base, links)
-            found = to_local(self.slices, change, self._held.pieces(change.group, change.index))
+            pieces = list(self._held.pieces(change.group, change.index))
+            found = to_local(self.slices, change, pieces)
             self._held.forget(change.group)
             if weights is not None and not all(weights.exact_at(part.group, part.index) for part in found):
                 raise wrong_base(self.stored, change.group, sources[0].leg.base)
             before, after = change.sums(self._backend)
+            counted = self._counted(change, pieces) if one_patch and not every else before
             timeline.note("verify", began, busy=timeline.clock() - began - decoding.seconds)
-            return found, after - before
+            return found, after - before, counted
 
-        weights = host_weights(self.inner)
+        weights, every = host_weights(self.inner), not self._rest
+        one_patch = self.together and len(sources) == 1 and sources[0].patch is not None
         patches = [source.patch for source in sources if source.patch is not None]
         arrived = arriving(patches, touched, fetchers, timeline)
         joined = [join_group(n) for n in arrived] if len(touched) == 1 else in_pool(self._pool, join_group, arrived)
-        update = HostUpdate(by_group(change for changes, _ in joined for change in changes))
+        update = HostUpdate(by_group(change for changes, _, _ in joined for change in changes))
+        if one_patch:
+            self.base_sums = BaseSums(sum((found for *_, found in joined), Digest()), _before(sources[0]))
         if self.known is not None and not all(self.slices.holds(self.stored.groups[number]) for number in touched):
             with timeline.during("verify"):
-                self.check(sources[0].leg.base)
+                self._check_base(self.known, sources[0].leg.base)
         changes = self.inner.from_host(update)
-        self._joined = changes, sum((moved for _, moved in joined), Digest())
+        self._joined = changes, sum((moved for _, moved, _ in joined), Digest())
         return changes, sum((_delta(source) for source in sources), Digest())
 
     def check(self, version: int | None) -> None:
@@ -112,9 +145,45 @@ class SlicedDestination:
         if self.known is not None and self.inner.digest() != self.known.local:
             raise _changed(version)
 
+    def _check_base(self, known: SliceDigests, version: int | None) -> None:
+        """Compare the cells that neither committed sums nor those of all ranks tell of with what was last written."""
+        rest = self._rest
+        if self.base_sums is None or sum(one.box.cells for one in rest) > _LARGE_REST * self.geometry.cells:
+            self.check(version)
+            return
+        self.left_open = True
+        if rest and self._digest_of(rest) != known.rest:
+            raise _changed(version)
+
+    def _counted(self, change: SparseUpdate, pieces: Iterable[Piece]) -> Digest:
+        """Return the sum of h over the old cells of the slices that count in the share."""
+        rest = {one.number for one in self._rest}
+        total = Digest()
+        for one, chosen, _ in pieces:
+            if one.number not in rest:
+                index, old = change.index[chosen], change.old[chosen]
+                total += Digest(*self._backend.digest_sparse(index, old, change.group.start))
+        return total
+
+    @property
+    def _rest(self) -> list[HeldSlice]:
+        """The slices that the share does not count: other ranks hold them too."""
+        return [] if self.speaks is None else [one for one in self.slices.slices if one.number not in self.speaks]
+
+    def _digest_of(self, some: Iterable[HeldSlice]) -> Digest:
+        """Return what some slices add to the digest of the local layout."""
+        total = Digest()
+        for one in some:
+            start = self.geometry.tensor_start(one.number)
+            for first in range(0, one.box.cells, _CHUNK):
+                cells = self.inner.cells(one.number, slice(first, min(first + _CHUNK, one.box.cells)))
+                total += Digest(*self._backend.digest(np.ascontiguousarray(cells), start + first))
+        return total
+
     def moved(self, known: SliceDigests, update: ModelUpdate) -> SliceDigests:
         """Return what the digests become once an update is applied."""
-        local, share, backend = known.local, known.share, self._backend
+        local, share, rest, backend = known.local, known.share, known.rest, self._backend
+        others = {one.number for one in self._rest}
         every = self.speaks is None or len(self.speaks) == len(self.slices.slices)
         counted = every and self._joined is not None and self._joined[0] is update  # it was met with the cells here
         if counted and self._joined is not None:
@@ -125,13 +194,16 @@ class SlicedDestination:
             for part in () if counted else to_whole(self.slices, change, self.speaks):
                 before, after = part.sums(backend)
                 share += after - before
-        return SliceDigests(local, share, self.speaks)
+            for part in of_tensors(change, others) if others else ():
+                before, after = part.sums(backend)
+                rest += after - before
+        return SliceDigests(local, share, rest, self.speaks)
 
     def digests(self, map_: Callable[..., Iterable[Digest]]) -> SliceDigests:
         """Return the digests of the cells by a full pass over each."""
         groups = [self.stored.groups[number] for number in self.slices.groups]
         share = sum(map_(lambda group: self._held.share(self._backend, group, self.speaks), groups), Digest())
-        return SliceDigests(self.inner.digest(), share, self.speaks)
+        return SliceDigests(self.inner.digest(), share, self._digest_of(self._rest), self.speaks)
 
     def trust(self, known: SliceDigests | None, version: int | None, map_: Callable[..., Iterable[Digest]]) -> None:
         """Take the cells as those that have these digests; a share that is missing, or counts others, is counted anew.
@@ -229,6 +301,14 @@ def host_weights(destination: Destination) -> Weights | None:
     """Return the weights of a destination in host memory, of the local layout where they are slices; else None."""
     inner = destination.inner if isinstance(destination, SlicedDestination) else destination
     return inner.weights if isinstance(inner, HostDestination) else None
+
+
+def _before(source: Source) -> Digest:
+    """Return the sum of h over all cells that a patch changes, as they were before it, in all groups."""
+    if source.patch is None:
+        raise TypeError("a step in memory has no directory")
+    old, new = source.patch.entries.sums
+    return new if source.leg.kind == "inverse" else old
 
 
 def _delta(source: Source) -> Digest:

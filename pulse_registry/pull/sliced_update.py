@@ -36,18 +36,28 @@ def to_whole(slices: SliceMap, change: SparseUpdate, numbers: Container[int] | N
         change: of a group of the local layout.
         numbers: of the slices whose cells are asked for; None: all.
     """
+    for tensor, begin, part in _by_tensor(change, numbers):
+        one = slices.of_number(tensor)
+        flat = one.box.to_flat(part.index.astype(np.int64) + begin) + one.start
+        for group, index, chosen in _cut(slices.geometry, flat):
+            yield SparseUpdate(group, index, part.old[chosen], part.new[chosen])
+
+
+def of_tensors(change: SparseUpdate, numbers: Container[int]) -> Iterator[SparseUpdate]:
+    """Yield what a change is of some tensors of its layout, each by itself."""
+    return (part for _, _, part in _by_tensor(change, numbers))
+
+
+def _by_tensor(change: SparseUpdate, numbers: Container[int] | None) -> Iterator[tuple[int, int, SparseUpdate]]:
+    """Yield a change tensor by tensor: number, what an index and this make an index in the tensor, and the change."""
     at = 0
     for span in change.group.spans:
         begin = at
         at += span.stop - span.start
         low, high = np.searchsorted(change.index, [begin, at]).tolist()
-        if low == high or (numbers is not None and span.tensor not in numbers):
-            continue
-        one = slices.of_number(span.tensor)
-        local = change.index[low:high].astype(np.int64) + (span.start - begin)
-        old, new = change.old[low:high], change.new[low:high]
-        for group, index, part in _cut(slices.geometry, one.box.to_flat(local) + one.start):
-            yield SparseUpdate(group, index, old[part], new[part])
+        if low < high and (numbers is None or span.tensor in numbers):
+            part = SparseUpdate(change.group, change.index[low:high], change.old[low:high], change.new[low:high])
+            yield span.tensor, span.start - begin, part
 
 
 def by_group(changes: Iterable[SparseUpdate]) -> tuple[SparseUpdate, ...]:

@@ -224,6 +224,7 @@ def count_share(request: PullRequest, staged: StagedCells, known: SliceDigests |
     if staged.slices.speaks is None and len(speaks) == len(destination.slices.slices):
         staged.slices = replace(staged.slices, speaks=speaks)
         return
+    destination.base_sums = None
     if staged.keyframe is None:
         destination.trust(known, None if request.base is None else request.base.version, context.map_)
     staged.slices = _slice_digests(context, request, staged.keyframe, staged.update)

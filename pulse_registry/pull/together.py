@@ -17,10 +17,11 @@ from pulse_kernels import CELL_TYPES, Backend, Cells
 from pulse_registry.errors import BaseMismatch
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.shuffle import KEY_BYTES, holders
-from pulse_registry.peers.sums import sum_lanes
+from pulse_registry.peers.sums import gather_lanes, sum_lanes
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.sliced_cells import SlicedCells
+from pulse_registry.pull.sliced_destination import BaseSums
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.slice_map import SliceMap
@@ -41,6 +42,26 @@ class Cover:
 
     speaks: frozenset[int]
     complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one rank has found of its cells.
+
+    Attributes:
+        share: what they add to the state digest of the version.
+        base: of those that change; None: no patch alone leads to the version.
+    """
+
+    share: Digest
+    base: BaseSums | None
+
+    @property
+    def lanes(self) -> list[int]:
+        """All of it, as numbers that all ranks exchange."""
+        base = self.base or BaseSums(Digest(), Digest())
+        sums = (self.share, base.found, base.committed)
+        return [*(lane for one in sums for lane in (one.lane_0, one.lane_1)), int(self.base is not None)]
 
 
 class Together:
@@ -76,19 +97,32 @@ class Together:
         self._covers = {prints: made}  # one model at a time: who asks for two in turns pays each time
         return made
 
-    def check(self, share: Digest, cover: Cover, entry: VersionEntry) -> Checked:
-        """Compare the sum of all shares with a version's state digest.
+    def check(self, found: Found, cover: Cover, entry: VersionEntry, look: Callable[[], None]) -> Checked:
+        """Compare what all ranks have found with what was committed.
+
+        Args:
+            found: by this rank.
+            cover: who answers for what.
+            entry: the version, the same on all ranks.
+            look: passes over this rank's cells where they were left to the sums, and raises if they are not what they
+                were. All ranks are asked to if the sums do not tell: where the ranks do not hold each cell once, or do
+                not come by the same patch, or where a sum is wrong, to find out whose.
 
         Raises:
-            BaseMismatch: on all ranks: it is another one.
+            BaseMismatch: on all ranks: their cells are others.
         """
-        found = Digest(*sum_lanes(self.peers, (share.lane_0, share.lane_1), "share"))
+        every = gather_lanes(self.peers, found.lanes, "share")
+        share, before = (sum((Digest(*lanes[at : at + 2]) for lanes in every), Digest()) for at in (0, 2))
+        right = share == Digest.parse(entry.digest)
+        told = all(lanes[6] and Digest(*lanes[4:6]) == before for lanes in every)
+        if not (cover.complete and right and told):
+            self.agree(look, "cells")
         if not cover.complete:
             return "slices"
-        if found != Digest.parse(entry.digest):
+        if not right:
             raise BaseMismatch(
                 f"the slices of all ranks together are not version {entry.version}: their state digest would be "
-                f"{found.hex()}, {entry.digest} was committed. Nothing was changed; pull with replace=True on all ranks"
+                f"{share.hex()}, {entry.digest} was committed. Nothing was changed; pull with replace=True on all ranks"
             )
         return "state"
 

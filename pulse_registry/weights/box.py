@@ -114,17 +114,21 @@ class Box:
             flat += (here + at) * whole
         return flat + local
 
-    def to_local(self, flat: Positions) -> tuple[npt.NDArray[np.bool_], Positions]:
-        """Return which of some flat indices are of the box, and the local indices of those that are."""
+    def to_local(self, flat: Positions) -> tuple[npt.NDArray[np.intp], Positions]:
+        """Return which of some flat indices, by their place in the list, are of the box, and their local indices."""
         inside, local, rest = np.ones(len(flat), bool), np.zeros(len(flat), np.int64), flat
         for (whole, cells), at, size, length in zip(self._strides(), self.offsets, self.sizes, self.shape, strict=True):
-            here = rest // whole if whole > 1 else rest
-            rest = rest - here * whole
-            here = here - at
+            if whole > 1:
+                here = rest // whole  # NumPy's divmod is many times slower than a division by one number
+                rest = rest - here * whole
+            else:
+                here = rest
             if size < length:
+                here = here - at if at else here
                 inside &= here.view(np.uint64) < size  # what is below 0 is large
-            local += here * cells
-        return inside, local[inside]
+            local += here * cells if cells > 1 else here
+        chosen = np.flatnonzero(inside)
+        return chosen, local[chosen]
 
     def cut(self, start: int, cells: Cells) -> Cells:
         """Return its cells among a run of the flattened tensor's that begins at ``start``: a view or a copy, 1-D."""
@@ -142,7 +146,7 @@ class Box:
             above = Box(self.shape[:-1], self.offsets[:-1], self.sizes[:-1])
             full = cells[: rows * row].reshape(rows, row)[:, offset : offset + size]
             chosen, _ = above.to_local(np.arange(first, first + rows, dtype=np.int64))
-            found.append((full if chosen.all() else full[chosen]).reshape(-1))
+            found.append((full if len(chosen) == rows else full[chosen]).reshape(-1))
         if len(cells) > rows * row:  # the beginning of one
             found.append(self._of_row(first + rows, 0, cells[rows * row :]))
         return np.concatenate(found) if found else cells[:0]
@@ -150,7 +154,7 @@ class Box:
     def _of_row(self, row: int, at: int, cells: Cells) -> Cells:
         """Return its cells among those of one row from ``at`` on."""
         inside, _ = Box(self.shape[:-1], self.offsets[:-1], self.sizes[:-1]).to_local(np.array([row]))
-        if not inside[0]:
+        if not len(inside):
             return cells[:0]
         offset, size = self.offsets[-1], self.sizes[-1]
         return cells[max(offset - at, 0) : max(offset + size - at, 0)]

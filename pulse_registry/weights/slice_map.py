@@ -202,9 +202,9 @@ class SliceMap:
                     yield one, slice(low, high), index[low:high].astype(np.int64) + (offset - box.start)
                 continue
             low, high = _between(index, box.flat_of(held.first) - offset, box.flat_of(held.stop - 1) - offset + 1)
-            inside, local = box.to_local(index[low:high].astype(np.int64) + offset)
+            chosen, local = box.to_local(index[low:high] + np.int64(offset))
             if len(local):
-                yield one, np.flatnonzero(inside) + low, local
+                yield one, chosen + low if low else chosen, local
 
     def index_of(self, group: Group, held: Held, local: Positions) -> Index:
         """Return the group-local indices of cells of a slice, by their local ones."""

@@ -44,14 +44,14 @@ def cut(model: Tensors, ranks: int, seed: int) -> list[Rank]:
 
 def held(rank: Mapping[str, Any]) -> dict[str, list[bytes]]:
     """Return the bytes that a rank holds of each tensor, slice by slice."""
-    return {name: [np.ascontiguousarray(part).tobytes() for part, _ in _parts(value)] for name, value in rank.items()}
+    return {name: [np.ascontiguousarray(part).tobytes() for part, _ in parts(value)] for name, value in rank.items()}
 
 
 def wanted(rank: Mapping[str, Any], model: Tensors) -> dict[str, list[bytes]]:
     """Return the bytes that a rank should hold of a model, as NumPy cuts them out."""
     found: dict[str, list[bytes]] = {}
     for name, value in rank.items():
-        for part, at in _parts(value):
+        for part, at in parts(value):
             array = model[name]
             if at is None:
                 chosen = array
@@ -65,12 +65,31 @@ def wanted(rank: Mapping[str, Any], model: Tensors) -> dict[str, list[bytes]]:
 
 def cells_of(rank: Mapping[str, Any]) -> int:
     """Return how many cells a rank holds."""
-    return sum(part.size for value in rank.values() for part, _ in _parts(value))
+    return sum(part.size for value in rank.values() for part, _ in parts(value))
 
 
-def _parts(value: Any) -> list[tuple[npt.NDArray[Any], Any]]:
+def cells(found: Mapping[str, list[bytes]], model: Tensors) -> list[bytes]:
+    """Return what ``held`` or ``wanted`` found, cell by cell."""
+    return [
+        data[at : at + model[name].itemsize]
+        for name, every in found.items()
+        for data in every
+        for at in range(0, len(data), model[name].itemsize)
+    ]
+
+
+def flip(rank: Mapping[str, Any], cell: int) -> None:
+    """Change a bit of one of the cells that a rank holds, by its place in ``cells``."""
+    for array in [part for value in rank.values() for part, _ in parts(value)]:
+        if 0 <= cell < array.size:
+            array.flat[cell] ^= 1
+        cell -= array.size
+
+
+def parts(value: Any) -> list[tuple[npt.NDArray[Any], Any]]:
+    """Return the arrays of a rank's value of a tensor, each with where it begins; None: it is the whole tensor."""
     if isinstance(value, list):
-        return [part for one in value for part in _parts(one)]
+        return [part for one in value for part in parts(one)]
     return [(value.tensor, value.at)] if isinstance(value, Slice) else [(value, None)]
 
 
@@ -100,7 +119,7 @@ def _boxes(
 def put(rank: Mapping[str, Any], model: Tensors) -> None:
     """Make a rank hold its cells of a model."""
     for name, value in rank.items():
-        for part, at in _parts(value):
+        for part, at in parts(value):
             array = model[name]
             if at is None:
                 part[...] = array

@@ -22,6 +22,7 @@ from pulse_registry import (
 )
 from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.peers.local_peers import LocalGroup, LocalPeers, run_ranks
+from pulse_registry.pull.sliced_destination import SlicedDestination
 from pulse_registry.store import Store
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault
@@ -30,7 +31,7 @@ from tests.support.chains import Chain, chains
 from tests.support.groups import small_groups
 from tests.support.records import DictStore
 from tests.support.registries import quick
-from tests.support.slices import cut, held, wanted
+from tests.support.slices import cells, cells_of, cut, flip, held, wanted
 
 Work = Callable[[Registry, int], Any]
 
@@ -120,6 +121,78 @@ def test_a_rank_whose_cells_were_changed_by_others_keeps_all_ranks_where_they_we
     said = alike(on_ranks([store] * 2, pull), BaseMismatch)
     assert "rank 1: the slices are not those of version 1" in said
     assert held(dealt[0]) == wanted(dealt[0], states[1])
+
+
+@pytest.mark.parametrize(("copies", "cell", "passes"), [(1, None, 0), (1, 0, 2), (1, 5, 0), (2, None, 2), (2, 0, 2)])
+def test_cells_are_passed_over_only_where_the_sums_of_all_ranks_do_not_tell(
+    copies: int, cell: int | None, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, _ = two_ranks()
+    states[2] = {"w": np.where(np.arange(48).reshape(6, 8) % 4 == 0, states[1]["w"] ^ 1, states[1]["w"])}
+    store, size = pushed(states, keyframe_share=1e9), 2 * copies
+    dealt = [{"w": Slice(np.zeros((6, 4), np.uint16), of=(6, 8), at=(0, 4 * (rank % 2)))} for rank in range(size)]
+    passed, plain = [], SlicedDestination.check
+
+    def check(destination: SlicedDestination, version: int | None) -> None:
+        passed.append(version)
+        plain(destination, version)
+
+    monkeypatch.setattr(SlicedDestination, "check", check)
+
+    def pull(registry: Registry, rank: int) -> str:
+        registry.pull(1, into=dealt[rank])
+        if rank == size - 1 and cell is not None:
+            flip(dealt[rank], cell)
+        return registry.pull(2, into=dealt[rank]).checked
+
+    found = on_ranks([store] * size, pull)
+    if cell == 0:
+        assert f"rank {size - 1}: the slices are not those of version 1" in alike(found, BaseMismatch)
+        assert all(held(rank) == wanted(rank, states[1]) for rank in dealt[:-1])
+    else:
+        assert found == ["state"] * size, "a cell that no patch changes is as it was"
+    assert len(passed) == passes
+
+
+@given(
+    chain=chains(length=3),
+    ranks=st.integers(1, 3),
+    target=st.sampled_from([1, 2]),
+    where=st.integers(0, 2**16),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=25)
+def test_a_cell_that_something_else_changed_is_found_on_all_ranks_where_a_pull_would_change_it(
+    chain: Chain, ranks: int, target: int, where: int, seed: int
+) -> None:
+    states = models(chain)
+    dealt = cut(states[0], ranks, seed)
+    holders = [number for number, rank in enumerate(dealt) if cells_of(rank)]
+    if not all(dealt) or not holders:
+        return  # a rank without a tensor has nothing to pull, and a model without a cell none to change
+    hit = holders[where % len(holders)]
+    cell = where % cells_of(dealt[hit])
+    with small_groups(chain.group_bytes):
+        store = pushed(states, keyframe_share=1e9)
+
+        def pull(registry: Registry, rank: int) -> str:
+            registry.pull(0, into=dealt[rank], partial=True)
+            if rank == hit:
+                flip(dealt[hit], cell)
+            return registry.pull(target, into=dealt[rank], partial=True).checked
+
+        found = on_ranks([store] * ranks, pull)
+    over = [cells(wanted(dealt[hit], states[version]), states[version])[cell] for version in (0, target)]
+    refused = isinstance(found[0], BaseMismatch)
+    if refused:
+        assert alike(found, BaseMismatch).startswith(f"rank {hit}: ")
+    else:
+        assert found == ["state"] * ranks
+        assert over[0] == over[1], "what a pull changes is looked at"
+    for number, rank in enumerate(dealt):
+        state = states[0 if refused else target]
+        pairs = zip(cells(held(rank), state), cells(wanted(rank, state), state), strict=True)
+        assert [at for at, (has, should) in enumerate(pairs) if has != should] == [cell] * (number == hit)
 
 
 def test_a_version_that_one_rank_can_not_apply_any_more_is_applied_by_none() -> None:
