@@ -31,14 +31,14 @@ class Into:
     check_every: int | None = None
     partial: bool = False
 
-    def slices(self, geometry: Geometry) -> SliceMap | None:
-        """Return where they lie in a layout; None if they are all of its tensors, whole.
+    def slices(self, geometry: Geometry, *, alone: bool = True) -> SliceMap | None:
+        """Return where they lie in a layout; None if they are all of its tensors, whole. See ``slice_map``.
 
         Raises:
             LayoutMismatch: they are not of this layout.
         """
         sliced = self.partial or any(view.part is not None for view in self.views.values())
-        return self.slice_map(geometry, alone=True) if sliced else None
+        return self.slice_map(geometry, alone=alone) if sliced else None
 
     def slice_map(self, geometry: Geometry, *, alone: bool) -> SliceMap:
         """Return where they lie in a layout, made once; ``alone``: no other rank holds any of it.

@@ -172,9 +172,24 @@ class Puller:
         return self._settings if into.check_every is None else replace(self._settings, check_every=into.check_every)
 
     def _stage_together(self, together: Together, version: VersionName, into: Into, timeline: Timeline) -> Staged:
-        """Stage a version on all ranks, or on none; a fixed sequence of collectives."""
-        versions, attempt = self._versions, Attempt(together.peers)
-        number = together.same_version(lambda: versions.entry(versions.state(), version).version)
+        """Stage a version on all ranks, or on none; if it is retired meanwhile, the one that its name then means."""
+        versions = self._versions
+
+        def find() -> int:
+            return versions.entry(versions.state(), version).version
+
+        number = together.same_version(find)
+        while True:
+            try:
+                return self._stage_number(together, number, into, timeline)
+            except Gone:  # on all ranks alike
+                gone, number = number, together.same_version(find)
+                if number == gone:
+                    raise
+
+    def _stage_number(self, together: Together, number: int, into: Into, timeline: Timeline) -> Staged:
+        """Stage a version by its number on all ranks, or on none; a fixed sequence of collectives."""
+        attempt = Attempt(together.peers)
         nothing: list[tuple[Context, PullRequest, SliceMap]] = []
         prepared = attempt.run(lambda: [self._prepared(number, into, timeline)], nothing)
         attempt.agree("layout")
@@ -268,7 +283,8 @@ class Puller:
         """
         context, views = self._context(), read_model(model)
         geometry = context.geometry(entry.layout)
-        slices = Into(views, self.replicas.of(views), partial=partial).slices(geometry)
+        into = Into(views, self.replicas.of(views), partial=partial)
+        slices = into.slices(geometry, alone=self._together is None)
         if slices is not None:
             self._verify_slices(context, state, entry, views, slices, cast=cast)
             return
