@@ -45,6 +45,7 @@ from pulse_registry.options import CacheOptions, ComputeOptions, NetworkOptions,
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Leg, Route
+from pulse_registry.pull.tensor_change import TensorChange
 from pulse_registry.registry import Registry
 from pulse_registry.results import PullResult, PushResult, Version
 from pulse_registry.retention import GcResult, RetentionPolicy
@@ -92,6 +93,7 @@ __all__ = [
     "Slice",
     "Staged",
     "StoreUnavailable",
+    "TensorChange",
     "Timeline",
     "Trust",
     "UnsupportedFormat",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -17,6 +17,7 @@ from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests
 from pulse_registry.pull.stage import count_share, stage_version
 from pulse_registry.pull.staged_cells import StagedCells
+from pulse_registry.pull.tensor_change import TensorChange, by_tensor
 from pulse_registry.pull.together import Checked, Found, Together
 from pulse_registry.results import PullResult
 from pulse_registry.timeline import extents
@@ -165,6 +166,27 @@ class Staged:
     def fits(self) -> bool:
         """Whether the weights hold what it was staged for, so that ``apply`` would change them."""
         return self._cells is not None and not self._applied and self._replica.version == self._base
+
+    @property
+    def whole(self) -> bool:
+        """Whether ``apply`` will replace all cells, from a keyframe; else ``changes`` are all that it will write."""
+        return self._staged().whole
+
+    def changes(self) -> Iterator[TensorChange]:
+        """Yield what ``apply`` will write, or has written, group by group and tensor by tensor; changes nothing.
+
+        For whoever keeps a copy of the weights in a form of its own: cells come as raw bits, old and new; of slices,
+        what they hold. Of weights on a GPU, each call copies the changes to host memory.
+
+        Raises:
+            InvalidArgument: it replaces all cells (``whole``): read them from the weights once it is applied; or it was
+                discarded.
+        """
+        cells, destination = self._staged(), self._request.destination
+        if cells.whole:
+            raise InvalidArgument(f"version {self.version} replaces all cells: read them once it is applied")
+        slices = destination.slices if isinstance(destination, SlicedDestination) else None
+        return by_tensor(destination.geometry, destination.to_host(cells.update), slices)
 
     def join(self, together: Together, checked: Checked) -> None:
         """Be applied and undone by all ranks or by none: ``apply`` and ``undo`` are collectives from here on."""

@@ -52,6 +52,7 @@ NAMES = [
     "Slice",
     "Staged",
     "StoreUnavailable",
+    "TensorChange",
     "Timeline",
     "Trust",
     "UnsupportedFormat",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,6 +93,12 @@ def test_a_worker_that_is_behind_follows_a_chain_in_one_step(
         worker = at_version(registry, 0, states[0], device)
         staged = registry.stage(2, into=worker)
         assert holds(worker, states[0])
+        changes = list(staged.changes())
+        assert {change.name for change in changes} <= set(worker)
+        assert sum(len(change.at) for change in changes) == staged.changed
+        for change in changes:
+            cells = states[0][change.name].to(worker[change.name].dtype).view(-1).view(torch.int16).cpu()
+            assert cells[torch.from_numpy(change.at)].tolist() == change.old.view(np.int16).tolist()
         result = staged.apply()
         assert holds(worker, states[2])
         assert result.objects == 2
