@@ -19,9 +19,9 @@ from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.pull.sliced_update import by_group
-from pulse_registry.weights.box import Box
+from pulse_registry.weights.box import Box, Positions
 from pulse_registry.weights.cell_space import Geometry, Group
-from pulse_registry.weights.slice_map import SliceMap
+from pulse_registry.weights.slice_map import Held, SliceMap
 
 ROUND_BYTES: Final = 64 << 20
 """What a rank sends in a round, about."""
@@ -29,6 +29,8 @@ _FRAGMENT: Final = np.dtype([("group", "<u4"), ("count", "<u4")])
 _SLICE: Final = np.dtype("<i8")
 Reader: TypeAlias = Callable[[int, slice], Cells]
 """Returns a run of a tensor's cells, in the local layout."""
+Places: TypeAlias = slice | Positions
+"""Which cells of a group."""
 
 
 def to_homes(
@@ -163,9 +165,7 @@ def _held(slices: SliceMap, number: int | None, read: Reader) -> bytes:
         return b""
     found = []
     for part in slices.held(slices.geometry.groups[number]):
-        box, tensor = part.slice.box, part.slice.tensor
-        head = [len(box.shape), tensor, part.first, part.stop, *box.shape, *box.offsets, *box.sizes]
-        found += [np.array(head, _SLICE).tobytes(), read(part.slice.number, slice(part.first, part.stop)).tobytes()]
+        found += [_head(part), read(part.slice.number, slice(part.first, part.stop)).tobytes()]
     return b"".join(found)
 
 
@@ -176,32 +176,110 @@ def _filled(geometry: Geometry, group: Group, came: Sequence[memoryview]) -> Cel
         CorruptObject: they are not each cell of the group once.
     """
     cells, filled = np.empty(group.cells, group.cell_type.dtype), 0
-    spans = {span.tensor: span for span in group.spans}
     for rank, data in enumerate(came):
         at = 0
         while at < len(data):
-            try:
-                dims, tensor, first, stop = np.frombuffer(data[at : at + 32], _SLICE).tolist()
-                numbers = np.frombuffer(data[at + 32 : at + 32 + 24 * dims], _SLICE).tolist()
-                box = Box.of(numbers[:dims], numbers[dims : 2 * dims], numbers[2 * dims :])
-                span = spans[tensor]
-                at += 32 + 24 * dims
-                size = (stop - first) * group.cell_type.width
-                local = np.frombuffer(data[at : at + size], group.cell_type.dtype)
-                if (box.below(span.start), box.below(span.stop)) != (first, stop) or len(local) != stop - first:
-                    raise ValueError("another run of cells")
-                at += size
-            except (ValueError, KeyError) as error:
-                raise CorruptObject(
-                    f"rank {rank} sent other cells than those of group {group.number}: {error}"
-                ) from None
-            start = geometry.tensor_start(tensor) - group.start
-            if box.start is not None:
-                begin = start + box.start + first
-                cells[begin : begin + len(local)] = local
-            else:
-                cells[box.to_flat(np.arange(first, stop, dtype=np.int64)) + start] = local
-            filled += len(local)
+            where, count, at = _place(geometry, group, rank, data, at)
+            size = count * group.cell_type.width
+            if at + size > len(data):
+                raise CorruptObject(f"rank {rank} sent cells of group {group.number} that are cut short")
+            cells[where] = np.frombuffer(data[at : at + size], group.cell_type.dtype)
+            at, filled = at + size, filled + count
     if filled != group.cells:
         raise CorruptObject(f"{filled} of {group.cells} cells of group {group.number} came from all ranks")
     return cells
+
+
+def cells_from(
+    peers: Peers, slices: SliceMap, homes: Sequence[int], read: Callable[[Group], Cells], attempt: Attempt
+) -> Iterator[tuple[int, int, Cells]]:
+    """Get the cells that this rank speaks for from the homes of their groups, one of each in each round; a collective.
+
+    Args:
+        peers: the ranks.
+        slices: what this rank speaks for.
+        homes: the rank of each group, by number; the same on all ranks.
+        read: returns all cells of a group that is at home here.
+        attempt: this rank's; after a failure it sends nothing.
+
+    Yields:
+        Runs of cells: the tensor of the local layout, and the index in it of the first one.
+    """
+    geometry, nothing = slices.geometry, [b""] * peers.size
+    at_home: list[list[int]] = [[] for _ in range(peers.size)]
+    for number, rank in enumerate(homes):
+        at_home[rank].append(number)
+    for turn in range(max(map(len, at_home))):
+        served = [numbers[turn] if turn < len(numbers) else None for numbers in at_home]
+        asked = peers.exchange(attempt.run(partial(_all_asked, slices, served), nothing), "cells wanted")
+        answers = attempt.run(partial(_all_answered, geometry, served[peers.rank], asked, read), nothing)
+        came = peers.exchange(answers, "cells")
+        none: list[tuple[int, int, Cells]] = []
+        yield from attempt.run(partial(_taken, slices, served, came), none)
+
+
+def _all_asked(slices: SliceMap, served: Sequence[int | None]) -> list[bytes]:
+    """Return, for the home of each group, the boxes of the cells that this rank wants of it."""
+    groups = slices.geometry.groups
+    return [b"" if n is None else b"".join(map(_head, slices.held(groups[n]))) for n in served]
+
+
+def _all_answered(
+    geometry: Geometry, number: int | None, asked: Sequence[memoryview], read: Callable[[Group], Cells]
+) -> list[bytes]:
+    """Return the cells of a group that each rank asked for, end to end."""
+    if number is None:
+        return [b""] * len(asked)
+    group = geometry.groups[number]
+    cells, answers = read(group), []
+    for rank, data in enumerate(asked):
+        at, found = 0, []
+        while at < len(data):
+            where, _, at = _place(geometry, group, rank, data, at)
+            found.append(cells[where].tobytes())
+        answers.append(b"".join(found))
+    return answers
+
+
+def _taken(slices: SliceMap, served: Sequence[int | None], came: Sequence[memoryview]) -> list[tuple[int, int, Cells]]:
+    """Return the runs of cells that came, in the order in which they were asked for."""
+    found = []
+    for rank, (number, data) in enumerate(zip(served, came, strict=True)):
+        at = 0
+        for part in () if number is None else slices.held(slices.geometry.groups[number]):
+            dtype = slices.geometry.groups[number or 0].cell_type.dtype
+            size = (part.stop - part.first) * dtype.itemsize
+            if at + size > len(data):
+                raise CorruptObject(f"rank {rank} sent cells of group {number} that are cut short")
+            found.append((part.slice.number, part.first, np.frombuffer(data[at : at + size], dtype)))
+            at += size
+    return found
+
+
+def _head(part: Held) -> bytes:
+    """Return which cells of a group a part of a slice is."""
+    box = part.slice.box
+    head = [len(box.shape), part.slice.tensor, part.first, part.stop, *box.shape, *box.offsets, *box.sizes]
+    return np.array(head, _SLICE).tobytes()
+
+
+def _place(geometry: Geometry, group: Group, rank: int, data: memoryview, at: int) -> tuple[Places, int, int]:
+    """Read which cells of a group are meant: where they are in it, how many, and where the data go on.
+
+    Raises:
+        CorruptObject: they are none of the group's.
+    """
+    try:
+        dims, tensor, first, stop = np.frombuffer(data[at : at + 32], _SLICE).tolist()
+        numbers = np.frombuffer(data[at + 32 : at + 32 + 24 * dims], _SLICE).tolist()
+        box = Box.of(numbers[:dims], numbers[dims : 2 * dims], numbers[2 * dims :])
+        [span] = [span for span in group.spans if span.tensor == tensor]
+        if (box.below(span.start), box.below(span.stop)) != (first, stop):
+            raise ValueError("another run of cells")
+    except ValueError as error:
+        raise CorruptObject(f"rank {rank} sent other cells than those of group {group.number}: {error}") from None
+    start, at = geometry.tensor_start(tensor) - group.start, at + 32 + 24 * dims
+    if box.start is None:
+        return box.to_flat(np.arange(first, stop, dtype=np.int64)) + start, stop - first, at
+    begin = start + box.start + first
+    return slice(begin, begin + stop - first), stop - first, at

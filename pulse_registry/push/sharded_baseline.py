@@ -6,12 +6,11 @@ than before. Then each rank diffs by itself.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pulse_registry.context import Context
-from pulse_registry.errors import Conflict, Gone, InvalidArgument, NotFound
+from pulse_registry.errors import Conflict, InvalidArgument, NotFound
 from pulse_registry.log import RunState
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.sums import sum_lanes
@@ -28,14 +27,13 @@ from pulse_registry.push.options import PushOptions
 from pulse_registry.push.replicas import ReplicaWatch
 from pulse_registry.push.shadow import Shadow, first_shadow
 from pulse_registry.push.shared_log import SharedLog
+from pulse_registry.push.whole_groups import follow_whole_groups
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.device import Placement
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import View, layout_of
 from pulse_schemas import Layout, VersionEntry
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -101,7 +99,7 @@ class ShardedBaseline:
         homes = homes_of(peers, spoken.slices)
         version = self._log.begin(lambda state: self._check(layout, state))
         self._replicas.begin_after(version)
-        shadow = self._caught_up(geometry, spoken, views, version)
+        shadow = self._caught_up(geometry, spoken, homes, views, version)
         return Prepared(id_, geometry, spoken, homes, shadow, version)
 
     def _check(self, layout: Layout, state: RunState) -> None:
@@ -115,7 +113,9 @@ class ShardedBaseline:
             run, layout, latest.version, lambda: context.geometry(before).layout, context.events, allowed=allowed
         )
 
-    def _caught_up(self, geometry: Geometry, spoken: Spoken, views: Mapping[str, View], version: int) -> Shadow | None:
+    def _caught_up(
+        self, geometry: Geometry, spoken: Spoken, homes: Sequence[int], views: Mapping[str, View], version: int
+    ) -> Shadow | None:
         """Bring a shadow to the newest version, if that has this layout: each rank by its own route."""
         context, attempt = self._context, Attempt(self._peers)
         state = self._log.reader.state
@@ -137,17 +137,10 @@ class ShardedBaseline:
         if base is None or base.version != version:
             cells.known = None if base is None else digests
             digests = attempt.run(lambda: self._stored(state, entry, cells, base), digests)
-            try:
-                attempt.agree("newest cells")
-            except NotFound as error:
-                if isinstance(error, Gone) or error.key is not None:
-                    raise
-                # Only patches of coder ``class`` lead there, whose groups no rank holds whole: all begin with a
-                # keyframe.
-                _logger.warning(
-                    "the next push is a keyframe, since the ranks can't go on with version %d: %s", version, error
-                )
-                return None
+            if self._need_whole_groups(attempt, state, spoken):
+                follow_whole_groups(context, self._peers, homes, state, entry, cells)
+                digests = attempt.run(lambda: cells.digests(context.map_), digests)
+            attempt.agree("newest cells")
             found = self._whole(digests, "newest cells").hex()
             if found != entry.digest:
                 raise Conflict(
@@ -168,6 +161,17 @@ class ShardedBaseline:
         if found is None:
             raise InvalidArgument("slices without digests")
         return found
+
+    def _need_whole_groups(self, attempt: Attempt, state: RunState, spoken: Spoken) -> bool:
+        """Tell whether a rank found no way but by patches that it can't read, of groups that it holds in part.
+
+        A collective. That rank's attempt goes on then.
+        """
+        unread = isinstance(attempt.failure, NotFound) and not spoken.slices.whole and bool(state.edges.keys_of_class())
+        needed = any(self._peers.all_gather(b"1" if unread else b"", "whole groups needed"))
+        if unread:
+            attempt.failure = None
+        return needed
 
     def _whole(self, digests: SliceDigests, what: str) -> Digest:
         """Return the state digest of what all ranks speak for."""

@@ -6,7 +6,6 @@ import errno
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -338,19 +337,6 @@ def test_a_job_of_four_goes_on_with_two_and_with_eight() -> None:
                 registry.push(step, dealt(wanted[step], ranks)[rank])
 
         assert on_ranks([store] * ranks, push, coder="class", keyframe_share=1e9) == [None] * ranks
-    restored(store, wanted)
-
-
-def test_a_job_goes_on_with_a_keyframe_where_its_ranks_can_not_read_what_leads_to_the_newest_version() -> None:
-    """Patches of coder ``class`` need whole groups, which no rank holds: what was pushed must not end the run."""
-    wanted, store = states(4), DictStore()
-
-    def push(registry: Registry, rank: int, first: int) -> list[str]:
-        return [registry.push(step, dealt(wanted[step], 2)[rank]).kind for step in range(first, first + 2)]
-
-    for first in (0, 2):
-        kinds = on_ranks([store] * 2, partial(push, first=first), coder="class", keyframe_share=1e9)
-        assert kinds == [["keyframe", "patch"]] * 2
     restored(store, wanted)
 
 
