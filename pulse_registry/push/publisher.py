@@ -8,26 +8,23 @@ version.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from typing import Any, SupportsIndex
 
 from pulse_registry.context import Context
-from pulse_registry.errors import Conflict, InvalidArgument, LayoutMismatch, PulseError
+from pulse_registry.errors import Conflict, LayoutMismatch, PulseError
 from pulse_registry.log import LogWriter, NewId
 from pulse_registry.log.integers import integer
-from pulse_registry.process.closing import Closing
 from pulse_registry.push.baseline import Baseline
 from pulse_registry.push.commit import draft_of, result_of
-from pulse_registry.push.failure import taken_along, tell_failed
+from pulse_registry.push.failure import taken_along
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.keyframe import KeyframeWriter
 from pulse_registry.push.labels import checked_metadata
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.pending import PendingPush
-from pulse_registry.push.queue import PushQueue, Turn
+from pulse_registry.push.publishing import Publishing
 from pulse_registry.push.shadow import Shadow
 from pulse_registry.push.upload import store_patch
 from pulse_registry.results import PushResult
@@ -37,7 +34,7 @@ from pulse_registry.weights.model import Model, View, check_whole, layout_of, re
 from pulse_schemas import KeyframeRef, Layout, PatchRef
 
 
-class Publisher:
+class Publisher(Publishing[PendingPush]):
     """The trainer's side of one run: pushes are diffed one by one; their uploads follow in the background, in order."""
 
     def __init__(
@@ -61,19 +58,10 @@ class Publisher:
             placement: where models are worked on.
             committed: are called with each version's result, in that thread; they neither wait nor raise.
         """
-        self._context = context
-        self._reader = writer.reader
-        self._writer = writer
-        self._new_id = new_id
-        self._options = options
-        self._committed = committed
-        self._thread = thread
-        self._queue: PushQueue[PendingPush] = PushQueue(thread, options.max_pending, self._reader.run)
+        super().__init__(context, writer, options, thread, committed)
+        self._reader, self._writer, self._new_id = writer.reader, writer, new_id
         self._baseline = Baseline(context, self._reader, writer, options, placement)
         self._keyframes = KeyframeWriter(context, writer, new_id, options)
-        self._tell_failed = partial(tell_failed, context.events, self._reader.run)
-        self._lock = threading.RLock()  # of the baseline
-        self._closed = False
 
     def push(self, step: SupportsIndex, model: Model, metadata: Mapping[str, Any] | None) -> PushFuture:
         """Diff the model and queue the rest. See ``Registry.push``."""
@@ -115,29 +103,10 @@ class Publisher:
                     return
             self._queue.wait()
 
-    def close(self, closing: Closing) -> None:
-        """Refuse new pushes, and wait for those on their way. Idempotent.
-
-        Raises:
-            StoreUnavailable: they are not done in time.
-        """
-        self._closed = True
-        with self._lock:
-            pass  # a push that had begun is queued now
-        self._queue.finish(closing)
-
-    def unseen(self) -> BaseException | None:
-        """Return the first failure that nobody has seen; once."""
-        return self._queue.unseen()
-
     @property
     def _lost(self) -> bool:
         """Whether there is no shadow, and what it would be made from is not in the log yet, but on its way."""
         return self._baseline.shadow is None and self._queue.busy
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidArgument("the registry was closed; open it again")
 
     def _room(self, step: int, layout: Layout, views: Mapping[str, View]) -> list[PushFuture] | None:
         """Make room for one more push; None: it has to wait. The lock is held.
@@ -181,32 +150,9 @@ class Publisher:
         except BaseException as error:
             for future in replaced:
                 lost = f"step {step} was to take its place, and failed: {error!r}. The next push carries its changes"
-                self._tell_failed(
-                    future.step,
-                    failure := Conflict(f"step {future.step} was not pushed: {lost}"),
-                )
+                self._tell_failed(future.step, failure := Conflict(f"step {future.step} was not pushed: {lost}"))
                 self._queue.fail(future, failure)
             raise
-
-    def _publish_next(self, turn: Turn[PendingPush]) -> None:
-        """Publish the push whose turn it is, in the background thread."""
-        push = self._queue.begin(turn)
-        if push is None:
-            return
-        try:
-            try:
-                result = self._publish(push)
-            except BaseException as error:
-                self._take_back(push, error)
-                self._tell_failed(push.step, error)
-                raise
-            self._queue_keyframe(push.shadow)
-            for tell in self._committed:
-                tell(result)
-        except BaseException as error:
-            self._queue.failed(turn, push, error)
-            raise
-        self._queue.done(turn, push, result)
 
     def _publish(self, push: PendingPush) -> PushResult:
         """Code -> upload -> commit."""
@@ -223,6 +169,7 @@ class Publisher:
         with timeline.during("commit"):
             record = self._writer.commit(draft_of(push, push.shadow.geometry, push.digest, write_id, stored))
             push.shadow.settle(push.version)
+        self._queue_keyframe(push.shadow)
         return result_of(push, push.shadow.geometry, record)
 
     def _check_in_order(self, push: PendingPush) -> None:

@@ -9,7 +9,6 @@ rank 0, writes the log; a rank that fails goes on taking part until the vote, an
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -21,18 +20,15 @@ from pulse_registry.log import LogWriter, NewId
 from pulse_registry.log.integers import integer
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.vote import Attempt
-from pulse_registry.process.closing import Closing
 from pulse_registry.push.commit import draft_of, result_of
-from pulse_registry.push.failure import tell_failed
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.holdings import fingerprint
 from pulse_registry.push.labels import checked_metadata
 from pulse_registry.push.lapse import Lapse
 from pulse_registry.push.options import PushOptions
-from pulse_registry.push.queue import PushQueue, Turn
+from pulse_registry.push.publishing import Publishing
 from pulse_registry.push.replicas import ReplicaWatch
 from pulse_registry.push.same_push import Announced, check_same_push
-from pulse_registry.push.shadow import Shadow, first_shadow
 from pulse_registry.push.sharded_baseline import Prepared, ShardedBaseline
 from pulse_registry.push.sharded_keyframe import ShardedKeyframes
 from pulse_registry.push.sharded_patch import ShardedPatch
@@ -43,13 +39,12 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights.device import Placement, on_host
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import Model, View, layout_of, read_model
-from pulse_registry.weights.nonfinite import first_in_groups, judge
-from pulse_schemas import CommitRecord, KeyframeRef, PatchRef
+from pulse_schemas import CommitRecord, KeyframeRef, PatchRef, Record
 
 _logger = logging.getLogger(__name__)
 
 
-class ShardedPublisher:
+class ShardedPublisher(Publishing[ShardedPush]):
     """One rank's part in the pushes of a sharded model; see ``Publisher``. All ranks make the same calls."""
 
     def __init__(
@@ -80,19 +75,14 @@ class ShardedPublisher:
         """
         if options.when_full != "wait":
             raise InvalidArgument("when_full is 'coalesce', and pushes of a sharded model wait for each other: 'wait'")
-        self._context, self._run, self._new_id = context, writer.reader.run, new_id
-        self._options, self._thread, self._peers, self._committed = options, thread, peers, committed
-        self._placement = placement
+        super().__init__(context, writer, options, thread, committed if peers.rank == COORDINATOR else ())
+        self._new_id, self._peers = new_id, peers
         self._log = SharedLog(writer, peers)
-        self._queue: PushQueue[ShardedPush] = PushQueue(thread, options.max_pending, self._run)
         self._replicas = ReplicaWatch(peers, context.backend)
         self._baseline = ShardedBaseline(context, peers, self._log, self._replicas, options, placement)
         self._keyframes = ShardedKeyframes(context, peers, self._log, new_id, options)
-        self._lock = threading.RLock()
         self._lapse = Lapse(peers, self._lock)
-        self._tell_failed = partial(tell_failed, context.events, self._run)
         self._prepared: Prepared | None = None
-        self._closed = False
 
     def push(self, step: SupportsIndex, model: Model, metadata: Mapping[str, Any] | None) -> PushFuture:
         """Diff what this rank speaks for, and queue the rest. See ``Registry.push``.
@@ -149,25 +139,6 @@ class ShardedPublisher:
         views, id_, failure = self._described(model)
         self._thread.submit(self._prepare, self._lapse.count, 0, views, id_, failure).result()
 
-    def close(self, closing: Closing) -> None:
-        """Refuse new pushes, and wait for those on their way. Idempotent.
-
-        Raises:
-            StoreUnavailable: they are not done in time.
-        """
-        self._closed = True
-        with self._lock:
-            pass  # a push that had begun is queued now
-        self._queue.finish(closing)
-
-    def unseen(self) -> BaseException | None:
-        """Return the first failure that nobody has seen; once."""
-        return self._queue.unseen()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InvalidArgument("the registry was closed; open it again")
-
     def _described(self, model: Model) -> tuple[Mapping[str, View], bytes, Exception | None]:
         """Read this rank's part of the model; what is wrong with it is for all ranks to raise."""
         try:
@@ -192,43 +163,15 @@ class ShardedPublisher:
         prepared = self._prepared
         if prepared is None:
             raise InvalidArgument("a push of a sharded model was not prepared")
-        shadow, context = prepared.shadow, self._context
+        shadow, replicas = prepared.shadow, None
         kind = Kind.KEYFRAME if shadow is None else Kind.PATCH
         version = prepared.version + 1 if shadow is None else shadow.version + 1
-        replicas: Sequence[bytes] | None = None
         if failure is None:
-            prepared.shadow = None  # cut off in the middle, it may hold no version
-            live, local = prepared.spoken.live(views), prepared.spoken.slices.local
-            try:
-                with timeline.during("diff"):
-                    replicas = self._replicas.digests(prepared.spoken, views)
-                if shadow is None:
-                    with timeline.during("diff", local.nbytes):
-                        shadow = first_shadow(context, self._placement, local, live, version, self._options.shadow)
-                else:
-                    shadow.advance(live, None, timeline)
-                failure = self._judged(step, prepared, shadow, kind)
-            except Exception as error:  # noqa: BLE001 - for all ranks to raise, as it was before the diff here
-                failure = error
-            prepared.shadow = shadow
+            replicas, failure = self._baseline.diff(prepared, step, views, timeline)
         future = PushFuture(step, number)
-        return ShardedPush(kind, version, step, prepared, shadow, metadata, number, timeline, future, replicas, failure)
-
-    def _judged(self, step: int, prepared: Prepared, shadow: Shadow, kind: Kind) -> Exception | None:
-        """Do what the policy says about NaN and infinities; what it refuses is for all ranks to raise."""
-        if self._options.nonfinite == "allow":
-            return None
-        version, local = shadow.version, shadow.geometry
-        if kind == Kind.PATCH:
-            flat = shadow.changes_of(version).not_finite()
-        else:
-            flat = first_in_groups(local, lambda group: shadow.cells_at(version, group), self._context.map_)
-        whole = None if flat is None else prepared.spoken.slices.flat_of(flat)
-        try:
-            judge(self._options.nonfinite, prepared.geometry, whole, f"step {step}", self._run, self._context.events)
-        except PulseError as error:
-            return error
-        return None
+        return ShardedPush(
+            kind, version, step, prepared, prepared.shadow, metadata, number, timeline, future, replicas, failure
+        )
 
     # -- in the background thread: a fixed sequence of collectives ---------------------------------------------------
 
@@ -244,28 +187,8 @@ class ShardedPublisher:
             with self._lock:
                 self._prepared = prepared
         except BaseException as error:
-            self._failed(number, error, None)
+            self._lapsed(number, error, None)
             raise
-
-    def _publish_next(self, turn: Turn[ShardedPush]) -> None:
-        """Publish the push whose turn it is."""
-        push = self._queue.begin(turn)
-        if push is None:
-            return
-        try:
-            try:
-                result = self._publish(push)
-            except BaseException as error:
-                self._failed(push.number, error, push)
-                self._tell_failed(push.step, error)
-                raise
-            if self._peers.rank == COORDINATOR:
-                for tell in self._committed:
-                    tell(result)
-        except BaseException as error:
-            self._queue.failed(turn, push, error)
-            raise
-        self._queue.done(turn, push, result)
 
     def _publish(self, push: ShardedPush) -> PushResult:
         """Of what was diffed: exchange -> code -> upload -> vote -> commit. A first version is uploaded whole."""
@@ -286,14 +209,13 @@ class ShardedPublisher:
             at_home = patch.exchange(changes)
             coded = patch.code(at_home)
             patch.upload(coded)
-            stored, delta = patch.vote(coded)
-            digest = Digest.parse(self._log.reader.state.version(push.version - 1).digest) + delta
+            stored, added = patch.vote(coded)
         else:
             with timeline.during("upload", prepared.geometry.nbytes):
-                stored, digest = self._keyframes.store(shadow, prepared.spoken.slices, push.version, write_id)
+                stored, added = self._keyframes.store(shadow, prepared.spoken.slices, push.version, write_id)
         push.in_doubt = True
         with timeline.during("commit"):
-            record = self._commit(push, stored, digest, write_id)
+            record = self._commit(push, stored, added, write_id)
             shadow.settle(push.version)
         push.committed = True
         return result_of(push, prepared.geometry, record)
@@ -303,11 +225,17 @@ class ShardedPublisher:
         return self._peers.broadcast(self._new_id().encode() if here else None, "write id").decode()
 
     def _commit(
-        self, push: ShardedPush, stored: PatchRef | KeyframeRef | None, digest: Digest, write_id: str
+        self, push: ShardedPush, stored: PatchRef | KeyframeRef | None, added: Digest, write_id: str
     ) -> CommitRecord:
-        """Write the record at the coordinator, and return it on all ranks."""
-        draft = draft_of(push, push.prepared.geometry, digest, write_id, stored)
-        record = self._log.append(Attempt(self._peers), lambda: self._log.writer.commit(draft), write_id)
+        """Write the record at the coordinator, and return it on all ranks; ``added`` is to the digest of the base."""
+
+        def commit() -> Record:
+            digest, log = added, self._log
+            if push.kind == Kind.PATCH:
+                digest += Digest.parse(log.reader.state.version(push.version - 1).digest)
+            return log.writer.commit(draft_of(push, push.prepared.geometry, digest, write_id, stored))
+
+        record = self._log.append(Attempt(self._peers), commit, write_id)
         if not isinstance(record, CommitRecord):
             raise InvalidArgument(f"record {record.seq} commits nothing")
         return record
@@ -331,7 +259,10 @@ class ShardedPublisher:
             # A thread's outermost edge: nobody looks at what this ended with, and no push waits for it.
             _logger.exception("no keyframe of version %d, to be tried after the next push", version)
 
-    def _failed(self, number: int, error: BaseException, push: ShardedPush | None) -> None:
+    def _take_back(self, push: ShardedPush, error: BaseException) -> None:
+        self._lapsed(push.number, error, push)
+
+    def _lapsed(self, number: int, error: BaseException, push: ShardedPush | None) -> None:
         """Go back to the version before a push that failed, for the next one to carry its changes; see ``Lapse``."""
         with self._lock:
             if self._lapse.took(number):

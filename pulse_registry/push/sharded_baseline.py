@@ -33,6 +33,7 @@ from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.device import Placement
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import View, layout_of
+from pulse_registry.weights.nonfinite import first_in_groups, judge
 from pulse_schemas import Layout, VersionEntry
 
 
@@ -58,7 +59,7 @@ class Prepared:
 
 
 class ShardedBaseline:
-    """Makes what pushes are diffed against. Each method is a collective."""
+    """Makes what pushes are diffed against, and diffs them. Its owner has a lock."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class ShardedBaseline:
         self._options, self._placement = options, placement
 
     def prepared(self, id_: bytes, views: Mapping[str, View]) -> Prepared:
-        """Agree on the layout, on who speaks for what, and on the version that shadows stand for.
+        """Agree on the layout, on who speaks for what, and on the version that shadows stand for; a collective.
 
         Raises:
             InvalidModel: on all ranks: what they hold is no model together, or replicas differ.
@@ -101,6 +102,53 @@ class ShardedBaseline:
         self._replicas.begin_after(version)
         shadow = self._caught_up(geometry, spoken, homes, views, version)
         return Prepared(id_, geometry, spoken, homes, shadow, version)
+
+    def diff(
+        self, prepared: Prepared, step: int, views: Mapping[str, View], timeline: Timeline
+    ) -> tuple[Sequence[bytes] | None, Exception | None]:
+        """Move the shadow to this rank's live cells, or copy them, where no version has this layout.
+
+        Returns:
+            Digests of the replicas, if all ranks are to compare them; and what went wrong, for all ranks to raise.
+        """
+        shadow, local = prepared.shadow, prepared.spoken.slices.local
+        prepared.shadow = None  # cut off in the middle, it may hold no version
+        live, advanced = prepared.spoken.live(views), shadow is not None
+        replicas: Sequence[bytes] | None = None
+        failure: Exception | None = None
+        try:
+            with timeline.during("diff"):
+                replicas = self._replicas.digests(prepared.spoken, views)
+            if shadow is None:
+                with timeline.during("diff", local.nbytes):
+                    shadow = self._new_shadow(prepared.spoken, live, prepared.version + 1)
+            else:
+                shadow.advance(live, None, timeline)
+            self._judge(step, prepared, shadow, advanced=advanced)
+        except Exception as error:  # noqa: BLE001 - for all ranks to raise, as it was before the diff here
+            failure = error
+        prepared.shadow = shadow
+        return replicas, failure
+
+    def _judge(self, step: int, prepared: Prepared, shadow: Shadow, *, advanced: bool) -> None:
+        """Do what the policy says about NaN and infinities among the cells that a push changed, or all, if all are new.
+
+        Raises:
+            InvalidModel: the policy is to refuse.
+        """
+        nonfinite, version, local = self._options.nonfinite, shadow.version, shadow.geometry
+        if nonfinite == "allow":
+            return
+        if advanced:
+            flat = shadow.changes_of(version).not_finite()
+        else:
+            flat = first_in_groups(local, lambda group: shadow.cells_at(version, group), self._context.map_)
+        whole = None if flat is None else prepared.spoken.slices.flat_of(flat)
+        judge(nonfinite, prepared.geometry, whole, f"step {step}", self._log.reader.run, self._context.events)
+
+    def _new_shadow(self, spoken: Spoken, live: Mapping[str, View], version: int) -> Shadow:
+        local = spoken.slices.local
+        return first_shadow(self._context, self._placement, local, live, version, self._options.shadow)
 
     def _check(self, layout: Layout, state: RunState) -> None:
         """Check that this layout may follow the newest version."""
@@ -125,8 +173,7 @@ class ShardedBaseline:
         nothing: list[tuple[Shadow, SlicedDestination, SliceDigests]] = []
 
         def copied() -> list[tuple[Shadow, SlicedDestination, SliceDigests]]:
-            live = spoken.live(views)
-            shadow = first_shadow(context, self._placement, spoken.slices.local, live, version, self._options.shadow)
+            shadow = self._new_shadow(spoken, spoken.live(views), version)
             cells = SlicedDestination(shadow.destination(), spoken.slices, context.backend, context.pool)
             return [(shadow, cells, cells.digests(context.map_))]
 
