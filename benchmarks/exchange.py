@@ -6,12 +6,7 @@ does not. Ranks that outnumber the cores share them: ratios tell more than rates
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.rank_processes import fork_ranks, tell, told
 from benchmarks.results import OUT, Row, machine, versions, write_result
 from benchmarks.timing import interleaved, ratio
 
@@ -33,9 +29,8 @@ def measure(ranks: Sequence[int], nbytes: int, repeats: int) -> list[Row]:
     """Measure exchanges in which each rank sends ``nbytes``, by numbers of ranks."""
     rows = []
     for size in ranks:
-        command = [sys.executable, "-m", "benchmarks.exchange", "ranks", str(size), str(nbytes), str(repeats)]
-        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        rows += rows_of(size, nbytes, json.loads(told))
+        [times] = told("benchmarks.exchange", size, nbytes, repeats)
+        rows += rows_of(size, nbytes, times)
     return rows
 
 
@@ -53,33 +48,13 @@ def rows_of(size: int, nbytes: int, times: dict[str, list[float]]) -> list[Row]:
     ]
 
 
-def run_ranks(size: int, nbytes: int, repeats: int, folder: str) -> None:
-    """Be all ranks: forks of this process, which has imported torch; the coordinator prints its times."""
-    import torch
-
-    torch.set_num_threads(1)
-    children = []
-    for rank in range(size):
-        child = os.fork()
-        if not child:
-            try:
-                _run_rank(rank, size, nbytes, repeats, f"{folder}/store")
-                os._exit(0)
-            finally:
-                os._exit(1)
-        children.append(child)
-    ends = [os.waitpid(child, 0)[1] for child in children]
-    if any(ends):
-        raise SystemExit("a rank failed")
-
-
-def _run_rank(rank: int, size: int, nbytes: int, repeats: int, store: str) -> None:
+def be_rank(rank: int, size: int, nbytes: int, repeats: int) -> None:
+    """Exchange as one rank; the coordinator prints its times."""
     import torch
     import torch.distributed as dist
 
     from pulse_registry.peers.torch_peers import TorchPeers
 
-    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
     peers = TorchPeers()
     each = nbytes // size
     given, taken = torch.full((size * each,), rank, dtype=torch.uint8), torch.empty(size * each, dtype=torch.uint8)
@@ -97,14 +72,13 @@ def _run_rank(rank: int, size: int, nbytes: int, repeats: int, store: str) -> No
     )
     peers.close()
     if rank == 0:
-        os.write(1, json.dumps(times).encode())
+        tell(times)
 
 
 @app.command(hidden=True)
 def ranks(size: int, nbytes: int, repeats: int) -> None:
     """Run the ranks of one measurement, in this process and its forks."""
-    with tempfile.TemporaryDirectory(prefix="pulse-bench-") as folder:
-        run_ranks(size, nbytes, repeats, folder)
+    fork_ranks(size, lambda rank, _: be_rank(rank, size, nbytes, repeats))
 
 
 @app.callback(invoke_without_command=True)

@@ -1,8 +1,8 @@
 """``python -m benchmarks planning``: what a rank of a sharded trillion does besides passes over its cells.
 
-The layout is that of a mixture of experts: 61 layers of 384 experts. No cell is there: each tensor is one zero, seen in
-many places. A rank runs in a process of its own, and what the others would send it is made up. Times are the
-processor's; memory is what the process grows by, less what the made-up model takes.
+The layout is that of a mixture of experts: 61 layers of 384 experts. No cell is there: each tensor is one zero of its
+own, seen in many places. A rank runs in a process of its own, and what the others would send it is made up. Times are
+the processor's; memory is what the process grows by, less what the made-up model takes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -22,14 +22,16 @@ from rich.table import Table
 
 from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_registry import Slice
-from pulse_registry.format.directory import _ROW, Directory
+from pulse_registry.format.directory import _ROW, Column, Directory
 from pulse_registry.format.patch_coding import PatchFile
+from pulse_registry.format.patch_parts import PART_GROUPS
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.peers.shuffle import _counted
-from pulse_registry.pull.sliced_update import to_whole
 from pulse_registry.push import holdings
-from pulse_registry.push.exchange import _by_rank, _unpacked
+from pulse_registry.push.changed_columns import ChangedColumns
+from pulse_registry.push.exchange import _by_rank, _take
 from pulse_registry.push.homes import dealt, of_parts
+from pulse_registry.weights.backend import backend_of
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.model import layout_of, read_model
 from pulse_schemas import Layout, Tensor
@@ -74,9 +76,9 @@ def shapes(layers: int, experts: int) -> Shapes:
 
 def model_of(every: Shapes, way: str, rank: int, ranks: int) -> dict[str, Any]:
     """Return what a rank holds: rows of each tensor; or whole experts, and rows of the others."""
-    zero, model = np.zeros((), np.uint16), {}
+    zeros, model = np.zeros(len(every), np.uint16), {}
     expert = 0
-    for name, shape in every.items():
+    for (name, shape), zero in zip(every.items(), np.split(zeros, len(zeros)), strict=True):
         if way == "experts" and ".mlp.experts." in name:
             if expert // 3 % ranks == rank:
                 model[name] = np.broadcast_to(zero, shape)
@@ -124,39 +126,77 @@ def _name(tensor: Tensor) -> str:
     return tensor.name
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a rank keeps of its first push."""
+
+    geometry: Geometry
+    spoken: holdings.Spoken
+    homes: Column
+
+
 def rank_work(every: Shapes, canonical: bytes, way: str, rank: int, ranks: int, changes: int) -> dict[str, Any]:
     """Do what one rank does from its first push on, and return the seconds of each thing, and the memory."""
     clock, rng = Clock(), np.random.default_rng(rank)
+    backend_of("auto").warm_up(2)
     before = resident_mb()
     model = model_of(every, way, rank, ranks)
     began = resident_mb()
+    plan = first_push(clock, model, canonical, rank, ranks, rng)
+    first, slices = sum(clock.seconds.values()), plan.spoken.slices
+    local = [changed(group, changes, rng) for group in slices.local.groups]
+    next_push(clock, model, plan, local, rank, ranks)
+    return {
+        "rank": rank,
+        "way": way,
+        "seconds": clock.seconds,
+        "first": first,
+        "push": sum(clock.seconds.values()) - first,
+        "memory_mb": peak_mb() - began,
+        "model_mb": began - before,
+        "tensors": len(slices.slices),
+        "groups": len(slices.groups),
+        "changed": sum(len(one.index) for one in local),
+    }
+
+
+def first_push(
+    clock: Clock, model: Mapping[str, Any], canonical: bytes, rank: int, ranks: int, rng: np.random.Generator
+) -> Planned:
+    """Plan what a rank speaks for, as its first push does; ``canonical`` is the layout that comes back from all."""
     views = clock.time("read the model", lambda: read_model(model))
     clock.time("fingerprint", lambda: holdings.fingerprint(views))
     mine = clock.time("own layout", lambda: layout_of(views, "keep"))
-    clock.time("layout to send", mine.canonical)
-    geometry = clock.time("layout of all, parsed", lambda: Geometry(Layout.parse(canonical)))
-    clock.time("layout of all, parsed", lambda: geometry.id)
+    known = clock.time("layout of all", lambda: canonical == mine.canonical())
+    layout = mine if known else clock.time("layout of all", lambda: Layout.parse(canonical))
+    geometry = clock.time("layout of all", lambda: Geometry(layout))
+    clock.time("layout of all", lambda: geometry.id)
     found = clock.time("boxes, hashed", lambda: holdings._holdings(geometry, views))
     hashes = clock.time("boxes, hashed", lambda: [holdings.hash_of(holding) for holding in found])
     asked = rng.integers(0, 2**63, (len(hashes), 2)).astype(np.uint64)  # as many as are sent here, on average
     clock.time("boxes of the others", lambda: _counted(rng.integers(0, ranks, len(asked)), asked))
     spoken = clock.time("slices laid out", lambda: holdings._spoken(geometry, found, [(0, 1)] * len(found)))
     parts = clock.time("homes", lambda: of_parts(spoken.slices))
+    of_part = np.arange(len(parts)) % ranks
     if rank == 0:
-        of_part = clock.time("homes", lambda: dealt([parts.tobytes()] * ranks).tolist())
-    else:
-        of_part = (np.arange(len(parts)) % ranks).tolist()
-    homes = clock.time("homes", lambda: [of_part[number // 64] for number in range(len(geometry.groups))])
-    planned = sum(clock.seconds.values())
-    clock.time("each push: read the model", lambda: holdings.fingerprint(read_model(model)))
-    clock.time("each push: live cells", lambda: spoken.live(views))
-    local = [changed(group, changes, rng) for group in spoken.slices.local.groups]
-    mine_changed = clock.time(
-        "each push: by groups of all", lambda: [part for one in local for part in to_whole(spoken.slices, one)]
-    )
-    sent = clock.time("each push: packed", lambda: _by_rank(mine_changed, homes, ranks))
-    came = memoryview(max(sent, key=len))
-    clock.time("each push: unpacked", lambda: list(_unpacked(geometry, came, 0)))
+        of_part = clock.time("homes", lambda: dealt([parts.tobytes()] * ranks))
+    homes = clock.time("homes", lambda: np.repeat(of_part, PART_GROUPS)[: len(geometry.groups)])
+    return Planned(geometry, spoken, homes)
+
+
+def next_push(
+    clock: Clock, model: Mapping[str, Any], plan: Planned, local: Sequence[SparseUpdate], rank: int, ranks: int
+) -> None:
+    """Do what each later push does, with made-up changes; at rank 0 a head of all groups, too."""
+    geometry, slices, backend, homes = plan.geometry, plan.spoken.slices, backend_of("auto"), plan.homes
+    views = clock.time("each push: read the model", lambda: read_model(model))
+    clock.time("each push: fingerprint", lambda: holdings.fingerprint(views))
+    clock.time("each push: live cells", lambda: plan.spoken.live(views))
+    made = clock.time("each push: by groups of all", lambda: [ChangedColumns.of(slices, one, backend) for one in local])
+    mine = [columns for columns, _ in made]
+    sent = clock.time("each push: packed", lambda: _by_rank(mine, homes, ranks, range(len(geometry.groups))))
+    came = from_all(geometry, mine, sent, homes, ranks)
+    clock.time("each push: put together", lambda: _take(geometry, came, []))
     if rank == 0:
         rows = np.zeros(len(geometry.groups), _ROW)
         rows["group"], rows["changed"], rows["size"] = np.arange(len(rows)), 1, 1
@@ -165,18 +205,27 @@ def rank_work(every: Shapes, canonical: bytes, way: str, rank: int, ranks: int, 
             "each push: head",
             lambda: PatchFile.of_directory(geometry, 0, 1, Directory.joined("head", pieces)).ref("head"),
         )
-    return {
-        "rank": rank,
-        "way": way,
-        "seconds": clock.seconds,
-        "first": planned,
-        "push": sum(clock.seconds.values()) - planned,
-        "memory_mb": peak_mb() - began,
-        "model_mb": began - before,
-        "tensors": len(found),
-        "groups": len(spoken.slices.groups),
-        "changed": sum(len(one.index) for one in local),
-    }
+
+
+def from_all(
+    geometry: Geometry, mine: Sequence[ChangedColumns], sent: Sequence[bytes], homes: Column, ranks: int
+) -> list[memoryview]:
+    """Return what comes to one rank, if others send what this one does, of other cells, and as much as it sends."""
+    to = max(range(ranks), key=lambda rank: len(sent[rank]))
+    parts = [part for one in mine for home, part in one.by_home(homes, 0, len(geometry.groups)) if home == to]
+    came = []
+    for rank in range(round(sum(map(len, sent)) / len(sent[to]))):
+        moved = []
+        for place, part in enumerate(parts):  # two that lie beside each other may have cells of one group
+            index = (_counted_up(part.counts) * 2 + place % 2) * ranks + rank
+            moved.append(replace(part, index=index.astype(np.uint32)))
+        came.append(memoryview(ChangedColumns.packed(moved)))
+    return came
+
+
+def _counted_up(counts: Column) -> Column:
+    """Return 0, 1, 2 ... for each count, end to end."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def changed(group: Group, changes: int, rng: np.random.Generator) -> SparseUpdate:

@@ -2,19 +2,15 @@
 
 Each way is pushed by processes of its own, so that memory is its own; ways take turns, so that a busy machine slows
 them alike. All are on this machine: more ranks than cores share them, and processor time tells more than time does.
+How long the trainer waits is compared with a core for each process.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import resource
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -22,122 +18,116 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.rank_processes import fork_ranks, tell, told
 from benchmarks.results import OUT, Row, machine, versions, write_result
 from benchmarks.timing import ratio
 
 TITLE: Final = "Push by ranks, against one process"
 COLUMNS: Final = 4096
 SHARE: Final = 0.005
+PINNED: Final = "pinned-"
+MEMORY_MIB: Final = 256
+MEMORY_BYTES: Final = 12
+"""What a rank's push may take beyond its shard and shadow: so much, and so much for each cell that it changes."""
 Found = dict[str, Any]
+Way = tuple[str, int]
+"""``whole``, ``ranks`` or ``gathered``, pinned or not, and how many processes."""
 app = typer.Typer(add_completion=False)
+
+
+def ways(sizes: Sequence[int]) -> list[Way]:
+    """Return what is measured in each turn."""
+    few = sizes[0]
+    plain = [("whole", 1), *(("ranks", size) for size in sizes), ("gathered", sizes[-1])]
+    return [*plain, (f"{PINNED}whole", 1), (f"{PINNED}ranks", few)]
 
 
 def measure(mebibytes: int, pushes: int, repeats: int, sizes: Sequence[int] = (2, 4)) -> list[Row]:
     """Measure all ways, with each number of ranks; by turns."""
-    found: dict[tuple[str, int], list[Found]] = {}
-    ways = [("whole", 1), *(("ranks", size) for size in sizes), ("gathered", sizes[-1])]
-    named = [f"{way}:{size}" for way, size in ways]
+    found: dict[Way, list[Found]] = {}
+    each = ways(sizes)
     for _ in range(repeats):
-        command = [sys.executable, "-m", "benchmarks.sharded_push", "ranks", str(mebibytes), str(pushes), *named]
-        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        for way, line in zip(ways, told.splitlines(), strict=True):
-            found.setdefault(way, []).append(json.loads(line))
+        figures = told("benchmarks.sharded_push", mebibytes, pushes, *(f"{way}:{size}" for way, size in each))
+        for way, one in zip(each, figures, strict=True):
+            found.setdefault(way, []).append(one)
     return rows_of(found, sizes)
 
 
-def rows_of(found: dict[tuple[str, int], list[Found]], sizes: Sequence[int]) -> list[Row]:
+def rows_of(found: dict[Way, list[Found]], sizes: Sequence[int]) -> list[Row]:
     """Return the figures, from what each repeat of each way and number of ranks has found."""
     few, many = sizes[0], sizes[-1]
 
-    def over(key: str, way: tuple[str, int], other: tuple[str, int]) -> float:
+    def over(key: str, way: Way, other: Way) -> float:
         return ratio([one[key] for one in found[way]], [one[key] for one in found[other]])
 
-    def median(key: str, way: tuple[str, int]) -> float:
+    def median(key: str, way: Way) -> float:
         return float(statistics.median(one[key] for one in found[way]))
 
+    def at_most(key: str, what: str, value: float, unit: str, limit: float) -> Row:
+        return Row(f"sharded.{key}", what, value, unit, "at most", limit)
+
     few_ranks, many_ranks, whole, gathered = ("ranks", few), ("ranks", many), ("whole", 1), ("gathered", many)
+    alone, each = (f"{PINNED}whole", 1), (f"{PINNED}ranks", few)
+    memory = MEMORY_MIB + MEMORY_BYTES * median("changed", many_ranks) / 2**20
+    against = "against full_tensor() and push"
     return [
-        Row(
-            "sharded.time",
-            f"end to end, {few} ranks, against unsharded",
-            over("seconds", few_ranks, whole),
+        at_most("time", f"end to end, {few} ranks, against unsharded", over("seconds", few_ranks, whole), "x", 1.4),
+        at_most(
+            "wait",
+            f"trainer's wait, {few} ranks on a core each, against unsharded on one core",
+            over("wait", each, alone),
             "x",
-            "at most",
-            1.4,
-        ),
-        Row(
-            "sharded.wait",
-            f"trainer's wait, {few} ranks, against unsharded",
-            over("wait", few_ranks, whole),
-            "x",
-            "at most",
             0.58,
         ),
-        Row(
-            "sharded.processor",
+        at_most(
+            "processor",
             f"processor time of {many} ranks, against unsharded",
             over("processor", many_ranks, whole),
             "x",
-            "at most",
             1.8,
         ),
-        Row(
-            "sharded.gathered.time",
-            f"end to end, {many} ranks, against full_tensor() and push",
-            over("seconds", many_ranks, gathered),
-            "x",
-            "at most",
-            0.35,
+        at_most(
+            "gathered.time", f"end to end, {many} ranks, {against}", over("seconds", many_ranks, gathered), "x", 0.35
         ),
-        Row(
-            "sharded.gathered.memory",
-            f"peak memory of rank 0 of {many}, against full_tensor() and push",
+        at_most(
+            "gathered.memory",
+            f"peak memory of rank 0 of {many}, {against}",
             over("memory", many_ranks, gathered),
             "x",
-            "at most",
             0.4,
         ),
-        Row(
-            "sharded.exchange",
+        at_most(
+            "memory",
+            f"memory of a push beyond shard and shadow, the most of {many} ranks",
+            max(one["beyond"] for one in found[many_ranks]),
+            "MiB",
+            memory,
+        ),
+        at_most(
+            "exchange",
             f"bytes exchanged a change that leaves its rank, {many} ranks",
             median("exchanged", many_ranks),
             "bytes",
-            "at most",
             8.5,
         ),
-        Row(
-            "sharded.requests",
+        at_most(
+            "requests",
             f"requests a push beyond parts, head and record, {many} ranks",
             median("requests", many_ranks),
             "requests",
-            "at most",
             2,
         ),
         Row("sharded.seconds.whole", "a push, unsharded", median("seconds", whole), "s"),
         Row("sharded.seconds.few", f"a push, {few} ranks", median("seconds", few_ranks), "s"),
         Row("sharded.seconds.many", f"a push, {many} ranks", median("seconds", many_ranks), "s"),
         Row("sharded.seconds.gathered", f"full_tensor() and push, {many} ranks", median("seconds", gathered), "s"),
+        Row("sharded.wait.whole", "trainer's wait, unsharded on one core", median("wait", alone), "s"),
+        Row("sharded.wait.few", f"trainer's wait, {few} ranks on a core each", median("wait", each), "s"),
     ]
 
 
-def run_ranks(way: str, size: int, mebibytes: int, pushes: int, folder: str) -> None:
-    """Be all ranks: forks of this process, which has imported torch; rank 0 prints what they took."""
-    children = []
-    for rank in range(size):
-        child = os.fork()
-        if not child:
-            try:
-                _run_rank(way, rank, size, mebibytes, pushes, folder)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        children.append(child)
-    ends = [os.waitpid(child, 0)[1] for child in children]
-    if any(ends):
-        raise SystemExit("a rank failed")
-
-
-def _run_rank(way: str, rank: int, size: int, mebibytes: int, pushes: int, folder: str) -> None:
+def be_rank(way: str, rank: int, folder: str, *, size: int, mebibytes: int, pushes: int) -> None:
+    """Push as one rank; rank 0 prints what it took."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -149,17 +139,8 @@ def _run_rank(way: str, rank: int, size: int, mebibytes: int, pushes: int, folde
     from pulse_registry.store import FileStore
     from pulse_registry.testing import CountingStore
 
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(  # type: ignore[attr-defined]
-            f"{folder}/meet", size
-        ),
-        rank=rank,
-        world_size=size,
-    )
     mesh, exchanged = init_device_mesh("cpu", (size,)), _counted_exchange(rank)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak_mib(anew=True)
     rows = (mebibytes << 20) // (4 * 2 * COLUMNS * size)
     generator = torch.Generator().manual_seed(rank)
     shards = {
@@ -187,27 +168,47 @@ def _run_rank(way: str, rank: int, size: int, mebibytes: int, pushes: int, folde
         return waited
 
     push(0)
+    highest, changed = 0.0, 0
     taken: list[tuple[float, float, float]] = []
     for step in range(1, pushes + 2):
+        changed = 0
         for one in shards.values():
             flat = one.view(torch.int16).view(-1)
-            flat[torch.randint(len(flat), (int(len(flat) * SHARE),), generator=generator)] += 1
+            index = torch.randint(len(flat), (int(len(flat) * SHARE),), generator=generator).unique()
+            flat[index] += 1
+            changed += len(index)
         if step == 2:  # the first patch does not count
             store.reset()
             exchanged.update(dict.fromkeys(exchanged, 0))
         dist.barrier()
+        highest = max(highest, _peak_mib(anew=True))
         began, processor = time.perf_counter(), time.process_time()
         waited = push(step)
         taken.append((time.perf_counter() - began, time.process_time() - processor, waited))
-    memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    mine = {"taken": taken[1:], "memory": memory, "calls": sum(store.calls.values()), **exchanged}
-    objects = sum(verb == "put" for verb, _ in store.ledger)
-    mine["needed"] = objects
+    pushed = _peak_mib()
+    mine = {
+        "taken": taken[1:],
+        "memory": max(highest, pushed) - before,
+        "beyond": pushed - before - 2 * sum(one.nbytes for one in shards.values()) / 2**20,
+        "changed": changed,
+        "calls": sum(store.calls.values()),
+        "needed": sum(verb == "put" for verb, _ in store.ledger),
+        **exchanged,
+    }
     every: list[Any] = [None] * size
     dist.all_gather_object(every, mine)
     registry.close()
     if rank == 0:
-        os.write(1, json.dumps(_summary(every, pushes)).encode() + b"\n")
+        tell(_summary(every, pushes))
+
+
+def _peak_mib(*, anew: bool = False) -> float:
+    """Return the most memory that this process had since it was asked anew."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+    if anew:
+        Path("/proc/self/clear_refs").write_text("5")
+    return found
 
 
 def _summary(every: Sequence[Found], pushes: int) -> Found:
@@ -219,6 +220,8 @@ def _summary(every: Sequence[Found], pushes: int) -> Found:
         "processor": statistics.median(map(sum, zip(*(column[1] for column in columns), strict=True))),
         "wait": statistics.median(columns[0][2]),
         "memory": every[0]["memory"],
+        "beyond": max(one["beyond"] for one in every),
+        "changed": max(one["changed"] for one in every),
         "exchanged": sum(one["bytes"] for one in every) / changes if changes else 0.0,
         "requests": sum(one["calls"] - one["needed"] for one in every) / pushes,
     }
@@ -235,7 +238,7 @@ def _counted_exchange(rank: int) -> dict[str, int]:
     exchange = TorchPeers.exchange
 
     def counted(peers: Any, geometry: Any, changes: Any, homes: Any, *rest: Any) -> Any:
-        found["changes"] += sum(len(one.index) for one in changes if homes[one.group.number] != rank)
+        found["changes"] += sum(int(one.counts[homes[one.numbers] != rank].sum()) for one in changes)
         return to_homes(peers, geometry, changes, homes, *rest)
 
     def sent(self: TorchPeers, parts: Any, what: str = "") -> Any:
@@ -249,20 +252,17 @@ def _counted_exchange(rank: int) -> dict[str, int]:
 
 
 @app.command(hidden=True)
-def ranks(mebibytes: int, pushes: int, ways: list[str]) -> None:
+def ranks(mebibytes: int, pushes: int, named: list[str]) -> None:
     """Run the ranks of each way, WAY:RANKS, one way after another, in forks of this process."""
-    import torch
-    import torch._dynamo
-    import torch.distributed.tensor
 
     from pulse_registry.weights.backend import backend_of
 
-    torch.set_num_threads(1)
     backend_of("auto").warm_up(2)
-    for one in ways:
-        way, _, size = one.partition(":")
-        with tempfile.TemporaryDirectory(prefix="pulse-bench-") as folder:
-            run_ranks(way, int(size), mebibytes, pushes, folder)
+    for one in named:
+        way, _, ranks = one.partition(":")
+        size, what = int(ranks), way.removeprefix(PINNED)
+        life = partial(be_rank, what, size=size, mebibytes=mebibytes, pushes=pushes)
+        fork_ranks(size, life, pinned=way.startswith(PINNED))
 
 
 @app.callback(invoke_without_command=True)
@@ -288,6 +288,7 @@ def sharded_push(
         "title": TITLE,
         "machine": machine(),
         "versions": versions(),
+        "seed": 0,
         "settings": {"mebibytes": mebibytes, "pushes": pushes, "repeats": repeats, "changed": SHARE},
         "rows": [row.document() for row in found],
     }

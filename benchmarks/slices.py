@@ -150,12 +150,25 @@ def measure(states: States, repeats: int, folder: Path) -> tuple[list[Row], dict
                     note(fresh[way], pulls)
         said = expected(worker, store, held, repeats + 1)
     shares = {way: sum(math.prod(sizes) for _, sizes in held[way].values()) / states.cells for way in WAYS}
-    rows = [*rows_of_patches(followed, said, shares), *rows_of_keyframes(fresh)]
+    changed = {way: changed_share(states, repeats, held[way]) for way in WAYS}
+    rows = [*rows_of_patches(followed, said, changed), *rows_of_keyframes(fresh)]
     kept = {
         route: {way: {"seconds": p.seconds, "processor": p.processor, "bytes": p.nbytes} for way, p in pulls.items()}
         for route, pulls in (("patch", followed), ("keyframe", fresh))
     }
-    return rows, {"shares": shares, "pulls": kept}
+    return rows, {"shares": shares, "changed_shares": changed, "pulls": kept}
+
+
+def changed_share(states: States, step: int, held: Boxes) -> float:
+    """Return which part of the cells that a step changes are the rank's: tensors do not change alike."""
+    mine = 0
+    for tensor, part in zip(states.tensors, states.steps[step], strict=True):
+        if tensor.name in held:
+            (row, column), (rows, columns) = held[tensor.name]
+            at_row, at_column = np.divmod(part.index.astype(np.int64), tensor.shape[1])
+            inside = (at_row >= row) & (at_row < row + rows) & (at_column >= column) & (at_column < column + columns)
+            mine += int(np.count_nonzero(inside))
+    return mine / states.changed(step)
 
 
 def pulled(store: ObjectBytes, worker: Registry, version: int, into: Mapping[str, Any]) -> tuple[float, float, int]:
@@ -226,7 +239,7 @@ def rows_of_patches(
             ),
             Row(
                 f"patch.{way}.bytes",
-                f"{way}: bytes fetched of a patch, against their share and the head",
+                f"{way}: bytes fetched of a patch, against the share of its changes and the head",
                 share,
                 "x",
                 **limit,

@@ -124,6 +124,9 @@ class Backend(Protocol):
     def digest_sparse(self, index: Index, values: Cells, start: int) -> Lanes:
         """Return the sum of h(start + index[k], values[k]), mod 2**64 a lane."""
 
+    def digest_changes(self, index: Index, old: Cells, new: Cells, start: int) -> tuple[Lanes, Lanes]:
+        """Return ``digest_sparse`` of the old values and of the new ones, in one pass."""
+
     def count_classes(self, cells: Cells, cell_type: CellType) -> Index:
         """Return how many of the cells have each of the 256 class values."""
 

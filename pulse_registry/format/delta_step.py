@@ -123,7 +123,7 @@ def _through_all_cells(backend: Backend, group: Group, base: GroupCells, steps: 
 def _advance(backend: Backend, group: Group, step: DeltaStep, delta: Delta, cells: Cells, places: Index) -> None:
     found = backend.gather(cells, places)
     moved = backend.move(found, delta.distance, group.cell_type)
-    _check(step, *(Digest(*backend.digest_sparse(delta.index, values, group.start)) for values in (found, moved)))
+    _check(step, *(Digest(*lanes) for lanes in backend.digest_changes(delta.index, found, moved, group.start)))
     backend.scatter(cells, places, moved)
 
 

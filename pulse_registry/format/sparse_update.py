@@ -52,9 +52,8 @@ class SparseUpdate:
     def sums(self, backend: Backend) -> tuple[Digest, Digest]:
         """Return the sums of h over the old and over the new cells; computed once."""
         if not self._sums:
-            start = self.group.start
-            old, new = (Digest(*backend.digest_sparse(self.index, cells, start)) for cells in (self.old, self.new))
-            self._sums.append((old, new))
+            old, new = backend.digest_changes(self.index, self.old, self.new, self.group.start)
+            self._sums.append((Digest(*old), Digest(*new)))
         return self._sums[0]
 
     def apply(self, backend: Backend, weights: Weights) -> None:

@@ -74,8 +74,8 @@ class SlicedCells:
         """Return the cells at group-local ``index``, the same moved by ``distance``, and both sums of h."""
         old = self.gather(backend, group, index)
         new = backend.move(old, distance, group.cell_type)
-        before, after = (Digest(*backend.digest_sparse(index, cells, group.start)) for cells in (old, new))
-        return old, new, before, after
+        before, after = backend.digest_changes(index, old, new, group.start)
+        return old, new, Digest(*before), Digest(*after)
 
     def spans(self, group: Group) -> list[Cells]:
         """Return the cells of a group that is held whole, as 1-D arrays, end to end."""

@@ -13,19 +13,18 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from pulse_kernels import Cells
+from pulse_kernels import Cells, Index
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.vote import Attempt
-from pulse_registry.pull.sliced_update import by_group
+from pulse_registry.push.changed_columns import ChangedColumns
 from pulse_registry.weights.box import Box, Positions
-from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.cell_space import Geometry, Group, Numbers
 from pulse_registry.weights.slice_map import Held, SliceMap
 
-ROUND_BYTES: Final = 64 << 20
+ROUND_BYTES: Final = 32 << 20
 """What a rank sends in a round, about."""
-_FRAGMENT: Final = np.dtype([("group", "<u4"), ("count", "<u4")])
 _SLICE: Final = np.dtype("<i8")
 Reader: TypeAlias = Callable[[int, slice], Cells]
 """Returns a run of a tensor's cells, in the local layout."""
@@ -34,92 +33,69 @@ Places: TypeAlias = slice | Positions
 
 
 def to_homes(
-    peers: Peers, geometry: Geometry, changes: Sequence[SparseUpdate], homes: Sequence[int], attempt: Attempt
+    peers: Peers, geometry: Geometry, changes: list[ChangedColumns], homes: Numbers, attempt: Attempt
 ) -> list[SparseUpdate]:
     """Send changes to the homes of their groups, and return those of the groups that are at home here; a collective.
 
     Args:
         peers: the ranks.
         geometry: of the whole layout.
-        changes: of this rank, by groups of the whole layout; of one group there may be several, of other cells.
+        changes: of this rank, of cells that lie apart; they are taken out as they are sent.
         homes: the rank of each group, by number; the same on all ranks.
         attempt: this rank's; after a failure it sends nothing.
 
     Returns:
         The changes of all ranks, one a group, in group order.
     """
-    nbytes = sum(_FRAGMENT.itemsize + change.nbytes for change in changes)
+    nbytes = sum(change.nbytes for change in changes)
     mine = -(-nbytes // ROUND_BYTES) if attempt.failure is None else 0
     rounds = max(int.from_bytes(said, "little") for said in peers.all_gather(mine.to_bytes(4, "little"), "rounds"))
     found: list[SparseUpdate] = []
     nothing: list[bytes] = [b""] * peers.size
     for low, high in pairwise(len(geometry.groups) * k // max(1, rounds) for k in range(rounds + 1)):
-        inside = [change for change in changes if low <= change.group.number < high]
-        parts = attempt.run(partial(_by_rank, inside, homes, peers.size), nothing)
+        parts = attempt.run(partial(_by_rank, changes, homes, peers.size, range(low, high)), nothing)
+        changes[:] = [change for change in changes if change.numbers[-1] >= high]
         came = peers.exchange(parts, "changes")
+        del parts
         attempt.run(partial(_take, geometry, came, found), None)
-    nobody: tuple[SparseUpdate, ...] = ()
-    return list(attempt.run(lambda: tuple(map(_checked, by_group(found))), nobody))
+    return found if attempt.failure is None else []
 
 
-def _by_rank(changes: Iterable[SparseUpdate], homes: Sequence[int], ranks: int) -> list[bytes]:
+def _by_rank(changes: Iterable[ChangedColumns], homes: Numbers, ranks: int, groups: range) -> list[bytes]:
     """Return what each rank gets."""
-    to: list[list[SparseUpdate]] = [[] for _ in range(ranks)]
+    to: list[list[ChangedColumns]] = [[] for _ in range(ranks)]
     for change in changes:
-        to[homes[change.group.number]].append(change)
-    return [b"".join(_packed(changes)) for changes in to]
-
-
-def _packed(changes: Sequence[SparseUpdate]) -> Iterator[bytes]:
-    """Yield changes as bytes: how many, which groups, and each one's index, old and new cells."""
-    if not changes:
-        return
-    heads = np.array([(change.group.number, len(change.index)) for change in changes], _FRAGMENT)
-    yield len(changes).to_bytes(4, "little") + heads.tobytes()
-    for change in changes:
-        for column in (change.index, change.old, change.new):
-            yield np.ascontiguousarray(column).tobytes()
+        for home, part in change.by_home(homes, groups.start, groups.stop):
+            to[home].append(part)
+    return [ChangedColumns.packed(parts) for parts in to]
 
 
 def _take(geometry: Geometry, came: Sequence[memoryview], found: list[SparseUpdate]) -> None:
+    """Put together what all ranks have sent of some groups."""
+    of: dict[int, list[tuple[Index, Cells, Cells]]] = {}
     for rank, data in enumerate(came):
-        found += _unpacked(geometry, data, rank)
+        for columns in ChangedColumns.unpacked(geometry, data, rank):
+            index, old, new = columns.index, columns.old, columns.new
+            for number, cells in columns.fragments():
+                of.setdefault(number, []).append((index[cells], old[cells], new[cells]))
+    found += [_united(geometry.groups[number], of.pop(number)) for number in sorted(of)]
 
 
-def _unpacked(geometry: Geometry, data: memoryview, rank: int) -> Iterator[SparseUpdate]:
-    if not len(data):
-        return
-    fragments = int.from_bytes(data[:4], "little")
-    at = 4 + fragments * _FRAGMENT.itemsize
-    if at > len(data):
-        raise CorruptObject(f"rank {rank} sent changes that are cut short")
-    for number, count in np.frombuffer(data[4:at], _FRAGMENT).tolist():
-        if not (number < len(geometry.groups) and 0 < count <= geometry.groups[number].cells):
-            raise CorruptObject(f"rank {rank} sent {count} changes of group {number}")
-        group = geometry.groups[number]
-        columns: list[Cells] = []
-        for dtype in (np.dtype(np.uint32), group.cell_type.dtype, group.cell_type.dtype):
-            columns.append(np.frombuffer(data[at : at + count * dtype.itemsize], dtype))
-            at += count * dtype.itemsize
-            if at > len(data):
-                raise CorruptObject(f"rank {rank} sent changes that are cut short")
-        yield SparseUpdate(group, columns[0], columns[1], columns[2])
-    if at != len(data):
-        raise CorruptObject(f"rank {rank} sent more than its changes")
-
-
-def _checked(change: SparseUpdate) -> SparseUpdate:
+def _united(group: Group, parts: Sequence[tuple[Index, Cells, Cells]]) -> SparseUpdate:
     """Return the changes of one group, in order of their cells.
 
     Raises:
         CorruptObject: two ranks changed one cell, or one is past the group.
     """
-    group, index = change.group, change.index
-    if (index[1:] == index[:-1]).any():
-        raise CorruptObject(f"two ranks changed one cell of group {group.number}")
+    index, old, new = parts[0] if len(parts) == 1 else (np.concatenate(column) for column in zip(*parts, strict=True))
+    if (index[1:] <= index[:-1]).any():
+        order = np.argsort(index, kind="stable")
+        index, old, new = index[order], old[order], new[order]
+        if (index[1:] == index[:-1]).any():
+            raise CorruptObject(f"two ranks changed one cell of group {group.number}")
     if int(index[-1]) >= group.cells:
         raise CorruptObject(f"a rank changed cell {int(index[-1])} of group {group.number}, which has {group.cells}")
-    return change
+    return SparseUpdate(group, index, old, new)
 
 
 def cells_to(
@@ -191,7 +167,7 @@ def _filled(geometry: Geometry, group: Group, came: Sequence[memoryview]) -> Cel
 
 
 def cells_from(
-    peers: Peers, slices: SliceMap, homes: Sequence[int], read: Callable[[Group], Cells], attempt: Attempt
+    peers: Peers, slices: SliceMap, homes: Numbers, read: Callable[[Group], Cells], attempt: Attempt
 ) -> Iterator[tuple[int, int, Cells]]:
     """Get the cells that this rank speaks for from the homes of their groups, one of each in each round; a collective.
 
@@ -207,7 +183,7 @@ def cells_from(
     """
     geometry, nothing = slices.geometry, [b""] * peers.size
     at_home: list[list[int]] = [[] for _ in range(peers.size)]
-    for number, rank in enumerate(homes):
+    for number, rank in enumerate(homes.tolist()):
         at_home[rank].append(number)
     for turn in range(max(map(len, at_home))):
         served = [numbers[turn] if turn < len(numbers) else None for numbers in at_home]

@@ -20,18 +20,18 @@ from pulse_registry.weights.slice_map import SliceMap
 _COUNT: Final = np.dtype("<i8")
 
 
-def homes_of(peers: Peers, slices: SliceMap) -> Sequence[int]:
+def homes_of(peers: Peers, slices: SliceMap) -> Column:
     """Return the rank of each group, by number; a collective."""
     geometry = slices.geometry
     if not in_parts(geometry):
-        return [COORDINATOR] * len(geometry.groups)
+        return np.full(len(geometry.groups), COORDINATOR, _COUNT)
     every = peers.gather(of_parts(slices).tobytes(), "cells of parts")
     attempt = Attempt(peers)
     ranks = attempt.run(lambda: b"" if every is None else dealt(every).tobytes(), b"")
     said = peers.broadcast(ranks if every is not None else None, "homes")
     attempt.agree("homes")
-    of_part = np.frombuffer(said, _COUNT).tolist()
-    return [of_part[part_of(number)] for number in range(len(geometry.groups))]
+    parts: Column = np.frombuffer(said, _COUNT)
+    return parts[np.fromiter(map(part_of, range(len(geometry.groups))), np.int64)]
 
 
 def of_parts(slices: SliceMap) -> Column:

@@ -6,7 +6,7 @@ than before. Then each rank diffs by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pulse_registry.context import Context
@@ -29,7 +29,7 @@ from pulse_registry.push.shadow import Shadow, first_shadow
 from pulse_registry.push.shared_log import SharedLog
 from pulse_registry.push.whole_groups import follow_whole_groups
 from pulse_registry.timeline import Timeline
-from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.cell_space import Geometry, Numbers
 from pulse_registry.weights.device import Placement
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import View, layout_of
@@ -53,7 +53,7 @@ class Prepared:
     id: bytes
     geometry: Geometry
     spoken: Spoken
-    homes: Sequence[int]
+    homes: Numbers
     shadow: Shadow | None
     version: int
 
@@ -162,7 +162,7 @@ class ShardedBaseline:
         )
 
     def _caught_up(
-        self, geometry: Geometry, spoken: Spoken, homes: Sequence[int], views: Mapping[str, View], version: int
+        self, geometry: Geometry, spoken: Spoken, homes: Numbers, views: Mapping[str, View], version: int
     ) -> Shadow | None:
         """Bring a shadow to the newest version, if that has this layout: each rank by its own route."""
         context, attempt = self._context, Attempt(self._peers)

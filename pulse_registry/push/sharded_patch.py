@@ -20,7 +20,7 @@ from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.sums import sum_lanes
 from pulse_registry.peers.vote import Attempt
-from pulse_registry.pull.sliced_update import to_whole
+from pulse_registry.push.changed_columns import ChangedColumns
 from pulse_registry.push.exchange import Reader, cells_to, to_homes
 from pulse_registry.push.shadow import Shadow
 from pulse_registry.push.sharded_push import ShardedPush
@@ -59,14 +59,17 @@ class ShardedPatch:
         self._key = key_of_patch(self._geometry, push.version - 1, push.version, write_id)
         self._parted = in_parts(self._geometry)
 
-    def diffed(self) -> list[SparseUpdate]:
+    def diffed(self) -> list[ChangedColumns]:
         """Return what this rank found changed, by groups of the whole layout."""
-        nothing: tuple[list[SparseUpdate], Digest] = ([], Digest())
+        nothing: tuple[list[ChangedColumns], Digest] = ([], Digest())
         changes, self._held = self._attempt.run(self._found, nothing)
         return changes
 
-    def exchange(self, changes: Sequence[SparseUpdate]) -> list[SparseUpdate]:
-        """Send changes to the homes of their groups; return what all ranks found of those that are at home here."""
+    def exchange(self, changes: list[ChangedColumns]) -> list[SparseUpdate]:
+        """Send changes to the homes of their groups; return what all ranks found of those that are at home here.
+
+        What is sent is taken out of the list.
+        """
         return to_homes(self._peers, self._geometry, changes, self._push.prepared.homes, self._attempt)
 
     def code(self, changes: Sequence[SparseUpdate]) -> list[Coded]:
@@ -135,12 +138,10 @@ class ShardedPatch:
         attempt.agree("head")
         return ref, Digest(lane_0, lane_1)
 
-    def _found(self) -> tuple[list[SparseUpdate], Digest]:
-        backend, slices = self._context.backend, self._slices
-        update = self._shadow.listed(self._push.version)
-        changes = [part for change in update.groups for part in to_whole(slices, change)]
-        sums = self._context.map_(lambda change: change.sums(backend), changes)
-        return changes, sum((new - old for old, new in sums), Digest())
+    def _found(self) -> tuple[list[ChangedColumns], Digest]:
+        context, slices, update = self._context, self._slices, self._shadow.listed(self._push.version)
+        found = list(context.map_(lambda change: ChangedColumns.of(slices, change, context.backend), update.groups))
+        return [columns for columns, _ in found], sum((delta for _, delta in found), Digest())
 
     def _finished(self, coded: Sequence[Coded], directories: Sequence[bytes]) -> PatchRef:
         """Store the head, or a patch in one object, at the coordinator."""

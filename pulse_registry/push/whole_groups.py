@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
+
 from pulse_registry.context import Context
 from pulse_registry.log import RunState
 from pulse_registry.peers.peers import Peers
@@ -23,13 +25,13 @@ from pulse_registry.push.exchange import cells_from
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.box import Box
-from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.cell_space import Geometry, Numbers
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_schemas import Layout, Tensor, VersionEntry
 
 
 def follow_whole_groups(
-    context: Context, peers: Peers, homes: Sequence[int], state: RunState, entry: VersionEntry, cells: SlicedDestination
+    context: Context, peers: Peers, homes: Numbers, state: RunState, entry: VersionEntry, cells: SlicedDestination
 ) -> None:
     """Bring the cells that all ranks speak for to a version, through the homes of their groups; a collective.
 
@@ -59,10 +61,10 @@ def follow_whole_groups(
 
 
 def _fetched(
-    context: Context, rank: int, homes: Sequence[int], geometry: Geometry, state: RunState, entry: VersionEntry
+    context: Context, rank: int, homes: Numbers, geometry: Geometry, state: RunState, entry: VersionEntry
 ) -> SlicedCells:
     """Fetch the groups that are at home here, whole."""
-    slices = _of_home(geometry, [number for number, home in enumerate(homes) if home == rank])
+    slices = _of_home(geometry, np.flatnonzero(homes == rank).tolist())
     weights = Weights.empty(slices.local)
     if slices.slices:
         inner = HostDestination(weights, context.backend, context.pool)

@@ -119,7 +119,7 @@ class Weights:
         else:
             old = self.gather(backend, group, index)
             new = backend.move(old, distance, group.cell_type)
-            sums = [backend.digest_sparse(index, cells, group.start) for cells in (old, new)]
+            sums = list(backend.digest_changes(index, old, new, group.start))
         return old, new, Digest(*sums[0]), Digest(*sums[1])
 
     def scatter(self, backend: Backend, group: Group, index: Index, values: Cells) -> None:

@@ -168,6 +168,10 @@ class Groups(Sequence[Group]):
         rows = [(one.start, one.first, one.capacity) for one in self._stretches]
         return np.array(rows, np.int64).reshape(-1, 3).T
 
+    def cell_type(self, number: int) -> CellType:
+        """Return what the cells of a group are, without making it."""
+        return self._stretches[bisect_right(self._firsts, number) - 1].cell_type
+
     def end(self, number: int) -> int:
         """Return the flat index past the last cell of a group, without making it."""
         stretch = self._stretches[bisect_right(self._firsts, number) - 1]

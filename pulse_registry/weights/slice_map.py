@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -172,9 +173,23 @@ class SliceMap:
 
     def flat_of(self, local: int) -> int:
         """Return the flat index, in the whole layout, of a cell by that in the local one."""
-        one = next(one for one in self.slices if 0 <= local - self.local.tensor_start(one.number) < one.box.cells)
-        within = np.array([local - self.local.tensor_start(one.number)])
-        return int(one.box.to_flat(within)[0]) + one.start
+        starts, _ = self._shifts
+        place = int(np.searchsorted(starts, local, side="right")) - 1
+        return self.slices[place].start + self.slices[place].box.flat_of(local - int(starts[place]))
+
+    def flat_indices(self, group: Group, index: Index) -> Positions:
+        """Return the flat indices, in the whole layout, of cells of a local group, which increase there."""
+        starts, shifts = self._shifts
+        low = int(np.searchsorted(starts, group.start, side="right")) - 1
+        high = int(np.searchsorted(starts, group.start + group.cells))
+        cuts = np.searchsorted(index, (starts[low + 1 : high] - group.start).astype(np.uint32)).tolist()
+        bounds = [0, *cuts, len(index)]
+        flat: Positions = index.astype(np.int64) + np.repeat(shifts[low:high] + group.start, np.diff(bounds))
+        for place in self._apart[bisect_left(self._apart, low) : bisect_left(self._apart, high)]:
+            one, some = self.slices[place], slice(bounds[place - low], bounds[place - low + 1])
+            local = index[some].astype(np.int64) + (group.start - int(starts[place]))
+            flat[some] = one.box.to_flat(local) + one.start
+        return flat
 
     def of_tensor(self, tensor: int) -> Sequence[HeldSlice]:
         """Return the slices of a tensor."""
@@ -210,6 +225,21 @@ class SliceMap:
         """Return the group-local indices of cells of a slice, by their local ones."""
         flat = held.slice.box.to_flat(local) + (held.slice.start - group.start)
         return flat.astype(np.uint32)
+
+    @cached_property
+    def _shifts(self) -> tuple[Positions, Positions]:
+        """Return the flat index of each slice's first cell in the local layout, and how far it is in the whole one.
+
+        Of a slice whose cells lie apart there is no such distance.
+        """
+        starts = np.array([self.local.tensor_start(one.number) for one in self.slices], np.int64)
+        places = np.array([one.start + (one.box.start or 0) for one in self.slices], np.int64)
+        return starts, places - starts
+
+    @cached_property
+    def _apart(self) -> list[int]:
+        """Return which of the slices have cells that lie apart."""
+        return [place for place, one in enumerate(self.slices) if one.box.start is None]
 
     def _rows(self, group: int) -> slice:
         """Return which rows of what is held are a group's."""
@@ -248,7 +278,8 @@ def _held(geometry: Geometry, slices: Sequence[HeldSlice]) -> _Rows:
     numbers = first[of] + within
     stops = np.minimum(groups.ends(numbers), ends[of]) - begins[of]
     starts = np.where(within > 0, np.roll(stops, 1), 0)
-    others = [(*row, which) for which, one in enumerate(slices) if one.box.start is None for row in _apart(groups, one)]
+    strided = [which for which, one in enumerate(slices) if one.box.start is None]
+    others = [(*row, which) for which in strided for row in _rows_apart(groups, slices[which])]
     apart = np.array(others, np.int64).reshape(-1, 4).T
     which = np.concatenate([np.array(runs, np.int64)[of], apart[3]])
     numbers, starts, stops = (np.concatenate(pair) for pair in zip((numbers, starts, stops), apart[:3], strict=True))
@@ -256,7 +287,7 @@ def _held(geometry: Geometry, slices: Sequence[HeldSlice]) -> _Rows:
     return _Rows(numbers[order], which[order], starts[order], stops[order])
 
 
-def _apart(groups: Groups, one: HeldSlice) -> Iterator[tuple[int, int, int]]:
+def _rows_apart(groups: Groups, one: HeldSlice) -> Iterator[tuple[int, int, int]]:
     """Yield what a slice whose cells lie apart holds of groups: number, first and last local index, and one more."""
     box, first = one.box, 0
     numbers = groups.meeting(one.start + box.flat_of(0), one.start + box.flat_of(box.cells - 1) + 1)

@@ -22,4 +22,6 @@ def test_of_a_patch_the_head_and_the_groups_that_meet_a_slice_are_read_and_nothi
     for way in WAYS[1:]:
         assert rows[f"patch.{way}.exact"].value == 1.0
         assert abs(document["shares"][way] - 1 / 8) < 0.01
+        assert 0 < document["changed_shares"][way] < 0.3
         assert all(rows[f"{route}.{way}.seconds"].value > 0 for route in ("patch", "keyframe"))
+    assert document["changed_shares"]["whole"] == 1.0

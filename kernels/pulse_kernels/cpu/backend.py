@@ -163,6 +163,12 @@ class NumbaBackend:
         _add_sums(index, values, values, start, sums)
         return _lanes(sums)[0]
 
+    def digest_changes(self, index: Index, old: Cells, new: Cells, start: int) -> tuple[Lanes, Lanes]:
+        """See ``Backend.digest_changes``."""
+        sums = np.zeros(4, np.uint64)
+        _add_sums(index, old, new, start, sums)
+        return _lanes(sums)
+
     def count_classes(self, cells: Cells, cell_type: CellType) -> Index:
         """See ``Backend.count_classes``."""
         return self._coding.count_classes(cells, cell_type)

@@ -137,6 +137,12 @@ class ReferenceBackend:
             lanes.append(total & MASK64)
         return lanes[0], lanes[1]
 
+    def digest_changes(
+        self, index: Index, old: Cells, new: Cells, start: int
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """See ``Backend.digest_changes``."""
+        return self.digest_sparse(index, old, start), self.digest_sparse(index, new, start)
+
     def count_classes(self, cells: Cells, cell_type: CellType) -> Index:
         """See ``Backend.count_classes``."""
         return np.bincount(cell_type.class_of(cells), minlength=256).astype(np.uint32)

@@ -79,6 +79,9 @@ def test_each_backend_agrees_with_the_reference(
     assert fast.digest(cells, start) == reference.digest(cells, start)
     index = random_index(10 * size + 1, size, seed)
     assert fast.digest_sparse(index, cells, start) == reference.digest_sparse(index, cells, start)
+    new = cells[::-1].copy()
+    assert fast.digest_changes(index, cells, new, start) == reference.digest_changes(index, cells, new, start)
+    assert fast.digest_changes(index, cells, new, start)[1] == reference.digest_sparse(index, new, start)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
