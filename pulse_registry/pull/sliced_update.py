@@ -8,6 +8,7 @@ import numpy as np
 
 from pulse_kernels import Index
 from pulse_registry.format.sparse_update import SparseUpdate
+from pulse_registry.weights.arrays import parts
 from pulse_registry.weights.box import Positions
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.slice_map import Piece, SliceMap
@@ -36,28 +37,19 @@ def to_whole(slices: SliceMap, change: SparseUpdate, numbers: Container[int] | N
         change: of a group of the local layout.
         numbers: of the slices whose cells are asked for; None: all.
     """
-    for tensor, begin, part in _by_tensor(change, numbers):
-        one = slices.of_number(tensor)
-        flat = one.box.to_flat(part.index.astype(np.int64) + begin) + one.start
-        for group, index, chosen in _cut(slices.geometry, flat):
-            yield SparseUpdate(group, index, part.old[chosen], part.new[chosen])
+    for number, local, chosen in parts(change.group, change.index):
+        if numbers is not None and number not in numbers:
+            continue
+        one, old, new = slices.of_number(number), change.old[chosen], change.new[chosen]
+        for group, index, part in _cut(slices.geometry, one.box.to_flat(local) + one.start):
+            yield SparseUpdate(group, index, old[part], new[part])
 
 
 def of_tensors(change: SparseUpdate, numbers: Container[int]) -> Iterator[SparseUpdate]:
     """Yield what a change is of some tensors of its layout, each by itself."""
-    return (part for _, _, part in _by_tensor(change, numbers))
-
-
-def _by_tensor(change: SparseUpdate, numbers: Container[int] | None) -> Iterator[tuple[int, int, SparseUpdate]]:
-    """Yield a change tensor by tensor: number, what an index and this make an index in the tensor, and the change."""
-    at = 0
-    for span in change.group.spans:
-        begin = at
-        at += span.stop - span.start
-        low, high = np.searchsorted(change.index, [begin, at]).tolist()
-        if low < high and (numbers is None or span.tensor in numbers):
-            part = SparseUpdate(change.group, change.index[low:high], change.old[low:high], change.new[low:high])
-            yield span.tensor, span.start - begin, part
+    for number, _, chosen in parts(change.group, change.index):
+        if number in numbers:
+            yield SparseUpdate(change.group, change.index[chosen], change.old[chosen], change.new[chosen])
 
 
 def by_group(changes: Iterable[SparseUpdate]) -> tuple[SparseUpdate, ...]:

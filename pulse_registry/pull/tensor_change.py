@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from pulse_kernels import Cells
 from pulse_registry.format.sparse_update import HostUpdate
+from pulse_registry.weights.arrays import parts
 from pulse_registry.weights.box import Positions
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.slice_map import SliceMap
@@ -40,14 +39,9 @@ def by_tensor(geometry: Geometry, update: HostUpdate, slices: SliceMap | None = 
     """
     layout = geometry.layout if slices is None else slices.geometry.layout
     for change in update.groups:
-        end = 0
-        for span in change.group.spans:
-            begin, end = end, end + span.stop - span.start
-            low, high = np.searchsorted(change.index, [begin, end]).tolist()
-            if low == high:
-                continue
-            number, at = span.tensor, change.index[low:high].astype(np.int64) + (span.start - begin)
+        for number, at, chosen in parts(change.group, change.index):
+            tensor, where = number, at
             if slices is not None:
-                one = slices.of_number(span.tensor)
-                number, at = one.tensor, one.box.to_flat(at)
-            yield TensorChange(layout.tensors[number].name, at, change.old[low:high], change.new[low:high])
+                one = slices.of_number(number)
+                tensor, where = one.tensor, one.box.to_flat(at)
+            yield TensorChange(layout.tensors[tensor].name, where, change.old[chosen], change.new[chosen])
