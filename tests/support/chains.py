@@ -13,12 +13,14 @@ from pulse_kernels.reference.backend import order, unorder
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.dtypes import numpy_dtype
 from pulse_schemas import DTYPE_ORDER, Layout, Tensor
 
 _SHAPES = st.one_of(
     st.just(()),
     st.tuples(st.integers(0, 70)),
     st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    st.tuples(st.integers(0, 5), st.integers(1, 5), st.integers(1, 5)),
 )
 
 
@@ -33,6 +35,15 @@ class Chain:
     def weights(self, geometry: Geometry, number: int) -> Weights:
         """Return a copy of one state."""
         return Weights(geometry, [array.copy() for array in self.states[number]])
+
+    def models(self, tied: str | None = None) -> list[dict[str, Any]]:
+        """Return the states as models of the tensors' own dtypes; ``tied`` is one more name of the first tensor."""
+        found = []
+        for state in self.states:
+            pairs = zip(self.layout.tensors, state, strict=True)
+            model = {t.name: a.reshape(-1).view(numpy_dtype(t.dtype)).reshape(a.shape) for t, a in pairs}
+            found.append(model | ({tied: model[self.layout.tensors[0].name]} if tied else {}))
+        return found
 
 
 @st.composite

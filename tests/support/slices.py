@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,48 @@ def cut(model: Tensors, ranks: int, seed: int) -> list[Rank]:
             for number, rank in enumerate(dealt):
                 rank[name] = slices[number] if how == "box" else slices[number::ranks]
     return dealt
+
+
+def cut_any(model: Tensors, ranks: int, seed: int) -> list[Rank]:
+    """Deal a model's cells as ``cut`` does, and in ways that few jobs have.
+
+    A tensor may be cut along all of its dimensions, and a box of it be held by several ranks. Names of one array are
+    dealt alike, and lie in one memory. Each rank has a name at least, of a slice without a cell perhaps.
+    """
+    rng = np.random.default_rng(seed)
+    dealt: list[Rank] = [{} for _ in range(ranks)]
+    names: dict[int, str] = {}
+    for name, array in model.items():
+        first = names.setdefault(id(array), name)
+        if first != name:
+            for rank in dealt:
+                rank |= {name: rank[first]} if first in rank else {}
+        elif array.size and array.ndim and rng.random() < 0.5:
+            for offsets, sizes in _grid(rng, array.shape):
+                copies = int(rng.choice([1, 1, 1, 2, ranks]))
+                for rank in rng.choice(ranks, min(copies, ranks), replace=False).tolist():
+                    room = _room(rng, array.dtype, sizes)
+                    dealt[rank].setdefault(name, []).append(Slice(room, of=array.shape, at=offsets))
+        else:
+            for rank, found in zip(dealt, cut({name: array}, ranks, int(rng.integers(2**32))), strict=True):
+                rank |= found
+    for rank in dealt:
+        name, array = next(iter(model.items()))
+        if not rank:
+            rank[name] = Slice(np.zeros(0, array.dtype), of=array.shape, at=0)
+    return dealt
+
+
+def untied(rank: Rank) -> Rank:
+    """Return what a rank holds, with memory of its own for each name."""
+    names: dict[int, str] = {}
+    return {name: value if names.setdefault(id(value), name) == name else _like(value) for name, value in rank.items()}
+
+
+def _like(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_like(one) for one in value]
+    return Slice(_like(value.tensor), of=value.of, at=value.at) if isinstance(value, Slice) else np.zeros_like(value)
 
 
 def held(rank: Mapping[str, Any]) -> dict[str, list[bytes]]:
@@ -114,6 +156,12 @@ def _boxes(
         offsets[dim], sizes[dim] = start, stop - start
         found.append((tuple(offsets), tuple(sizes)))
     return found
+
+
+def _grid(rng: np.random.Generator, shape: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield the boxes of a tensor that is cut at random places along each dimension."""
+    for box in itertools.product(*(_cuts(rng, size, int(rng.integers(1, 4))) for size in shape)):
+        yield tuple(start for start, _ in box), tuple(stop - start for start, stop in box)
 
 
 def put(rank: Mapping[str, Any], model: Tensors) -> None:

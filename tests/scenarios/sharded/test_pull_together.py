@@ -29,9 +29,10 @@ from pulse_registry.testing.fault import Fault
 from tests.scenarios.sharded.test_pull_slices import models
 from tests.support.chains import Chain, chains
 from tests.support.groups import small_groups
+from tests.support.ranks import outcomes
 from tests.support.records import DictStore
 from tests.support.registries import quick
-from tests.support.slices import cells, cells_of, cut, flip, held, wanted
+from tests.support.slices import cells, cells_of, cut_any, flip, held, untied, wanted
 
 Work = Callable[[Registry, int], Any]
 
@@ -55,30 +56,57 @@ def pushed(states: list[dict[str, Any]], **options: Any) -> DictStore:
     return store
 
 
-@given(
-    chain=chains(length=3),
-    ranks=st.integers(1, 4),
-    share=st.sampled_from([0.3, 1e9]),
-    order=st.permutations(range(3)),
-    seed=st.integers(0, 2**32 - 1),
-)
-@settings(max_examples=30)
-def test_the_state_of_all_ranks_together_is_checked_at_every_pull(
-    chain: Chain, ranks: int, share: float, order: list[int], seed: int
+def check_together(
+    chain: Chain, ranks: int, share: float, order: list[int], memory: tuple[bool, bool, bool], seed: int
 ) -> None:
-    states = models(chain)
-    dealt = cut(states[0], ranks, seed)
+    """Let ranks pull versions together, and compare what they hold with those of the whole.
+
+    Args:
+        chain: the versions.
+        ranks: how many.
+        share: of a keyframe, after which one is pushed.
+        order: of the versions.
+        memory: whether a tensor has two names; whether they have one memory on a rank; whether every other rank can go
+            back in memory, and so by another route than its neighbours.
+        seed: of the slices.
+    """
+    two, one, back = memory
+    states = chain.models("z" if two else None)
+    dealt = [rank if one else untied(rank) for rank in cut_any(states[0], ranks, seed)]
     with small_groups(chain.group_bytes):
         store = pushed(states, keyframe_share=share)
 
-        def pull(registry: Registry, rank: int) -> list[PullResult]:
-            return [registry.pull(version, into=dealt[rank], partial=True) for version in order]
+        def life(peers: LocalPeers) -> list[PullResult]:
+            rank, undo = dealt[peers.rank], 100.0 * (back and peers.rank % 2)
+            with quick(store, peers=peers, undo_share=undo) as registry:
+                return [registry.pull(version, into=rank, partial=True) for version in order]
 
-        if not all(dealt):
-            return  # a rank without a tensor has nothing to pull
-        for number, results in enumerate(on_ranks([store] * ranks, pull)):
+        for number, results in enumerate(outcomes(life, LocalGroup(ranks))):
             assert [(result.version, result.checked) for result in results] == [(v, "state") for v in order]
             assert held(dealt[number]) == wanted(dealt[number], states[order[-1]])
+
+
+TOGETHER = {
+    "chain": chains(length=3),
+    "ranks": st.integers(1, 9),
+    "share": st.sampled_from([0.3, 1e9]),
+    "order": st.lists(st.integers(0, 2), min_size=3, max_size=5),
+    "memory": st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    "seed": st.integers(0, 2**32 - 1),
+}
+
+
+@given(**TOGETHER)
+@settings(max_examples=25)
+def test_the_state_of_all_ranks_together_is_checked_at_every_pull(**drawn: Any) -> None:
+    check_together(**drawn)
+
+
+@pytest.mark.sweep
+@given(**TOGETHER)
+@settings(max_examples=2_000)
+def test_the_state_of_many_more_ranks_is_checked_at_every_pull(**drawn: Any) -> None:
+    check_together(**drawn)
 
 
 def two_ranks() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -166,10 +194,10 @@ def test_a_cell_that_something_else_changed_is_found_on_all_ranks_where_a_pull_w
     chain: Chain, ranks: int, target: int, where: int, seed: int
 ) -> None:
     states = models(chain)
-    dealt = cut(states[0], ranks, seed)
+    dealt = cut_any(states[0], ranks, seed)
     holders = [number for number, rank in enumerate(dealt) if cells_of(rank)]
-    if not all(dealt) or not holders:
-        return  # a rank without a tensor has nothing to pull, and a model without a cell none to change
+    if not holders:
+        return  # a model without a cell has none to change
     hit = holders[where % len(holders)]
     cell = where % cells_of(dealt[hit])
     with small_groups(chain.group_bytes):
