@@ -6,7 +6,7 @@ than before. Then each rank diffs by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pulse_registry.context import Context
