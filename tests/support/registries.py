@@ -235,7 +235,7 @@ _KINDS = tuple(
         r"run/clock",
         r"run/leases/[0-9A-Za-z._-]+\.json",
         r"run/layouts/[0-9a-f]{64}\.json",
-        r"run/objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}\.safetensors",
+        r"run/objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}(\.safetensors|/patch-head|/[0-9]{5})",
         r"run/objects/keyframe/[0-9]{12}-[0-9a-f]{32}/model(-[0-9]{5}-of-[0-9]{5}\.safetensors|\.safetensors\.index\.json)",
     )
 )
@@ -272,7 +272,7 @@ def check_store(store: Store) -> set[str]:
         layout = f"run/layouts/{version.layout}.json"
         assert blake3(store.get(layout)).hexdigest() == version.layout
     objects = {key for key in found if key.startswith("run/objects/")}
-    return objects - {f"run/{key}" for key in named}
+    return {key for key in objects if keys.named_key(key.removeprefix("run/")) not in named}
 
 
 def commits(store: Store) -> list[CommitRecord]:
