@@ -247,6 +247,8 @@ def _place(geometry: Geometry, group: Group, rank: int, data: memoryview, at: in
     """
     try:
         dims, tensor, first, stop = np.frombuffer(data[at : at + 32], _SLICE).tolist()
+        if dims < 0:
+            raise ValueError(f"{dims} dimensions")
         numbers = np.frombuffer(data[at + 32 : at + 32 + 24 * dims], _SLICE).tolist()
         box = Box.of(numbers[:dims], numbers[dims : 2 * dims], numbers[2 * dims :])
         [span] = [span for span in group.spans if span.tensor == tensor]
