@@ -44,16 +44,38 @@ def policy_loss(model: Any, rollout: Rollout, gains: Sequence[float], clip: floa
     mask = torch.tensor(padded([[1.0] * len(row) for row in rollout.completions], 0.0))
     before = torch.tensor(padded(rollout.logprobs, 0.0))
 
-    # The prompt is most of the tokens and the same for the whole group: it goes through the model once.
-    prompt = torch.tensor([rollout.prompt])
-    cache = model(input_ids=prompt[:, :-1], use_cache=True, logits_to_keep=1).past_key_values
-    cache.batch_repeat_interleave(len(tokens))
-    inputs = torch.cat([prompt[:, -1:].expand(len(tokens), 1), tokens[:, :-1]], dim=1)
-    # Attention is causal: what pads a completion on its right reaches none of its tokens.
-    logits = model(input_ids=inputs, past_key_values=cache, use_cache=True).logits.float()
-
+    logits = _logits(model, torch.tensor(rollout.prompt), tokens)
     chosen = logits.gather(-1, tokens[:, :, None]).squeeze(-1) - logits.logsumexp(-1)
     ratio = torch.exp(chosen - before)
     gain = torch.tensor(gains)[:, None]
     kept = torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)
     return -(kept * mask).sum() / mask.sum()
+
+
+def _logits(model: Any, prompt: Any, tokens: Any) -> Any:
+    """Return what the model says before each token of each completion, (completions, tokens, vocabulary).
+
+    The prompt is most of the tokens and the same for the whole group: it goes through the model once, and the
+    completions behind it, each of which sees the prompt and itself. It is one call, as FSDP2 needs before a backward.
+    """
+    import torch
+
+    completions, behind, last = len(tokens), tokens.shape[1] - 1, len(prompt)
+    whose = torch.arange(completions).repeat_interleave(behind)
+    place = torch.arange(behind).repeat(completions)
+    seen = torch.ones(last + len(place), last + len(place)).tril().bool()
+    seen[last:, last:] &= whose[:, None] == whose
+    logits = (
+        model(
+            input_ids=torch.cat([prompt, tokens[:, :-1].reshape(-1)])[None],
+            position_ids=torch.cat([torch.arange(last), last + place])[None],
+            attention_mask=torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None],
+            use_cache=False,
+            logits_to_keep=len(place) + 1,
+        )
+        .logits[0]
+        .float()
+    )
+    return torch.cat(
+        [logits[:1].expand(completions, 1, -1), logits[1:].reshape(completions, behind, logits.shape[-1])], 1
+    )

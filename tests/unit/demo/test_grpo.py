@@ -73,10 +73,13 @@ def logprobs(model: Any, prompt: tuple[int, ...], completion: tuple[int, ...]) -
     return logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None]).squeeze(-1)
 
 
-def test_the_loss_with_a_shared_prompt_has_the_gradient_of_the_plain_one(model: Any) -> None:
+@pytest.mark.parametrize("completions", [((53, 0), (54, 55, 56, 57, 0), (58, 59, 60)), ((53,), (54,), (0,))])
+def test_the_loss_with_a_shared_prompt_has_the_gradient_of_the_plain_one(
+    model: Any, completions: tuple[tuple[int, ...], ...]
+) -> None:
     import torch
 
-    prompt, completions, gains = (50, 44, 51, 62), ((53, 0), (54, 55, 56, 57, 0), (58, 59, 60)), [1.2, -0.2, -1.0]
+    prompt, gains = (50, 44, 51, 62), [1.2, -0.2, -1.0]
     before = [tuple((logprobs(model, prompt, row).detach() - 0.05).tolist()) for row in completions]
     rollout = Rollout(0, "worker", 0, prompt, completions, tuple(before))
 
