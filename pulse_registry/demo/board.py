@@ -14,6 +14,7 @@ from pulse_registry.demo.messages import (
     Published,
     Pulled,
     Role,
+    Sharded,
     Stepped,
     Trained,
 )
@@ -40,7 +41,7 @@ class WorkerState:
 
 @dataclass(slots=True)
 class Board:
-    """All events of a run, in order, by what they are about."""
+    """All events of a run, in order, by what they are about. ``shards``: of ranks, by the names of their processes."""
 
     settings: Settings
     began: float = field(default_factory=time.monotonic)
@@ -49,6 +50,7 @@ class Board:
     published_at: dict[int, float] = field(default_factory=dict)
     stepped: dict[int, Stepped] = field(default_factory=dict)
     workers: dict[str, WorkerState] = field(default_factory=dict)
+    shards: dict[str, Sharded] = field(default_factory=dict)
     trained: Trained | None = None
     seconds: float = 0.0
 
@@ -67,6 +69,16 @@ class Board:
         """Return what all cells take."""
         return self.published[0].full_nbytes if 0 in self.published else 0
 
+    def wanted(self, worker: str, version: int) -> str | None:
+        """Return the SHA-256 of what a worker should hold at a version: all of the trainer's cells, or a rank's slices.
+
+        None: no such version was pushed.
+        """
+        if version not in self.published:
+            return None
+        entry, ranks = self.published[version], self.settings.sharded_names
+        return entry.slices[ranks.index(worker)] if worker in ranks else entry.sha256
+
     def tick(self) -> None:
         """Take the time: events that are added from now on happened now."""
         self.seconds = time.monotonic() - self.began
@@ -76,6 +88,8 @@ class Board:
         match event:
             case Loaded():
                 self.loaded = event
+            case Sharded():
+                self.shards[event.process] = event
             case Published():
                 self.published[event.version] = event
                 self.published_at[event.version] = self.seconds

@@ -20,7 +20,7 @@ _FULL, _PATCH, _KEYFRAME = "#c2410c", "#0f766e", "#94a3b8"
 _PUSH = {"diff": "#1e3a8a", "code": "#2563eb", "upload": "#7ca9f5", "commit": "#c3d7fa"}
 _PULL = {"route": "#c5ebe3", "fetch": "#7dd3c0", "decode": "#14b8a6", "verify": "#0f766e", "apply": "#c2410c"}
 _PHASES = _PUSH | _PULL
-_WORKERS = ("#0f766e", "#2563eb", "#c2410c", "#7c3aed", "#64748b")
+_WORKERS = ("#0f766e", "#2563eb", "#c2410c", "#7c3aed", "#64748b", "#a16207")
 
 
 def draw(board: Board, path: Path) -> None:

@@ -10,16 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.process import BaseProcess
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from pulse_registry.demo import trainer, worker
+from pulse_registry.demo import sharded_worker, trainer, worker
 from pulse_registry.demo.messages import Checked, Event, Failed, Published, Trained
+from pulse_registry.demo.place import MeetingPoint, Place, meeting_point
 from pulse_registry.demo.process import Wires, enter
-from pulse_registry.demo.settings import LAGGARD, LATE, TRAINER, Settings
+from pulse_registry.demo.settings import LAGGARD, LATE, Settings
 
 _TICK_SECONDS = 0.25
+_SETTLE_SECONDS = 5.0
 _END_SECONDS = 60.0
 
 
@@ -37,6 +40,7 @@ class Crew:
         self._wires = Wires(settings, context.Queue(), context.Queue(), context.Queue(), context.Event())
         self._processes: dict[str, BaseProcess] = {}
         self._handlers: dict[int, Any] = {}
+        self._stores: list[MeetingPoint] = []
 
     def watch(self) -> Iterator[Event | None]:
         """Start all processes and yield what they tell, until all have ended well; None from time to time between.
@@ -45,9 +49,12 @@ class Crew:
             DemoFailed: one did not.
         """
         settings = self._settings
-        self._start(TRAINER, trainer.train, settings.trainer_threads)
+        for name, place in zip(settings.trainer_names, self._places(settings.ranks), strict=True):
+            self._start(name, partial(trainer.train, place), settings.trainer_threads)
         for name in settings.rollout_names:
             self._start(name, worker.rollout, settings.worker_threads)
+        for name, place in zip(settings.sharded_names, self._places(len(settings.sharded_names)), strict=True):
+            self._start(name, partial(sharded_worker.follow, place), 1)
         self._start(LAGGARD, worker.laggard, 1)
         missing = set(settings.worker_names)
         heard = time.monotonic()
@@ -92,6 +99,14 @@ class Crew:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
+    def _places(self, ranks: int) -> list[Place]:
+        """Return the places of processes that work together; a process alone needs no meeting point."""
+        if ranks < 2:
+            return [Place()] * ranks
+        store = meeting_point()
+        self._stores.append(store)
+        return [Place(rank, ranks, store.port) for rank in range(ranks)]
+
     def _start(self, name: str, body: Callable[[Wires, str], None], threads: int) -> None:
         process = self._context.Process(target=enter, args=(body, self._wires, name, threads), name=name, daemon=True)
         self._processes[name] = process
@@ -109,10 +124,29 @@ class Crew:
             try:
                 event = self._wires.events.get(timeout=_TICK_SECONDS)
             except queue.Empty:
-                raise DemoFailed(self._obituary(dead[0])) from None
+                raise DemoFailed(self._obituary((self._killed() or dead)[0])) from None
         if isinstance(event, Failed):
-            raise DemoFailed(f"the process {event.process} failed: {event.message}\n{event.trace.rstrip()}")
+            raise DemoFailed(self._cause(event))
         return event
+
+    def _killed(self) -> list[BaseProcess]:
+        return [process for process in self._processes.values() if (process.exitcode or 0) < 0]
+
+    def _cause(self, failed: Failed) -> str:
+        """Return what made a process fail: of ranks, the end of one makes the others fail, and these may tell first."""
+        settings = self._settings
+        give_up, ranks = time.monotonic() + _SETTLE_SECONDS, [*settings.trainer_names, *settings.sharded_names]
+        while settings.ranks > 1 and failed.process in ranks and time.monotonic() < give_up:
+            if killed := self._killed():
+                return self._obituary(killed[0])
+            try:
+                other = self._wires.events.get(timeout=_TICK_SECONDS)
+            except queue.Empty:
+                continue
+            if isinstance(other, Failed) and failed.peer_lost and not other.peer_lost:
+                failed = other
+                break
+        return f"the process {failed.process} failed: {failed.message}\n{failed.trace.rstrip()}"
 
     def _obituary(self, process: BaseProcess) -> str:
         code = process.exitcode or 0

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pulse_registry.demo.board import Board, WorkerState, stage_seconds
-from pulse_registry.demo.messages import Checked, Event, Loaded, Published, Pulled, Stepped, Trained
+from pulse_registry.demo.messages import Checked, Event, Loaded, Published, Pulled, Sharded, Stepped, Trained
 from pulse_registry.demo.settings import LATE
 from pulse_registry.quoting import printable
 
@@ -30,9 +30,7 @@ class Display:
     def show(self, event: Event | None) -> None:
         """Show what has changed; ``event`` is None when time alone has passed."""
         if self._live is not None:
-            self._live.update(
-                Group(heading(self._board), versions_table(self._board, _ROWS), workers_table(self._board))
-            )
+            self._live.update(Group(*tables(self._board, _ROWS)))
             self._live.refresh()
         elif event is not None:
             line = line_of(self._board, event)
@@ -49,6 +47,12 @@ class Display:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+
+
+def tables(board: Board, rows: int | None = None) -> list[RenderableType]:
+    """Return all that is shown of a run; of its versions, the newest ``rows``."""
+    ranks = [ranks_table(board)] if board.settings.ranks > 1 else []
+    return [heading(board), versions_table(board, rows), workers_table(board), *ranks]
 
 
 def heading(board: Board) -> RenderableType:
@@ -97,6 +101,32 @@ def workers_table(board: Board) -> Table:
     return table
 
 
+def ranks_table(board: Board) -> Table:
+    """Return the ranks: which part of the weights each holds, what it has fetched in all, and what was compared."""
+    table = _table("Ranks (of the trainer, and of a worker that holds slices)")
+    for name in ("rank", "", "holds", "of all", "fetched", "checked"):
+        table.add_column(name, justify="left" if name in ("rank", "", "checked") else "right", no_wrap=True)
+    for name in (*board.settings.trainer_names, *board.settings.sharded_names):
+        if name not in board.shards:
+            table.add_row(name, "", "", "", "starting", "", style="dim")
+            continue
+        shard = board.shards[name]
+        pulls = [pulled for _, pulled in board.workers[name].pulls] if name in board.workers else []
+        table.add_row(
+            name,
+            _place(shard),
+            size(shard.nbytes),
+            f"{100 * shard.nbytes / board.full_nbytes:.1f} %" if board.full_nbytes else "",
+            size(sum(pulled.nbytes for pulled in pulls)) if pulls else "",
+            ", ".join(sorted({pulled.checked for pulled in pulls})),
+        )
+    return table
+
+
+def _place(shard: Sharded) -> str:
+    return f"rank {shard.rank} of {shard.ranks}"
+
+
 def _table(title: str) -> Table:
     return Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
@@ -123,6 +153,8 @@ def line_of(board: Board, event: Event) -> str | None:
     match event:
         case Loaded():
             return f"trainer: {board.settings.source.name}, {event.parameters:,} parameters, in {event.seconds:.1f} s"
+        case Sharded():
+            return f"{event.process}: {_place(event)}, holds {event.cells:,} cells, {size(event.nbytes)}"
         case Stepped():
             waited, behind = event.seconds["wait"], max(event.staleness)
             return (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Role = Literal["rollout", "late", "laggard"]
+Role = Literal["rollout", "late", "laggard", "sharded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,17 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharded:
+    """A rank of the trainer, or of the sharded worker, has memory for its part of the weights, ``nbytes`` as BF16."""
+
+    process: str
+    rank: int
+    ranks: int
+    cells: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stepped:
     """The trainer made an optimizer step. ``staleness``: versions that each group was behind when it was learned."""
 
@@ -54,7 +65,10 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A version is committed. ``sha256`` is that of the trainer's own cells, which the library had no part in."""
+    """A version is committed. ``sha256`` is that of the trainer's own cells, which the library had no part in.
+
+    ``slices``: the same of what each rank of the sharded worker holds of them.
+    """
 
     version: int
     step: int
@@ -66,11 +80,15 @@ class Published:
     digest: str
     phases: Mapping[str, float]
     sha256: str
+    slices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A worker brought its weights to a version. ``sha256`` is that of its own cells, after the fact."""
+    """A worker brought its weights to a version. ``sha256`` is that of its own cells, after the fact.
+
+    ``checked``: what the library compared: see ``PullResult``.
+    """
 
     worker: str
     role: Role
@@ -80,6 +98,7 @@ class Pulled:
     objects: int
     changed: int
     phases: Mapping[str, float]
+    checked: str
     sha256: str
 
 
@@ -112,11 +131,12 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A process ends with an error."""
+    """A process ends with an error; ``peer_lost``: one that another rank's end has brought."""
 
     process: str
     message: str
     trace: str
+    peer_lost: bool = False
 
 
-Event: TypeAlias = Loaded | Stepped | Published | Pulled | Generated | Checked | Trained | Failed
+Event: TypeAlias = Loaded | Sharded | Stepped | Published | Pulled | Generated | Checked | Trained | Failed

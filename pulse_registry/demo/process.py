@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pulse_registry import PeerLost
 from pulse_registry.demo.messages import Event, Failed
 from pulse_registry.demo.settings import Settings
 from pulse_registry.process.private_files import new_file
@@ -80,7 +81,8 @@ def enter(body: Callable[[Wires, str], None], wires: Wires, name: str, threads: 
         body(wires, name)
     except Exception as error:  # noqa: BLE001 - the outermost edge of the process
         traceback.print_exc()
-        wires.tell(Failed(name, f"{type(error).__name__}: {error}", traceback.format_exc()))
+        lost = isinstance(error, PeerLost)
+        wires.tell(Failed(name, f"{type(error).__name__}: {error}", traceback.format_exc(), lost))
         wires.prompts.cancel_join_thread()
         wires.rollouts.cancel_join_thread()
         sys.exit(1)

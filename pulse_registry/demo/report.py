@@ -12,10 +12,13 @@ from pulse_registry.demo.verdict import Verdict
 
 
 def make_report(board: Board, verdict: Verdict) -> dict[str, Any]:
-    """Return the report as JSON values. Times are in seconds, sizes in bytes."""
+    """Return the report as JSON values. Times are in seconds, sizes in bytes.
+
+    Of a trainer alone it is of format 1; of one of several ranks of format 2, which also tells of ranks.
+    """
     settings = board.settings
     return {
-        "format": 1,
+        "format": 1 if settings.ranks == 1 else 2,
         "ok": verdict.good,
         "model": settings.source.name,
         "parameters": board.loaded.parameters if board.loaded is not None else None,
@@ -31,6 +34,7 @@ def make_report(board: Board, verdict: Verdict) -> dict[str, Any]:
         "workers": [_worker(board, worker) for worker in board.in_order],
         "staleness": _staleness(board),
         "totals": _totals(board),
+        **_ranks(board),
         "checks": {
             "every_worker_equals_trainer": verdict.good,
             "pulls_compared": verdict.pulls,
@@ -40,11 +44,21 @@ def make_report(board: Board, verdict: Verdict) -> dict[str, Any]:
     }
 
 
+def _ranks(board: Board) -> dict[str, Any]:
+    """Return who the ranks are, and which part of the weights each has memory for."""
+    settings = board.settings
+    if settings.ranks == 1:
+        return {}
+    shards = [board.shards[name] for name in (*settings.trainer_names, *settings.sharded_names) if name in board.shards]
+    return {"ranks": [dataclasses.asdict(shard) for shard in shards]}
+
+
 def _version(board: Board, number: int) -> dict[str, Any]:
     entry = board.published[number]
     stepped = board.stepped.get(entry.step)
+    left_out = ("slices",) if board.settings.ranks == 1 else ()
     return {
-        **dataclasses.asdict(entry),
+        **{name: value for name, value in dataclasses.asdict(entry).items() if name not in left_out},
         "changed_percent": 100 * entry.changed / entry.cells,
         "smaller": entry.full_nbytes / entry.nbytes,
         "committed_at": board.published_at[number],
@@ -53,14 +67,15 @@ def _version(board: Board, number: int) -> dict[str, Any]:
 
 
 def _worker(board: Board, worker: WorkerState) -> dict[str, Any]:
+    left_out = ("worker", "role", *(("checked",) if board.settings.ranks == 1 else ()))
     return {
         "name": worker.name,
         "role": worker.role,
         "pulls": [
             {
                 "at": at,
-                **{k: v for k, v in dataclasses.asdict(pulled).items() if k not in ("worker", "role")},
-                "equal": board.published[pulled.version].sha256 == pulled.sha256,
+                **{k: v for k, v in dataclasses.asdict(pulled).items() if k not in left_out},
+                "equal": board.wanted(worker.name, pulled.version) == pulled.sha256,
             }
             for at, pulled in worker.pulls
         ],
@@ -93,7 +108,10 @@ def _totals(board: Board) -> dict[str, Any]:
         "pushed_bytes": sum(entry.nbytes for entry in board.published.values()),
         "pushed_bytes_full": sum(entry.full_nbytes for entry in board.published.values()),
         "pulled_bytes": sum(pulled.nbytes for pulled in pulls),
-        "pulled_bytes_full": len(pulls) * board.full_nbytes,
+        "pulled_bytes_full": sum(
+            board.shards[pulled.worker].nbytes if pulled.worker in board.shards else board.full_nbytes
+            for pulled in pulls
+        ),
         "patch_bits_per_changed_cell": (
             8 * sum(entry.nbytes for entry in patches) / max(1, sum(entry.changed for entry in patches))
         ),

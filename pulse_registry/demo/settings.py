@@ -10,8 +10,10 @@ from pathlib import Path
 from pulse_registry.demo.source import Source, SourceNotFound, locate
 from pulse_registry.process.cores import usable_cores
 
-TRAINER, LATE, LAGGARD = "trainer", "late-joiner", "laggard"
-"""Names of processes; the rollout workers are numbered."""
+TRAINER, SHARDED, LATE, LAGGARD = "trainer", "sharded", "late-joiner", "laggard"
+"""Names of processes; the rollout workers are numbered, and so are ranks."""
+SHARDED_RANKS = 2
+"""Of the sharded worker."""
 REQUIRED = ("torch", "transformers", "accelerate", "gguf", "matplotlib")
 
 
@@ -26,7 +28,9 @@ class Settings:
     Attributes:
         source: where the model comes from.
         steps: optimizer steps; the run has one version more than that.
-        groups: prompts a step, each answered ``group_size`` times in at most ``new_tokens`` tokens.
+        ranks: of the trainer. From 2 on it is sharded by FSDP2, and there is a worker that holds slices.
+        groups: prompts a step, as many for each rank, and each answered ``group_size`` times in at most ``new_tokens``
+            tokens.
         learning_rate: of AdamW. 1e-6 is what RL runs of language models use, and why so few BF16 cells change.
         clip: how far a token's probability ratio may leave 1 before its gradient is cut off.
         late_after: versions that exist before the late worker starts.
@@ -41,6 +45,7 @@ class Settings:
     root: str
     run: str
     out: Path
+    ranks: int = 1
     groups: int = 4
     group_size: int = 8
     new_tokens: int = 12
@@ -53,7 +58,7 @@ class Settings:
     patience: float = 300.0
 
     @classmethod
-    def of(cls, *, steps: int | None, model: str | None, root: str | None, out: Path | None) -> Settings:
+    def of(cls, *, steps: int | None, model: str | None, ranks: int, root: str | None, out: Path | None) -> Settings:
         """Fill in what was not said.
 
         Raises:
@@ -65,6 +70,8 @@ class Settings:
         steps = 12 if steps is None else steps
         if steps < 1:
             raise NotPossible(f"--steps is {steps}; it is at least 1")
+        if ranks < 1:
+            raise NotPossible(f"--ranks is {ranks}; it is at least 1")
         if root is not None and root.startswith("memory:"):
             raise NotPossible("--root is in memory, which processes can't share; give a folder or another URL")
         try:
@@ -83,6 +90,8 @@ class Settings:
             root=root if root is not None else str(out / "registry"),
             run=f"demo-{stamp}",
             out=out,
+            ranks=ranks,
+            groups=ranks * max(1, 4 // ranks),
             late_after=min(5, steps),
             lag=min(5, steps),
         )
@@ -93,9 +102,19 @@ class Settings:
         return [f"rollout-{number + 1}" for number in range(self.rollout_workers)]
 
     @property
+    def trainer_names(self) -> list[str]:
+        """Return the names of the trainer's ranks; of a trainer alone, its own."""
+        return [TRAINER] if self.ranks == 1 else _names_of_ranks(TRAINER, self.ranks)
+
+    @property
+    def sharded_names(self) -> list[str]:
+        """Return the names of the sharded worker's ranks; none beside a trainer alone."""
+        return [] if self.ranks == 1 else _names_of_ranks(SHARDED, SHARDED_RANKS)
+
+    @property
     def worker_names(self) -> list[str]:
-        """Return the names of all workers."""
-        return [*self.rollout_names, LATE, LAGGARD]
+        """Return the names of all workers, and of the ranks of the sharded one."""
+        return [*self.rollout_names, *self.sharded_names, LATE, LAGGARD]
 
     @property
     def in_flight(self) -> int:
@@ -104,10 +123,14 @@ class Settings:
 
     @property
     def trainer_threads(self) -> int:
-        """Return the trainer's share of the cores: all, since the workers have nothing to do while it learns."""
-        return usable_cores()
+        """Return a trainer's rank's share of the cores: of all, since workers have nothing to do while it learns."""
+        return max(1, usable_cores() // self.ranks)
 
     @property
     def worker_threads(self) -> int:
         """Return a worker's share of the cores."""
         return max(1, usable_cores() // self.rollout_workers)
+
+
+def _names_of_ranks(name: str, ranks: int) -> list[str]:
+    return [f"{name}-{rank}" for rank in range(ranks)]

@@ -12,7 +12,7 @@ from rich.text import Text
 from pulse_registry.demo.board import Board
 from pulse_registry.demo.chart import draw
 from pulse_registry.demo.crew import Crew, DemoFailed
-from pulse_registry.demo.display import Display, heading, size, versions_table, workers_table
+from pulse_registry.demo.display import Display, size, tables
 from pulse_registry.demo.report import make_report
 from pulse_registry.demo.settings import Settings
 from pulse_registry.demo.verdict import Verdict, judge
@@ -54,14 +54,20 @@ def run_and_show(settings: Settings, *, json_output: bool) -> int:
 def _tell(console: Console, board: Board, report: dict[str, Any], verdict: Verdict) -> None:
     settings, totals = board.settings, report["totals"]
     console.print()
-    for part in (heading(board), versions_table(board), workers_table(board)):
+    for part in tables(board):
         console.print(part)
     for verb in ("pushed", "pulled"):
         moved, whole = totals[f"{verb}_bytes"], totals[f"{verb}_bytes_full"]
         console.print(f"{verb.capitalize()} {size(moved)}; as full weights it would be {size(whole)}.", highlight=False)
     if verdict.good:
+        split = len(settings.sharded_names)
+        whose = (
+            f"{len(board.workers) - split + 1} workers, one of {split} ranks,"
+            if split
+            else f"{len(board.workers)} workers"
+        )
         equal = (
-            f" all {len(board.workers)} workers end with the trainer's version "
+            f" all {whose} end with the trainer's version "
             f"{board.newest}, and after each of {verdict.pulls} pulls they held the trainer's cells (SHA-256 of all of "
             f"them). The store holds {verdict.versions} versions and passes Registry.verify."
         )

@@ -34,7 +34,7 @@ def judge(board: Board) -> Verdict:
     """Compare every pull of every worker with the trainer, and the store with what was published."""
     versions, stored = _stored_problems(board)
     pulls = sum(len(worker.pulls) for worker in board.workers.values())
-    return Verdict((*_worker_problems(board), *stored), pulls, versions)
+    return Verdict((*_worker_problems(board), *_rank_problems(board), *stored), pulls, versions)
 
 
 def _worker_problems(board: Board) -> list[str]:
@@ -46,15 +46,33 @@ def _worker_problems(board: Board) -> list[str]:
             problems.append(f"{name} did not finish")
             continue
         for _, pulled in worker.pulls:
-            published = board.published.get(pulled.version)
-            if published is None or published.sha256 != pulled.sha256:
+            if board.wanted(name, pulled.version) != pulled.sha256:
                 problems.append(f"{name} pulled version {pulled.version}, and its cells are not the trainer's")
         if worker.checked.version != last:
             problems.append(f"{name} ended at version {worker.checked.version}; the trainer at {last}")
-        elif worker.checked.sha256 != board.published[last].sha256:
+        elif worker.checked.sha256 != board.wanted(name, last):
             problems.append(f"{name} holds version {last} at the end, and its cells are not the trainer's")
         if name == LATE and worker.pulls[0][1].version < board.settings.late_after:
             problems.append(f"{name} began at version {worker.pulls[0][1].version}, which is not late")
+    return problems
+
+
+def _rank_problems(board: Board) -> list[str]:
+    """Return what is wrong with who holds what, and with what the library compared."""
+    settings, problems = board.settings, []
+    if settings.ranks == 1:
+        return []
+    if missing := [name for name in (*settings.trainer_names, *settings.sharded_names) if name not in board.shards]:
+        return [f"{', '.join(missing)}: it is not known what they hold"]
+    sizes = [board.shards[name].cells for name in settings.trainer_names]
+    if 0 in board.published and sum(sizes) != board.published[0].cells:
+        problems.append(f"the trainer's ranks hold {sizes} cells, and all are {board.published[0].cells}")
+    for name in settings.sharded_names:
+        for _, pulled in board.workers[name].pulls if name in board.workers else ():
+            if pulled.checked != "state":
+                problems.append(
+                    f"{name} pulled version {pulled.version}, and all ranks' cells were not compared with it"
+                )
     return problems
 
 

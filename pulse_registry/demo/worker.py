@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pulse_registry
-from pulse_registry import PullResult, Registry
+from pulse_registry import PullResult, Registry, Version
 from pulse_registry.demo.fingerprint import fingerprint
 from pulse_registry.demo.follower import Follower
 from pulse_registry.demo.messages import Checked, Generated, Pulled, Role
@@ -35,7 +35,7 @@ def laggard(wires: Wires, name: str) -> None:
 
         def pull(version: Any, before: int | None) -> int:
             result = registry.pull(version, into=model)
-            return _tell_pulled(wires, name, "laggard", before, result, model)
+            return tell_pulled(wires, name, "laggard", before, result, model)
 
         first = pull(0, None)
         wait_until(lambda: registry.version().version >= settings.lag, 10 * settings.patience, "new version", every=0.5)
@@ -45,22 +45,22 @@ def laggard(wires: Wires, name: str) -> None:
         _await_end(wires)
         if registry.version().version != now:
             pull("latest", now)
-        _tell_checked(wires, name, registry, model)
+        tell_checked(wires, name, registry, model, model)
 
 
 def _serve(wires: Wires, name: str, role: Role) -> None:
     with _open(wires, name) as registry:
         model = _model_of(wires, registry)
         with Follower(registry, model) as follower:
-            held = _tell_pulled(wires, name, role, None, follower.catch_up(), model)
+            held = tell_pulled(wires, name, role, None, follower.catch_up(), model)
             while not wires.finished.is_set():
                 result = follower.refresh()
                 if result is not None:
-                    held = _tell_pulled(wires, name, role, held, result, model)
+                    held = tell_pulled(wires, name, role, held, result, model)
                 _answer_one(wires, name, held, model)
             if registry.version().version != held:
-                _tell_pulled(wires, name, role, held, follower.catch_up(), model)
-        _tell_checked(wires, name, registry, model)
+                tell_pulled(wires, name, role, held, follower.catch_up(), model)
+        tell_checked(wires, name, registry, model, model)
 
 
 def _answer_one(wires: Wires, name: str, version: int, model: Any) -> None:
@@ -94,10 +94,15 @@ def _model_of(wires: Wires, registry: Registry) -> Any:
     import torch
 
     quiet_transformers()  # it takes seconds, in which the trainer loads its model
+    return empty_model(await_first(wires, registry).metadata["config"], torch.bfloat16)
+
+
+def await_first(wires: Wires, registry: Registry) -> Version:
+    """Wait for the run's first version and return it."""
     first = next(registry.watch(after=-1, timeout=wires.settings.patience), None)
     if first is None:
         raise TimeoutError(f"no first version for {wires.settings.patience:.0f} s")
-    return empty_model(first.metadata["config"], torch.bfloat16)
+    return first
 
 
 def _await_end(wires: Wires) -> None:
@@ -106,7 +111,8 @@ def _await_end(wires: Wires) -> None:
         pass
 
 
-def _tell_pulled(wires: Wires, name: str, role: Role, before: int | None, result: PullResult, model: Any) -> int:
+def tell_pulled(wires: Wires, name: str, role: Role, before: int | None, result: PullResult, model: Any) -> int:
+    """Tell of a pull and of the cells that are held after it; return the version."""
     wires.tell(
         Pulled(
             worker=name,
@@ -117,12 +123,14 @@ def _tell_pulled(wires: Wires, name: str, role: Role, before: int | None, result
             objects=result.objects,
             changed=result.changed,
             phases=stacked(result.timeline),
+            checked=result.checked,
             sha256=fingerprint(model),
         )
     )
     return result.version
 
 
-def _tell_checked(wires: Wires, name: str, registry: Registry, model: Any) -> None:
+def tell_checked(wires: Wires, name: str, registry: Registry, model: Any, held: Any) -> None:
+    """Let the library check a model, or slices of one, once more; tell of the cells that are ``held`` in it."""
     version = registry.verify("latest", model=model).version
-    wires.tell(Checked(name, version, fingerprint(model)))
+    wires.tell(Checked(name, version, fingerprint(held)))

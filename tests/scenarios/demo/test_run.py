@@ -2,83 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import select
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.scenarios.demo.session import child_with_log, demo, finish, happens, left_of
 from tests.support.installed import needs
-from tests.support.waiting import HANG_S, until
 
 needs("torch", "transformers", "accelerate", "gguf", "matplotlib")
-
-PROGRAM = """
-import signal, sys
-from pathlib import Path
-from pulse_registry.demo import run_demo
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background, where it is ignored
-
-steps, model, root, out, as_json = sys.argv[1:]
-sys.exit(run_demo(steps=int(steps), model=model, root=root or None, out=Path(out), json_output=as_json == "json"))
-"""
-
-
-def demo(
-    out: Path, *, steps: int = 8, model: str = "tiny", root: str = "", form: str = "json"
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(steps), model, root, str(out), form],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        out, errors = process.communicate(timeout=240)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode, out, errors
-
-
-def session_of(folder: Path) -> int:
-    return int((folder / "stat").read_text().rpartition(")")[2].split()[3])
-
-
-def left_of(session: int, seconds: float = HANG_S) -> list[str]:
-    """Return the command lines of a session's processes that do not end by themselves, as Python's own helper does."""
-    left = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if session_of(folder) != session:
-                continue
-            ended = os.pidfd_open(int(folder.name))
-            try:
-                if not select.select([ended], [], [], seconds)[0]:
-                    left.append((folder / "cmdline").read_text())
-            finally:
-                os.close(ended)
-    return left
-
-
-def happens(process: subprocess.Popen[str], ready: Callable[[], Any]) -> Any:
-    """Wait until something is so while a process runs, and return it."""
-    until(lambda: ready() or process.poll() is not None)
-    if not (result := ready()):
-        raise AssertionError(f"the demo ended: {process.communicate()}")
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -151,15 +86,6 @@ def test_the_death_of_a_worker_ends_the_demo_with_a_message_and_leaves_no_proces
     assert code == 1
     assert "the process rollout-1 was killed by SIGKILL" in errors
     assert left_of(process.pid) == []
-
-
-def child_with_log(session: int, log: Path) -> int | None:
-    """Return the process of a session whose standard output is this file."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if session_of(folder) == session and (folder / "fd" / "1").resolve() == log.resolve():
-                return int(folder.name)
-    return None
 
 
 def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:

@@ -173,8 +173,8 @@ def test_demo_passes_its_options_through(pulse: Pulse, monkeypatch: pytest.Monke
     stand_in = types.ModuleType("pulse_registry.demo")
     stand_in.run_demo = run_demo  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pulse_registry.demo", stand_in)
-    assert pulse("demo", "--steps", 3, "--model", "m", "--root", "r", "--out", "o", "--json").code == 5
-    assert asked == {"steps": 3, "model": "m", "root": "r", "out": Path("o"), "json_output": True}
+    assert pulse("demo", "--steps", 3, "--model", "m", "--ranks", 2, "--root", "r", "--out", "o", "--json").code == 5
+    assert asked == {"steps": 3, "model": "m", "ranks": 2, "root": "r", "out": Path("o"), "json_output": True}
 
 
 def test_demo_names_the_extra_that_is_missing(pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> None:
