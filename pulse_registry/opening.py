@@ -47,7 +47,7 @@ def open(
         run: the run's name: letters, digits, ``.``, ``_`` and ``-``; capitals are stored as small letters.
         name: of this worker or trainer. With it, a lease keeps the version that a worker holds, and what leads from
             there to the newest, from being deleted; a service is also told, in the background, of each version that it
-            applies or pushes.
+            applies or pushes. Ranks that pull together share it, and each is told of as one of so many ranks.
         token: for a service; None takes it from PULSE_TOKEN.
         create: whether the run may be new; False raises NotFound where it does not exist.
         push: how to publish: the coder, the dtype, keyframes, the key that signs.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from pulse_registry.errors import PulseError
@@ -23,6 +24,12 @@ _RENEW_S: Final = 240.0
 _logger = logging.getLogger(__name__)
 
 
+class _Leave(Enum):
+    """What a worker tells that is none any more."""
+
+    LEFT = 1
+
+
 @runtime_checkable
 class TakesReports(Protocol):
     """A gateway to which workers can report."""
@@ -34,6 +41,14 @@ class TakesReports(Protocol):
     def deregister(self, run: str, worker: str) -> None:
         """Tell that a worker is none any more."""
         ...
+
+
+def rank_name(name: str, rank: int, ranks: int) -> str:
+    """Return what one of the ranks that pull together is called: they have one name, and each reports by itself.
+
+    The page of the service takes it apart again.
+    """
+    return f"{name}.rank-{rank}-of-{ranks}"
 
 
 def report_of(result: PullResult | PushResult) -> WorkerReport:
@@ -66,7 +81,7 @@ class Reporter:
         self._worker = worker
         self._renew_s = renew_s
         self._thread = BackgroundThread("pulse-report", self._work)
-        self._newest: PullResult | PushResult | None = None
+        self._newest: PullResult | PushResult | _Leave | None = None
         self._serves: PullResult | None = None  # what was told last; None: nothing, or that it is a trainer
         self._failed = False  # that did not go through
 
@@ -74,14 +89,15 @@ class Reporter:
         """Report a pull or a push soon; not a pull that found nothing to do, where its version was told before."""
         with self._thread.changed:
             last = self._newest or (None if self._failed else self._serves)
-            if self._thread.stopping or (_is_idle(result) and last is not None and last.version == result.version):
-                return
-            self._newest = result
-            try:
-                self._thread.wake()
-            except RuntimeError as error:  # no more threads for this process
-                self._newest = None
-                self._warn(error)
+            known = None if last is None or isinstance(last, _Leave) else last.version
+            if not self._thread.stopping and not (_is_idle(result) and known == result.version):
+                self._tell(result)
+
+    def leave(self) -> None:
+        """Take back soon what was told of a worker: of the ranks of a trainer, one reports for all."""
+        with self._thread.changed:
+            if not self._thread.stopping and (self._newest is not None or self._serves is not None):
+                self._tell(_Leave.LEFT)
 
     def stop(self) -> None:
         """Repeat no report any more, and return at once. Idempotent."""
@@ -93,6 +109,17 @@ class Reporter:
         if self._serves is None or self._failed:  # the service is away: it hears no more, and forgets the worker
             return
         self._serves = None
+        self._take_back()
+
+    def _tell(self, news: PullResult | PushResult | _Leave) -> None:
+        self._newest = news
+        try:
+            self._thread.wake()
+        except RuntimeError as error:  # no more threads for this process
+            self._newest = None
+            self._warn(error)
+
+    def _take_back(self) -> None:
         try:
             self._service.deregister(self._run, self._worker)
         except PulseError as error:
@@ -101,6 +128,9 @@ class Reporter:
     def _work(self) -> None:
         while (news := self._next()) is not None:
             try:
+                if isinstance(news, _Leave):
+                    self._take_back()
+                    continue
                 report = report_of(news) if isinstance(news, (PullResult, PushResult)) else news
                 self._service.report(self._run, self._worker, report)
                 self._failed = False
@@ -112,7 +142,7 @@ class Reporter:
                 self._failed = True
                 _logger.exception("run %s: the report of worker %s could not be made", self._run, self._worker)
 
-    def _next(self) -> PullResult | PushResult | WorkerReport | None:
+    def _next(self) -> PullResult | PushResult | WorkerReport | _Leave | None:
         """Wait for what is to be told next, and return it; None: nothing more."""
         with self._thread.changed:
             renew_s = None if self._serves is None else self._renew_s

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from pulse_kernels import warm_up_ahead
-from pulse_registry.client.reports import Reporter, TakesReports
+from pulse_registry.client.reports import Reporter, TakesReports, rank_name
 from pulse_registry.client.routes import checked_worker
 from pulse_registry.compaction import Background, CompactOptions, Compactor
 from pulse_registry.context import Context
@@ -22,7 +22,7 @@ from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import LogReader, LogWriter
 from pulse_registry.log.names import run_name
 from pulse_registry.options import Options
-from pulse_registry.peers.peers import Peers
+from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.process.closing import Closing
 from pulse_registry.process.cores import checked_threads
 from pulse_registry.process.fork import OwnerProcess, only_in_this_process
@@ -90,6 +90,7 @@ class Runtime:
             self.versions, lambda: self.context(), PlacedDestinations(self.placement), settings, options.peers
         )
         self.reader_id = dependencies.new_id()
+        self._name = self._name_of_worker()
         self._reporter, self._lease = self._reporting(), self._leasing()
         self._push_peers: Peers | None = None
         self.publisher: Publisher | ShardedPublisher | None = None
@@ -193,6 +194,8 @@ class Runtime:
                         context, self.writer(), around.new_id, options.push, thread, self.placement, committed
                     )
                 else:
+                    if self._reporter is not None and self._push_peers.rank != COORDINATOR:
+                        self._reporter.leave()
                     self.publisher = ShardedPublisher(
                         context,
                         self.writer(),
@@ -314,22 +317,28 @@ class Runtime:
         parallel = None if self.stores.gateway is not None else self._around.threads  # a service gives them by the page
         return LogReader(self.stores.store, self.run, guard, parallel, events=self.events)
 
+    def _name_of_worker(self) -> str | None:
+        name, peers = self.options.name, self.options.peers
+        if name is None:
+            return None
+        return checked_worker(name if peers is None else rank_name(name, peers.rank, peers.size))
+
     def _reporting(self) -> Reporter | None:
-        name, gateway = self.options.name, self.stores.gateway
+        name, gateway = self._name, self.stores.gateway
         if name is None or not isinstance(gateway, TakesReports):
             return None
-        reporter = Reporter(gateway, self.run, checked_worker(name))
+        reporter = Reporter(gateway, self.run, name)
         weakref.finalize(self, only_in_this_process(reporter.stop))
         return reporter
 
     def _leasing(self) -> LeaseKeeper | None:
-        name, seconds, around = self.options.name, self.options.pull.lease_seconds, self._around
+        name, seconds, around = self._name, self.options.pull.lease_seconds, self._around
         if name is None or seconds is None:
             return None
         lease = ReaderLease(
             self.stores.store,
             self.run,
-            f"{checked_worker(name)}-{self.reader_id[:8]}",
+            f"{name}-{self.reader_id[:8]}",
             seconds,
             events=self.events,
             signer=self.options.signer,

@@ -9,6 +9,7 @@ import time
 import pytest
 from playwright.sync_api import Page, expect
 
+from pulse_registry.client.reports import rank_name
 from tests.scenarios.page.conftest import OpenTab, run_place
 from tests.scenarios.page.site import CELLS, Site
 
@@ -233,6 +234,24 @@ def test_workers_of_one_name_are_told_apart_by_their_tokens(site: Site, open_tab
     page.goto(f"{site.url}{run_place('math-7b')}")
     shown = page.locator("tbody.workers").get_by_role("rowheader")
     expect(shown).to_have_text(["host-3 (token 222222222222)", "host-4", "host-3 (token 111111111111)"])
+
+
+def test_ranks_that_pull_together_are_shown_as_ranks_of_one_worker_in_their_order(
+    site: Site, open_tab: OpenTab
+) -> None:
+    told = {"digest": "f" * 32, "phases": {}, "nbytes": 0, "reported_at": "2026-03-01T00:00:00.000Z", "staleness": 0}
+    told |= {"token": "", "version": 3, "digest_matches": True}
+    names = [*(rank_name("engine", rank, 12) for rank in (11, 2, 0)), "engine-2", "x.rank-1", rank_name("e", 0, 12)]
+    event = (
+        f"event: workers\ndata: {json.dumps({'run': 'math-7b', 'workers': [told | {'worker': w} for w in names]})}\n\n"
+    )
+    page = open_tab(site)
+    page.route("**/events*", lambda route: route.fulfill(content_type="text/event-stream", body=event))
+    page.goto(f"{site.url}{run_place('math-7b')}")
+    page.locator("[data-sort=worker]").click()
+    engine = [f"engine, rank {rank} of 12" for rank in (0, 2, 11)]
+    shown = page.locator("tbody.workers").get_by_role("rowheader")
+    expect(shown).to_have_text(["e, rank 0 of 12", *engine, "engine-2", "x.rank-1"])
 
 
 def test_a_page_that_has_missed_too_much_begins_anew_with_the_newest_versions(site: Site, open_tab: OpenTab) -> None:

@@ -82,6 +82,30 @@ def test_what_has_not_pulled_and_a_trainer_have_nothing_to_take_back() -> None:
         assert "run/w1 is gone" not in service.all
 
 
+def test_a_rank_for_which_another_one_reports_takes_back_what_it_told_and_closes_without_a_word() -> None:
+    service = Told()
+    reporter = Reporter(service, "run", "w1")
+    reporter.leave()  # nothing was told
+    reporter.tell(PULLED)
+    assert service.enough.wait(HANG_S)
+    reporter.leave()
+    reporter.close()
+    reporter.close()
+    assert service.all == [report_of(PULLED), "run/w1 is gone"]
+
+
+def test_a_rank_that_pulls_again_is_a_worker_again() -> None:
+    service = Told()
+    reporter = Reporter(service, "run", "w1")
+    reporter.tell(PULLED)
+    assert service.enough.wait(HANG_S)
+    reporter.leave()
+    reporter.tell(IDLE)
+    reporter.close()
+    assert service.all[0] == report_of(PULLED)
+    assert service.all[-2:] == [LIFE, "run/w1 is gone"]
+
+
 def test_a_pull_that_finds_nothing_to_do_is_told_only_where_its_version_was_not() -> None:
     service = Told()
     reporter = Reporter(service, "run", "w1")

@@ -6,8 +6,11 @@ import { cells, timeCell } from "./table.js";
 
 const MOST = 200; // rows; the rest is counted
 
+// Ranks that pull together are one worker, and each reports by itself (`rank_name` in pulse_registry.client.reports).
+const RANK = /^(.+)\.rank-(\d{1,6})-of-(\d{1,6})$/;
+
 const ORDERS = {
-  worker: (a, b) => compare(a.worker, b.worker),
+  worker: (a, b) => compare(a.base, b.base) || a.rank - b.rank,
   version: (a, b) => b.version - a.version,
   behind: (a, b) => b.behind - a.behind,
   reported: (a, b) => compare(b.reported_at, a.reported_at),
@@ -71,9 +74,10 @@ export class Workers {
     for (const { worker } of this.#reports) names.set(worker, (names.get(worker) ?? 0) + 1);
     return this.#reports.map((worker) => ({
       ...worker,
+      ...placeOf(worker.worker),
       key: `${worker.worker} ${worker.token ?? ""}`,
       // Each token's workers are its own: where two have one name, the token's id tells them apart.
-      label: names.get(worker.worker) > 1 && worker.token ? `${worker.worker} (token ${worker.token})` : worker.worker,
+      note: names.get(worker.worker) > 1 && worker.token ? ` (token ${worker.token})` : "",
       behind: this.#newest === null ? worker.staleness : Math.max(0, this.#newest - worker.version),
       // Phases overlap: the time of the whole is told beside them, but not by older replicas.
       seconds: worker.seconds || Object.values(worker.phases).reduce((sum, seconds) => sum + seconds, 0),
@@ -97,15 +101,24 @@ export class Workers {
   }
 }
 
+function placeOf(name) {
+  const found = RANK.exec(name);
+  return found ? { base: found[1], rank: Number(found[2]), ranks: Number(found[3]) } : { base: name, rank: -1, ranks: 0 };
+}
+
+function labelOf({ base, rank, ranks, note }) {
+  return (ranks ? `${base}, rank ${rank} of ${ranks}` : base) + note;
+}
+
 function makeRow(worker) {
   const row = document.createElement("tr");
-  row.append(element("th", { scope: "row" }, worker.label), ...cells("number", "number", "", "", "number small", "number wide", "wide phases"));
+  row.append(element("th", { scope: "row" }, labelOf(worker)), ...cells("number", "number", "", "", "number small", "number wide", "wide phases"));
   return row;
 }
 
 function updateRow(row, worker, now) {
   const [name, version, behind, digest, reported, seconds, fetched, phases] = row.cells;
-  setText(name, worker.label);
+  setText(name, labelOf(worker));
   setText(version, count(worker.version));
   setText(behind, worker.behind === 0 ? "0" : count(worker.behind));
   behind.dataset.level = worker.behind === 0 ? "good" : worker.behind > 10 ? "bad" : "fair";
