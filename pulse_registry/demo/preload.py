@@ -10,6 +10,7 @@ os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # idle threads of PyTorch sleep: it r
 import torch
 
 import pulse_kernels.cpu.backend  # noqa: F401
+import pulse_registry.demo.sharded_worker
 import pulse_registry.demo.trainer
 import pulse_registry.demo.worker  # noqa: F401
 from pulse_registry.demo.policy import empty_model

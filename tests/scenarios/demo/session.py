@@ -69,7 +69,11 @@ def left_of(session: int, seconds: float = HANG_S) -> list[str]:
 
 def happens(process: subprocess.Popen[str], ready: Callable[[], Any]) -> Any:
     """Wait until something is so while a process runs, and return it."""
-    until(lambda: ready() or process.poll() is not None)
+    try:
+        until(lambda: ready() or process.poll() is not None)
+    except BaseException:
+        process.terminate()
+        raise
     if not (result := ready()):
         raise AssertionError(f"the demo ended: {process.communicate()}")
     return result
