@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -46,3 +47,15 @@ def test_what_handles_ctrl_c_afterwards_is_as_it_was(handler: signal.Handlers, m
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_afterwards_if_it_was_before(collects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["pulse", "--help"])
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        assert pulse_start.main() == 0
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if before else gc.disable)()

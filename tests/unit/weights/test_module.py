@@ -11,8 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed, nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper, offload_wrapper
-from torch.distributed.fsdp import FullyShardedDataParallel
 
 from pulse_registry import InvalidModel, Registry
 from pulse_registry.options import ComputeOptions, Options
@@ -28,12 +26,27 @@ def compiled(module: nn.Module) -> nn.Module:
     return found if isinstance(found, nn.Module) else module  # of some that are compiled already it makes a function
 
 
+def checkpointed(module: nn.Module) -> nn.Module:
+    return wrappers().checkpoint_wrapper(module)  # type: ignore[no-any-return]
+
+
+def offloaded(module: nn.Module) -> nn.Module:
+    return wrappers().offload_wrapper(module)  # type: ignore[no-any-return]
+
+
+def wrappers() -> Any:
+    """Import what takes seconds where it is used: every test process collects every file."""
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
+
+    return checkpoint_wrapper
+
+
 WRAPPERS: dict[str, Wrapper] = {
     "compile": compiled,
     "DataParallel": nn.DataParallel,
     "DDP": lambda module: nn.parallel.DistributedDataParallel(module),
-    "checkpoint": checkpoint_wrapper,
-    "offload": offload_wrapper,
+    "checkpoint": checkpointed,
+    "offload": offloaded,
 }
 
 
@@ -98,6 +111,8 @@ def test_what_is_within_fully_sharded_parts_is_named_as_without_them() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of one process nothing is sharded
         parts = nn.Sequential(torch.compile(nn.Linear(2, 2)))
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
         sharded = FullyShardedDataParallel(parts, device_id=torch.device("cpu"))
         assert list(module_tensors(sharded)) == ["0.weight", "0.bias"]
 
