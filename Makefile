@@ -104,6 +104,7 @@ docs-check: $(READY) ## run the examples of README.md and docs/
 
 sweep: $(READY) ## run the long sweeps that `make test` leaves out
 	$(BIN)/python -m pytest -n $(WORKERS) -m sweep $(ARGS)
+	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='*.py' '^@examples(' tests)
 	$(BIN)/python -m tests.security.fuzz --seconds $(FUZZ_SECONDS) --jobs $(WORKERS) --out build/fuzz.json
 
 programs: ## install what the tests drive and is missing: Chromium for the page (the headless shell does it for half the work), wrk for load (Debian, Ubuntu)

@@ -1,11 +1,13 @@
-"""Which calls of a store a test makes fail: a sample of each kind, or every one of them (make sweep)."""
+"""How much a test tries: a sample of what it could, or far more of it (make sweep)."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import settings
 
 EVERY_CALL = pytest.mark.parametrize(
     "every", [False, pytest.param(True, marks=pytest.mark.sweep)], ids=["of each kind", "each"]
@@ -13,6 +15,17 @@ EVERY_CALL = pytest.mark.parametrize(
 """Gives a test ``every``, which `places` takes."""
 _OWN = re.compile(r"[0-9a-f]{6,}")
 """What tells an object from others of its kind."""
+
+
+_THOROUGH = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "sweep" else 1
+
+
+def examples(count: int) -> settings:
+    """Settings of a property whose examples are costly, or that each of many dtypes has: few of them, always others.
+
+    The sweep, which finds these properties by this decorator, tries forty times as many.
+    """
+    return settings(max_examples=count * _THOROUGH)
 
 
 def places(calls: Sequence[tuple[str, str]], every: bool) -> list[int]:

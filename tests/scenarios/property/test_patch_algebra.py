@@ -21,6 +21,7 @@ from tests.support.groups import small_groups
 from tests.support.meeting import resolve
 from tests.support.parts import patch_over
 from tests.support.patches import encode_patch
+from tests.support.sampling import examples
 
 CODERS = st.sampled_from(["gap", "class", "auto"])
 BACKENDS = [get_backend("reference"), get_backend("numba")]
@@ -37,7 +38,7 @@ def coded_with(backend, coder, old: Weights, new: Weights) -> PatchFile:
 
 
 @given(chains(), CODERS)
-@settings(max_examples=150)
+@examples(50)
 def test_a_diff_that_is_coded_stored_and_applied_gives_the_target_and_its_undo_the_base(chain: Chain, coder) -> None:
     with small_groups(chain.group_bytes):
         geometry = Geometry(chain.layout)
@@ -79,7 +80,7 @@ def bits(weights: Weights) -> list[bytes]:
 
 
 @given(chains(LENGTH))
-@settings(max_examples=100)
+@examples(40)
 def test_the_joined_patches_of_a_chain_are_the_diff_of_its_ends(chain: Chain) -> None:
     with small_groups(chain.group_bytes):
         geometry = Geometry(chain.layout)
@@ -104,7 +105,7 @@ def test_the_joined_patches_of_a_chain_are_the_diff_of_its_ends(chain: Chain) ->
 
 
 @given(chains(3), st.lists(CODERS, min_size=2, max_size=2))
-@settings(max_examples=100)
+@examples(40)
 def test_two_stored_patches_lead_from_the_first_state_to_the_last_whatever_their_coders(chain: Chain, coders) -> None:
     with small_groups(chain.group_bytes):
         geometry = Geometry(chain.layout)
@@ -125,7 +126,7 @@ def test_two_stored_patches_lead_from_the_first_state_to_the_last_whatever_their
 
 
 @given(chains(3), CODERS)
-@settings(max_examples=150)
+@examples(50)
 def test_a_patch_met_with_another_base_never_has_the_sums_of_its_own(chain: Chain, coder) -> None:
     with small_groups(chain.group_bytes):
         geometry = Geometry(chain.layout)
@@ -151,7 +152,7 @@ def test_a_patch_met_with_another_base_never_has_the_sums_of_its_own(chain: Chai
 
 
 @given(chains())
-@settings(max_examples=60)
+@examples(40)
 def test_a_digest_is_kept_up_to_date_by_patches_alone(chain: Chain) -> None:
     with small_groups(chain.group_bytes):
         geometry = Geometry(chain.layout)

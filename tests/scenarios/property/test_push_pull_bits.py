@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES
@@ -18,6 +18,7 @@ from tests.support.chains import Chain, chains, special_bits
 from tests.support.groups import small_groups
 from tests.support.records import DictStore
 from tests.support.registries import bits, garbage, quick, restored
+from tests.support.sampling import examples
 
 RUN_KEY = "run/objects/patch/"
 
@@ -73,7 +74,7 @@ MASTERS = st.lists(
 
 
 @given(MASTERS, MASTERS, st.sampled_from(["reference", "numba"]))
-@settings(max_examples=80)
+@examples(40)
 def test_masters_are_published_as_torch_rounds_them(first: list[int], second: list[int], backend) -> None:
     size = max(len(first), len(second))
     masters = [np.resize(np.array(bits, np.uint32), size).view(np.float32) for bits in (first, second)]
@@ -104,7 +105,7 @@ def test_all_ties_and_neighbours_of_bf16_are_rounded_as_torch_rounds_them() -> N
 
 
 @given(chains(length=3), st.sampled_from(["gap", "class", "auto"]), st.sampled_from(["torch", "numpy"]))
-@settings(max_examples=40)
+@examples(20)
 def test_any_layout_of_any_dtypes_comes_back_bit_for_bit(chain: Chain, coder, framework) -> None:
     store = DictStore()
     names = [tensor.name for tensor in chain.layout.tensors]
@@ -125,7 +126,7 @@ def test_any_layout_of_any_dtypes_comes_back_bit_for_bit(chain: Chain, coder, fr
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["gap", "class", "auto"]), st.sampled_from([8, 64, 2**24]))
-@settings(max_examples=40)
+@examples(20)
 def test_the_same_states_make_the_same_objects_on_every_backend(seed: int, coder, group_bytes: int) -> None:
     rng = np.random.default_rng(seed)
     states = [

@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 import torch
 import torch._dynamo
 import torch.distributed as dist
+import torch.distributed.checkpoint  # which the chunks of a DTensor need: once, and not in each fork
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Partial, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import Backend, Cells
+from tests.support.sampling import examples
 from tests.unit.kernels.inputs import (
     CHUNK,
     MEMORY,
@@ -37,7 +38,7 @@ def check(backend: Backend, reference: Backend, live: Cells, base: Cells, start:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@settings(max_examples=40)
+@examples(20)
 @given(data=st.data())
 def test_it_is_diff_then_scatter_and_both_sums(backend: Backend, reference: Backend, width: int, data: st.DataObject):
     base, live, _ = data.draw(changed_arrays(width))

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Backend, Cells, CellType, Index, RankError
+from tests.support.sampling import examples
 from tests.unit.kernels.inputs import MEMORY, TYPES, all_same, places, random_cells, random_index, same
 
 by_name = pytest.mark.parametrize("cell_type", TYPES, ids=lambda t: t.name)
@@ -80,7 +81,7 @@ def check(backend: Backend, spans: list[Cells], index: Index, cell_type: CellTyp
 
 
 @by_name
-@settings(max_examples=25)
+@examples(8)
 @given(data=st.data())
 def test_ranks_are_those_counted_by_hand_and_select_inverts_them(
     backend: Backend, cell_type: CellType, data: st.DataObject

@@ -6,15 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import Backend
+from tests.support.sampling import examples
 from tests.unit.kernels.inputs import CHUNK, MEMORY, SIZES, WIDTHS, all_same, changed_arrays, random_cells, same
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@settings(max_examples=60)
+@examples(30)
 @given(data=st.data())
 def test_it_finds_every_differing_cell_with_both_values_and_no_other(backend: Backend, width: int, data: st.DataObject):
     base, live, where = data.draw(changed_arrays(width))
@@ -26,7 +27,7 @@ def test_it_finds_every_differing_cell_with_both_values_and_no_other(backend: Ba
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@settings(max_examples=60)
+@examples(30)
 @given(data=st.data())
 def test_each_backend_finds_what_the_reference_finds(
     fast: Backend, reference: Backend, width: int, data: st.DataObject

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Backend, Cells, CellType
+from tests.support.sampling import examples
 from tests.unit.kernels.inputs import MEMORY, TYPES, place_in_order, random_cells, same
 
 FLOATS = {
@@ -58,7 +59,7 @@ def test_16_bit_distances_are_a_bijection_from_every_old_cell_tried(backend: Bac
 
 
 @by_name
-@settings(max_examples=40)
+@examples(12)
 @given(data=st.data())
 def test_distance_is_the_definitions_and_move_inverts_it(backend: Backend, cell_type: CellType, data: st.DataObject):
     top = (1 << cell_type.bits) - 1

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import (
@@ -24,6 +24,7 @@ from pulse_kernels import (
 )
 from pulse_kernels.format.group import choose_classes
 from pulse_kernels.format.rans import CHUNK
+from tests.support.sampling import examples
 from tests.unit.kernels.inputs import MEMORY, TYPES, all_same, deltas, random_cells, random_index
 
 by_name = pytest.mark.parametrize("cell_type", TYPES, ids=lambda t: t.name)
@@ -44,7 +45,7 @@ def moved(cells: Cells, index: Index, distance: Cells, cell_type: CellType) -> t
 
 @by_coder
 @by_name
-@settings(max_examples=15)
+@examples(5)
 @given(data=st.data())
 def test_a_group_decodes_to_what_was_coded(
     backend: Backend, coder: CoderName, cell_type: CellType, data: st.DataObject

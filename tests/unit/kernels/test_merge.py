@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import Backend, Cells, Index
+from tests.support.sampling import examples
 from tests.unit.kernels.inputs import MEMORY, WIDTHS, all_same, deltas, places, random_cells, random_index, same
 
 
@@ -22,7 +23,7 @@ def added(first: tuple[Index, Cells], second: tuple[Index, Cells]) -> tuple[Inde
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@settings(max_examples=60)
+@examples(30)
 @given(data=st.data())
 def test_it_adds_distances_at_equal_places_and_drops_zeros(backend: Backend, width: int, data: st.DataObject):
     first, second = data.draw(deltas(width, 60)), data.draw(deltas(width, 60))
@@ -69,14 +70,14 @@ NONE = np.empty(0, np.uint32)
 EXTREME = np.array([0, 1, 2**31 - 1, 2**31, 2**32 - 1], np.uint32)
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(first=places(200), second=places(200))
 def test_the_union_of_two_lists_is_that_of_the_sets_in_order(backend: Backend, first: list[int], second: list[int]):
     union = backend.union(np.array(first, np.uint32), np.array(second, np.uint32))
     assert same(union, np.array(sorted({*first, *second}), np.uint32))
 
 
-@settings(max_examples=60)
+@examples(30)
 @given(among=places(200), data=st.data())
 def test_the_places_of_some_indices_lead_back_to_them(backend: Backend, among: list[int], data: st.DataObject):
     index = [place for place in among if data.draw(st.booleans())]

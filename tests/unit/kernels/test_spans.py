@@ -6,10 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Backend, Cells
+from tests.support.sampling import examples
 from tests.unit.kernels.inputs import (
     CHUNK,
     MEMORY,
@@ -33,7 +34,7 @@ def cut(cells: Cells, ends: list[int]) -> list[Cells]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@settings(max_examples=40)
+@examples(20)
 @given(data=st.data())
 def test_they_agree_with_the_reference_on_the_whole(
     backend: Backend, reference: Backend, width: int, data: st.DataObject
@@ -63,7 +64,7 @@ def test_they_agree_with_the_reference_on_the_whole(
     assert same(np.concatenate(base), live)
 
 
-@settings(max_examples=30)
+@examples(20)
 @given(data=st.data())
 def test_spans_of_float32_and_of_bf16_may_lie_side_by_side(backend: Backend, reference: Backend, data: st.DataObject):
     sizes = data.draw(st.lists(st.integers(0, 200), min_size=1, max_size=5))

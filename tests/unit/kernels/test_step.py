@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_kernels import CELL_TYPES, Backend, CellType
+from tests.support.sampling import examples
 from tests.unit.kernels.inputs import MEMORY, TYPES, deltas, random_cells, random_index, same
 
 by_name = pytest.mark.parametrize("cell_type", TYPES, ids=lambda t: t.name)
 
 
 @by_name
-@settings(max_examples=25)
+@examples(8)
 @given(data=st.data())
 def test_it_is_gather_then_move_and_both_sums(
     backend: Backend, reference: Backend, cell_type: CellType, data: st.DataObject
