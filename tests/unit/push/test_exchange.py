@@ -17,6 +17,7 @@ from pulse_registry import Slice
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.peers.local_peers import LocalGroup, LocalPeers, run_ranks
+from pulse_registry.peers.peers import Bytes
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.push import exchange
 from pulse_registry.push.changed_columns import ChangedColumns
@@ -26,6 +27,7 @@ from pulse_registry.weights.model import read_model
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_schemas import DTYPE_ORDER, Layout, Tensor
 from tests.support.groups import small_groups
+from tests.support.ranks import MortalPeers
 
 DTYPES = {"U64": np.uint64, "U16": np.uint16, "U8": np.uint8}
 BACKEND = get_backend("reference")
@@ -152,6 +154,24 @@ def columns_of(numbers: Sequence[int], counts: Sequence[int], index: Sequence[in
     return ChangedColumns(np.array(numbers), np.array(counts), np.array(index, np.uint32), cells, cells + np.uint16(1))
 
 
+def refused(geometry: Geometry, sent: bytes) -> None:
+    """Let rank 1 send these bytes as its changes; raise what the rank at which the groups are at home finds wrong."""
+
+    class Wire(MortalPeers):
+        def exchange(self, parts: Sequence[Bytes], what: str = "") -> list[memoryview]:
+            return super().exchange([sent if self.rank else b"", b""], what)
+
+    def life(peers: LocalPeers) -> Exception | None:
+        columns, attempt = columns_of([0], [1], [0]), Attempt(peers)  # there is a round
+        found = exchange.to_homes(Wire(peers), geometry, [columns], np.zeros(len(geometry.groups), np.int64), attempt)
+        assert peers.rank or not found
+        return attempt.failure
+
+    [failure, _] = [future.result() for future in run_ranks(life, LocalGroup(2))]
+    if failure is not None:
+        raise failure
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -171,9 +191,8 @@ def test_changes_that_can_not_be_are_refused(columns: ChangedColumns, said: str)
     )
     with small_groups(16):
         geometry = Geometry(layout)
-        data = memoryview(ChangedColumns.packed([columns]))
         with pytest.raises(CorruptObject, match=said):
-            exchange._take(geometry, [memoryview(b""), data], [])
+            refused(geometry, ChangedColumns.packed([columns]))
 
 
 @pytest.mark.parametrize("left", [1, 7, 8, 12, 20, 25])
@@ -182,4 +201,4 @@ def test_changes_that_are_cut_short_are_refused(left: int) -> None:
         geometry = Geometry(Layout(tensors=(Tensor(name="a", dtype="U16", shape=(12,)),)))
         data = ChangedColumns.packed([columns_of([0], [2], [0, 3])])
         with pytest.raises(CorruptObject, match="cut short"):
-            exchange._take(geometry, [memoryview(data[:left])], [])
+            refused(geometry, data[:left])
