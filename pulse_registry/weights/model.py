@@ -322,7 +322,12 @@ def _hindrance(torch: Any, value: Any) -> str | None:
         return f"({value.layout}, {value.device}) is not a plain dense tensor with memory of its own"
     without = f"is a {type(value).__name__} without memory of its own"
     try:
-        return None if value.untyped_storage().data_ptr() or not value.numel() else without
+        storage = value.untyped_storage()
+        if storage.data_ptr() or not value.numel():
+            return None
+        if storage.nbytes():
+            return without
+        return "has no cells, since its memory was freed or they were offloaded: bring them back first, on every rank"
     except (RuntimeError, ValueError) as error:  # of a lazy module before its first call, or within a transform
         return f"{without}: {error}"
 

@@ -326,6 +326,9 @@ def refused(folder: str) -> Found:
         said(name, FullyShardedDataParallel(trained, device_id=cpu, use_orig_params=original), world)
     spread = DTensor.from_local(torch.ones(4, 4, dtype=torch.bfloat16), mesh, [Partial()])
     said("partial", {"w": spread})
+    freed = policy(torch.bfloat16, 0)
+    freed.head.weight.data.untyped_storage().resize_(0)
+    said("freed", freed, world)
     with torch.device("meta"):
         nowhere = policy(torch.bfloat16, 0)
     said("meta", nowhere, world)

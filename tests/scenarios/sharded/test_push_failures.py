@@ -81,6 +81,10 @@ def overlapped(rank: Rank) -> Rank:
     return rank | {"w": Slice(np.zeros((8, 5), np.uint16), of=(8, 8), at=(0, 3))}
 
 
+def two_shapes(rank: Rank) -> Rank:
+    return rank | {"w": [rank["w"], Slice(np.zeros((9, 1), np.uint16), of=(9, 8), at=(0, 7))]}
+
+
 def without(rank: Rank) -> Rank:
     return {name: value for name, value in rank.items() if name != "w"}
 
@@ -90,8 +94,15 @@ def refusing(rank: Rank) -> Rank:
 
 
 WRONG: dict[str, tuple[Callable[[Rank], Rank], str]] = {
-    "a slice is missing": (without, "tensor 'w', [8, 8]: 32 of its 64 cells are on no rank"),
-    "an overlap": (overlapped, "overlap without being equal"),
+    "a slice is missing": (
+        without,
+        "tensor 'w', [8, 8]: 32 of its 64 cells are on no rank. There are box [0:8, 0:4] of [8, 8] on rank 0",
+    ),
+    "an overlap": (
+        overlapped,
+        "tensor 'w', [8, 8]: box [0:8, 0:4] of [8, 8] on rank 0 and box [0:8, 3:8] of [8, 8] on rank 1 overlap",
+    ),
+    "two shapes on one rank": (two_shapes, "rank 1: slices of tensor 'w' have two shapes or dtypes"),
     "another shape": (lambda rank: rank | {"r": np.zeros(8, np.uint8)}, "'r' is U8 [9] on rank 0, and U8 [8] on rank"),
     "another dtype": (lambda rank: rank | {"r": np.zeros(9, np.int8)}, "'r' is U8 [9] on rank 0, and I8 [9] on rank"),
     "local layer numbers": (lambda rank: rank | {"r": rank["r"] + 1}, "tensor 'r', cells 0 to 8, is not the same on"),

@@ -160,6 +160,7 @@ def test_what_can_not_be_pushed_is_told_with_what_to_do(ran: Ran) -> None:
             assert "Shard it by torch.distributed.fsdp.fully_shard (FSDP2)" in said[f"fsdp1-{one}"]
         assert "'w' is a DTensor whose shards can't be told" in said["partial"]
         assert "redistribute it to Shard or Replicate first" in said["partial"]
+        assert "since its memory was freed or they were offloaded: bring them back first" in said["freed"]
         for one in ("meta", "meta-shards"):
             assert "give the model memory (to_empty) and weights first" in said[one]
         assert all(one.startswith("InvalidModel: rank 0: ") for one in said.values())

@@ -49,9 +49,12 @@ class JobPeers(MortalPeers):
         self._world = link.bucket.world
 
     def exchange(self, parts: Sequence[Bytes], what: str = "") -> list[memoryview]:
-        rng, sent = self._world.rng, [bytes(part) for part in parts]
+        rng = self._world.rng
+        if what != "changes" or rng.random() >= self._wire.damage:
+            return super().exchange(parts, what)
+        sent = [bytes(part) for part in parts]
         some = [rank for rank, part in enumerate(sent) if part]
-        if what == "changes" and some and rng.random() < self._wire.damage:
+        if some:
             to = rng.choice(some)
             at, data = rng.randrange(8 * len(sent[to])), bytearray(sent[to])
             data[at // 8] ^= 1 << at % 8

@@ -34,7 +34,7 @@ from tests.scenarios.simulator.truth import RUN, Json, Truth
 from tests.scenarios.simulator.weather import Weather
 from tests.scenarios.simulator.worker import Worker
 from tests.scenarios.simulator.world import Crash, Violation, World
-from tests.support.groups import small_groups
+from tests.support.groups import SMALL_GROUP, small_groups
 from tests.support.inline import Inline
 from tests.support.parts import small_parts
 from tests.support.records import DictStore
@@ -233,7 +233,7 @@ def run(seed: int, operations: int, weather: Weather | None = None, ranks: int =
     try:
         with ExitStack() as stack:
             if ranks and seed % 4:
-                stack.enter_context(small_groups())
+                stack.enter_context(small_groups(SMALL_GROUP if ranks <= MOST_DRAWN else 8 * SMALL_GROUP))
                 stack.enter_context(small_parts(seed % 4))
             return Simulation(seed, weather, ranks).run(operations)
     finally:

@@ -229,6 +229,13 @@ def fake() -> torch.Tensor:
         return torch.zeros(3)
 
 
+def freed() -> torch.nn.Parameter:
+    """Return a parameter whose memory FSDP, or who offloads it, has given back."""
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    parameter.untyped_storage().resize_(0)
+    return parameter
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "complex torch": (lambda: torch.zeros(3, dtype=torch.complex64), "complex64"),
     "complex numpy": (lambda: np.zeros(3, np.complex128), "complex128"),
@@ -240,6 +247,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "lazy": (lambda: torch.nn.LazyLinear(3).weight, "UninitializedParameter .*Call `forward`"),
     "zeros that are not there": (lambda: torch._efficientzerotensor(3), "without memory of its own"),
     "meta": (lambda: torch.empty(3, device="meta"), "meta"),
+    "freed": (freed, "memory was freed or they were offloaded: bring them back first"),
     "strings": (lambda: np.array(["a"]), "U1"),
     "objects": (lambda: np.array([None]), "object"),
     "records": (lambda: np.zeros(3, "u4,u4"), "u4"),
