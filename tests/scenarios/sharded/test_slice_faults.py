@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from pulse_registry import BaseMismatch, InvalidArgument, RetentionPolicy, Slice
+from pulse_registry.cache import CacheFolder
 from pulse_registry.errors import Gone, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.format.sparse_update import HostUpdate, SparseUpdate
@@ -274,6 +276,40 @@ def test_threads_pull_slices_of_their_own_and_the_same_ones_with_one_registry(st
             found = list(pool.map(lambda rank, version=version: registry.pull(version, into=rank).version, dealt))
             assert found == [version] * 4
             assert all(holds(rank, version) for rank in dealt)
+
+
+def test_a_rank_by_itself_has_the_newest_version_of_its_slices_ready(store: DictStore) -> None:
+    rank = ranks_of()[1]
+    with quick(store) as registry:
+        registry.pull(0, into=rank)
+        with registry.prefetch(into=rank, poll_seconds=0.01) as prefetch:
+            until(lambda: prefetch.ready == 4)
+            staged = prefetch.take()
+            assert staged is not None
+            with staged:
+                assert holds(rank, 0)
+                assert staged.apply().checked == "slices"
+    assert holds(rank, 4)
+
+
+@pytest.mark.parametrize("group_bytes", [64, 8])
+def test_the_ranks_of_a_host_download_a_patch_once(group_bytes: int, tmp_path: Path) -> None:
+    counting = CountingStore(DictStore())
+    with small_groups(group_bytes):
+        with quick(counting, coder="gap", keyframe_share=1e9) as trainer:
+            for version in range(3):
+                trainer.push(version, model_at(version))
+            [parts, _] = [patch.parts for patch in trainer.state().patches]
+        assert (parts is not None) == (group_bytes == 8), "as one object, and in parts"
+        counting.reset()
+        for rank in ranks_of(4):
+            chosen = Options(cache=CacheFolder(tmp_path), compute=ComputeOptions(backend="reference"))
+            with Registry(counting, RUN, chosen) as worker:
+                for version in range(3):
+                    worker.pull(version, into=rank)
+            assert holds(rank, 2)
+    read = [key for verb, key in counting.ledger if verb == "get" and "/patch/" in key]
+    assert len(set(read)) == len(read) >= 2
 
 
 class Meanwhile(WrapperStore):
