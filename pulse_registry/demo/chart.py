@@ -55,8 +55,9 @@ def draw(board: Board, path: Path) -> None:
         _staleness_panel(panels[1, 1], board)
         parameters = f"{board.loaded.parameters / 1e6:,.1f} M parameters, " if board.loaded is not None else ""
         model = printable(board.settings.source.name)
+        ranks = f" on {board.settings.ranks} ranks" if board.settings.ranks > 1 else ""
         figure.suptitle(
-            f"{model}: {parameters}{board.settings.steps} GRPO steps in {board.seconds:.0f} s",
+            f"{model}: {parameters}{board.settings.steps} GRPO steps{ranks} in {board.seconds:.0f} s",
             x=0.01,
             ha="left",
             fontsize=14,

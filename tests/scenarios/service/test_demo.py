@@ -21,8 +21,8 @@ needs("torch", "transformers", "accelerate", "gguf", "matplotlib")
 pytestmark = pytest.mark.sweep
 
 
-def run_demo(root: str, out: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    arguments = ["demo", "--steps", "6", "--model", "tiny", "--root", root, "--out", str(out), "--json"]
+def run_demo(root: str, out: Path, environment: Mapping[str, str], *more: str) -> dict[str, Any]:
+    arguments = ["demo", "--steps", "6", "--model", "tiny", "--root", root, "--out", str(out), "--json", *more]
     done = subprocess.run(
         [sys.executable, "-c", "import sys; from pulse_registry.cli import main; sys.exit(main())", *arguments],
         env=dict(environment),
@@ -58,3 +58,12 @@ def test_it_ends_bit_equal_through_the_service_with_a_token_alone(services: dict
     report = run_demo(service.url, tmp_path, {**without_keys(), "PULSE_TOKEN": service.token})
     assert_equal_bits(report)
     assert service.token not in json.dumps(report) + "".join(log.read_text() for log in tmp_path.rglob("*.log"))
+
+
+def test_its_ranks_end_bit_equal_through_the_service(file_service: Service, tmp_path: Path) -> None:
+    report = run_demo(file_service.url, tmp_path, {**without_keys(), "PULSE_TOKEN": file_service.token}, "--ranks", "3")
+    assert report["ok"]
+    assert {rank["process"]: rank["ranks"] for rank in report["ranks"]} == {
+        "trainer-0": 3, "trainer-1": 3, "trainer-2": 3, "sharded-0": 2, "sharded-1": 2,
+    }  # fmt: skip
+    assert all(pull["equal"] for worker in report["workers"] for pull in worker["pulls"])
