@@ -179,7 +179,8 @@ class Registry:
                 parallelism, holds only some.
 
         Raises:
-            NotFound: there is no such version.
+            NotFound: there is no such version, or no route to it that these slices can take.
+            Gone: it was retired.
             LayoutMismatch, InvalidModel: ``into`` can't take this version.
             BaseMismatch: cells that were checked were changed since they were pulled.
             InvalidArgument: ``check`` is none of these.
@@ -278,7 +279,7 @@ class Registry:
         cast: bool = False,
         partial: bool = False,
     ) -> Version:
-        """Check a model, or the stored objects of a version, against its state digest by a full pass.
+        """Check a model, or the stored objects of a version, against its state digest by a full pass. No collective.
 
         Args:
             version: a number or ``"latest"``.

@@ -270,9 +270,11 @@ class Staged:
     def undo(self) -> None:
         """Take ``apply`` back: the weights are again what they were. Idempotent.
 
-        A prefetch for these weights does not offer this version again, until it was applied in another way.
+        A prefetch for these weights does not offer this version again, until it was applied in another way. Of a
+        registry with a process group it is a collective: all ranks undo it, or none, and all raise alike.
 
         Raises:
+            PeerLost: another rank is gone; nothing was changed.
             BaseMismatch: another version was applied since; pull the one that you want.
             InvalidArgument: what the weights held before was not known, so that it was not kept; or it was discarded.
         """

@@ -27,10 +27,12 @@ class Slice:
     """Part of a tensor, as a value of a model: what one rank holds of it, or one of several such parts in a list.
 
     Attributes:
-        tensor: the cells, a torch tensor or a NumPy array of any strides: a view of a fused parameter will do.
-        of: shape of the whole tensor.
-        at: where the part begins: the offset along each dimension of ``of``, of a box of ``tensor``'s shape; or one
-            number, the flat index in the whole tensor from which on ``tensor``'s cells, row-major, are a run of it.
+        tensor: the cells, a torch tensor or a NumPy array of any strides: a view of a fused parameter will do. To pull
+            into, it is of the version's dtype, or F32 with ``cast=True``; it is written in place, and nothing else is.
+        of: shape of the whole tensor, as the version has it.
+        at: where the part begins: the offset along each dimension of ``of``, of a box of ``tensor``'s shape, which has
+            as many; or one number, the flat index in the whole tensor from which on ``tensor``'s cells, row-major, are
+            a run of it, whatever its shape.
 
     Examples:
         >>> import numpy as np

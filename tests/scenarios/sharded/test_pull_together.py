@@ -223,6 +223,26 @@ def test_a_cell_that_something_else_changed_is_found_on_all_ranks_where_a_pull_w
         assert [at for at, (has, should) in enumerate(pairs) if has != should] == [cell] * (number == hit)
 
 
+@pytest.mark.parametrize("hit", [0, 1])
+def test_a_small_tensor_that_all_ranks_hold_is_compared_on_each(hit: int) -> None:
+    rng = np.random.default_rng(3)
+    states = [{"n": rng.integers(0, 99, 3, np.uint16), "w": rng.integers(0, 99, (6, 8), np.uint16)} for _ in range(2)]
+    store = pushed(states, keyframe_share=1e9)
+    dealt: list[dict[str, Any]] = [
+        {"n": np.zeros(3, np.uint16), "w": Slice(np.zeros((6, 4), np.uint16), of=(6, 8), at=(0, 4 * rank))}
+        for rank in range(2)
+    ]
+
+    def pull(registry: Registry, rank: int) -> None:
+        registry.pull(0, into=dealt[rank])
+        if rank == hit:
+            dealt[rank]["n"][1] ^= 1
+        registry.pull(1, into=dealt[rank])
+
+    assert f"rank {hit}: the slices are not those" in alike(on_ranks([store] * 2, pull), BaseMismatch)
+    assert held(dealt[1 - hit]) == wanted(dealt[1 - hit], states[0])
+
+
 def test_a_version_that_one_rank_can_not_apply_any_more_is_applied_by_none() -> None:
     states, dealt = two_ranks()
     store = pushed(states, keyframe_share=1e9)
