@@ -198,7 +198,10 @@ def trains(
 
 
 def pulls(folder: str, run: str, make: Callable[[torch.dtype, int], torch.nn.Module], wholes: Sequence[Whole]) -> Found:
-    """Pull into other sharded models of the same kind, with the others and alone; rank 0 into a plain worker."""
+    """Pull into other sharded models of the same kind, with the others and alone; rank 0 into a plain worker.
+
+    With the others, what was prefetched, too.
+    """
     found: Found = {"wrong": []}
     for how, world in (("together", dist.group.WORLD), ("alone", None)):
         registry = pulse_registry.open(folder, run=run, compute=ONE, process_group=world)
@@ -207,6 +210,14 @@ def pulls(folder: str, run: str, make: Callable[[torch.dtype, int], torch.nn.Mod
             for version in (0, len(wholes) - 1, 0, len(wholes) - 1):
                 checked.append(registry.pull(version, into=model).checked)
                 found["wrong"] += [[how, version, name] for name in wrong(model.state_dict(), wholes[version])]
+            if world is not None:
+                registry.pull(0, into=model)
+                with registry.prefetch(into=model, poll_seconds=0.01) as prefetch:
+                    staged = prefetch.take(timeout=HANG_S)
+                    if staged is not None:
+                        with staged:
+                            checked.append(staged.apply().checked)
+                found["wrong"] += [["ready", name] for name in wrong(model.state_dict(), wholes[-1])]
         found[how] = sorted({*checked})
     if dist.get_rank() == 0:
         worker = policy(torch.bfloat16, 8)

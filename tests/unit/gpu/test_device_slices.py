@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from pulse_registry import BaseMismatch, InvalidModel, LayoutMismatch, Slice
 from pulse_registry.gpu.strided_cells import StridedCells
 from pulse_registry.options import ComputeOptions, Options, PullOptions
+from pulse_registry.peers.local_peers import LocalGroup, LocalPeers
 from tests.scenarios.sharded.test_pull_slices import models
 from tests.support.chains import Chain, chains
 from tests.support.groups import small_groups
+from tests.support.ranks import outcomes
 from tests.support.records import DictStore
 from tests.support.registries import quick, registry_with
 from tests.support.slices import cells_of, cut, held, wanted
@@ -130,6 +132,36 @@ def test_columns_of_a_fused_parameter_are_changed_where_they_are_and_taken_back(
         assert np.array_equal(fused.cpu().numpy(), joined(states[0]))
         assert registry.pull(1, into=rank).checked == "slices"
         assert np.array_equal(fused.cpu().numpy(), joined(states[1]))
+
+
+def test_a_rank_on_the_device_and_one_in_host_memory_pull_together(device: str) -> None:
+    states = states_of((9, 8), (9, 12))
+    store, there = pushed(states), torch.zeros((9, 10), dtype=torch.uint16, device=device)
+    dealt: list[dict[str, Any]] = [
+        {"w0": Slice(there[:, :4], of=(9, 8), at=(0, 4)), "w1": Slice(there[:, 4:], of=(9, 12), at=(0, 6))},
+        {
+            name: Slice(np.zeros((9, wide), np.uint16), of=(9, 2 * wide), at=(0, 0))
+            for name, wide in (("w0", 4), ("w1", 6))
+        },
+    ]
+    changed = int(np.flatnonzero((states[2]["w0"] != states[1]["w0"])[:, 4:])[0])
+
+    def life(peers: LocalPeers) -> tuple[list[str], str]:
+        opened = on_device(store, device, peers=peers) if peers.rank == 0 else quick(store, peers=peers)
+        with opened as registry:
+            checked = [registry.pull(version, into=dealt[peers.rank]).checked for version in (0, 2, 1)]
+            mine = back(dealt[0]) if peers.rank == 0 else dealt[1]
+            assert held(mine) == wanted(mine, states[1])
+            if peers.rank == 0:
+                there.view(torch.int16)[changed // 4, changed % 4] ^= 1
+            with pytest.raises(BaseMismatch) as raised:
+                registry.pull(2, into=dealt[peers.rank])
+        return checked, str(raised.value)
+
+    one, other = outcomes(life, LocalGroup(2))
+    assert one == other
+    assert one[0] == ["state"] * 3
+    assert one[1].startswith("rank 0: the slices are not those of version 1")
 
 
 @pytest.mark.parametrize("strided", [False, True])
