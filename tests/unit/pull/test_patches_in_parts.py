@@ -32,6 +32,7 @@ from tests.support.inline import Inline
 from tests.support.parts import CHANGES, change_groups, cut, parts_of, small_parts, wide_model, wide_run
 from tests.support.records import DictStore
 from tests.support.registries import RUN, Bits, bits, copied, garbage, quick, registry_with, state_of
+from tests.support.sampling import examples
 from tests.unit.compaction.runs import compact
 
 REFERENCE = get_backend("reference")
@@ -66,6 +67,7 @@ def read(store: DictStore, ref: PatchRef) -> list[tuple[int, list[int], list[int
     return found
 
 
+@examples(30)
 @given(st.sets(st.integers(0, 155)), st.integers(1, 60), st.integers(1, 400))
 def test_both_forms_are_read_alike(groups: set[int], part_groups: int, range_bytes: int):
     store, model = DictStore(), wide_model()

@@ -24,6 +24,7 @@ from tests.support.inline import Inline
 from tests.support.parts import CHANGES, change_groups, cut, end_to_end, parts_of, small_parts, wide_model, wide_run
 from tests.support.records import DictStore
 from tests.support.registries import RUN, all_restored, bits, garbage, quick, state_of
+from tests.support.sampling import examples
 from tests.unit.compaction.runs import compact
 
 
@@ -103,6 +104,7 @@ def test_merged_patches_are_stored_in_parts(coder: Any):
         assert all_restored(store, states) == [bits(model) for model in states]
 
 
+@examples(30)
 @given(st.integers(1, 8), st.sets(st.integers(0, 155)), st.sampled_from(["gap", "class", "auto"]))
 def test_any_change_in_parts_of_any_size_is_restored(part_groups: int, groups: set[int], coder: Any):
     store, model = DictStore(), wide_model()
