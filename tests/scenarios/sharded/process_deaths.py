@@ -42,11 +42,11 @@ State = dict[str, np.ndarray[Any, Any]]
 
 
 def state_of_step(step: int) -> State:
-    """Return what a step's version holds."""
+    """Return what a step's version holds; it changes cells of all groups, so that each job has the same steps."""
     rng = np.random.default_rng(step // 20)
     state = {"w": rng.integers(0, 2**15, (8, 24), dtype=np.uint16), "r": rng.integers(0, 200, 9, dtype=np.uint8)}
     for one in range(step // 20 * 20, step + 1):
-        state["w"][one % 8, :: 1 + one % 5] += 1
+        state["w"][:, one % 3 :: 3] += 1
         state["r"][one % 9] ^= 1
     return state
 

@@ -79,7 +79,7 @@ class Simulation:
         self.world = world = World(seed)
         self.truth = Truth(world, GRACE_S)
         self.bucket = Bucket(world, self.truth)
-        drawn = Weather.drawn(world.rng)
+        drawn = Weather.drawn(world.rng).for_ranks(ranks)
         self.weather = weather or drawn
         self._geometries: dict[int, Geometry] = {}
         self._raw = _Raw(self.bucket)
@@ -233,7 +233,7 @@ def run(seed: int, operations: int, weather: Weather | None = None, ranks: int =
     try:
         with ExitStack() as stack:
             if ranks and seed % 4:
-                stack.enter_context(small_groups(SMALL_GROUP if ranks <= MOST_DRAWN else 8 * SMALL_GROUP))
+                stack.enter_context(small_groups(SMALL_GROUP if ranks <= MOST_DRAWN else 32 * SMALL_GROUP))
                 stack.enter_context(small_parts(seed % 4))
             return Simulation(seed, weather, ranks).run(operations)
     finally:

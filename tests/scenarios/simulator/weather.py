@@ -41,6 +41,12 @@ class Weather:
         """The chance that any of the first six happens."""
         return self.crash + self.fail + self.lose + self.straggle + self.stall + self.flip
 
+    def for_ranks(self, ranks: int) -> Weather:
+        """Return the weather in which a push of so many ranks fails about as often as one of few."""
+        share = min(1.0, 9 / max(1, ranks))
+        milder = (self.crash, self.fail, self.lose, self.straggle, self.stall, self.flip)
+        return Weather(*(share * chance for chance in milder), self.stale, self.latency, self.skew, self.stalled)
+
     @classmethod
     def drawn(cls, rng: random.Random) -> Weather:
         """Draw a day's weather: each kind of trouble is off on some days, and heavy on some."""
