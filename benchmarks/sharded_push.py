@@ -2,7 +2,8 @@
 
 Each way is pushed by processes of its own, so that memory is its own; ways take turns, so that a busy machine slows
 them alike. All are on this machine: more ranks than cores share them, and processor time tells more than time does.
-How long the trainer waits is compared with a core for each process.
+How long the trainer waits is compared with a core for each process. A patch of the model is two parts of 64 groups, one
+for each of two ranks to code, as ranks of a large model have about as many parts each.
 """
 
 from __future__ import annotations
@@ -268,7 +269,7 @@ def ranks(mebibytes: int, pushes: int, named: list[str]) -> None:
 @app.callback(invoke_without_command=True)
 def sharded_push(
     context: typer.Context,
-    mebibytes: Annotated[int, typer.Option(help="Of the model.", min=1)] = 1536,
+    mebibytes: Annotated[int, typer.Option(help="Of the model.", min=1)] = 2048,
     pushes: Annotated[int, typer.Option(help="Of each measurement.", min=1)] = 3,
     repeats: Annotated[int, typer.Option(help="Of all measurements, by turns.", min=1)] = 3,
     out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "sharded_push.json",

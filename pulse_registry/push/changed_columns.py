@@ -48,16 +48,25 @@ class ChangedColumns:
     @classmethod
     def of(cls, slices: SliceMap, change: SparseUpdate, backend: Backend) -> tuple[Self, Digest]:
         """Return a change of a local group, and what it adds to the state digest; the same memory where it can be."""
-        flat, old, new = slices.flat_indices(change.group, change.index), change.old, change.new
+        index, old, new, groups = change.index, change.old, change.new, slices.geometry.groups
+        first = slices.start_of(change.group)
+        if first is not None:  # as they lie here, they lie there
+            numbers = np.array(groups.meeting(first + int(index[0]), first + int(index[-1]) + 1), np.int64)
+            counts = np.diff(np.searchsorted(index, (groups.ends(numbers) - first).astype(_INDEX)), prepend=0)
+            numbers, counts = numbers[counts > 0], counts[counts > 0]
+            begins = (groups.starts(numbers) - first).astype(_INDEX)  # below 0, modulo 2**32: so is the difference
+            before, after = backend.digest_changes(index, old, new, first)
+            columns = cls(numbers, counts, index - np.repeat(begins, counts), old, new)
+            return columns, Digest(*after) - Digest(*before)
+        flat = slices.flat_indices(change.group, index)
         if (flat[1:] <= flat[:-1]).any():  # slices of one tensor, side by side
             order = np.argsort(flat, kind="stable")
             flat, old, new = flat[order], old[order], new[order]
-        groups = slices.geometry.groups
         numbers = np.array(groups.meeting(int(flat[0]), int(flat[-1]) + 1), np.int64)
         counts = np.diff(np.searchsorted(flat, groups.ends(numbers)), prepend=0)
         numbers, counts = numbers[counts > 0], counts[counts > 0]
-        index = (flat - np.repeat(groups.starts(numbers), counts)).astype(_INDEX)
-        return cls(numbers, counts, index, old, new), _delta(backend, flat, old, new)
+        local = (flat - np.repeat(groups.starts(numbers), counts)).astype(_INDEX)
+        return cls(numbers, counts, local, old, new), _delta(backend, flat, old, new)
 
     @property
     def nbytes(self) -> int:

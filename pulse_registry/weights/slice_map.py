@@ -177,6 +177,15 @@ class SliceMap:
         place = int(np.searchsorted(starts, local, side="right")) - 1
         return self.slices[place].start + self.slices[place].box.flat_of(local - int(starts[place]))
 
+    def start_of(self, group: Group) -> int | None:
+        """Return where the cells of a local group begin in the whole layout, if they lie end to end there, too."""
+        starts, shifts = self._shifts
+        place = int(np.searchsorted(starts, group.start, side="right")) - 1
+        one = self.slices[place]
+        if one.box.start is None or int(starts[place]) + one.box.cells < group.start + group.cells:
+            return None
+        return group.start + int(shifts[place])
+
     def flat_indices(self, group: Group, index: Index) -> Positions:
         """Return the flat indices, in the whole layout, of cells of a local group, which increase there."""
         starts, shifts = self._shifts
