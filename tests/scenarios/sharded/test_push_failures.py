@@ -24,6 +24,7 @@ from tests.support.groups import small_groups
 from tests.support.ranks import MortalPeers, alike, on_ranks, outcomes
 from tests.support.records import DictStore
 from tests.support.registries import all_restored, bits, check_store, commits, quick
+from tests.support.sampling import EVERY_CALL
 from tests.support.slices import put
 
 Rank = dict[str, Any]
@@ -258,12 +259,16 @@ def test_pushes_that_take_the_place_of_others_are_refused() -> None:
 
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
 @pytest.mark.parametrize("broken", [0, 1])
-def test_a_store_that_fails_at_any_call_on_one_rank_costs_no_change(action: Any, broken: int) -> None:
-    """A version, a patch, and a patch with a keyframe after it; an answer that is lost is one that failed, too."""
+@EVERY_CALL
+def test_a_store_that_fails_at_any_call_on_one_rank_costs_no_change(action: Any, broken: int, every: bool) -> None:
+    """A version, a patch, and a patch with a keyframe after it; an answer that is lost is one that failed, too.
+
+    Every other call fails, and the answers of those between them are lost; all of both in the sweep.
+    """
     wanted = states(4)
-    nth = 1
+    nth = 1 if every or action == "fail_before" else 2
     while fails_at(nth, action, broken, wanted):
-        nth += 1
+        nth += 1 if every else 2
     assert nth > 3
 
 
@@ -319,12 +324,17 @@ def lives(store: DictStore, wanted: list[State], ranks: int, dies: tuple[int, in
 
 @pytest.mark.parametrize("dead", [0, 1])
 @pytest.mark.parametrize("after", [False, True])
-def test_a_job_goes_on_with_other_ranks_wherever_one_of_its_ranks_died(dead: int, after: bool) -> None:
-    """Nothing is committed or the version is whole, the other rank hears of it, and 4 or 8 ranks go on."""
+@EVERY_CALL
+def test_a_job_goes_on_with_other_ranks_wherever_one_of_its_ranks_died(dead: int, after: bool, every: bool) -> None:
+    """Nothing is committed or the version is whole, the other rank hears of it, and 4 or 8 ranks go on.
+
+    The ranks die at other calls, by turns; at every call in the sweep.
+    """
     wanted = states(4)
     [count, _] = lives(DictStore(), wanted[:3], 2, None)
     assert isinstance(count, int)
-    for at in range(1, count + 1, 3 if after else 2):
+    stride = 1 if every else 6 if after else 4
+    for at in range(1 + dead * stride // 2, count + 1, stride):
         store = DictStore()
         found = lives(store, wanted[:3], 2, (dead, at, after))
         other = found[1 - dead]
