@@ -58,8 +58,9 @@ def test_a_listing_of_many_pages_is_whole_and_in_order(server: str, request: pyt
     keys = sorted(f"{folder}/{name}" for name in names)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda key: store.put(key, b""), keys))
+    client = bucket.server.client()
     for page_keys in (1, 2, 3, 5, 1000):
-        listing = Listing(bucket.server.client(), bucket.name, store.url, page_keys)
+        listing = Listing(client, bucket.name, store.url, page_keys)
         assert [*listing.keys(f"{folder}/", "")] == keys
         for after in (*keys, f"{folder}/math/", f"{folder}/math-7b0", f"{folder}/n.", f"{folder}/math/2-/"):
             assert [*listing.keys(f"{folder}/m", after)] == [k for k in keys if k > after and k[13] == "m"], after
