@@ -70,8 +70,9 @@ class Lapse:
         """
         try:
             every = [_COUNT.unpack(said) for said in self._peers.all_gather(_COUNT.pack(count, anew), "failure")]
-        except PulseError:
-            return count, True  # nobody to go on with
+        except PulseError as error:
+            self._why = error  # nobody to go on with, which those that were taken along are told
+            return count, True
         return max(said for said, _ in every), any(said for _, said in every)
 
     def close(self, last: int) -> None:

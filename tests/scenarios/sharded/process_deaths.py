@@ -81,7 +81,7 @@ class Walker:
 
     def __init__(self, folder: str, peers: TorchPeers, step: Step | None, act: Callable[[], object]) -> None:
         self._peers, self._step, self._act = peers, step, act
-        self._lock = threading.Lock()
+        self._lock, self._overdue = threading.Lock(), False
         self.phase, self.found = "begin", list[Step]()
         fault = Fault("fail_after", matches=lambda verb, key: self._is_due("store", f"{verb} {key}"), error=self._acts)
         self.store = FaultStore(FileStore(folder), [fault])
@@ -99,11 +99,15 @@ class Walker:
         return call
 
     def _is_due(self, kind: str, what: str) -> bool:
+        if self._overdue:
+            self._act()  # what it was to die after was refused
         with self._lock:
             nth = 1 + sum((one.phase, one.kind) == (self.phase, kind) for one in self.found)
             made = Step(self._peers.rank, self.phase, kind, nth, what)
             self.found.append(made)
-        return self._step is not None and dataclasses.replace(made, what="") == dataclasses.replace(self._step, what="")
+        due = self._step is not None and dataclasses.replace(made, what=self._step.what) == self._step
+        self._overdue = due and kind == "store"
+        return due
 
     def _acts(self, *_: object) -> BaseException:
         self._act()

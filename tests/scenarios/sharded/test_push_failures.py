@@ -21,7 +21,7 @@ from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault
 from tests.support.gate import PATIENCE, GateStore
 from tests.support.groups import small_groups
-from tests.support.ranks import MortalPeers, alike, on_ranks, outcomes
+from tests.support.ranks import Death, MortalPeers, alike, on_ranks, outcomes
 from tests.support.records import DictStore
 from tests.support.registries import all_restored, bits, check_store, commits, quick
 from tests.support.sampling import EVERY_CALL
@@ -412,6 +412,38 @@ def test_what_one_rank_had_diffed_before_a_failure_fails_on_all_and_nothing_afte
         assert number == 0 or "since a push before it failed" in said
     assert [error for _, error in found] == [None, None]
     restored(store, [wanted[0], wanted[5]])
+
+
+class LapsingPeers(MortalPeers):
+    """A rank's end of a group, whose process ends when the others agree on what a failure took along."""
+
+    def all_gather(self, data: Bytes, what: str = "") -> list[bytes]:
+        if what == "failure":
+            self.close()
+            raise Death(what)
+        return super().all_gather(data, what)
+
+
+def test_what_a_failure_took_along_is_told_that_a_rank_died_meanwhile() -> None:
+    """The handle is over: that the next push carries its changes would be wrong."""
+    wanted, store = states(3), GateStore()
+
+    def life(peers: LocalPeers) -> Any:
+        registry = quick(store, peers=LapsingPeers(peers) if peers.rank else peers, max_pending=3)
+        registry.push(0, dealt(wanted[0], 2)[peers.rank])
+        if peers.rank:
+            return registry.push(1, dealt(wanted[1], 2)[1], wait=False).exception(PATIENCE)
+        with store.shut():
+            futures = [registry.push(n, dealt(wanted[n], 2)[0], wait=False) for n in (1, 2)]
+            store.down = True
+        errors = [future.exception(PATIENCE) for future in futures]
+        peers.close()
+        return errors
+
+    first, second = outcomes(life, LocalGroup(2))[0]
+    assert isinstance(first, StoreUnavailable)
+    assert isinstance(second, PeerLost)
+    assert second.ranks == (1,)
 
 
 def test_a_failure_that_nobody_has_seen_is_raised_by_the_same_call_on_all_ranks() -> None:

@@ -137,7 +137,8 @@ class Job:
     def ended(self, rank: int, push: JobPush, end: PushResult | PulseError, *, own: bool = True) -> bool:
         """See that a push ended as it may, and alike on all ranks; return whether the job is over.
 
-        ``own`` is false if the error may be that of an older push, which nobody had looked at.
+        ``own`` is false if the error may be that of an older push, which nobody had looked at: if a rank dies while the
+        others agree on what that push took along, one may raise this error, and another one that the rank is lost.
         """
         said: tuple[Any, ...] = type(end).__name__, str(end)
         if isinstance(end, PushResult):
@@ -146,7 +147,7 @@ class Job:
             said = "PeerLost", end.ranks
         push.ends[rank] = said
         for other, it in push.ends.items():
-            if it != said:
+            if it != said and (own or "PeerLost" not in (it[0], said[0])):
                 self.world.fail(f"push {push.number} of {self._who} ended on rank {rank}: {said}, and on {other}: {it}")
         if isinstance(end, PushResult):
             if push.mistake is not None:
