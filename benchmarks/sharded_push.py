@@ -255,6 +255,9 @@ def _counted_exchange(rank: int) -> dict[str, int]:
 @app.command(hidden=True)
 def ranks(mebibytes: int, pushes: int, named: list[str]) -> None:
     """Run the ranks of each way, WAY:RANKS, one way after another, in forks of this process."""
+    import torch._dynamo
+    import torch.distributed.checkpoint
+    import torch.distributed.tensor  # noqa: F401 - all that ranks need: once, and not in each fork
 
     from pulse_registry.weights.backend import backend_of
 
