@@ -13,10 +13,11 @@ from pulse_registry.peers.vote import Attempt
 from pulse_registry.push import holdings, replicas, sharded_patch
 from pulse_registry.weights import slice_map
 from pulse_registry.weights.cell_space import Group
+from tests.scenarios.simulator.job_peers import Wire
 from tests.scenarios.simulator.mutants import Mutant
 from tests.scenarios.simulator.weather import Weather
 
-_FAILURES = Weather(fail=0.02)
+_FAILURES = Weather(fail=0.05)
 
 
 def _no_cover_digest(patched: pytest.MonkeyPatch) -> None:
@@ -36,6 +37,7 @@ def _no_sums(patched: pytest.MonkeyPatch) -> None:
         return (*added[2:], *added[2:]) if what == "delta" else added
 
     patched.setattr(sharded_patch, "sum_lanes", summed)
+    patched.setattr(Wire, "drawn", lambda *_: Wire(damage=0.1))
 
 
 def _replicas_apart(patched: pytest.MonkeyPatch) -> None:
@@ -53,6 +55,7 @@ def _no_vote(patched: pytest.MonkeyPatch) -> None:
         real(self, what)
 
     patched.setattr(Attempt, "agree", agree)
+    patched.setattr(Wire, "drawn", lambda *_: Wire())
 
 
 def _one_row_late(patched: pytest.MonkeyPatch) -> None:
