@@ -323,6 +323,12 @@ def _hindrance(torch: Any, value: Any) -> str | None:
     without = f"is a {type(value).__name__} without memory of its own"
     try:
         storage = value.untyped_storage()
+        if not value.numel() and math.prod(getattr(value, "ds_shape", (0,))):
+            return (
+                "is spread over ranks by DeepSpeed ZeRO-3, and has no cells here: push within "
+                "deepspeed.zero.GatheredParameters, or give each rank's part as Slice(p.ds_tensor, of=p.ds_shape, "
+                "at=its flat offset)"
+            )
         if storage.data_ptr() or not value.numel():
             return None
         if storage.nbytes():

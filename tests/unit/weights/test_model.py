@@ -236,6 +236,13 @@ def freed() -> torch.nn.Parameter:
     return parameter
 
 
+def partitioned() -> torch.nn.Parameter:
+    """Return a parameter as DeepSpeed ZeRO-3 leaves it between steps: its cells are in ``ds_tensor``, a part a rank."""
+    parameter = torch.nn.Parameter(torch.empty(0))
+    parameter.ds_shape = torch.Size((3,))  # type: ignore[attr-defined]
+    return parameter
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "complex torch": (lambda: torch.zeros(3, dtype=torch.complex64), "complex64"),
     "complex numpy": (lambda: np.zeros(3, np.complex128), "complex128"),
@@ -248,6 +255,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "zeros that are not there": (lambda: torch._efficientzerotensor(3), "without memory of its own"),
     "meta": (lambda: torch.empty(3, device="meta"), "meta"),
     "freed": (freed, "memory was freed or they were offloaded: bring them back first"),
+    "partitioned": (partitioned, "DeepSpeed ZeRO-3, and has no cells here: push within deepspeed.zero.Gathered"),
     "strings": (lambda: np.array(["a"]), "U1"),
     "objects": (lambda: np.array([None]), "object"),
     "records": (lambda: np.zeros(3, "u4,u4"), "u4"),
