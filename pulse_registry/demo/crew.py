@@ -16,13 +16,13 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from pulse_registry.demo import sharded_worker, trainer, worker
+from pulse_registry.demo.culprit import culprit
 from pulse_registry.demo.messages import Checked, Event, Failed, Published, Trained
 from pulse_registry.demo.place import MeetingPoint, Place, meeting_point
 from pulse_registry.demo.process import Wires, enter
 from pulse_registry.demo.settings import LAGGARD, LATE, Settings
 
 _TICK_SECONDS = 0.25
-_SETTLE_SECONDS = 5.0
 _END_SECONDS = 60.0
 
 
@@ -114,39 +114,37 @@ class Crew:
             process.start()
 
     def _next(self) -> Event | None:
-        try:
-            event: Event = self._wires.events.get(timeout=_TICK_SECONDS)
-        except queue.Empty:
+        event = self._hear()
+        if event is None:
             dead = [process for process in self._processes.values() if process.exitcode not in (None, 0)]
             if not dead:
                 return None
-            # What it told before it ended is still on its way, perhaps.
-            try:
-                event = self._wires.events.get(timeout=_TICK_SECONDS)
-            except queue.Empty:
-                raise DemoFailed(self._obituary((self._killed() or dead)[0])) from None
+            event = self._hear()  # what it told before it ended is still on its way, perhaps
+            if event is None:
+                raise DemoFailed(self._obituary(self._killed() or dead[0]))
         if isinstance(event, Failed):
             raise DemoFailed(self._cause(event))
         return event
 
-    def _killed(self) -> list[BaseProcess]:
-        return [process for process in self._processes.values() if (process.exitcode or 0) < 0]
+    def _killed(self) -> BaseProcess | None:
+        return next((process for process in self._processes.values() if (process.exitcode or 0) < 0), None)
+
+    def _hear(self) -> Event | None:
+        try:
+            event: Event = self._wires.events.get(timeout=_TICK_SECONDS)
+        except queue.Empty:
+            return None
+        return event
 
     def _cause(self, failed: Failed) -> str:
-        """Return what made a process fail: of ranks, the end of one makes the others fail, and these may tell first."""
+        """Return what made a process fail."""
         settings = self._settings
-        give_up, ranks = time.monotonic() + _SETTLE_SECONDS, [*settings.trainer_names, *settings.sharded_names]
-        while settings.ranks > 1 and failed.process in ranks and time.monotonic() < give_up:
-            if killed := self._killed():
-                return self._obituary(killed[0])
-            try:
-                other = self._wires.events.get(timeout=_TICK_SECONDS)
-            except queue.Empty:
-                continue
-            if isinstance(other, Failed) and failed.peer_lost and not other.peer_lost:
-                failed = other
-                break
-        return f"the process {failed.process} failed: {failed.message}\n{failed.trace.rstrip()}"
+        found: Failed | BaseProcess = failed
+        if settings.ranks > 1 and failed.process in (*settings.trainer_names, *settings.sharded_names):
+            found = culprit(failed, self._killed, self._hear)
+        if isinstance(found, Failed):
+            return f"the process {found.process} failed: {found.message}\n{found.trace.rstrip()}"
+        return self._obituary(found)
 
     def _obituary(self, process: BaseProcess) -> str:
         code = process.exitcode or 0

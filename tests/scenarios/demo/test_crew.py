@@ -6,19 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from pulse_registry.demo import crew as crew_module
-from pulse_registry.demo.crew import Crew, interrupt_held
-from pulse_registry.demo.messages import Failed, Trained
-from pulse_registry.demo.settings import Settings
-from pulse_registry.demo.source import Source
+from pulse_registry.demo.crew import interrupt_held
+from pulse_registry.demo.culprit import culprit
+from pulse_registry.demo.messages import Event, Failed, Trained
 from tests.support.waiting import HANG_S
 
 INTERRUPTS_ITSELF = """
@@ -67,24 +64,24 @@ def test_where_interrupts_are_ignored_they_stay_ignored():
 LOST = Failed("trainer-0", "PeerLost: rank 1 of 2 closed the registry", "", peer_lost=True)
 
 
-@pytest.fixture
-def crew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
-    """A supervisor that has not begun, and has all the time that it needs to find out why ranks failed."""
-    monkeypatch.setattr(crew_module, "_SETTLE_SECONDS", HANG_S)
-    crew = Crew(Settings(Source("tiny", "tiny"), 1, str(tmp_path), "run", tmp_path, ranks=2))
-    yield crew
-    crew.stop()
+def told(*events: Event) -> Callable[[], Event | None]:
+    """Return what hears of these, one after the other, and of nothing after them."""
+    left = list(events)
+    return lambda: left.pop(0) if left else None
 
 
-def test_of_ranks_that_failed_the_one_that_made_the_others_fail_is_named_though_it_tells_later(crew: Crew) -> None:
-    for event in (Trained(0), LOST, Failed("trainer-1", "ValueError: not a number", "")):
-        crew._wires.events.put(event)
-    assert crew._cause(LOST).startswith("the process trainer-1 failed: ValueError: not a number")
+def test_of_ranks_that_failed_the_one_that_made_the_others_fail_is_named_though_it_tells_later() -> None:
+    wrong = Failed("trainer-1", "ValueError: not a number", "")
+    assert culprit(LOST, lambda: None, told(Trained(0), LOST, wrong), HANG_S) is wrong
 
 
-def test_a_rank_that_was_killed_is_named_and_not_those_that_miss_it(crew: Crew) -> None:
-    dead = SimpleNamespace(name="trainer-1", exitcode=-signal.SIGKILL, is_alive=lambda: False)
-    crew._processes["trainer-1"] = cast("BaseProcess", dead)
+def test_a_rank_that_was_killed_is_named_and_not_those_that_miss_it() -> None:
+    dead = cast("BaseProcess", SimpleNamespace(name="trainer-1", exitcode=-signal.SIGKILL))
     connection_closed = Failed("trainer-0", "RuntimeError: Connection closed by peer", "")
     for failed in (LOST, connection_closed):
-        assert crew._cause(failed).startswith("the process trainer-1 was killed by SIGKILL")
+        seen = iter([None, None, dead])
+        assert culprit(failed, lambda seen=seen: next(seen), told(LOST), HANG_S) is dead  # type: ignore[misc]
+
+
+def test_where_nothing_else_is_heard_what_was_told_first_is_the_reason() -> None:
+    assert culprit(LOST, lambda: None, told(), 0) is LOST
