@@ -28,9 +28,9 @@ LOWEST_TESTS := $(wildcard tests/unit/*.py) \
   $(addprefix tests/unit/,client format process pull push server store weights) \
   --deselect tests/unit/server/test_openapi.py::test_the_file_is_current -W ignore::DeprecationWarning
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
-# Two more for the suite: a third of a test's time is waiting, for servers, processes and disks. Each begins with a part
-# of it of its own (`worksteal`), so that what the tests of a file share is made once, and not in each process.
-TESTERS := $(shell expr $(WORKERS) + 2)
+# One more for the suite: tests wait for servers, processes and disks; two more gain nothing. Each begins with a part of
+# it of its own (`worksteal`), so that what the tests of a file share is made once, and not in each process.
+TESTERS := $(shell expr $(WORKERS) + 1)
 # The tests that compute-sanitizer runs under: every kernel, with its constants as they are in production, on little.
 SANITIZED := tests/unit/kernels/gpu/test_production.py
 # The oldest Triton is the floor in pyproject.toml; the newest is what pip took for .venv.

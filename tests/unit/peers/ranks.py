@@ -148,6 +148,7 @@ def reopens() -> Found:
 def breaks_off() -> Found:
     """The last rank can't make its call at all: it says why, and the others do not wait for it."""
     peers = TorchPeers(timeout_s=NEVER_S)
+    peers.all_gather(b"")  # all are connected: one that is not yet would miss the last rank while it opens
     if peers.rank == dist.get_world_size() - 1:
         try:
             peers.exchange(["text"] * peers.size, "parts")  # type: ignore[list-item]
