@@ -226,7 +226,7 @@ class SliceMap:
                     yield one, slice(low, high), index[low:high].astype(np.int64) + (offset - box.start)
                 continue
             low, high = _between(index, box.flat_of(held.first) - offset, box.flat_of(held.stop - 1) - offset + 1)
-            chosen, local = box.to_local(index[low:high] + np.int64(offset))
+            chosen, local = box.to_local(index[low:high].astype(np.int64) + offset)
             if len(local):
                 yield one, chosen + low if low else chosen, local
 
