@@ -168,7 +168,7 @@ def first_push(
     clock.time("fingerprint", lambda: holdings.fingerprint(views))
     mine = clock.time("own layout", lambda: layout_of(views, "keep"))
     known = clock.time("layout of all", lambda: canonical == mine.canonical())
-    layout = mine if known else clock.time("layout of all", lambda: Layout.parse(canonical))
+    layout = mine if known else clock.time("layout of all", lambda: holdings._parsed(canonical, 1))
     geometry = clock.time("layout of all", lambda: Geometry(layout))
     clock.time("layout of all", lambda: geometry.id)
     found = clock.time("boxes, hashed", lambda: holdings._holdings(geometry, views))

@@ -20,6 +20,7 @@ from pulse_registry.errors import InvalidModel, UnsupportedFormat
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.shuffle import holders
 from pulse_registry.peers.vote import Attempt
+from pulse_registry.process.cycle_collector import cycles_kept
 from pulse_registry.process.parallel import Map
 from pulse_registry.pull.together import covers
 from pulse_registry.push.gaps import what_is_amiss
@@ -75,6 +76,7 @@ class Spoken:
         }
 
 
+@cycles_kept()
 def fingerprint(views: Mapping[str, View]) -> bytes:
     """Return a hash of what a rank holds: the same for as long as it is the same cells of the same tensors.
 
@@ -184,6 +186,7 @@ def _joined(bodies: Sequence[bytes]) -> Layout:
         raise InvalidModel(f"the ranks' tensors make no valid layout: {faults(error, 'layout')}") from error
 
 
+@cycles_kept()
 def _parsed(body: bytes, rank: int) -> Layout:
     try:
         return Layout.parse(body)
@@ -193,6 +196,7 @@ def _parsed(body: bytes, rank: int) -> Layout:
         ) from error
 
 
+@cycles_kept()
 def _holdings(geometry: Geometry, views: Mapping[str, View]) -> list[Holding]:
     """Return the boxes that a rank holds cells of; what is tied once."""
     found: dict[tuple[str, Box], Holding] = {}
@@ -211,6 +215,7 @@ def hash_of(holding: Holding) -> bytes:
     return blake3(repr((holding.name, box.shape, box.offsets, box.sizes)).encode()).digest(HASH)
 
 
+@cycles_kept()
 def _spoken(geometry: Geometry, holdings: Sequence[Holding], places: Sequence[tuple[int, int]]) -> Spoken:
     layout = geometry.layout.tensors
     tensors = {tensor.name: number for number, tensor in enumerate(layout)}

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import InvalidModel
+from pulse_registry.process.cycle_collector import cycles_kept
 from pulse_registry.weights.dtypes import advice, of_numpy, of_torch
 from pulse_registry.weights.file_tensor import FileTensor
 from pulse_registry.weights.module import module_tensors
@@ -102,6 +103,7 @@ class View:
         return self.tensor is None or self.tensor.device.type == "cpu"
 
 
+@cycles_kept()
 def read_model(model: Model) -> dict[str, View]:
     """Return the views of all tensors by name; a module's without the names that wrappers, such as DDP, put in.
 
@@ -172,6 +174,7 @@ def _address(storage: Any) -> tuple[str, int]:
     return str(storage.device), storage.data_ptr()
 
 
+@cycles_kept()
 def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
     """Return the layout under which these tensors are published.
 
