@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.planning import Clock, first_push, made_layout, model_of, shapes
-from benchmarks.results import OUT, machine, versions, write_result
+from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_registry import Registry, Slice
 from pulse_registry.format.patch_coding import code_change
 from pulse_registry.format.patch_parts import PART_GROUPS
@@ -289,7 +289,12 @@ def cost_model(
     console.print(table)
     settings = {"cells": cells, "group_kib": group_kib, "ranks": ranks, "share": share, "repeats": repeats}
     document = {"kind": "cost_model", "title": TITLE, "seed": seed, "machine": machine(), "versions": versions()}
-    write_result(out, document | {"settings": settings, "pieces": [piece.document() for piece in pieces]})
+    found = [piece.document() for piece in pieces]
+    rows = [
+        Row(str(at), f"{one['name']}: measured, against `{one['formula']}`", one["ratio"], "x")
+        for at, one in enumerate(found)
+    ]
+    write_result(out, document | {"settings": settings, "rows": [row.document() for row in rows], "pieces": found})
     console.print(f"written to {out}")
 
 
