@@ -128,7 +128,7 @@ async def _workers(service: Service, feed: RunFeed) -> bytes:
     known = feed.cache.get("workers")
     if isinstance(known, _Told) and known.when == when:
         return known.event
-    event = _event("workers", (await service.workers.listing(feed)).decode())
+    event = _event("workers", (await service.workers.listing(feed)).body().decode())
     feed.cache["workers"] = _Told(when, event)
     return event
 

@@ -12,11 +12,12 @@ from pulse_schemas.api import WorkerList, WorkerReport
 from pulse_server.routes import examples
 from pulse_server.routes.dependencies import ReadRun
 from pulse_server.routes.operation import answer, body_limit, operations, problem
-from pulse_server.routes.params import document, segment
+from pulse_server.routes.params import Number, document, segment, whole
 from pulse_server.transport.answers import Rendered, no_content
 
 router = operations("workers")
 Worker = Annotated[str, segment("a worker's own name", "[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", examples.WORKER)]
+MinVersion = Annotated[Number | None, whole("only workers that serve this version or a newer one", 41)]
 _REPORT: Final = WorkerReport(
     version=41,
     digest=examples.DIGEST,
@@ -62,16 +63,19 @@ async def forget(run: ReadRun, worker: Worker) -> Response:
 @router.get(
     "/v1/runs/{run}/workers",
     summary="List workers that reported of late",
-    description=("A report to another replica shows within seconds."),
+    description=(
+        "A report to another replica shows within seconds. With `min_version`, those that may answer a request that "
+        "needs that version: their cells are those of it or of a newer one, as they told of late."
+    ),
     response_model=WorkerList,
     responses={
         200: answer("The workers, by name.", WorkerList(run=examples.RUN, workers=(examples.REPORTED,))),
         404: problem("There is no such run."),
     },
 )
-async def list_workers(run: ReadRun) -> Response:
+async def list_workers(run: ReadRun, min_version: MinVersion = None) -> Response:
     """List workers."""
     feed = await run.feed()
     with suppress(StoreUnavailable):  # then it is what this replica knows
         await run.service.workers.gather(feed)
-    return Rendered(await run.service.workers.listing(feed)).aged(feed.age_s)
+    return Rendered((await run.service.workers.listing(feed)).body(min_version)).aged(feed.age_s)

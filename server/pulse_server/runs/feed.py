@@ -20,6 +20,7 @@ from pulse_registry.errors import PulseError, StoreUnavailable
 from pulse_registry.log import AppendGuard, LogReader, RunState
 from pulse_schemas import Record
 from pulse_server.runs.bodies import version_body
+from pulse_server.runs.listing import Listing
 from pulse_server.scheduling.threads import in_thread
 from pulse_server.scheduling.turns import CALLER, Turns
 from pulse_server.scheduling.waiters import Waiters
@@ -88,8 +89,8 @@ class RunFeed:
         self.latest: Rendered | None = None
         self.cache: dict[object, object] = {}
         self.reading: dict[object, asyncio.Task[Rendered]] = {}
-        self.listing: asyncio.Task[bytes] | None = None
-        self.listed, self.listed_at = b"", float("-inf")
+        self.listing: asyncio.Task[Listing] | None = None
+        self.listed, self.listed_at = Listing(reader.run), float("-inf")
         self.users = 0
         self.edition = 0
         self.on_idle: Callable[[RunFeed], None] = lambda feed: None

@@ -28,6 +28,7 @@ from pulse_registry.log import Clock, RunState, timestamp
 from pulse_registry.store import Store
 from pulse_schemas.api import ReportFile, WorkerBody, WorkerList, WorkerNote, WorkerReport
 from pulse_server.auth.names import join_name, split_name
+from pulse_server.runs.listing import Listing
 from pulse_server.telemetry.metrics import RunFigures
 
 MAX_WORKERS: Final = 10_000
@@ -191,19 +192,18 @@ class Reports:
         told = [*map(partial(_told, state), _fairest(found.values(), self._max, inf))]
         return WorkerList(run=run, workers=tuple(sorted(told, key=lambda worker: (worker.worker, worker.token))))
 
-    def listing(self, state: RunState) -> bytes:
+    def listing(self, state: RunState) -> Listing:
         """Return what `listed` does as it is answered, in `MAX_BYTES` or so.
 
         Of many workers it takes long: call it in a thread. It is made worker by worker, so that others come between.
         """
         listed = self.listed(state)
-        lines = [worker.model_dump_json().encode() for worker in listed.workers]
-        if sum(map(len, lines)) > self._max_bytes:
+        made = Listing.of(state.run, listed.workers)
+        if sum(len(line) for _, line in made.lines) > self._max_bytes:
             fair = {note.worker for note in _fairest(self._listed(state.run).values(), self._max, self._max_bytes)}
-            told = zip(lines, listed.workers, strict=True)
-            lines = [line for line, one in told if join_name(one.token, one.worker) in fair]
-        head, _, tail = WorkerList(run=state.run, workers=()).model_dump_json().encode().rpartition(b"[]")
-        return b"".join((head, b"[", b",".join(lines), b"]", tail))
+            told = zip(made.lines, listed.workers, strict=True)
+            made = Listing(state.run, tuple(line for line, one in told if join_name(one.token, one.worker) in fair))
+        return made
 
     def figures(self, state: RunState, log_age_s: float) -> RunFigures:
         """Return how a run and its workers stand."""

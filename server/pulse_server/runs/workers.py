@@ -19,6 +19,7 @@ from pulse_server.auth.names import whole_name
 from pulse_server.auth.quota import Quota
 from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
+from pulse_server.runs.listing import Listing
 from pulse_server.runs.reports import Reports
 from pulse_server.scheduling.background import Background
 from pulse_server.scheduling.threads import Calls, in_thread
@@ -106,7 +107,7 @@ class Workers:
         if self.reports.forget(*name):
             self._announce(feed)
 
-    async def listing(self, feed: RunFeed) -> bytes:
+    async def listing(self, feed: RunFeed) -> Listing:
         """Return the list of a run's workers as it is answered, with all that was told before this was called.
 
         But of a thousand and more workers, as it was a while ago: the more there are, the rarer a new list is made.
@@ -189,7 +190,7 @@ class Workers:
     def _announce(self, feed: RunFeed) -> None:
         feed.announce(max(_ANNOUNCE_S, self.reports.heard(feed.run) / _LINES_PER_S))
 
-    async def _list(self, feed: RunFeed) -> bytes:
+    async def _list(self, feed: RunFeed) -> Listing:
         async with self._listings.turn(feed.run):
             began = self._clock()
             feed.listed = await in_thread(self._lister, self.reports.listing, feed.state)

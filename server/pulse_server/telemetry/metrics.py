@@ -36,7 +36,21 @@ _REQUEST_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 _STORE_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _PHASE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _PHASES: Final = frozenset(
-    {"wait", "diff", "code", "hash", "upload", "commit", "route", "fetch", "decode", "verify", "apply"}
+    {
+        "wait",
+        "diff",
+        "code",
+        "hash",
+        "upload",
+        "commit",
+        "route",
+        "fetch",
+        "decode",
+        "verify",
+        "apply",
+        "stage",
+        "pause",
+    }
 )
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 

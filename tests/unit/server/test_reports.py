@@ -277,15 +277,15 @@ def test_the_reports_of_a_run_are_bounded_in_bytes_in_the_bucket_and_in_memory(t
 
 def test_a_list_as_it_is_answered_says_what_the_list_says_and_is_bounded_in_bytes(time: Time) -> None:
     reports = replica(DictStore(), time, max_bytes=3_000)
-    assert reports.listing(STATE) == reports.listed(STATE).model_dump_json().encode()
+    assert reports.listing(STATE).body() == reports.listed(STATE).model_dump_json().encode()
     reports.take(RUN, f"{'f' * 12}:quiet", REPORT)
     reports.take(RUN, "an-admins", REPORT)
-    assert reports.listing(STATE) == reports.listed(STATE).model_dump_json().encode()
+    assert reports.listing(STATE).body() == reports.listed(STATE).model_dump_json().encode()
     for number in range(100):
         time.passed += 1
         reports.take(RUN, f"{0:012d}:w{number}", REPORT)
-    listed = WorkerList.model_validate_json(reports.listing(STATE))
-    assert len(reports.listing(STATE)) < 4_000
+    listed = WorkerList.model_validate_json(reports.listing(STATE).body())
+    assert len(reports.listing(STATE).body()) < 4_000
     assert {(worker.token, worker.worker) for worker in listed.workers} > {("f" * 12, "quiet"), ("", "an-admins")}
 
 
@@ -377,6 +377,9 @@ def test_workers_report_over_http_to_any_replica() -> None:
         assert one.put(f"{URL}/workers/rollout-1:0", json=body).status_code == 204
         (worker,) = one.get(f"{URL}/workers").json()["workers"]
         assert (worker["worker"], worker["staleness"], worker["digest_matches"]) == ("rollout-1:0", 1, True)
+        for needed, found in ((0, [worker]), (1, [worker]), (2, [])):
+            assert one.get(f"{URL}/workers", params={"min_version": needed}).json()["workers"] == found
+        assert one.get(f"{URL}/workers", params={"min_version": "latest"}).status_code == 422
         for _ in range(400):
             if two.get(f"{URL}/workers").json()["workers"] == [worker]:
                 break
@@ -474,3 +477,27 @@ def test_a_report_that_is_none_is_refused(change: dict[str, object]) -> None:
             answer: httpx.Response = client.put(f"{URL}/workers/{name}", json={"version": 0, "digest": "f" * 32})
             assert answer.status_code == 422
         assert client.get(f"{URL}/workers").json()["workers"] == []
+
+
+def test_who_needs_a_version_is_told_of_the_workers_that_are_sure_to_serve_it_or_a_newer_one(time: Time) -> None:
+    reports = replica(DictStore(), time)
+    digests = [entry.digest for entry in STATE.versions]
+    for version, digest in enumerate(digests):
+        reports.take(RUN, f"w{version}", WorkerReport(version=version, digest=digest))
+    reports.take(RUN, "other-cells", WorkerReport(version=2, digest="0" * 32))
+    reports.take(RUN, "another-run", WorkerReport(version=9, digest=digests[2]))
+
+    def serving(min_version: int | None) -> list[str]:
+        body = reports.listing(STATE).body(min_version)
+        return [worker.worker for worker in WorkerList.model_validate_json(body).workers]
+
+    assert serving(None) == ["another-run", "other-cells", "w0", "w1", "w2"]
+    assert serving(0) == ["w0", "w1", "w2"]
+    assert serving(2) == ["w2"]
+    assert serving(3) == []
+    time.passed += 800
+    reports.take(RUN, "w1", WorkerReport(version=1, digest=digests[1]))  # a sign of life
+    time.passed += 200
+    assert serving(1) == ["w1"]
+    reports.forget(RUN, "w1")
+    assert serving(1) == []
