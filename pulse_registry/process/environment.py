@@ -49,6 +49,9 @@ CACHE: Final = Variable("PULSE_CACHE", "the folder in which the processes of a h
 CACHE_BYTES: Final = Variable("PULSE_CACHE_BYTES", "what that folder takes at most, in bytes", "half of its disk")
 SPOOL: Final = Variable("PULSE_SPOOL", "the folder for keyframes on their way", "memory, or a temporary folder")
 TOKENS_FILE: Final = Variable("PULSE_TOKENS_FILE", "the service's tokens, for `pulse token`", "`tokens.json`")
+VLLM_CPU: Final = Variable(
+    "PULSE_VLLM_CPU", "`unpacked` lets vLLM on CPUs read live weights in its linear layers", "it packs them"
+)
 DEBUG: Final = Variable("PULSE_DEBUG", "1 shows the traceback of an unexpected error", "0")
 XDG_STATE_HOME: Final = Variable("XDG_STATE_HOME", "the user's folder for state", "`~/.local/state`")
 TMPDIR: Final = Variable("TMPDIR", "the folder for temporary files", "the system's; `/var/tmp` if that is in RAM")
@@ -56,7 +59,21 @@ TEMP: Final = Variable("TEMP", "as `TMPDIR`, after it", "none")
 TMP: Final = Variable("TMP", "as `TMPDIR`, after both", "none")
 
 VARIABLES: Final = (
-    *(ROOT, RUN, TOKEN, ALLOW_HTTP, SIGNING_KEY, TRUST, STATE_DIR, CACHE, CACHE_BYTES, SPOOL, TOKENS_FILE, DEBUG),
+    *(
+        ROOT,
+        RUN,
+        TOKEN,
+        ALLOW_HTTP,
+        SIGNING_KEY,
+        TRUST,
+        STATE_DIR,
+        CACHE,
+        CACHE_BYTES,
+        SPOOL,
+        TOKENS_FILE,
+        VLLM_CPU,
+        DEBUG,
+    ),
     *(XDG_STATE_HOME, TMPDIR, TEMP, TMP),
 )
 """What the library and the command line read, but for proxies (`process.proxies`) and what the SDKs of stores read."""
