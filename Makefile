@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-lowest test-gpu compile-kernels check bench bench-gpu bench-server docs diagrams docs-check sweep programs clean
+.PHONY: help demo test test-slow test-lowest test-gpu compile-kernels check bench bench-gpu bench-server docs diagrams docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -51,8 +51,12 @@ help: ## show the targets
 demo: $(READY) ## run the main job: GRPO on a real model, its weights pushed and pulled
 	$(BIN)/pulse demo $(ARGS)
 
-test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ARGS)
+# Each test that is not in the sweep is in one of these two; `pytest` by itself runs those of both.
+test: $(READY) ## run the tests, but for the slow ones
+	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal -m "not slow and not sweep" $(ARGS)
+
+test-slow: $(READY) ## run the slow tests: of many processes, the browser, interpreted kernels, benchmarks
+	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal -m "slow and not sweep" $(ARGS)
 
 test-lowest: $(LOWEST)/.ready ## run part of the tests with the lowest versions that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest -n $(TESTERS) --dist worksteal $(LOWEST_TESTS) $(ARGS)
@@ -102,7 +106,7 @@ diagrams: $(READY) ## draw docs/diagrams/*.d2 anew
 docs-check: $(READY) ## run the examples of README.md and docs/
 	$(BIN)/python -m pytest tests/docs $(ARGS)
 
-sweep: $(READY) ## run the long sweeps that `make test` leaves out
+sweep: $(READY) ## run the long sweeps, which are in neither of these
 	$(BIN)/python -m pytest -n $(WORKERS) -m sweep $(ARGS)
 	HYPOTHESIS_PROFILE=sweep $(BIN)/python -m pytest -n $(WORKERS) $$(grep -rl --include='*.py' '^@examples(' tests)
 	$(BIN)/python -m tests.security.fuzz --seconds $(FUZZ_SECONDS) --jobs $(WORKERS) --out build/fuzz.json

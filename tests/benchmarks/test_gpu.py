@@ -26,6 +26,7 @@ def document(request: pytest.FixtureRequest) -> dict[str, Any]:
     return parsed
 
 
+@pytest.mark.slow
 def test_everything_is_measured_beside_torchs_own_way(document: dict[str, Any]) -> None:
     (measures,) = document["policies"]
     assert measures["cells"] == CELLS
@@ -37,6 +38,7 @@ def test_everything_is_measured_beside_torchs_own_way(document: dict[str, Any]) 
     assert "triton" in document["versions"]
 
 
+@pytest.mark.slow
 def test_limits_are_for_the_size_that_they_were_set_for(document: dict[str, Any]) -> None:
     assert not [row for row in rows_of(document) if row.limit is not None]
     rows = rows_of_policy(document["policies"][0], limited=True)

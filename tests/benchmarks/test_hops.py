@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from benchmarks import hops as hops_module
@@ -97,6 +98,7 @@ def test_calls_within_a_folder_are_none_from_room_to_room() -> None:
     assert (hops.files, hops.crossings, hops.rooms, hops.moves) == (4, 9, 3, 7)
 
 
+@pytest.mark.slow
 def test_the_command_counts_every_operation(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["hops", "--out", str(tmp_path / "hops.json")])
     assert ran.exit_code == 0, ran.output

@@ -99,6 +99,7 @@ def test_a_link_in_a_process_of_its_own_ends_with_its_user(echo: int) -> None:
         socket.create_connection(("127.0.0.1", port))
 
 
+@pytest.mark.slow
 def test_every_way_brings_every_step_to_the_worker(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in moto.environment.items():
         monkeypatch.setitem(os.environ, name, value)

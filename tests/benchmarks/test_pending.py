@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
 from benchmarks.pending import WAYS
 from benchmarks.results import rows_of
+
+pytestmark = pytest.mark.slow
 
 
 def test_no_more_pushes_are_on_their_way_than_may_be(tmp_path: Path) -> None:

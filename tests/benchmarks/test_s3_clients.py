@@ -8,7 +8,10 @@ from benchmarks.s3_clients import measure
 from tests.support.servers import S3Bucket
 
 # s3fs and its event loop leave sockets to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def test_every_client_gets_and_puts_the_same_bytes_and_has_one_winner(

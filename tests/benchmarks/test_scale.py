@@ -9,7 +9,7 @@ import pytest
 from benchmarks import scale
 from benchmarks.results import rows_of
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 
 def test_each_size_has_its_figures_and_one_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

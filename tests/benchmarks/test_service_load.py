@@ -16,6 +16,8 @@ from benchmarks.service.followed import Followed, run_followed
 from benchmarks.service.soak import Soak, run_soak
 from benchmarks.service.suite import Size, run_suite
 
+pytestmark = pytest.mark.slow
+
 needs_wrk = pytest.mark.skipif(
     shutil.which("wrk") is None and not os.environ.get("PULSE_REQUIRE_WRK"), reason="wrk is not installed"
 )

@@ -45,6 +45,7 @@ def test_what_a_user_measures_is_written_beside_nothing_that_is_committed(comman
     assert all(out.parts[:2] == ("build", "benchmarks") for out in outs)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_ran_on(document: dict[str, Any]) -> None:
     assert document["states"]["kind"] == "synthetic"
     assert document["states"]["seed"] == 3
@@ -53,6 +54,7 @@ def test_a_run_says_what_it_ran_on(document: dict[str, Any]) -> None:
     assert {"python", "numpy", "numba", "zstandard"} <= set(document["versions"])
 
 
+@pytest.mark.slow
 def test_each_limit_has_its_row(document: dict[str, Any]) -> None:
     limits = {row.key: (row.sense, row.limit) for row in rows_of(document) if row.limit is not None}
     expected: dict[str, tuple[str, float]] = {"diff": ("at least", 0.8), "digest_core": ("at least", 0.5)}
@@ -65,6 +67,7 @@ def test_each_limit_has_its_row(document: dict[str, Any]) -> None:
     assert limits == expected
 
 
+@pytest.mark.slow
 def test_every_measurement_is_repeated(document: dict[str, Any]) -> None:
     times = document["times"]
     for key in ("push", "push_core", "stage_apply", "stage_apply_core", "xor_zstd_encode", "xor_zstd_decode"):
@@ -73,12 +76,14 @@ def test_every_measurement_is_repeated(document: dict[str, Any]) -> None:
     assert all(found["repeats"] >= 5 for found in document["bandwidth"].values())
 
 
+@pytest.mark.slow
 def test_phases_of_pushes_and_pulls_are_told(document: dict[str, Any]) -> None:
     for coder in CODERS:
         assert {"diff", "code", "upload", "commit"} <= set(document["times"]["push_phases_ms"][coder])
         assert {"route", "fetch", "decode", "verify", "apply"} <= set(document["times"]["pull_phases_ms"][coder])
 
 
+@pytest.mark.slow
 def test_patches_of_synthetic_steps_stay_within_the_limits_on_bytes(document: dict[str, Any]) -> None:
     assert len(document["sizes"]) == 2
     for row in document["sizes"]:
@@ -90,6 +95,7 @@ def test_patches_of_synthetic_steps_stay_within_the_limits_on_bytes(document: di
         assert bits["auto"] <= bits["gap"]
 
 
+@pytest.mark.slow
 def test_no_wire_of_others_is_smaller_than_class(document: dict[str, Any]) -> None:
     codecs = document["peers"]["codecs"]
     assert set(codecs) == set(PEERS)
@@ -99,17 +105,20 @@ def test_no_wire_of_others_is_smaller_than_class(document: dict[str, Any]) -> No
     assert all(codecs[name]["encode_ms"] > 0 < codecs[name]["decode_ms"] for name in PEERS[:3])
 
 
+@pytest.mark.slow
 def test_a_package_that_is_not_there_is_skipped_with_a_plain_message(document: dict[str, Any]) -> None:
     (message,) = document["peers"]["skipped"].values()
     assert "is not installed in" in message
 
 
+@pytest.mark.slow
 def test_costs_of_the_coders_are_weighed(document: dict[str, Any]) -> None:
     coders = document["coders"]
     assert set(coders["ns_per_cell"]) == {"gap_encode", "gap_decode", "class_encode", "class_decode"}
     assert 0 < coders["class_saves"] < 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_of_pushes_and_pulls_is_measured_in_processes_of_their_own(document: dict[str, Any]) -> None:
     assert set(document["memory"]) == {f"{what} {coder}" for what in ("push", "pull") for coder in MEASURED}
@@ -123,6 +132,7 @@ def test_too_few_repeats_are_refused() -> None:
         run_suite(synthetic_states(20_000, 1), threads=1, repeats=4)
 
 
+@pytest.mark.slow
 def test_what_is_done_without_the_store_is_timed_by_itself(document: dict[str, Any]) -> None:
     times = document["times"]
     for coder in CODERS:
@@ -130,6 +140,7 @@ def test_what_is_done_without_the_store_is_timed_by_itself(document: dict[str, A
         assert times["stage_apply_core"][coder]["min_ms"] > 0 < times["stage_apply"][coder]["median_ms"]
 
 
+@pytest.mark.slow
 def test_the_command_runs_on_a_folder_of_states_and_writes_its_result(tmp_path: Path) -> None:
     folder = tmp_path / "states"
     folder.mkdir()

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from benchmarks.results import rows_of
 from benchmarks.transfer import Taken, Way, app, rows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:

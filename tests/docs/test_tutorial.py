@@ -17,6 +17,8 @@ from pulse_registry.cli import main
 from tests.docs.test_examples import ROOT, blocks
 from tests.support.servers import S3Bucket, free_ports
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ROOT / "docs" / "tutorial"
 CHAPTERS = ("trainer", "worker", "bucket", "service")
 PUSHED = r"version {}: \d+ cells changed"

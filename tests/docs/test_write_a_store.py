@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.waiting import HANG_S
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "write-a-store.md"
 TITLED = re.compile(r'^```python title="(?P<name>[\w.]+)"$\n(?P<code>.*?)^```$', re.MULTILINE | re.DOTALL)
 

@@ -191,6 +191,7 @@ def recorded() -> dict[Role, set[Request]]:
     return {role: store.requests for role, store in stores.items()}
 
 
+@pytest.mark.slow
 def test_what_was_recorded_covers_every_kind_of_key(recorded: dict[Role, set[Request]]) -> None:
     for role in ("trainer", "service"):
         puts = {

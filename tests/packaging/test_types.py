@@ -10,6 +10,8 @@ import pytest
 
 from tests.packaging.environments import run, site_packages
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 

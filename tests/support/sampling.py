@@ -1,10 +1,11 @@
-"""How much a test tries: a sample of what it could, or far more of it (make sweep)."""
+"""How much a test tries: a sample of what it could, more of it (make test-slow), or far more (make sweep)."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,25 @@ _OWN = re.compile(r"[0-9a-f]{6,}")
 
 
 _THOROUGH = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "sweep" else 1
+
+
+def slow_but(quick: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
+    """Return the cases of a test, all of them marked as slow (make test-slow) but those few that are to be quick.
+
+    Raises:
+        ValueError: A case that is to be quick is not among them.
+    """
+    kept, every = list(quick), list(cases)
+    if missing := [case for case in kept if case not in every]:
+        raise ValueError(f"not among the cases: {missing}")
+    return [case if case in kept else _slow(case) for case in every]
+
+
+def _slow(case: Any) -> Any:
+    if hasattr(case, "marks"):  # it has marks of its own
+        return case
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def examples(count: int) -> settings:

@@ -131,6 +131,7 @@ def test_where_no_folder_keeps_the_kernels_open_tells_so_before_a_push_waits_for
     assert python(TELLS) == ["kernels_not_cached", "False", "True", "False", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sealed")
 def test_where_no_kernel_is_compiled_yet_open_tells_so_and_the_next_process_has_nothing_to_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -149,6 +150,7 @@ print(loops_folder(), cache_folder())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sealed")
 @pytest.mark.parametrize("writable", ["NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME", None])
 def test_the_folder_that_is_looked_into_is_the_one_that_numba_takes(

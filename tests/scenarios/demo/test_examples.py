@@ -15,6 +15,7 @@ needs("torch")
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
+@pytest.mark.slow
 def test_the_example_worker_follows_the_example_trainer(tmp_path: Path) -> None:
     worker = subprocess.Popen(
         [sys.executable, str(EXAMPLES / "worker.py"), str(tmp_path)],

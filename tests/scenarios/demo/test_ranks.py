@@ -15,6 +15,8 @@ import pulse_registry
 from tests.scenarios.demo.session import child_with_log, demo, finish, happens, left_of
 from tests.support.installed import needs
 
+pytestmark = pytest.mark.slow
+
 needs("torch", "transformers", "accelerate", "gguf", "matplotlib")
 
 STEPS = 4

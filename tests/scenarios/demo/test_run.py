@@ -26,6 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path,
     return json.loads(printed), out, errors
 
 
+@pytest.mark.slow
 def test_every_worker_ends_with_the_trainers_weights_bit_for_bit(run: tuple[dict[str, Any], Path, str]) -> None:
     report = run[0]
     published = {version["version"]: version["sha256"] for version in report["versions"]}
@@ -41,6 +42,7 @@ def test_every_worker_ends_with_the_trainers_weights_bit_for_bit(run: tuple[dict
     assert report["checks"]["versions_in_store"] == 9
 
 
+@pytest.mark.slow
 def test_the_weights_did_change_and_patches_carried_them(run: tuple[dict[str, Any], Path, str]) -> None:
     versions = run[0]["versions"]
     assert versions[0]["kind"] == "keyframe"
@@ -50,6 +52,7 @@ def test_the_weights_did_change_and_patches_carried_them(run: tuple[dict[str, An
     assert all(version["nbytes"] < version["full_nbytes"] / 10 for version in versions[1:])
 
 
+@pytest.mark.slow
 def test_the_late_worker_joins_late_and_the_laggard_skips_versions_and_goes_back(
     run: tuple[dict[str, Any], Path, str],
 ) -> None:
@@ -61,12 +64,14 @@ def test_the_late_worker_joins_late_and_the_laggard_skips_versions_and_goes_back
     assert older < newer <= again
 
 
+@pytest.mark.slow
 def test_rollout_workers_answered_every_prompt(run: tuple[dict[str, Any], Path, str]) -> None:
     report = run[0]
     assert sum(worker["completions"] for worker in report["workers"]) == 8 * report["completions_per_step"]
     assert sum(report["staleness"]["counts"].values()) * 8 == 8 * report["completions_per_step"]
 
 
+@pytest.mark.slow
 def test_it_leaves_a_report_a_chart_and_logs(run: tuple[dict[str, Any], Path, str]) -> None:
     report, out, errors = run
     assert json.loads((out / "report.json").read_text()) == report
@@ -78,6 +83,7 @@ def test_it_leaves_a_report_a_chart_and_logs(run: tuple[dict[str, Any], Path, st
     assert str(out) in errors
 
 
+@pytest.mark.slow
 def test_the_death_of_a_worker_ends_the_demo_with_a_message_and_leaves_no_process(tmp_path: Path) -> None:
     process = demo(tmp_path, steps=10_000)
     victim = happens(process, lambda: child_with_log(process.pid, tmp_path / "logs" / "rollout-1.log"))
@@ -88,6 +94,7 @@ def test_the_death_of_a_worker_ends_the_demo_with_a_message_and_leaves_no_proces
     assert left_of(process.pid) == []
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
     process = demo(tmp_path, steps=10_000, form="text")
     happens(process, (tmp_path / "logs" / "trainer.log").exists)

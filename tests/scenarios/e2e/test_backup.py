@@ -115,6 +115,7 @@ def test_the_documented_backup_of_a_live_run_is_whole_and_can_be_gone_on_with() 
     assert defects(copy) == []
 
 
+@pytest.mark.slow
 def test_a_second_backup_brings_the_copy_up_to_date() -> None:
     live, copy = backup(commands("Backup"), grace_s=7 * 86_400)
     for filters in commands("Backup"):

@@ -61,6 +61,7 @@ def test_workers_that_pull_at_once_download_each_object_once(newest: Bits, tmp_p
     assert len(list((tmp_path / "cache").iterdir())) == 6
 
 
+@pytest.mark.slow
 def test_a_pull_killed_at_any_call_leaves_a_cache_that_serves_the_next(newest: Bits, tmp_path: Path) -> None:
     killed_everywhere(newest, tmp_path, first=0, step=37)
 

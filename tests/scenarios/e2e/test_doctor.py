@@ -69,6 +69,7 @@ def check_rclone(url: str, plan: Plan) -> None:
     assert "through the service" in race.advice
 
 
+@pytest.mark.slow
 def test_rclone_is_unsafe_for_more_than_one_writer(rclone_url: str) -> None:
     check_rclone(rclone_url, SMALL)
 

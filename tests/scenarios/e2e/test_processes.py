@@ -100,6 +100,7 @@ def test_two_trainers_that_race_commit_each_version_once_and_lose_nothing(tmp_pa
 SWEPT = [pytest.param(scenario, 1, marks=pytest.mark.sweep) for scenario in ("patch", "keyframe", "again")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "stride"), [("first", 1), ("patch", 3), ("keyframe", 3), ("again", 3), *SWEPT])
 def test_a_trainer_killed_at_any_store_call_leaves_whole_versions_and_a_run_that_goes_on(
     tmp_path: Path, scenario: str, stride: int
@@ -109,6 +110,7 @@ def test_a_trainer_killed_at_any_store_call_leaves_whole_versions_and_a_run_that
     check_crash(lambda name: FileStore(tmp_path / name), told, scenario)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_never_waits_is_not_overtaken_by_itself(tmp_path: Path) -> None:
     told = trainers("overtake", tmp_path, 40)
     assert [(version, step) for version, step, _ in told] == [(n, n) for n in range(40)]

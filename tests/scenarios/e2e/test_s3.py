@@ -32,11 +32,13 @@ def root(seaweedfs_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
 SWEPT = [pytest.param(scenario, 1, marks=pytest.mark.sweep) for scenario in SCENARIOS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [5, pytest.param(100, marks=pytest.mark.sweep)])
 def test_two_trainers_that_race_over_a_bucket_commit_each_version_once_and_lose_nothing(root: str, rounds: int) -> None:
     check_race(open_store(root), trainers("race", root, rounds), rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "stride"), [("patch", 9), *SWEPT])
 def test_a_trainer_killed_at_a_call_to_a_bucket_leaves_whole_versions_and_a_run_that_goes_on(
     root: str, scenario: str, stride: int

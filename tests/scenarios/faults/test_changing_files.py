@@ -39,6 +39,7 @@ def test_what_was_staged_is_applied_as_it_was_checked_whatever_becomes_of_its_fi
     world.change_what_is_staged(cache, flip)
 
 
+@pytest.mark.slow
 @STRIDES
 def test_files_that_are_cut_short_at_any_moment_kill_nobody(stride: int) -> None:
     command = [sys.executable, "-m", "tests.scenarios.faults.changing_files", str(stride)]

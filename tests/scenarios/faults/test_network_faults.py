@@ -19,6 +19,8 @@ from tests.support.proxy import FAULTS, FaultName, FaultyProxy, Plan
 from tests.support.registries import bits
 from tests.support.servers import S3Bucket
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bucket(seaweedfs_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> S3Bucket:

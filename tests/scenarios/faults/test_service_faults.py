@@ -17,6 +17,8 @@ from tests.support.proxy import FAULTS, FaultyProxy, Plan
 from tests.support.servers import S3Bucket
 from tests.support.service import Service, serving
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def over_files(folder: Path) -> Iterator[tuple[Service, list[FaultyProxy]]]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.scenarios.page.conftest import OpenTab, run_place
 from tests.scenarios.page.site import Site
+
+pytestmark = pytest.mark.slow
 
 
 def sign_in(page: Page, token: str) -> None:

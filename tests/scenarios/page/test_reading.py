@@ -12,6 +12,8 @@ from playwright.sync_api import Page, expect
 from tests.scenarios.page.conftest import OpenTab, run_place
 from tests.scenarios.page.site import Site
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><b>bold</b>{{1+1}}</td></table><script>alert(1)</script>"
 LONG = "x" * 300
 

@@ -91,6 +91,7 @@ def test_a_push_and_a_report_are_shown_as_they_come(site: Site, open_tab: OpenTa
     expect(page.get_by_role("row").filter(has_text="far")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_news_moves_neither_the_page_nor_the_window_that_was_chosen(site: Site, open_tab: OpenTab) -> None:
     for step in range(25):
         site.push("still", step)
@@ -112,6 +113,7 @@ def test_news_moves_neither_the_page_nor_the_window_that_was_chosen(site: Site, 
     expect(shown).to_have_text("0 to 25 of 25")
 
 
+@pytest.mark.slow
 def test_drawing_over_a_plot_zooms_all_plots(site: Site, open_tab: OpenTab) -> None:
     for step in range(40):
         site.push("wide", step)
@@ -134,6 +136,7 @@ def test_drawing_over_a_plot_zooms_all_plots(site: Site, open_tab: OpenTab) -> N
         )
 
 
+@pytest.mark.slow
 def test_the_page_goes_on_where_it_was_when_the_service_comes_back(open_tab: OpenTab) -> None:
     site = Site()
     try:
@@ -157,6 +160,7 @@ def test_the_page_goes_on_where_it_was_when_the_service_comes_back(open_tab: Ope
         site.stop()
 
 
+@pytest.mark.slow
 def test_a_run_of_thousands_of_versions_is_drawn_at_a_readable_scale(site: Site, open_tab: OpenTab) -> None:
     page = open_tab(site)
     many = 3000
@@ -197,6 +201,7 @@ def test_a_run_of_thousands_of_versions_is_drawn_at_a_readable_scale(site: Site,
     assert page.locator(".chain .scatterlayer path").count() < 1500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_plots_take_the_colours_of_the_scheme(site: Site, open_tab: OpenTab, scheme: str) -> None:
     page = open_tab(site, run_place("math-7b"), color_scheme=scheme)
@@ -208,6 +213,7 @@ def test_the_plots_take_the_colours_of_the_scheme(site: Site, open_tab: OpenTab,
         assert is_bright == ((scheme == "dark") == (style == "color"))
 
 
+@pytest.mark.slow
 def test_the_scheme_may_change_while_the_page_is_open(site: Site, open_tab: OpenTab) -> None:
     page = open_tab(site, run_place("math-7b"), color_scheme="light")
     drawn(page, 3)
@@ -216,6 +222,7 @@ def test_the_scheme_may_change_while_the_page_is_open(site: Site, open_tab: Open
     page.wait_for_function("before => document.querySelector('.timeline').layout.paper_bgcolor !== before", arg=before)
 
 
+@pytest.mark.slow
 def test_ages_are_told_by_the_services_clock(site: Site, open_tab: OpenTab) -> None:
     page = open_tab(site)
     page.clock.install(time=time.time() - 7200)  # the reader's clock is two hours slow
@@ -224,6 +231,7 @@ def test_ages_are_told_by_the_services_clock(site: Site, open_tab: OpenTab) -> N
     expect(page.locator(tile(page, "age"))).to_have_text(re.compile(r"^(just now|\d+ s ago)$"))
 
 
+@pytest.mark.slow
 def test_workers_of_one_name_are_told_apart_by_their_tokens(site: Site, open_tab: OpenTab) -> None:
     told = {"digest": "f" * 32, "phases": {}, "nbytes": 0, "reported_at": "2026-03-01T00:00:00.000Z", "staleness": 0}
     names = [("host-3", "1" * 12, 3), ("host-3", "2" * 12, 1), ("host-4", "2" * 12, 2)]
@@ -236,6 +244,7 @@ def test_workers_of_one_name_are_told_apart_by_their_tokens(site: Site, open_tab
     expect(shown).to_have_text(["host-3 (token 222222222222)", "host-4", "host-3 (token 111111111111)"])
 
 
+@pytest.mark.slow
 def test_ranks_that_pull_together_are_shown_as_ranks_of_one_worker_in_their_order(
     site: Site, open_tab: OpenTab
 ) -> None:
@@ -254,6 +263,7 @@ def test_ranks_that_pull_together_are_shown_as_ranks_of_one_worker_in_their_orde
     expect(shown).to_have_text(["e, rank 0 of 12", *engine, "engine-2", "x.rank-1"])
 
 
+@pytest.mark.slow
 def test_a_page_that_has_missed_too_much_begins_anew_with_the_newest_versions(site: Site, open_tab: OpenTab) -> None:
     page = open_tab(site)
     newest = {"step": 0, "kind": "patch", "changed": 40, "cells": CELLS, "nbytes": 90, "digest": "0" * 32}

@@ -125,6 +125,7 @@ def test_any_layout_of_any_dtypes_comes_back_bit_for_bit(chain: Chain, coder, fr
             assert [found[n].cells.tobytes() for n in names] == [cells.tobytes() for cells in chain.states[version]]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["gap", "class", "auto"]), st.sampled_from([8, 64, 2**24]))
 @examples(20)
 def test_the_same_states_make_the_same_objects_on_every_backend(seed: int, coder, group_bytes: int) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sampling import slow_but
 from tests.support.service import Service, serving
 
-ROOTS = ("memory", "file", "seaweedfs", pytest.param("moto", marks=pytest.mark.sweep))
+ROOTS = slow_but(["file"], ["memory", "file", "seaweedfs", pytest.param("moto", marks=pytest.mark.sweep)])
 SMALL_PIECES = {"PULSE_SINGLE_PUT_BYTES": "4096", "PULSE_PART_BYTES": str(5 << 20)}
 """So that a keyframe of a few MB goes in parts, and a patch in one piece."""
 

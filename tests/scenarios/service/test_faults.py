@@ -20,6 +20,8 @@ from tests.support.scripted_http import Asked, Reply, Server, forward, serving
 from tests.support.service import Service
 from tests.support.waiting import HANG_S
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = PushOptions(dtype="keep", keyframe_share=1e9, keyframe_every=4)
 PATIENCE = Timeouts(silence_s=HANG_S)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import pulse_registry
 from tests.scenarios.service.policies import blank, equal, opened, policy
 from tests.support.service import Service
 from tests.support.waiting import HANG_S
 
 
+@pytest.mark.slow
 def test_a_version_announced_by_a_service_is_ready_without_the_caller(
     file_service: Service, run: str, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
+@pytest.mark.slow
 def test_tricks_and_over_long_heads_are_refused_on_the_wire_too(open_service: Served) -> None:
     host = b"host: localhost\r\nconnection: close\r\n"
 
@@ -89,6 +90,7 @@ def test_tricks_and_over_long_heads_are_refused_on_the_wire_too(open_service: Se
     assert unending.startswith(b"HTTP/1.1 431")
 
 
+@pytest.mark.slow
 def test_an_open_service_takes_no_name_of_another_site(open_service: Served) -> None:
     for name, status in {"rebound.example": 400, "localhost:1": 200}.items():
         answer = httpx.get(f"{open_service.url}/healthz", headers={"host": name}, timeout=HANG_S)
@@ -104,6 +106,7 @@ async def half_sent(served: Served, run: str, record: bytes) -> tuple[asyncio.St
     return reader, writer
 
 
+@pytest.mark.slow
 def test_a_stop_answers_all_who_wait_and_takes_in_what_it_had_begun_to_take(tmp_path: Path) -> None:
     root = tmp_path / "root"
     push(str(root), "math")
@@ -140,6 +143,7 @@ def test_a_stop_answers_all_who_wait_and_takes_in_what_it_had_begun_to_take(tmp_
     assert "Traceback" not in log
 
 
+@pytest.mark.slow
 def test_a_stop_ends_event_streams(tmp_path: Path) -> None:
     push(str(tmp_path / "root"), "math")
     with pulse_serve(str(tmp_path / "root"), tmp_path, *OPEN) as served:
@@ -153,6 +157,7 @@ def test_a_stop_ends_event_streams(tmp_path: Path) -> None:
         assert served.process.wait(HANG_S) == 0
 
 
+@pytest.mark.slow
 def test_a_stop_does_not_wait_for_a_client_that_sends_no_more(tmp_path: Path) -> None:
     record = first_record("code")
 
@@ -170,6 +175,7 @@ def test_a_stop_does_not_wait_for_a_client_that_sends_no_more(tmp_path: Path) ->
     assert not (tmp_path / "root" / "code").exists()
 
 
+@pytest.mark.slow
 def test_a_store_that_never_answers_holds_up_neither_health_nor_a_stop(tmp_path: Path, moto: S3Server) -> None:
     environment = {**moto.environment, "PULSE_STOP_SECONDS": "1", "PULSE_STORE_ANSWER_S": f"{NEVER_S:g}"}
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -184,6 +190,7 @@ def test_a_store_that_never_answers_holds_up_neither_health_nor_a_stop(tmp_path:
                 served.stop(signal.SIGTERM)  # returns, while the store is still silent
 
 
+@pytest.mark.slow
 def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
     tmp_path: Path, moto_url: str, moto: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +221,7 @@ def test_the_log_of_a_whole_session_holds_no_token_and_no_signature(
     assert "?" not in "".join(line for line in log.splitlines() if "pulse_server.auth.access" in line)
 
 
+@pytest.mark.slow
 def test_log_lines_can_be_json_and_a_misspelt_setting_is_one(tmp_path: Path) -> None:
     misspelt = {"PULSE_POLL_SECONS": "9"}
     with pulse_serve(str(tmp_path), tmp_path, *OPEN, "--log-format", "json", environment=misspelt) as served:
@@ -231,6 +239,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_settings")
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
@@ -252,6 +261,7 @@ def test_what_can_not_be_served_is_refused(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_settings")
 def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -260,6 +270,7 @@ def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> No
     assert f"port {port}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [

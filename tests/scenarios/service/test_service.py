@@ -139,6 +139,7 @@ def test_trainers_that_race_commit_each_version_once(file_service: Service, run:
         assert equal(weights, policy(versions[-1].step % 5))
 
 
+@pytest.mark.slow
 def test_a_worker_needs_no_keys_of_the_bucket(services: dict[str, Service], run: str) -> None:
     service = services["seaweedfs"]
     with opened(service, run) as trainer:
@@ -216,6 +217,7 @@ def test_a_token_allows_what_it_says_and_no_more(file_service: Service, run: str
         assert token.split("_", 2)[2] not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_token_that_is_revoked_ends_a_watch_and_loses_no_push(file_service: Service, run: str) -> None:
     token = file_service.new_token("publish")
     file_service.await_token(token)
@@ -262,6 +264,7 @@ class Watching:
             assert self._changed.wait_for(lambda: len(self.seen) >= count, HANG_S)
 
 
+@pytest.mark.slow
 def test_watching_begins_before_the_run_and_goes_on_through_a_restart(
     own_service: Service, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,6 +411,7 @@ def test_a_report_by_hand_says_what_is_wrong_with_it(file_service: Service, run:
         pulse_registry.open(file_service.url, run=run, name="a b")
 
 
+@pytest.mark.slow
 def test_a_report_that_does_not_go_through_fails_no_pull(
     own_service: Service, run: str, caplog: pytest.LogCaptureFixture
 ) -> None:

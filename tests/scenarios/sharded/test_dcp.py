@@ -15,6 +15,8 @@ import pulse_registry
 from tests.scenarios.sharded.policy import VERSIONS, Policy, train
 from tests.support.waiting import HANG_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 SIZE = 4
 Cases = dict[str, dict[int, dict[str, Any]]]

@@ -23,6 +23,7 @@ def keyframes(store: DictStore) -> list[int]:
     return [keyframe.version for keyframe in state_of(store).keyframes]
 
 
+@pytest.mark.slow
 def test_a_push_is_done_before_the_keyframe_that_follows_it() -> None:
     """It fails if a result waits for the keyframe: then the gate gives up, and there is none of version 1."""
     wanted, store = states(3), GateStore("/objects/keyframe/000000000001")
@@ -44,6 +45,7 @@ def test_a_push_is_done_before_the_keyframe_that_follows_it() -> None:
     restored(store, wanted)
 
 
+@pytest.mark.slow
 def test_a_keyframe_that_can_not_be_stored_is_told_and_tried_after_the_next_push(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

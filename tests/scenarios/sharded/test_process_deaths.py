@@ -20,6 +20,8 @@ from tests.support.records import DictStore
 from tests.support.registries import all_restored, bits, check_store, commits
 from tests.support.waiting import NEVER_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 Found = Mapping[int, Mapping[str, Any]]
 

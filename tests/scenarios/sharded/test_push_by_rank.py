@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from tests.support.parts import small_parts
 from tests.support.records import DictStore
 from tests.support.registries import quick
 from tests.support.slices import cut_any, put
+
+pytestmark = pytest.mark.slow
 
 Work = Callable[[Registry, int], Any]
 

@@ -18,6 +18,8 @@ from tests.support.groups import small_groups
 from tests.support.parts import small_parts
 from tests.support.waiting import HANG_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 GROUP_BYTES, PART_GROUPS = 512, 2
 """So small that each patch of a small policy has several parts; the ranks are told these."""

@@ -13,13 +13,15 @@ from tests.scenarios.simulator.job_peers import Wire
 from tests.scenarios.simulator.simulation import run
 from tests.scenarios.simulator.weather import Weather
 from tests.scenarios.simulator.world import World
+from tests.support.sampling import slow_but
 
 _OPERATIONS, _RANKS = 2_500, 9
+SEEDS = [*slow_but([4], [4, 5]), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(6, 30))]
 _EACH_OF_MANY = 100_000
 """Store operations of a seed of 512 ranks, which make some thousands of them a push."""
 
 
-@pytest.mark.parametrize("seed", [4, 5, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(6, 30))])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_everything_holds_while_ranks_die_fall_silent_and_send_what_is_wrong(seed: int) -> None:
     outcome = run(seed, _OPERATIONS, ranks=_RANKS)
     story = "\n".join((*outcome.tail[-40:], str(outcome.violation), again(seed, _OPERATIONS, _RANKS)))
@@ -35,6 +37,7 @@ def test_the_same_seed_gives_the_same_trace_of_jobs_and_another_one_another() ->
     assert first.trace != other.trace
 
 
+@pytest.mark.slow
 def test_deaths_silence_and_damage_between_ranks_are_among_what_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
     note = World.note

@@ -9,6 +9,8 @@ from tests.scenarios.simulator.job_mutants import JOB_MUTANTS
 from tests.scenarios.simulator.mutants import MUTANTS, Mutant
 from tests.scenarios.simulator.simulation import run
 
+pytestmark = pytest.mark.slow
+
 _OPERATIONS, _SEEDS = 6_000, 12
 
 

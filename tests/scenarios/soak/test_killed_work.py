@@ -22,6 +22,8 @@ from tests.support.registries import check_store, quick, restored, state_of
 from tests.support.waiting import HANG_S
 from tests.unit.interop import reference
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 STATES = list(itertools.accumulate(range(1, 7), step_of, initial=bf16_model(cells=4_000)))
 BITS = [reference.state_of(state) for state in STATES]

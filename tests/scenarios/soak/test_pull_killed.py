@@ -17,6 +17,8 @@ from tests.support.checkpoints import bits, held, surplus, version_of
 from tests.support.command_line import Pulse, Run
 from tests.support.waiting import HANG_S
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -374,7 +374,7 @@ class RegistriesOnDisk(Registries):
         assert not left, "no half-written file stays behind"
 
 
-TestRegistries = Registries.TestCase
+TestRegistries = pytest.mark.slow(Registries.TestCase)
 TestRegistries.settings = settings(max_examples=14, stateful_step_count=40, deadline=None)
 TestRegistriesOnDisk = RegistriesOnDisk.TestCase
 TestRegistriesOnDisk.settings = settings(max_examples=5, stateful_step_count=30, deadline=None)

@@ -22,6 +22,7 @@ def target_of(name: str) -> Target:
     return TARGETS[name]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_input_does_anything_but_to_be_read_or_refused(name: str) -> None:
     target = target_of(name)

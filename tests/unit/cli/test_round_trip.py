@@ -105,6 +105,7 @@ def test_a_version_of_another_layout_is_written_anew(pulse: Pulse, run: Run, tmp
         assert surplus(out) == set()
 
 
+@pytest.mark.slow
 def test_transformers_opens_a_pulled_folder(pulse: Pulse, at: Path) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

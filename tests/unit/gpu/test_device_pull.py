@@ -83,6 +83,7 @@ def test_a_change_that_no_patch_touches_is_seen_on_the_device_if_all_cells_are_c
         assert holds(worker, states[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [64, 128])
 def test_a_worker_that_is_behind_follows_a_chain_in_one_step(
     device: str, store: MemoryStore, batch: int, monkeypatch: pytest.MonkeyPatch
@@ -106,6 +107,7 @@ def test_a_worker_that_is_behind_follows_a_chain_in_one_step(
         assert holds(worker, states[0])
 
 
+@pytest.mark.slow
 def test_a_worker_on_the_device_goes_back_in_memory(device: str, store: MemoryStore) -> None:
     states = history(store, device, ["gap", "class"])
     with on_device(store, device, undo_share=100.0) as registry:
@@ -168,6 +170,7 @@ def test_a_worker_on_the_device_goes_around_a_damaged_patch(device: str, store: 
     assert ["/patch/" in key for key in result.avoided] == [True]
 
 
+@pytest.mark.slow
 def test_a_pull_that_a_push_on_the_device_made_reads_the_same_in_host_memory(device: str, store: MemoryStore) -> None:
     model = made(device)
     with on_device(store, device, coder="class") as registry, on_host(store) as reader:
@@ -179,6 +182,7 @@ def test_a_pull_that_a_push_on_the_device_made_reads_the_same_in_host_memory(dev
         assert holds(worker, model)
 
 
+@pytest.mark.slow
 def test_small_floats_are_pushed_and_pulled_where_they_are(device: str, store: MemoryStore) -> None:
     def model(start: int) -> Tensors:
         cells = (torch.arange(24, dtype=torch.uint8) + start).to(device)

@@ -23,7 +23,10 @@ from pulse_registry.weights.model import layout_of, read_model
 from tests.support.gate import PATIENCE, GateStore
 from tests.support.groups import small_groups
 from tests.support.registries import settle
+from tests.support.sampling import slow_but
 from tests.unit.gpu.models import blank, changed, holds, made, objects, on_device, on_host
+
+WAYS = slow_but([("gap", "device")], [("gap", "device"), ("class", "host"), ("auto", "device")])
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +35,7 @@ def groups() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("coder", "shadow"), [("gap", "device"), ("class", "host"), ("auto", "device")])
+@pytest.mark.parametrize(("coder", "shadow"), WAYS)
 def test_a_push_on_the_device_stores_the_bytes_that_one_in_host_memory_stores(
     device: str, coder: Any, shadow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +55,7 @@ def test_a_push_on_the_device_stores_the_bytes_that_one_in_host_memory_stores(
     assert len(objects(stores[0], "patch")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shadow", ["device", "host"])
 def test_a_failed_push_loses_nothing_and_the_next_one_carries_its_changes(device: str, shadow: Any) -> None:
     memory = MemoryStore(f"failing-{shadow}")
@@ -72,6 +76,7 @@ def test_a_failed_push_loses_nothing_and_the_next_one_carries_its_changes(device
         assert holds(worker, model)
 
 
+@pytest.mark.slow
 def test_the_model_may_change_again_when_a_push_returns_without_waiting(device: str) -> None:
     store = MemoryStore("queued")
     model = made(device)
@@ -88,6 +93,7 @@ def test_the_model_may_change_again_when_a_push_returns_without_waiting(device: 
             assert holds(worker, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["device", "host"])
 def test_the_shadow_gives_the_cells_of_a_version_while_a_later_one_is_on_its_way(device: str, place: Any) -> None:
     model = made(device)
@@ -133,6 +139,7 @@ def test_a_keyframe_follows_from_the_shadow_on_the_device(device: str) -> None:
         assert holds(worker, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shadow", ["device", "host"])
 def test_a_new_trainer_goes_on_from_the_stored_version(device: str, shadow: Any) -> None:
     store = MemoryStore(f"restart-{shadow}")
@@ -162,6 +169,7 @@ def test_tensors_that_are_not_contiguous_are_pushed(device: str) -> None:
         assert holds(worker, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shadow", ["device", "host"])
 def test_a_push_takes_the_place_of_one_that_waits_and_a_restarted_trainer_begins_with_its_model(
     device: str, shadow: Any

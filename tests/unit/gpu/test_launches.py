@@ -13,6 +13,8 @@ from pulse_registry.store import MemoryStore
 from tests.unit.gpu.models import on_device
 from tests.unit.kernels.gpu.variants import variants_of
 
+pytestmark = pytest.mark.slow
+
 MOST = 20
 
 

@@ -29,6 +29,8 @@ from tests.support.registries import RUN
 from tests.unit.gpu.models import Tensors, blank, changed, holds, made, on_host
 from tests.unit.gpu.order import Gpu, watched
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def gpu(device: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:

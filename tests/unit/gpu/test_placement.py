@@ -119,6 +119,7 @@ def test_the_trial_of_the_kernels_passes_where_they_run(device: str) -> None:
     assert trial.fault_on(torch.device(device)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtypes", [{"U8", "F32"}, {"F64"}])
 def test_the_kernels_for_a_model_of_any_dtypes_are_made_ready(
     device: str, dtypes: set[Any], monkeypatch: pytest.MonkeyPatch

@@ -498,6 +498,7 @@ def test_a_folder_that_changes_while_others_are_imported_is_refused(tmp_path: Pa
         link.index()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_folders_are_put_in_order_each_looked_at_once() -> None:
     compared = 0
 

@@ -108,6 +108,7 @@ def test_importing_the_package_does_not_import_numba():
     assert python("import sys, pulse_kernels; print('numba' in sys.modules)") == ["False"]
 
 
+@pytest.mark.slow
 def test_a_second_process_loads_what_the_first_compiled(tmp_path: Path):
     hits, misses, signatures = python(LOAD, NUMBA_CACHE_DIR=str(tmp_path))
     assert (hits, misses, signatures) == ("0", "3", "1")
@@ -115,6 +116,7 @@ def test_a_second_process_loads_what_the_first_compiled(tmp_path: Path):
     assert (hits, misses, signatures) == ("3", "0", "1")
 
 
+@pytest.mark.slow
 def test_a_changed_simd_code_is_not_answered_from_the_cache(tmp_path: Path):
     root = tmp_path / "site"
     shutil.copytree(PACKAGE, root / "pulse_kernels", ignore=shutil.ignore_patterns("__pycache__"))
@@ -134,6 +136,7 @@ def sealed_package(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_where_the_package_folder_cannot_be_written_the_users_cache_folder_serves(sealed_package: Path, tmp_path: Path):
     home = tmp_path / "cache"
     for expected in (["0", "3", "1"], ["3", "0", "1"]):
@@ -141,6 +144,7 @@ def test_where_the_package_folder_cannot_be_written_the_users_cache_folder_serve
     assert list(home.rglob("*.nbi"))
 
 
+@pytest.mark.slow
 def test_where_no_folder_can_be_written_every_process_compiles_for_itself(sealed_package: Path, tmp_path: Path):
     blocked = tmp_path / "blocked"
     blocked.write_text("in the way")

@@ -150,6 +150,7 @@ def python(script: str, *arguments: object, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_no_code_is_run_that_another_user_has_put_among_the_compiled_loops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +174,7 @@ def test_no_code_is_run_that_another_user_has_put_among_the_compiled_loops(
     assert "NUMBA_CACHE_DIR" in told
 
 
+@pytest.mark.slow
 def test_a_folder_that_numba_would_leave_open_is_made_for_its_user_alone(tmp_path: Path) -> None:
     home = tmp_path / "home"
     site = tmp_path / "site" / "pulse_kernels"

@@ -36,6 +36,7 @@ def seaweedfs_store(seaweedfs_bucket: S3Bucket, environment: pytest.MonkeyPatch)
     return opened(seaweedfs_bucket, environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["moto", "seaweedfs"])
 def test_a_listing_of_many_pages_is_whole_and_in_order(server: str, request: pytest.FixtureRequest) -> None:
     bucket: S3Bucket = request.getfixturevalue(f"{server}_bucket")

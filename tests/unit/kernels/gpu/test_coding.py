@@ -14,6 +14,7 @@ from pulse_kernels.gpu.coding.decode import Moves, decode_changes
 from pulse_kernels.gpu.coding.encode import encode_changes
 from pulse_kernels.gpu.coding.order import CLASS_TABLES
 from pulse_kernels.gpu.tiling import Spans, Tiles
+from tests.support.sampling import slow_but
 from tests.unit.kernels.gpu.coding import CODERS, SHORT, Step, moved, weights
 from tests.unit.kernels.gpu.inputs import REFERENCE, changed_at, places_of, policy, to_host
 
@@ -54,11 +55,12 @@ def check(step: Step, coder: CoderName, chunk: int = SHORT) -> None:
 
 
 @pytest.mark.parametrize("coder", CODERS)
-@pytest.mark.parametrize("pattern", ["none", "ends of tiles", "many", "all"])
+@pytest.mark.parametrize("pattern", slow_but(["many"], ["none", "ends of tiles", "many", "all"]))
 def test_the_bytes_are_those_of_the_reference_and_are_read_back(device: str, coder: CoderName, pattern: str) -> None:
     check(step_of(device, pattern), coder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coder", "name"),
     [("gap", "U8"), ("gap", "F64"), ("class", "F8_E5M2"), ("class", "F32"), ("class", "F64")],
@@ -67,6 +69,7 @@ def test_cells_of_every_width_are_coded(device: str, coder: CoderName, name: str
     check(step_of(device, "many", name, (50, 27), 40), coder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coder", CODERS)
 def test_zeros_of_both_signs_and_nan_payloads_are_coded(device: str, coder: CoderName) -> None:
     model = policy(device, "BF16", (64,), group=64)
@@ -81,6 +84,7 @@ def test_the_least_and_the_greatest_distance_are_coded(device: str, coder: Coder
     check(Step(model, model.cells + np.tile(np.array([0x8000, 0x7FFF, 0x8001], np.uint16), 7)[:20]), coder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coder", CODERS)
 def test_chunks_of_the_formats_size_are_those_of_encode_group(device: str, coder: CoderName) -> None:
     step = step_of(device, "ends of tiles")
@@ -92,6 +96,7 @@ def test_chunks_of_the_formats_size_are_those_of_encode_group(device: str, coder
     assert np.array_equal(to_host(found.distance), step.distances())
 
 
+@pytest.mark.slow
 def test_groups_of_different_types_of_one_width_are_coded_together(device: str) -> None:
     types = [CELL_TYPES[name] for name in ("BF16", "I16", "F16")]
     spans = Spans(*(np.array(part, np.int64) for part in ((0, 1, 2), (0, 1, 2), (0, 0, 0), (90, 40, 70))))
@@ -172,6 +177,7 @@ def test_as_many_classes_are_chosen_at_most_as_the_reference_chooses() -> None:
     assert len(choose_classes(np.full(256, 1000, np.uint32))[1]) == CLASS_TABLES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coder", CODERS)
 def test_batches_of_groups_are_coded_as_all_at_once(device: str, coder: CoderName) -> None:
     step = step_of(device, "ends of tiles", sizes=(3, 300, 99), group=100)
@@ -190,6 +196,7 @@ def test_batches_of_groups_are_coded_as_all_at_once(device: str, coder: CoderNam
         decode_changes(tiles, coder, step.counts(), expected, step.tiling(), SHORT, batch=4)
 
 
+@pytest.mark.slow
 def test_changes_are_sorted_by_class_and_back(device: str) -> None:
     step = step_of(device, "all", sizes=(300, 220), group=520)
     assert step.coded("class")[0][0] == 3

@@ -31,6 +31,8 @@ from tests.unit.kernels.gpu.inputs import (
 )
 from tests.unit.kernels.inputs import all_same, same
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("F8_E4M3", "BF16", "F32", "F64")
 SIZES = (TILE, 300)
 """A whole tile, and a short one behind it in the same group."""

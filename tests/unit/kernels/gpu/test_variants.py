@@ -16,6 +16,8 @@ from tests.unit.kernels.gpu.coding import CODERS, SHORT, Step, moved, weights
 from tests.unit.kernels.gpu.inputs import policy
 from tests.unit.kernels.gpu.variants import variants_of
 
+pytestmark = pytest.mark.slow
+
 STEPS = 20
 SIZES = (1, 255, 44, 130)
 
