@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +61,26 @@ def pulse(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return call
 
 
-@pytest.fixture
-def run(tmp_path: Path, pulse: Pulse, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run with five versions, which PULSE_ROOT and PULSE_RUN name."""
+@pytest.fixture(scope="session")
+def pushed_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Tensors]]:
+    """A registry of the run, pushed with the command line once for all tests, which copy it; and its states."""
+    folder = tmp_path_factory.mktemp("pushed")
     states = [bf16_model()]
     for number in range(1, 5):
         states.append(step_of(states[-1], number))
+    for number, state in enumerate(states):
+        file = save(folder / "trainer" / f"{number}.safetensors", state)
+        place = ["--root", str(folder / "registry"), "--run", "math"]
+        with redirect_stdout(StringIO()):
+            assert main(["push", "--step", str(number * 10), "--json", *place, str(file)]) == 0
+    return folder, states
+
+
+@pytest.fixture
+def run(tmp_path: Path, pulse: Pulse, pushed_run: tuple[Path, list[Tensors]], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run with five versions, which PULSE_ROOT and PULSE_RUN name from here on; the folder ``trainer`` was pushed."""
+    folder, states = pushed_run
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("PULSE_ROOT", str(tmp_path / "registry"))
     monkeypatch.setenv("PULSE_RUN", "math")
-    for number, state in enumerate(states):
-        file = save(tmp_path / "trainer" / f"{number}.safetensors", state)
-        answer = pulse("push", "--step", number * 10, "--json", file)
-        assert answer.code == 0, answer
-    return Run(tmp_path / "registry", "math", states)
+    return Run(tmp_path / "registry", "math", [dict(state) for state in states])

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.command_line import pulse, run
+from tests.support.command_line import pulse, pushed_run, run
 
-__all__ = ["pulse", "run"]
+__all__ = ["pulse", "pushed_run", "run"]
