@@ -19,6 +19,7 @@ from pulse_registry.cli.demo import demo
 from pulse_registry.cli.doctor import doctor
 from pulse_registry.cli.exits import MEANINGS, UNEXPECTED, USAGE, exit_code
 from pulse_registry.cli.export import export
+from pulse_registry.cli.follow import follow
 from pulse_registry.cli.gc import gc
 from pulse_registry.cli.import_ import import_
 from pulse_registry.cli.inspect import inspect
@@ -49,7 +50,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (push, pull, log, route, verify, inspect, demo, doctor, serve, compact, export, gc, tag, countersign):
+for command in (
+    push,
+    pull,
+    log,
+    route,
+    verify,
+    inspect,
+    demo,
+    doctor,
+    follow,
+    serve,
+    compact,
+    export,
+    gc,
+    tag,
+    countersign,
+):
     app.command()(command)
 app.add_typer(key, name="key")
 app.command("warm-up")(warm_up)

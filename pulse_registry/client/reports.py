@@ -81,12 +81,17 @@ class Reporter:
         self._worker = worker
         self._renew_s = renew_s
         self._thread = BackgroundThread("pulse-report", self._work)
-        self._newest: PullResult | PushResult | _Leave | None = None
-        self._serves: PullResult | None = None  # what was told last; None: nothing, or that it is a trainer
+        self._newest: PullResult | PushResult | WorkerReport | _Leave | None = None
+        self._serves: PullResult | WorkerReport | None = (
+            None  # what was told last; None: nothing, or that it is a trainer
+        )
         self._failed = False  # that did not go through
 
-    def tell(self, result: PullResult | PushResult) -> None:
-        """Report a pull or a push soon; not a pull that found nothing to do, where its version was told before."""
+    def tell(self, result: PullResult | PushResult | WorkerReport) -> None:
+        """Report a pull or a push soon, or what a worker says of itself.
+
+        Not a pull that found nothing to do, where its version was told before.
+        """
         with self._thread.changed:
             last = self._newest or (None if self._failed else self._serves)
             known = None if last is None or isinstance(last, _Leave) else last.version
@@ -111,7 +116,7 @@ class Reporter:
         self._serves = None
         self._take_back()
 
-    def _tell(self, news: PullResult | PushResult | _Leave) -> None:
+    def _tell(self, news: PullResult | PushResult | WorkerReport | _Leave) -> None:
         self._newest = news
         try:
             self._thread.wake()
@@ -149,7 +154,7 @@ class Reporter:
             stopping = self._thread.rest(renew_s, lambda: self._newest is not None)
             result, self._newest = self._newest, None
             if result is not None:
-                self._serves = result if isinstance(result, PullResult) else None
+                self._serves = None if isinstance(result, PushResult | _Leave) else result
                 return result
             return None if stopping or self._serves is None else _life(self._serves)
 
@@ -157,11 +162,11 @@ class Reporter:
         _logger.warning("run %s: the report of worker %s did not go through: %s", self._run, self._worker, error)
 
 
-def _is_idle(result: PullResult | PushResult) -> bool:
+def _is_idle(result: PullResult | PushResult | WorkerReport) -> bool:
     return isinstance(result, PullResult) and not result.objects and not result.changed
 
 
-def _life(result: PullResult | PushResult) -> WorkerReport:
+def _life(result: PullResult | PushResult | WorkerReport) -> WorkerReport:
     from pulse_schemas.api import WorkerReport
 
     return WorkerReport(version=result.version, digest=result.digest)

@@ -47,6 +47,7 @@ STATE_DIR: Final = Variable(
 )
 CACHE: Final = Variable("PULSE_CACHE", "the folder in which the processes of a host share what they fetch", "none")
 CACHE_BYTES: Final = Variable("PULSE_CACHE_BYTES", "what that folder takes at most, in bytes", "half of its disk")
+ENGINE_TOKEN: Final = Variable("PULSE_ENGINE_TOKEN", "the API key of the engine that `pulse follow` changes", "none")
 SPOOL: Final = Variable("PULSE_SPOOL", "the folder for keyframes on their way", "memory, or a temporary folder")
 TOKENS_FILE: Final = Variable("PULSE_TOKENS_FILE", "the service's tokens, for `pulse token`", "`tokens.json`")
 VLLM_CPU: Final = Variable(
@@ -59,22 +60,8 @@ TEMP: Final = Variable("TEMP", "as `TMPDIR`, after it", "none")
 TMP: Final = Variable("TMP", "as `TMPDIR`, after both", "none")
 
 VARIABLES: Final = (
-    *(
-        ROOT,
-        RUN,
-        TOKEN,
-        ALLOW_HTTP,
-        SIGNING_KEY,
-        TRUST,
-        STATE_DIR,
-        CACHE,
-        CACHE_BYTES,
-        SPOOL,
-        TOKENS_FILE,
-        VLLM_CPU,
-        DEBUG,
-    ),
-    *(XDG_STATE_HOME, TMPDIR, TEMP, TMP),
+    *(ROOT, RUN, TOKEN, ALLOW_HTTP, SIGNING_KEY, TRUST, STATE_DIR, CACHE, CACHE_BYTES, SPOOL, TOKENS_FILE, DEBUG),
+    *(ENGINE_TOKEN, VLLM_CPU, XDG_STATE_HOME, TMPDIR, TEMP, TMP),
 )
 """What the library and the command line read, but for proxies (`process.proxies`) and what the SDKs of stores read."""
 READ: Final = frozenset(variable.name for variable in VARIABLES if variable.name.startswith(PREFIX))
@@ -91,6 +78,12 @@ _NEAR: Final = 0.7
 def names() -> list[str]:
     """Return the names of all variables that are set."""
     return list(os.environ)
+
+
+def without(variables: Iterable[Variable]) -> dict[str, str]:
+    """Return this process's environment but for some variables, for a child that is not to know them."""
+    hidden = {variable.name for variable in variables}
+    return {name: value for name, value in os.environ.items() if name not in hidden}
 
 
 def is_filled(name: str) -> bool:

@@ -1,0 +1,124 @@
+"""vLLM over HTTP: its workers hold the run, by the backend ``pulse`` and our extension, and stage beside serving.
+
+The server runs with VLLM_SERVER_DEV_MODE=1; these calls need no authentication, so that they belong on loopback.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from pulse_registry.follow.engine import EngineFailed, EngineRefused
+from pulse_registry.follow.engine_api import EngineApi
+from pulse_registry.results import VersionName
+
+_READY_PAUSE_S: Final = 0.02
+_OPEN_S: Final = 1800.0
+"""To find and compare all live cells of a large model, the first time."""
+_APPLY_S: Final = 60.0
+_STAGE_S: Final = 3600.0
+
+
+class VllmEngine:
+    """A vLLM server with ``--weight-transfer-config '{"backend": "pulse"}'`` and our worker extension."""
+
+    pauses = True
+
+    def __init__(
+        self,
+        api: EngineApi,
+        url: str,
+        run: str,
+        *,
+        loaded: VersionName = 0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Prepare; no I/O yet.
+
+        Args:
+            api: of the server.
+            url: the registry's root, as the engine's workers open it; their environment has the keys, tokens and pins.
+            run: the run in it.
+            loaded: the version that the server was started with, where it does not tell.
+            clock: monotonic time in seconds.
+            sleep: between two questions whether a version is staged.
+        """
+        self.name = f"vllm {api.url}"
+        self._api, self._url, self._run, self._loaded = api, url, run, loaded
+        self._clock, self._sleep = clock, sleep
+
+    def version(self) -> int | None:
+        """Return the version of all ranks; opens the run in the workers if need be.
+
+        An engine that is found paused is resumed: a follower that died has left it so.
+        """
+        if self._api.ask("GET", "/is_paused").get("is_paused"):
+            self.resume()
+        try:
+            return self._held()
+        except EngineRefused:  # no run is open: the server was started anew
+            told = str(self._api.ask("GET", "/weight_info").get("weight_version"))
+            holds = int(told) if told.isascii() and told.isdecimal() else self._loaded
+            opening = {"url": self._url, "run": self._run, "version": holds, "name": None}
+            self._api.ask("POST", "/init_weight_transfer_engine", body={"init_info": opening}, wait_s=_OPEN_S)
+        held = self._held()
+        self._tell_version(held)
+        return held
+
+    def stage(self, version: int) -> None:
+        """Let the workers stage a version in a thread, and wait until all have."""
+        self._call("pulse_stage", version)
+        ends = self._clock() + _STAGE_S
+        while not all(str(ready) == "True" for ready in self._call("pulse_ready")):
+            if self._clock() > ends:
+                raise EngineFailed(f"{self.name}: version {version} is not staged after {_STAGE_S:.0f} s")
+            self._sleep(_READY_PAUSE_S)
+
+    def pause(self) -> None:
+        """Freeze the scheduler; requests under way are kept, and their KV is recomputed with the new weights."""
+        self._api.ask("POST", "/pause", params={"mode": "keep"})
+
+    def apply(self, version: int) -> None:
+        """Change the live weights of all ranks, or of none, and let responses carry the version."""
+        self._call("pulse_apply", version, wait_s=_APPLY_S)
+        self._tell_version(version)
+
+    def reset_caches(self) -> None:
+        """Forget prefixes and encoder outputs of the old weights."""
+        answer = self._api.ask("POST", "/reset_prefix_cache", params={"reset_running_requests": "true"})
+        if answer.get("success") is False:
+            raise EngineFailed(f"{self.name}: the prefix cache was not reset")
+        self._api.ask("POST", "/reset_encoder_cache")
+
+    def undo(self, version: int | None) -> None:
+        """Take the change back, if the live weights were changed."""
+        if version is not None and self._held() != version:
+            self._call("pulse_undo", wait_s=_APPLY_S)
+            self._tell_version(version)
+            self.reset_caches()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._api.ask("POST", "/resume")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._api.close()
+
+    def _held(self) -> int:
+        """Return the version that the live weights of all ranks hold."""
+        held = {str(version) for version in self._call("pulse_version")}
+        if len(held) != 1 or not all(version.isascii() and version.isdecimal() for version in held):
+            raise EngineFailed(f"{self.name}: its ranks say that they hold {', '.join(sorted(held)) or 'nothing'}")
+        return int(held.pop())
+
+    def _tell_version(self, version: int) -> None:
+        self._api.ask("POST", "/update_weight_version", body={"new_version": str(version)})
+
+    def _call(self, method: str, *args: int, wait_s: float = 0.0) -> list[Any]:
+        """Call a method of the worker extension on all ranks, and return what each answered."""
+        body: dict[str, Any] = {"method": method, "args": list(args)}
+        results = self._api.ask("POST", "/collective_rpc", body=body, wait_s=wait_s).get("results")
+        return results if isinstance(results, list) else []

@@ -1,0 +1,155 @@
+"""Engines' HTTP APIs, as stubs that hold a version as the real ones do, note each call, and fail where a test says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.scripted_http import Asked, Reply, Server, serving
+
+
+def _json(value: Any, status: int = 200) -> Reply:
+    return Reply(status, {"Content-Type": "application/json"}, json.dumps(value).encode())
+
+
+class VllmStub:
+    """What vLLM 0.32 answers with the backend ``pulse`` and its worker extension, of two ranks.
+
+    Attributes:
+        calls: paths of the calls that change something, those of the extension by their method.
+        fails: names in ``calls`` that fail once, before they do anything.
+        breaks: those that act, and whose answer is lost.
+        held: the version that the live weights hold; None: no run is open.
+        told: the version that responses carry.
+    """
+
+    held: int | None
+    told: str
+
+    def __init__(self, loaded: int = 0) -> None:
+        self.calls: list[str] = []
+        self.bodies: dict[str, Any] = {}
+        self.fails: list[str] = []
+        self.breaks: list[str] = []
+        self.loaded, self.held, self.told = loaded, None, "default"
+        self.paused, self.prefixes = False, 0  # cached prefixes, of which version
+        self.staged: int | None = None
+        self.before: int | None = None
+        self.until_ready = 2
+        self.when_paused: Callable[[], object] = lambda: None
+        self.when_asked_ready: Callable[[], int] = lambda: self.until_ready - 1
+
+    def __call__(self, asked: Asked) -> Reply:
+        body = asked.json() if asked.body else {}
+        call = body.get("method", "") if asked.path == "/collective_rpc" else asked.path
+        if asked.method == "POST" and call not in ("pulse_version", "pulse_ready"):
+            self.calls.append(call)
+            self.bodies[call] = body | {"query": asked.query}
+        if call in self.fails:
+            self.fails.remove(call)
+            return _json({"error": {"message": f"Call to {call} failed: it is so", "type": "x", "code": 500}}, 500)
+        reply = self._answer(asked.method, call, body)
+        if call in self.breaks:
+            self.breaks.remove(call)
+            return Reply(lost=True)
+        return reply
+
+    def _answer(self, method: str, call: str, body: dict[str, Any]) -> Reply:
+        if call.startswith("pulse_") and self.held is None:
+            return _json({"error": {"message": "no run is open"}}, 500)
+        match call:
+            case "/is_paused":
+                return _json({"is_paused": self.paused})
+            case "/weight_info":
+                return _json({"weight_version": self.told})
+            case "/init_weight_transfer_engine":
+                if body["init_info"]["version"] != self.loaded:
+                    return _json({"error": {"message": "the live cells are not that version's"}}, 500)
+                self.held = self.loaded
+            case "pulse_version":
+                return _json({"results": [str(self.held)] * 2})
+            case "pulse_stage":
+                (self.staged,), self.until_ready = body["args"], 2
+                return _json({"results": [None, None]})
+            case "pulse_ready":
+                self.until_ready = self.when_asked_ready()
+                return _json({"results": ["True", str(self.until_ready <= 0)]})
+            case "/pause":
+                self.paused = True
+                self.when_paused()
+            case "pulse_apply":
+                assert self.paused
+                assert self.until_ready <= 0, "it was paused for what was not ready"
+                assert body["args"] == [self.staged]
+                self.before, self.held = self.held, self.staged
+                return _json({"results": [{"version": self.held, "changed": 1, "nbytes": 1}] * 2})
+            case "pulse_undo":
+                assert self.paused
+                self.held = self.before
+                return _json({"results": [str(self.held)] * 2})
+            case "/update_weight_version":
+                self.told = body["new_version"]
+            case "/reset_prefix_cache":
+                self.prefixes = self.held or 0
+                return _json({"success": True})
+            case "/resume":
+                self.paused = False
+            case "/reset_encoder_cache":
+                return Reply(200)
+            case _:
+                return _json({"detail": "Not Found"}, 404)
+        return _json({"message": "done"})
+
+
+class SglangStub:
+    """What SGLang 0.5 answers: it loads folders, and goes back by itself to nothing.
+
+    Attributes:
+        calls, fails: as `VllmStub`'s.
+        path, told: what it was loaded from, and the version that responses carry.
+        shards: what the index of that folder named when it was loaded.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.fails: list[str] = []
+        self.path, self.told, self.paused = "/models/base", "default", True
+        self.loaded: list[str] = []
+
+    def __call__(self, asked: Asked) -> Reply:
+        body = asked.json() if asked.body else {}
+        if asked.method == "POST":
+            self.calls.append((asked.path, body))
+        if asked.path in self.fails:
+            self.fails.remove(asked.path)
+            return _json({"success": False, "message": "it is so"}, 400)
+        match asked.path:
+            case "/model_info":
+                return _json({"model_path": self.path, "weight_version": self.told})
+            case "/pause_generation":
+                self.paused = True
+            case "/continue_generation":
+                self.paused = False
+            case "/update_weights_from_disk":
+                assert self.paused
+                self.path, self.told = body["model_path"], body["weight_version"]
+                self.loaded.append(self.path)
+                return _json(
+                    {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
+                )
+            case _:
+                return _json({"detail": "Not Found"}, 404)
+        return _json({"status": "ok"})
+
+    @property
+    def names(self) -> list[str]:
+        return [path for path, _ in self.calls]
+
+
+@contextmanager
+def engine_at(stub: VllmStub | SglangStub) -> Iterator[Server]:
+    """Serve a stub on a port of this machine."""
+    with serving(stub) as server:
+        yield server
