@@ -65,6 +65,14 @@ def module_tensors(module: Any) -> Mapping[str, Any]:
     return named
 
 
+def unwrapped(model: Any) -> Any:
+    """Return the module below the wrappers around it; what is no wrapped module, as it is."""
+    kinds = _known()
+    while (wrapper := next((known for known in kinds if isinstance(model, known.kind)), None)) is not None:
+        model = model._modules[wrapper.inner]
+    return model
+
+
 def _known() -> list[_Wrapper]:
     """Return the wrappers that can be met: those whose type is loaded."""
     found = [(getattr(sys.modules.get(home), name, None), inner, named) for home, name, inner, named in _WRAPPERS]
