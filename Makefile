@@ -27,6 +27,11 @@ LOWEST := .venv-lowest
 LOWEST_TESTS := $(wildcard tests/unit/*.py) \
   $(addprefix tests/unit/,client format process pull push server store weights) \
   --deselect tests/unit/server/test_openapi.py::test_the_file_is_current -W ignore::DeprecationWarning
+
+# A third, with vLLM for CPUs, which pins torch and much else: for the tests against real engines.
+ENGINES := .venv-engines
+IS_CPU := from importlib.metadata import version; v = version("torch"); assert v.endswith("+cpu"), f"torch {v} is no CPU build: set PIP_EXTRA_INDEX_URL"
+
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
 # One more for the suite: tests wait for servers, processes and disks; two more gain nothing. Each begins with a part of
 # it of its own (`worksteal`), so that what the tests of a file share is made once, and not in each process.
@@ -43,7 +48,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-lowest test-gpu compile-kernels check bench bench-gpu bench-server docs diagrams docs-check sweep programs clean
+.PHONY: help demo test test-slow test-lowest test-engines test-gpu compile-kernels check bench bench-gpu bench-server docs diagrams docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -60,6 +65,9 @@ test-slow: $(READY) ## run the slow tests: of many processes, the browser, inter
 
 test-lowest: $(LOWEST)/.ready ## run part of the tests with the lowest versions that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest -n $(TESTERS) --dist worksteal $(LOWEST_TESTS) $(ARGS)
+
+test-engines: $(ENGINES)/.ready ## run the tests against a real vLLM on CPUs, in an environment of its own (3 GB)
+	$(ENGINES)/bin/python -m pytest --confcutdir=tests/engines tests/engines $(ARGS)
 
 test-gpu: $(READY) ## run the tests of the GPU kernels on a GPU, some of them under compute-sanitizer where that is installed
 	$(BIN)/python -m pytest tests/unit/kernels/gpu tests/unit/gpu --device cuda $(ARGS)
@@ -128,7 +136,7 @@ programs: ## install what the tests drive and is missing: Chromium for the page 
 	$$as_root apt-get update -qq; \
 	$$as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
 
-clean: ## remove what builds, tests and tools left (not .venv and .venv-lowest)
+clean: ## remove what builds, tests and tools left (not .venv, .venv-lowest and .venv-engines)
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -path './$(VENV)*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
@@ -156,4 +164,17 @@ $(LOWEST)/.ready: pyproject.toml $(READY)
 	$(BIN)/python -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --no-deps "$(TORCH)"
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct "$(TORCH)" -e ".[all,dev]"
+	@touch $@
+
+# Exact versions, and nothing that these require but is not named: so torch stays the one that comes first.
+$(ENGINES)/.vllm: tests/engines/requirements.txt tests/engines/vllm.txt | $(READY)
+	$(BIN)/python -m venv --clear $(ENGINES)
+	$(ENGINES)/bin/python -m pip install --quiet --no-deps "$(TORCH)"
+	$(ENGINES)/bin/python -c '$(IS_CPU)'
+	$(ENGINES)/bin/python -m pip install --quiet --no-deps --require-hashes -r tests/engines/vllm.txt
+	$(ENGINES)/bin/python -m pip install --quiet --no-deps -r tests/engines/requirements.txt
+	@touch $@
+
+$(ENGINES)/.ready: pyproject.toml $(ENGINES)/.vllm
+	$(ENGINES)/bin/python -m pip install --quiet --no-deps -e .
 	@touch $@

@@ -23,14 +23,9 @@ class Labelled(Protocol):
 
 
 def draft_of(
-    push: Labelled,
-    geometry: Geometry,
-    digest: Digest,
-    write_id: str,
-    stored: PatchRef | KeyframeRef | None,
-    files: str | None = None,
+    push: Labelled, geometry: Geometry, digest: Digest, write_id: str, stored: PatchRef | KeyframeRef | None
 ) -> CommitDraft:
-    """Return what the record of a stored push says; ``files``: id of the file set that it names."""
+    """Return what the record of a stored push says."""
     patch = stored if isinstance(stored, PatchRef) else None
     return CommitDraft(
         version=push.version,
@@ -43,7 +38,6 @@ def draft_of(
         patch=patch,
         keyframe=stored if isinstance(stored, KeyframeRef) else None,
         metadata=dict(push.metadata),
-        files=files,
     )
 
 

@@ -57,10 +57,7 @@ class TokenBody(Answer):
 
 
 class VersionBody(Answer):
-    """One committed version; ``nbytes`` counts what was stored for it, of ``full_nbytes`` that all cells take.
-
-    ``files``: id of the set of small files that go with it, an object ``objects/files/<id>``; none: it has none.
-    """
+    """One committed version; ``nbytes`` counts what was stored for it, of ``full_nbytes`` that all cells take."""
 
     version: Count
     step: Step
@@ -73,7 +70,6 @@ class VersionBody(Answer):
     layout: Hash
     seq: Count
     metadata: JsonObject
-    files: Hash | None = None
 
 
 class MissedVersions(Answer):

@@ -169,7 +169,8 @@ class EngineWeights:
 
     def _find(self) -> Mapping[str, Slice | list[Slice]]:
         """Return the live cells as slices, once all were compared with the version."""
-        live = live_map(self._model, self.registry.layout(self.version))
+        self._layout = self.registry.layout(self.version)
+        live = live_map(self._model, self._layout)
         if live.refused:
             raise _refused(live)
         try:
@@ -183,7 +184,21 @@ class EngineWeights:
         return live.slices
 
     def _stage(self, version: VersionName) -> Staged:
-        return self.registry.stage(version, into=self._slices, partial=True)
+        staged = self.registry.stage(version, into=self._slices, partial=True)
+        try:
+            self._agreed(lambda: self._check_layout(staged.version), "layout")
+        except BaseException:
+            staged.discard()
+            raise
+        return staged
+
+    def _check_layout(self, version: int) -> None:
+        """Slices are part of a version: that it has more tensors than the engine, only its layout tells."""
+        if self.registry.layout(version) != self._layout:
+            raise LayoutMismatch(
+                f"version {version} has other tensors than version {self.version}, which the engine was loaded for: "
+                "load it anew, from a checkpoint of that version"
+            )
 
     def _agreed(self, work: Callable[[], Result], what: str) -> Result:
         """Do a rank's work, in which no rank waits for another; where it fails on one, its error is raised on all."""

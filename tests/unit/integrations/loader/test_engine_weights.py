@@ -148,6 +148,21 @@ def test_another_version_than_the_one_that_was_staged_is_not_applied(
     assert weights.apply(1).version == 1
 
 
+def test_a_version_with_a_tensor_more_is_refused(loaded: tuple[EngineWeights, Fused], store: MemoryStore) -> None:
+    weights, model = loaded
+    with quick(store) as trainer:
+        cells = {name: torch.zeros(4, 4).bfloat16() for name in ("gate", "up")}
+        trainer.pull(2, into=cells)
+        trainer.push(3, cells | {"more": torch.ones(2).bfloat16()})
+    weights.stage(3)
+    with pytest.raises(LayoutMismatch, match="version 3 has other tensors than version 0"):
+        weights.apply()
+    assert holds(model, store, 0)
+    weights.stage(2)
+    weights.apply()
+    assert holds(model, store, 2)
+
+
 def test_what_was_staged_before_an_undo_has_to_be_staged_again(
     loaded: tuple[EngineWeights, Fused], store: MemoryStore
 ) -> None:

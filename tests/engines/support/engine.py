@@ -1,0 +1,171 @@
+"""An engine: a real vLLM in a process of its own, which does what a test asks for, one call after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+START_S: Final = 240
+CALL_S: Final = 120
+ROOT: Final = Path(__file__).parents[3]
+ENVIRONMENT: Final = {
+    "PYTHONPATH": str(ROOT),
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TORCH_COMPILE_DISABLE": "1",  # compiling takes a minute, and a compiler
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+Answer = tuple[list[int], list[float]]
+"""Tokens, and the log-probability of each."""
+
+
+class EngineError(Exception):
+    """What a call raised in the engine's process: its class and message."""
+
+
+class Engine:
+    """The test's end. Close it at the end."""
+
+    def __init__(self, model: Path, log: Path, environment: Mapping[str, str] | None = None, **settings: Any) -> None:
+        here, there = socket.socketpair()
+        self._log = log
+        with log.open("w") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.engines.support.engine", str(there.fileno())],
+                env=os.environ | ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} | dict(environment or {}),
+                pass_fds=[there.fileno()],
+                stdout=out,
+                stderr=out,
+                cwd=ROOT,
+            )
+        there.close()
+        self._pipe = Connection(os.dup(here.fileno()))
+        here.close()
+        self._pipe.send({"model": str(model)} | settings)
+        self._started = False
+
+    def start(self) -> Engine:
+        """Wait until it serves; each call does."""
+        if not self._started:
+            self._receive(START_S)
+            self._started = True
+        return self
+
+    def rpc(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of each worker, and return what each answers."""
+        return self._call("rpc", method, arguments)  # type: ignore[no-any-return]
+
+    def generate(self, prompts: Sequence[Sequence[int]], *, reset: bool = True) -> list[Answer]:
+        """Return greedy answers to prompts, all in one batch; ``reset``: forget what earlier prompts left in caches."""
+        return self._call("generate", prompts, reset)  # type: ignore[no-any-return]
+
+    def open_run(self, url: Path, run: str, version: int | str) -> None:
+        """Call vLLM's ``init_weight_transfer_engine``."""
+        self._call("open_run", {"url": str(url), "run": run, "version": version})
+
+    def update(self, **update: Any) -> None:
+        """Call vLLM's ``start_weight_update``, ``update_weights`` and ``finish_weight_update``."""
+        self._call("update", update)
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()  # it reads that, and ends
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        self.start()
+        self._pipe.send((name, arguments))
+        return self._receive(CALL_S)
+
+    def _receive(self, seconds: float) -> Any:
+        try:
+            if not self._pipe.poll(seconds):
+                raise AssertionError(f"the engine has not answered for {seconds} s:\n{self._tail()}")
+            failed, value = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            raise AssertionError(f"the engine's process has ended:\n{self._tail()}") from None
+        if failed:
+            raise EngineError(value)
+        return value
+
+    def _tail(self) -> str:
+        return self._log.read_text(errors="replace")[-6000:]
+
+
+class Calls:
+    """The engine's end: what each call does."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from vllm import LLM
+
+        fixed = {"skip_tokenizer_init": True, "enforce_eager": True, "dtype": "bfloat16", "max_model_len": 256}
+        if settings.get("tensor_parallel_size", 1) > 1:
+            fixed["distributed_executor_backend"] = "mp"
+        if "weight_transfer_config" in settings:
+            from vllm.config import WeightTransferConfig
+
+            settings["weight_transfer_config"] = WeightTransferConfig(**settings["weight_transfer_config"])
+        self.llm = LLM(**fixed, async_scheduling=False, **settings)
+
+    def rpc(self, method: str, arguments: Sequence[Any]) -> list[Any]:
+        return self.llm.collective_rpc(method, args=tuple(arguments))  # type: ignore[no-any-return]
+
+    def generate(self, prompts: Sequence[Sequence[int]], reset: bool) -> list[Answer]:
+        from vllm import SamplingParams
+
+        if reset:
+            self.llm.reset_prefix_cache()
+        how = SamplingParams(max_tokens=8, temperature=0, logprobs=0, detokenize=False, ignore_eos=True)
+        made = self.llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], how, use_tqdm=False)
+        best = [answer.outputs[0] for answer in made]
+        return [(list(one.token_ids), [next(iter(at.values())).logprob for at in one.logprobs]) for one in best]
+
+    def open_run(self, init: dict[str, Any]) -> None:
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init))
+
+    def update(self, update: dict[str, Any]) -> None:
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        self.llm.start_weight_update()
+        try:
+            self.llm.update_weights(WeightTransferUpdateRequest(update_info=update))
+        except BaseException:
+            with contextlib.suppress(Exception):  # of several ranks, it closes the session on the others
+                self.llm.finish_weight_update()
+            raise
+        self.llm.finish_weight_update()
+
+
+def main(pipe: Connection) -> None:
+    """Serve calls until the test closes its end."""
+    calls = Calls(pipe.recv())
+    pipe.send((False, None))
+    with contextlib.suppress(EOFError):
+        while True:
+            name, arguments = pipe.recv()
+            try:
+                answer = (False, getattr(calls, name)(*arguments))
+            except Exception as error:  # noqa: BLE001 - the process' edge: the test hears of it
+                answer = (True, f"{type(error).__name__}: {error}")
+            pipe.send(answer)
+    os._exit(0)  # its workers see that, and end; vLLM's own end takes seconds
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])))
