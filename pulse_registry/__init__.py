@@ -46,6 +46,7 @@ from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Leg, Route
 from pulse_registry.pull.tensor_change import TensorChange
+from pulse_registry.push.files import Files
 from pulse_registry.registry import Registry
 from pulse_registry.results import PullResult, PushResult, Version
 from pulse_registry.retention import GcResult, RetentionPolicy
@@ -68,6 +69,7 @@ __all__ = [
     "Event",
     "EventKind",
     "Fenced",
+    "Files",
     "GcResult",
     "Gone",
     "InvalidArgument",

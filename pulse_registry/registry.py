@@ -15,6 +15,7 @@ from pulse_registry.client.reports import TakesReports, report_of
 from pulse_registry.compaction import CompactOptions, Compactor
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import RunState
+from pulse_registry.log.files import fetch_file, fetch_file_set
 from pulse_registry.log.names import tag_name
 from pulse_registry.options import Options
 from pulse_registry.pull.apply import Staged
@@ -22,6 +23,7 @@ from pulse_registry.pull.base_check import BaseCheck
 from pulse_registry.pull.into import Into
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Route, plan
+from pulse_registry.push.files import FilesArgument
 from pulse_registry.results import PullResult, PushResult, Version, VersionName, describe
 from pulse_registry.retention import GcResult, RetentionPolicy
 from pulse_registry.runtime.dependencies import Dependencies
@@ -81,18 +83,37 @@ class Registry:
         model: Model,
         *,
         metadata: Mapping[str, Any] | None = None,
+        files: FilesArgument | None = None,
         wait: Literal[True] = True,
     ) -> PushResult: ...
     @overload
     def push(
-        self, step: SupportsIndex, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: Literal[False]
+        self,
+        step: SupportsIndex,
+        model: Model,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        files: FilesArgument | None = None,
+        wait: Literal[False],
     ) -> Future[PushResult]: ...
     @overload
     def push(
-        self, step: SupportsIndex, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: bool
+        self,
+        step: SupportsIndex,
+        model: Model,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        files: FilesArgument | None = None,
+        wait: bool,
     ) -> PushResult | Future[PushResult]: ...
     def push(
-        self, step: SupportsIndex, model: Model, *, metadata: Mapping[str, Any] | None = None, wait: bool = True
+        self,
+        step: SupportsIndex,
+        model: Model,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        files: FilesArgument | None = None,
+        wait: bool = True,
     ) -> PushResult | Future[PushResult]:
         """Publish the model's weights as the next version.
 
@@ -108,6 +129,10 @@ class Registry:
                 the same result or error. What is stored is what one process with the whole model would have stored.
             metadata: JSON values to keep with the version, at most 64 KiB of them; copied at once. NumPy's scalars are
                 taken, NaN and infinities are not.
+            files: small files to go along with this version and later ones: a folder with the configuration, the
+                tokenizer and the chat template; or `Files`, which says by name what else, as code, goes along. They are
+                read at once. None: those of the version before; where that has none, or another layout, the
+                configuration of a transformers model is taken from ``model``. Of a sharded model, rank 0's count.
             wait: False returns after the diff; the rest happens in the background, in order, and the returned
                 future holds the result or raises what went wrong. The model may be changed at once. While
                 ``max_pending`` pushes are on their way, this waits for one before the diff (``when_full="wait"``), or
@@ -116,8 +141,8 @@ class Registry:
         Raises:
             InvalidModel: a tensor can't be published, or the tensors are not those that ``expect`` says; nothing was
                 written.
-            InvalidArgument: the step or the metadata are not valid; the registry is to work on a GPU, and the model is
-                not on one; or it was closed.
+            InvalidArgument: the step, the metadata or the files are not valid; the registry is to work on a GPU, and
+                the model is not on one; or it was closed.
             LayoutMismatch: ``allow_new_layout=False``, and the tensors are others than those of the version before.
             Fenced: another writer took over; this registry can't push any more.
             Conflict: another writer committed first; the next push carries these changes.
@@ -127,7 +152,7 @@ class Registry:
                 was not begun; the next one carries the changes of both. Of a sharded model, this one is on its way
                 nevertheless, as on the other ranks.
         """
-        future = self._runtime.publishing(model).push(step, model, metadata)
+        future = self._runtime.publishing(model).push(step, model, metadata, files)
         return future.result() if wait else future
 
     def take_over(self, model: Model) -> Version | None:
@@ -358,6 +383,22 @@ class Registry:
         """
         entry = self._runtime.versions.entry(self.state(), version)
         return self._runtime.context().geometry(entry.layout).layout
+
+    def files(self, version: VersionName = "latest") -> dict[str, bytes]:
+        """Return the small files that go with a version, by name: its configuration, tokenizer, chat template.
+
+        Each is checked by its hash. Names are plain ones. What a file that is no data holds, as one that ends with
+        ``.py``, is code that the trainer has sent along by its name: judge whom you trust before you run it.
+
+        Raises:
+            NotFound: there is no such version.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: the files can't be read.
+        """
+        entry, context = self._runtime.versions.entry(self.state(), version), self._runtime.context()
+        if entry.files is None:
+            return {}
+        named = fetch_file_set(context.store, entry.files).files
+        return {name: fetch_file(context.store, name, said) for name, said in sorted(named.items())}
 
     def route(self, version: VersionName = "latest", *, have: int | None = None) -> Route:
         """Choose the cheapest route to a version from the one that a worker has, or from nothing.

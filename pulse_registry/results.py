@@ -29,6 +29,7 @@ class Version:
         created_at: UTC, ISO 8601 in milliseconds.
         layout: id of its layout.
         metadata: what the trainer said of it.
+        files: id of the set of small files that go with it, which ``Registry.files`` returns; None: there are none.
     """
 
     version: int
@@ -41,6 +42,7 @@ class Version:
     created_at: str
     layout: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    files: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +108,5 @@ def describe(state: RunState, entry: VersionEntry) -> Version:
         created_at=entry.created_at,
         layout=entry.layout,
         metadata=entry.metadata,
+        files=entry.files,
     )

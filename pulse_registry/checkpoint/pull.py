@@ -10,7 +10,7 @@ import dataclasses
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 from pulse_registry.checkpoint.files import FileOperations
 from pulse_registry.checkpoint.folder import CheckpointFolder, Mark
 from pulse_registry.checkpoint.shards import MappedShards, shards_in
+from pulse_registry.checkpoint.small_files import SmallFiles
 from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.format.keyframe import Shard, shards_of
 from pulse_registry.process.private_files import NotOurs
@@ -25,6 +26,7 @@ from pulse_registry.registry import Registry
 from pulse_registry.results import PullResult, Version
 from pulse_registry.timeline import Phase
 from pulse_registry.weights.cell_space import Geometry
+from pulse_schemas.files import is_data_file
 
 _logger = logging.getLogger(__name__)
 
@@ -35,6 +37,8 @@ class CheckpointPull:
 
     ``verified``: all cells in the folder's files have the version's state digest. ``timeline``: of the pull into them.
     ``avoided``: keys of the objects that are gone or damaged, so that another route was taken.
+    ``files``: names of the version's small files that the folder has now. ``left_out``: of those that may be code, and
+    were not asked for; ``kept``: of those in whose place the folder has others', which stay.
     """
 
     version: int
@@ -44,6 +48,9 @@ class CheckpointPull:
     verified: bool
     timeline: tuple[Phase, ...] = ()
     avoided: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 def pull_checkpoint(
@@ -52,23 +59,29 @@ def pull_checkpoint(
     *,
     into: Path,
     replace: bool = False,
+    also: Collection[str] = (),
     lock_seconds: float = 5.0,
     files: FileOperations | None = None,
 ) -> CheckpointPull:
-    """Bring a folder to a version, bit for bit.
+    """Bring a folder to a version, bit for bit, with the small files that the run carries.
+
+    Of a run that carries the configuration it is then a folder that transformers and engines load. An adapter's (LoRA),
+    which carries ``adapter_config.json``, has its weights as ``adapter_model.safetensors``, too.
 
     Args:
         registry: the run.
         version: a number, ``"latest"`` or a tag.
-        into: a folder, made if it is not there. It holds no model yet, or what an earlier pull left there; other files,
-            as configurations and tokenizers, are left alone.
+        into: a folder, made if it is not there. It holds no model yet, or what an earlier pull left there. Other files
+            are left alone, configurations and tokenizers that no pull has put there, too.
         replace: take the folder's shards as holding nothing known, and write all anew.
+        also: names of the run's files that may be code, as ``modeling_x.py``: without its name, none is written.
         lock_seconds: how long to wait for another pull into the same folder.
         files: what writes; None: the file system.
 
     Raises:
         NotFound: there is no such version.
-        InvalidArgument: the folder holds a model of others, or of another run.
+        InvalidArgument: the folder holds a model of others, or of another run; or the version has no file that
+            ``also`` names.
         BaseMismatch: the folder's cells are not those of the version that it says it holds.
         Conflict: another pull into the folder is under way.
         CorruptObject, UnsupportedFormat: the version can't be read.
@@ -76,26 +89,77 @@ def pull_checkpoint(
         After any of them the folder holds what it held.
     """
     target = registry.version(version)
+    wanted, left_out = _chosen(registry.files(target.version), also, target.version)
     with _typed(into), CheckpointFolder(into, files or FileOperations(), lock_seconds) as out:
         held = _held(registry, out, replace=replace)
+        small = SmallFiles(out)
         if held is not None and held.version == target.version:
             _check_held(registry, out, target)
+            try:
+                small.place(wanted, out.shards)
+            except BaseException:
+                _undo(small)
+                raise
+            small.settle()
             _tidy(out, spool=True)  # a pull that died between its last two steps has left it
-            return CheckpointPull(target.version, target.digest, 0, 0, True)
+            return _result(target, small, wanted, left_out)
         geometry = Geometry(registry.layout(target.version))
         try:
             if held is None or held.layout != target.layout:
                 shards, result = _write_anew(registry, out, geometry, target)
             else:
                 shards, result = _write_updated(registry, out, geometry, held, target)
+            small.place(wanted, [shard.name for shard in shards])
             mark = Mark(run=registry.run, version=target.version, layout=target.layout, digest=target.digest)
             out.switch(geometry, shards, mark)
         except BaseException:
             _tidy(out, keep=out.shards)
+            if out.mark is None or out.mark.version != target.version:  # the index was not switched, even in doubt
+                _undo(small)
             raise
+        small.settle()
         _tidy(out, spool=True)
-        figures = (result.nbytes, result.objects, True, result.timeline, result.avoided)
-        return CheckpointPull(target.version, target.digest, *figures)
+        return _result(target, small, wanted, left_out, result)
+
+
+def _result(
+    target: Version,
+    small: SmallFiles,
+    wanted: Mapping[str, bytes],
+    left_out: tuple[str, ...],
+    pulled: PullResult | None = None,
+) -> CheckpointPull:
+    return CheckpointPull(
+        version=target.version,
+        digest=target.digest,
+        nbytes=0 if pulled is None else pulled.nbytes,
+        objects=0 if pulled is None else pulled.objects,
+        verified=True,
+        timeline=() if pulled is None else pulled.timeline,
+        avoided=() if pulled is None else pulled.avoided,
+        files=tuple(name for name in wanted if name not in small.kept),
+        left_out=left_out,
+        kept=tuple(small.kept),
+    )
+
+
+def _chosen(
+    found: Mapping[str, bytes], also: Collection[str], version: int
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return the files to write, and the names of those that are left out."""
+    missing = [name for name in also if name not in found]
+    if missing:
+        raise InvalidArgument(f"version {version} carries no file {missing[0]!r}; it has: {', '.join(found) or 'none'}")
+    wanted = {name: data for name, data in found.items() if is_data_file(name) or name in also}
+    return wanted, tuple(name for name in found if name not in wanted)
+
+
+def _undo(small: SmallFiles) -> None:
+    """Put small files back; what can't be is made right by the next pull."""
+    try:
+        small.undo()
+    except OSError as error:
+        _logger.warning("small files of another version stay until the next pull: %s", error)
 
 
 def _held(registry: Registry, out: CheckpointFolder, *, replace: bool) -> Version | None:

@@ -11,11 +11,12 @@ from blake3 import blake3
 
 from pulse_kernels import CELL_TYPES
 from pulse_registry.errors import CorruptObject, InvalidArgument, UnsupportedFormat
-from pulse_registry.format.keys import OBJECTS
+from pulse_registry.format.keys import FILES, OBJECTS
 from pulse_registry.format.patch_head import read_head
 from pulse_registry.format.pieces import CODING_FORMAT, MOST_INDEX_BYTES
 from pulse_registry.format.safetensors import BITS, Header, HeaderFault, TensorPlace, head_of, parse_head
 from pulse_registry.log.documents import SNAPSHOT, most_bytes
+from pulse_registry.log.files import FILE_SET_BYTES
 from pulse_registry.process.open_files import reader_of, size_of
 from pulse_registry.quoting import quoted
 from pulse_registry.signing.keys import key_text
@@ -23,6 +24,7 @@ from pulse_registry.store import Store
 from pulse_schemas import (
     Countersignature,
     Fault,
+    FileSet,
     Head,
     Layout,
     Schema,
@@ -73,9 +75,13 @@ def describe_object(source: Source) -> dict[str, Any]:
         InvalidArgument: it is nothing of Pulse Registry's, nor a safetensors file.
     """
     about = {"object": source.name, "size": source.size}
+    if source.name.startswith(FILES) and source.size > FILE_SET_BYTES:
+        return {**about, "type": "file"}
     if source.name.endswith(".safetensors"):
         return {**about, **_safetensors(source)}
     if source.read(0, min(1, source.size)) != b"{":
+        if source.name.startswith(FILES):
+            return {**about, "type": "file"}
         if source.name.endswith("/patch-head"):
             return {**about, **_patch_head(source)}
         return {**about, **_safetensors(source, sure=False)}
@@ -84,6 +90,8 @@ def describe_object(source: Source) -> dict[str, Any]:
     data = source.read(0, source.size)
     if data.startswith(b'{"blake3":"'):
         return {**about, **_sealed(source.name, data)}
+    if source.name.startswith(FILES) and b'"pulse-files/' not in data:
+        return {**about, "type": "file"}
     return {**about, **_plain(source.name, data)}
 
 
@@ -175,6 +183,10 @@ def _plain(name: str, data: bytes) -> dict[str, Any]:
         if name.startswith("layouts/") and stem != digest:
             raise CorruptObject(f"{name}: its bytes do not hash to its name")
         return {"type": "layout", "id": digest, "format": document["format"], **document}
+    if str(document.get("format", "")).startswith("pulse-files/"):
+        document = _checked(name, "file set", FileSet.parse, data)
+        files = [{"name": file, **entry} for file, entry in sorted(document.pop("files").items())]
+        return {**document, "id": blake3(data).hexdigest(), "files": files}
     if isinstance(document.get("weight_map"), dict):
         shards = sorted(set(map(str, document["weight_map"].values())))
         tensors = len(document["weight_map"])

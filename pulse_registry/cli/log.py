@@ -50,6 +50,7 @@ def _document(version: Version) -> dict[str, Any]:
         "bytes": version.nbytes,
         "created_at": version.created_at,
         "digest": version.digest,
+        "files": version.files,
     }
 
 

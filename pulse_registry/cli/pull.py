@@ -39,6 +39,10 @@ def pull(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace the shards in DIR whole, whatever they hold.")
     ] = False,
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--also", metavar="NAME", help="Write this file of the run's, too, which is code. Repeatable."),
+    ] = None,
     nonfinite: NonFiniteOption = NonFiniteAs.allow,
     token: Token = None,
     allow_http: AllowHttp = False,
@@ -49,6 +53,8 @@ def pull(
     json_output: Json = False,
 ) -> None:
     """Make DIR the Hugging Face checkpoint of a version; from another version of the run it gets there by patches.
+
+    The configuration, tokenizer and chat template that the run carries come along; code only where --also names it.
 
     Crash-safe: at every moment DIR's index names a whole version, the old or the new one.
     """
@@ -63,7 +69,7 @@ def pull(
         cache=copies,
     ) as session:
         files = MeteredFiles(session.meter)
-        result = pull_checkpoint(session.registry, wanted, into=out, replace=replace, files=files)
+        result = pull_checkpoint(session.registry, wanted, into=out, replace=replace, also=also or (), files=files)
     if json_output:
         print_json(
             {
@@ -73,11 +79,20 @@ def pull(
                 "objects": result.objects,
                 "verified": result.verified,
                 "avoided": result.avoided,
+                "files": result.files,
+                "left_out": result.left_out,
+                "kept": result.kept,
                 **({"timeline": timeline_rows(result.timeline)} if timeline else {}),
             }
         )
         return
     fetched = f"{size(result.nbytes)} in {result.objects} objects" if result.objects else "nothing to fetch"
     say(f"{out} holds version {result.version}, verified: {fetched}, digest {result.digest}")
+    if result.files:
+        say(f"files: {', '.join(result.files)}")
+    if result.kept:
+        say(f"not replaced, since no pull has put them there: {', '.join(result.kept)}")
+    if result.left_out:
+        say(f"left out, since they may be code (--also NAME): {', '.join(result.left_out)}")
     if timeline:
         print_timeline(result.timeline)

@@ -22,7 +22,9 @@ from pulse_registry.cli.options import (
 from pulse_registry.cli.output import print_json, size
 from pulse_registry.cli.session import Access, open_session
 from pulse_registry.cli.timeline import TimelineOption, print_timeline, timeline_rows
+from pulse_registry.errors import InvalidArgument
 from pulse_registry.push.checkpoint_source import read_checkpoint
+from pulse_registry.push.files import Files
 from pulse_registry.push.options import PushOptions
 from pulse_registry.quoting import say
 
@@ -59,6 +61,18 @@ def push(
     keyframe_coding: Annotated[
         KeyframesAs, typer.Option(help="Of a keyframe: exponents is some 30 % smaller, for pulse alone to read.")
     ] = KeyframesAs.raw,
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            "--files", metavar="DIR", help="Carry DIR's configuration, tokenizer and chat template along, too."
+        ),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--also", metavar="NAME", help="With --files: a further file of DIR, as modeling_x.py. Repeatable."
+        ),
+    ] = None,
     nonfinite: NonFiniteOption = NonFiniteAs.allow,
     token: Token = None,
     allow_http: AllowHttp = False,
@@ -69,6 +83,8 @@ def push(
 ) -> None:
     """Publish a checkpoint as the next version: the cells that changed, or all of the first one."""
     model = read_checkpoint(source)
+    if also and files is None:
+        raise InvalidArgument("--also names files of the folder that --files gives: give that, too")
     options = PushOptions(coder.value, dtype.value, keyframe_coding=keyframe_coding.value, nonfinite=nonfinite.value)
     with open_session(
         Access(root, token, allow_http, trust, signing_key),
@@ -77,7 +93,7 @@ def push(
         quiet=json_output,
         push=options,
     ) as session:
-        result = session.registry.push(step, model)
+        result = session.registry.push(step, model, files=None if files is None else Files(files, also or ()))
     if json_output:
         print_json(
             {

@@ -89,11 +89,13 @@ class Follower:
             )(self.look)
 
     def look(self) -> None:
-        """Bring the engine to its version if it is time, or wait a while for news.
+        """Bring the engine to its version if it is time, or wait a while for news; once it is stopped, do nothing.
 
         Raises:
             PulseError: the run can't be read, or the engine did not change: it serves what it served.
         """
+        if self._stopping.is_set():
+            return
         self._serves = self._asked()
         state = self._registry.state()
         newest, wait_s = len(state.versions) - 1, WAIT_S

@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_exponential
+
 from pulse_registry.follow.engine import EngineFailed, EngineRefused
 from pulse_registry.follow.engine_api import EngineApi
 from pulse_registry.results import VersionName
 
-_READY_PAUSE_S: Final = 0.02
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
+"""Between two questions whether a version is staged: each comes between two steps of the engine."""
 _OPEN_S: Final = 1800.0
 """To find and compare all live cells of a large model, the first time."""
 _APPLY_S: Final = 60.0
@@ -32,7 +35,6 @@ class VllmEngine:
         run: str,
         *,
         loaded: VersionName = 0,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Prepare; no I/O yet.
@@ -42,12 +44,11 @@ class VllmEngine:
             url: the registry's root, as the engine's workers open it; their environment has the keys, tokens and pins.
             run: the run in it.
             loaded: the version that the server was started with, where it does not tell.
-            clock: monotonic time in seconds.
-            sleep: between two questions whether a version is staged.
+            sleep: pauses between two questions whether a version is staged.
         """
         self.name = f"vllm {api.url}"
         self._api, self._url, self._run, self._loaded = api, url, run, loaded
-        self._clock, self._sleep = clock, sleep
+        self._sleep = sleep
 
     def version(self) -> int | None:
         """Return the version of all ranks; opens the run in the workers if need be.
@@ -70,11 +71,15 @@ class VllmEngine:
     def stage(self, version: int) -> None:
         """Let the workers stage a version in a thread, and wait until all have."""
         self._call("pulse_stage", version)
-        ends = self._clock() + _STAGE_S
-        while not all(str(ready) == "True" for ready in self._call("pulse_ready")):
-            if self._clock() > ends:
-                raise EngineFailed(f"{self.name}: version {version} is not staged after {_STAGE_S:.0f} s")
-            self._sleep(_READY_PAUSE_S)
+        try:
+            Retrying(
+                retry=retry_if_result(lambda ready: not ready),
+                wait=wait_exponential(_FIRST_PAUSE_S, _LONGEST_PAUSE_S),
+                stop=stop_after_delay(_STAGE_S),
+                sleep=self._sleep,
+            )(self._is_ready)
+        except RetryError:
+            raise EngineFailed(f"{self.name}: version {version} is not staged after {_STAGE_S:.0f} s") from None
 
     def pause(self) -> None:
         """Freeze the scheduler; requests under way are kept, and their KV is recomputed with the new weights."""
@@ -113,6 +118,10 @@ class VllmEngine:
         if len(held) != 1 or not all(version.isascii() and version.isdecimal() for version in held):
             raise EngineFailed(f"{self.name}: its ranks say that they hold {', '.join(sorted(held)) or 'nothing'}")
         return int(held.pop())
+
+    def _is_ready(self) -> bool:
+        ready = self._call("pulse_ready")
+        return bool(ready) and all(str(one) == "True" for one in ready)
 
     def _tell_version(self, version: int) -> None:
         self._api.ask("POST", "/update_weight_version", body={"new_version": str(version)})

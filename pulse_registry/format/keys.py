@@ -15,6 +15,7 @@ SNAPSHOTS = "log/snapshots/"
 COUNTERSIGNED = "log/countersigned/"
 LAYOUTS = "layouts/"
 OBJECTS = "objects/"
+FILES = "objects/files/"
 LEASES = "leases/"
 CLOCK = "clock"
 _HEAD = "/patch-head"
@@ -94,6 +95,11 @@ def keyframe_key(version: int, write_id: str, file_name: str) -> str:
     if not file_name or "/" in file_name or file_name in (".", ".."):
         raise InvalidArgument(f"{file_name!r} is not the plain name of a file")
     return keyframe_prefix(version, write_id) + file_name
+
+
+def file_key(digest: str) -> str:
+    """Return the key of a small file, or of a set of them, by the hash of its bytes."""
+    return f"{FILES}{digest}"
 
 
 def lease_key(reader: str) -> str:

@@ -25,6 +25,7 @@ from pulse_registry.errors import (
 from pulse_registry.format import keys
 from pulse_registry.format.patch_parts import PatchPart, Stored, parts_in
 from pulse_registry.log.documents import RECORD, read_document
+from pulse_registry.log.files import fetch_file_set
 from pulse_registry.log.named_objects import objects_of, patches_of
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import is_void, violation
@@ -36,6 +37,7 @@ from pulse_schemas import (
     AttachRecord,
     CommitRecord,
     EpochRecord,
+    ObjectRef,
     PatchRef,
     Record,
     SchemaError,
@@ -170,11 +172,29 @@ class AppendGuard:
                 raise InvalidArgument(
                     f"run {self._run!r}: record {record.seq} names layout {layout}, which is not there: store it first"
                 )
+        if isinstance(record, CommitRecord) and record.files is not None:
+            self._check_files(record.seq, record.files)
         everything: list[Iterator[Stored]] = [objects_of(record), *map(self._parts, patches_of(record))]
         for named in everything:
             wrong = next((found for found in self._each(self._missing, named) if found is not None), None)
             if wrong is not None:
                 raise InvalidArgument(f"run {self._run!r}: record {record.seq} names object {wrong}")
+
+    def _check_files(self, seq: int, files_id: str) -> None:
+        """Check that a record's file set is there, and has all of its files."""
+        try:
+            files = fetch_file_set(self._store, files_id)
+        except NotFound as error:
+            key = keys.file_key(files_id)
+            raise InvalidArgument(
+                f"run {self._run!r}: record {seq} names files {key}, which is not there: store it first"
+            ) from error
+        except (CorruptObject, UnsupportedFormat) as error:
+            raise InvalidArgument(f"run {self._run!r}: record {seq} names files that can't be read: {error}") from error
+        named = [ObjectRef(key=keys.file_key(e.blake3), size=e.size, blake3=e.blake3) for e in files.files.values()]
+        wrong = next((found for found in self._each(self._missing, named) if found is not None), None)
+        if wrong is not None:
+            raise InvalidArgument(f"run {self._run!r}: record {seq} names files, and of them {wrong}")
 
     def _parts(self, patch: PatchRef) -> Iterator[PatchPart]:
         """Yield the parts of a patch, whose head is there."""

@@ -182,7 +182,7 @@ class RunState(CowObject):
             case EpochRecord():
                 self.epoch = record.epoch
             case CommitRecord():
-                self._add_version(_entry(record))
+                self._add_version(_entry(record, self.latest))
                 self._add_objects(patches_of(record), keyframes_of(record))
             case AttachRecord():
                 self._add_objects(patches_of(record), keyframes_of(record))
@@ -346,7 +346,8 @@ class RunState(CowObject):
         return [*patches, *keyframes]
 
 
-def _entry(record: CommitRecord) -> VersionEntry:
+def _entry(record: CommitRecord, parent: VersionEntry | None) -> VersionEntry:
+    files = parent.files if record.files is None and parent is not None else record.files
     return VersionEntry(
         version=record.version,
         seq=record.seq,
@@ -357,6 +358,7 @@ def _entry(record: CommitRecord) -> VersionEntry:
         cells=record.cells,
         created_at=record.created_at,
         metadata=record.metadata,
+        files=files,
     )
 
 

@@ -52,6 +52,7 @@ class CommitDraft:
 
     Attributes:
         write_id: 32 hex digits, new for every draft: what makes a retry safe. Its objects' keys carry it too.
+        files: id of the file set that goes with the version; None: the one of the version before, if that has one.
     """
 
     version: int
@@ -64,6 +65,7 @@ class CommitDraft:
     patch: PatchRef | None = None
     keyframe: KeyframeRef | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    files: str | None = None
 
 
 class LogWriter:
@@ -197,6 +199,7 @@ class LogWriter:
                 changed=draft.changed,
                 cells=draft.cells,
                 metadata=draft.metadata,
+                files=draft.files,
             )
 
         state = self._reader.state

@@ -23,9 +23,14 @@ class Labelled(Protocol):
 
 
 def draft_of(
-    push: Labelled, geometry: Geometry, digest: Digest, write_id: str, stored: PatchRef | KeyframeRef | None
+    push: Labelled,
+    geometry: Geometry,
+    digest: Digest,
+    write_id: str,
+    stored: PatchRef | KeyframeRef | None,
+    files: str | None = None,
 ) -> CommitDraft:
-    """Return what the record of a stored push says."""
+    """Return what the record of a stored push says; ``files``: id of the file set that it names."""
     patch = stored if isinstance(stored, PatchRef) else None
     return CommitDraft(
         version=push.version,
@@ -38,6 +43,7 @@ def draft_of(
         patch=patch,
         keyframe=stored if isinstance(stored, KeyframeRef) else None,
         metadata=dict(push.metadata),
+        files=files,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pulse_registry.push.carried_files import CarriedFiles
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.shadow import Advance, Shadow
 from pulse_registry.timeline import Timeline
@@ -23,6 +24,7 @@ class PendingPush:
         advance: what it changes; None for a version that is held by a keyframe alone.
         digest: of its cells.
         metadata: of the version.
+        files: that go along with it.
         generation: of the baseline that it was diffed against; of another one, it can't be committed any more.
         timeline: of the push.
         future: of the push.
@@ -35,6 +37,7 @@ class PendingPush:
     advance: Advance | None
     digest: Digest
     metadata: Mapping[str, Any]
+    files: CarriedFiles
     generation: int
     timeline: Timeline
     future: PushFuture

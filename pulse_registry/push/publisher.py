@@ -19,6 +19,7 @@ from pulse_registry.log.integers import integer
 from pulse_registry.push.baseline import Baseline
 from pulse_registry.push.commit import draft_of, result_of
 from pulse_registry.push.failure import taken_along
+from pulse_registry.push.files import FilesArgument, read_files
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.keyframe import KeyframeWriter
 from pulse_registry.push.labels import checked_metadata
@@ -63,9 +64,16 @@ class Publisher(Publishing[PendingPush]):
         self._baseline = Baseline(context, self._reader, writer, options, placement)
         self._keyframes = KeyframeWriter(context, writer, new_id, options)
 
-    def push(self, step: SupportsIndex, model: Model, metadata: Mapping[str, Any] | None) -> PushFuture:
+    def push(
+        self,
+        step: SupportsIndex,
+        model: Model,
+        metadata: Mapping[str, Any] | None,
+        files: FilesArgument | None = None,
+    ) -> PushFuture:
         """Diff the model and queue the rest. See ``Registry.push``."""
         timeline, label, kept = Timeline(), integer(step, "step"), checked_metadata(metadata)
+        given = None if files is None else read_files(files)
         views = read_model(model)
         check_whole(views)
         layout = layout_of(views, self._options.dtype)
@@ -78,13 +86,21 @@ class Publisher(Publishing[PendingPush]):
                 if replaced is not None:
                     shadow, advance = self._diff(label, views, layout, timeline, replaced)
                     digest, generation, future = shadow.digest, self._baseline.generation, PushFuture(label)
-                    version = shadow.version
-                    self._queue.put(
-                        PendingPush(
-                            version, label, shadow, advance, digest, kept, generation, timeline, future, replaced
-                        ),
-                        self._publish_next,
+                    carried = self._files.take(given, model, layout)
+                    push = PendingPush(
+                        version=shadow.version,
+                        step=label,
+                        shadow=shadow,
+                        advance=advance,
+                        digest=digest,
+                        metadata=kept,
+                        files=carried,
+                        generation=generation,
+                        timeline=timeline,
+                        future=future,
+                        replaced=replaced,
                     )
+                    self._queue.put(push, self._publish_next)
                     return future
             with timeline.during("wait"):
                 self._queue.wait()
@@ -166,9 +182,14 @@ class Publisher(Publishing[PendingPush]):
         else:
             with timeline.during("upload", push.shadow.geometry.nbytes):
                 stored = self._keyframes.store(push.shadow, push.version, write_id)
+        geometry = push.shadow.geometry
+        parent = self._reader.state.find(push.version - 1)
+        files = push.files.store(self._context.store, parent, geometry.id)
         with timeline.during("commit"):
-            record = self._writer.commit(draft_of(push, push.shadow.geometry, push.digest, write_id, stored))
+            record = self._writer.commit(draft_of(push, geometry, push.digest, write_id, stored, files))
             push.shadow.settle(push.version)
+        with self._lock:
+            self._files.committed(push.files)
         self._queue_keyframe(push.shadow)
         return result_of(push, push.shadow.geometry, record)
 

@@ -13,6 +13,7 @@ from pulse_registry.context import Context
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log import LogWriter
 from pulse_registry.process.closing import Closing
+from pulse_registry.push.carried_files import FilesToCarry
 from pulse_registry.push.failure import tell_failed
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.queue import Push, PushQueue, Turn
@@ -43,6 +44,7 @@ class Publishing(ABC, Generic[Push]):
         self._queue: PushQueue[Push] = PushQueue(thread, options.max_pending, writer.reader.run)
         self._tell_failed = partial(tell_failed, context.events, writer.reader.run)
         self._lock = threading.RLock()  # of what pushes are diffed against
+        self._files = FilesToCarry(options.dtype)
         self._closed = False
 
     def close(self, closing: Closing) -> None:

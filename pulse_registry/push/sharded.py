@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, SupportsIndex
 
@@ -20,7 +21,9 @@ from pulse_registry.log import LogWriter, NewId
 from pulse_registry.log.integers import integer
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.vote import Attempt
+from pulse_registry.push.carried_files import CarriedFiles
 from pulse_registry.push.commit import draft_of, result_of
+from pulse_registry.push.files import FilesArgument, read_files
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.holdings import fingerprint
 from pulse_registry.push.labels import checked_metadata
@@ -84,20 +87,28 @@ class ShardedPublisher(Publishing[ShardedPush]):
         self._lapse = Lapse(peers, self._lock)
         self._prepared: Prepared | None = None
 
-    def push(self, step: SupportsIndex, model: Model, metadata: Mapping[str, Any] | None) -> PushFuture:
+    def push(
+        self,
+        step: SupportsIndex,
+        model: Model,
+        metadata: Mapping[str, Any] | None,
+        files: FilesArgument | None = None,
+    ) -> PushFuture:
         """Diff what this rank speaks for, and queue the rest. See ``Registry.push``.
 
         Only the first push, and one after a failure or with another layout, talks to the other ranks while the trainer
         waits. Each call is one push on all ranks, even if what is wrong shows on one of them alone.
         """
         timeline = Timeline()
-        label, kept, wrong = _labels(step, metadata)
+        here = self._peers.rank == COORDINATOR
+        label, kept, given, wrong = _labels(step, metadata, files if here else None)
         views, id_, failure = self._described(model)
         failure = wrong or failure
         with self._lock:
             self._check_open()
             number = self._lapse.begin()
-        future = self._queued(number, label, views, id_, kept, timeline, failure)
+            carried = self._files.take(given, model, id_) if here else None
+        future = self._queued(number, label, views, id_, _Labels(kept, carried), timeline, failure)
         if (unseen := self._queue.unseen(last=number - self._options.max_pending)) is not None:
             raise unseen
         return future
@@ -108,7 +119,7 @@ class ShardedPublisher(Publishing[ShardedPush]):
         step: int,
         views: Mapping[str, View],
         id_: bytes,
-        metadata: Mapping[str, Any],
+        labels: _Labels,
         timeline: Timeline,
         failure: Exception | None,
     ) -> PushFuture:
@@ -124,7 +135,7 @@ class ShardedPublisher(Publishing[ShardedPush]):
                 prepared = self._prepared
                 known = prepared is not None and (failure is not None or prepared.id == id_)
                 if known and not self._queue.full:
-                    push = self._diffed(number, step, views, metadata, timeline, failure)
+                    push = self._diffed(number, step, views, labels, timeline, failure)
                     self._queue.put(push, self._publish_next)
                     self._queue.then("a keyframe", partial(self._follow, push))  # in the same order on all ranks
                     return push.future
@@ -155,7 +166,7 @@ class ShardedPublisher(Publishing[ShardedPush]):
         number: int,
         step: int,
         views: Mapping[str, View],
-        metadata: Mapping[str, Any],
+        labels: _Labels,
         timeline: Timeline,
         failure: Exception | None,
     ) -> ShardedPush:
@@ -170,7 +181,18 @@ class ShardedPublisher(Publishing[ShardedPush]):
             replicas, failure = self._baseline.diff(prepared, step, views, timeline)
         future = PushFuture(step, number)
         return ShardedPush(
-            kind, version, step, prepared, prepared.shadow, metadata, number, timeline, future, replicas, failure
+            kind=kind,
+            version=version,
+            step=step,
+            prepared=prepared,
+            shadow=prepared.shadow,  # a diff may have made it
+            metadata=labels.metadata,
+            files=labels.files,
+            number=number,
+            timeline=timeline,
+            future=future,
+            replicas=replicas,
+            failure=failure,
         )
 
     # -- in the background thread: a fixed sequence of collectives ---------------------------------------------------
@@ -230,14 +252,19 @@ class ShardedPublisher(Publishing[ShardedPush]):
         """Write the record at the coordinator, and return it on all ranks; ``added`` is to the digest of the base."""
 
         def commit() -> Record:
-            digest, log = added, self._log
+            digest, log, geometry = added, self._log, push.prepared.geometry
+            parent = log.reader.state.find(push.version - 1)
             if push.kind == Kind.PATCH:
                 digest += Digest.parse(log.reader.state.version(push.version - 1).digest)
-            return log.writer.commit(draft_of(push, push.prepared.geometry, digest, write_id, stored))
+            files = None if push.files is None else push.files.store(self._context.store, parent, geometry.id)
+            return log.writer.commit(draft_of(push, geometry, digest, write_id, stored, files))
 
         record = self._log.append(Attempt(self._peers), commit, write_id)
         if not isinstance(record, CommitRecord):
             raise InvalidArgument(f"record {record.seq} commits nothing")
+        if push.files is not None:
+            with self._lock:
+                self._files.committed(push.files)
         return record
 
     def _follow(self, push: ShardedPush) -> None:
@@ -283,9 +310,20 @@ class ShardedPublisher(Publishing[ShardedPush]):
         return True
 
 
-def _labels(step: SupportsIndex, metadata: Mapping[str, Any] | None) -> tuple[int, Mapping[str, Any], Exception | None]:
-    """Return a push's step and metadata; what is wrong with them is for all ranks to raise."""
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """What goes along with a version's cells."""
+
+    metadata: Mapping[str, Any]
+    files: CarriedFiles | None
+
+
+def _labels(
+    step: SupportsIndex, metadata: Mapping[str, Any] | None, files: FilesArgument | None
+) -> tuple[int, Mapping[str, Any], Mapping[str, bytes] | None, Exception | None]:
+    """Return a push's step, metadata and files; what is wrong with them is for all ranks to raise."""
     try:
-        return integer(step, "step"), checked_metadata(metadata), None
+        given = None if files is None else read_files(files)
+        return integer(step, "step"), checked_metadata(metadata), given, None
     except PulseError as error:
-        return 0, {}, error
+        return 0, {}, None, error

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from pulse_registry.push.carried_files import CarriedFiles
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.shadow import Shadow
 from pulse_registry.push.sharded_baseline import Prepared
@@ -32,6 +33,7 @@ class ShardedPush:
         prepared: what it was diffed against.
         shadow: holds its cells; None: this rank has failed before it had one.
         metadata: of the version; the coordinator's counts.
+        files: that go along with it; the coordinator's, and no other rank's.
         number: of the rank's pushes, from 1 on: the same on all ranks.
         timeline: of the push.
         future: of the push.
@@ -48,6 +50,7 @@ class ShardedPush:
     prepared: Prepared
     shadow: Shadow | None
     metadata: Mapping[str, Any]
+    files: CarriedFiles | None
     number: int
     timeline: Timeline
     future: PushFuture

@@ -83,7 +83,8 @@ def survey(
 def _retired_sorted_out(listed: Iterable[str], state: RunState, until: int, found: Survey) -> Iterator[str]:
     """Yield the keys that no record names or retired; note the others."""
     for key in listed:
-        if state.is_live(key):
+        # Files are named by their content: a push that is on its way may name what nothing names now.
+        if state.is_live(key) or key.startswith(keys.FILES):
             continue
         seq = state.retired_keys.get(keys.named_key(key))
         if seq is None:

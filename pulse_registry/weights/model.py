@@ -21,7 +21,7 @@ from pulse_registry.errors import InvalidModel
 from pulse_registry.process.cycle_collector import cycles_kept
 from pulse_registry.weights.dtypes import advice, of_numpy, of_torch
 from pulse_registry.weights.file_tensor import FileTensor
-from pulse_registry.weights.module import module_tensors
+from pulse_registry.weights.module import SPREAD_BY_ZERO_3, module_tensors
 from pulse_registry.weights.slice import Part, Slice, is_sharded, parts_of
 from pulse_schemas import DTYPE_ORDER, Dtype, Layout, Tensor, faults
 
@@ -327,11 +327,7 @@ def _hindrance(torch: Any, value: Any) -> str | None:
     try:
         storage = value.untyped_storage()
         if not value.numel() and math.prod(getattr(value, "ds_shape", (0,))):
-            return (
-                "is spread over ranks by DeepSpeed ZeRO-3, and has no cells here: push within "
-                "deepspeed.zero.GatheredParameters, or give each rank's part as Slice(p.ds_tensor, of=p.ds_shape, "
-                "at=its flat offset)"
-            )
+            return SPREAD_BY_ZERO_3
         if storage.data_ptr() or not value.numel():
             return None
         if storage.nbytes():

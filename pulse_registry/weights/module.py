@@ -6,6 +6,7 @@ by a name: what a policy itself calls ``module`` stays.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from typing import Any
 
 from pulse_registry.errors import InvalidModel
 
+SPREAD_BY_ZERO_3 = (
+    "is spread over ranks by DeepSpeed ZeRO-3, and has no cells here: push within deepspeed.zero.GatheredParameters, "
+    "or give each rank's part as Slice(p.ds_tensor, of=p.ds_shape, at=its flat offset)"
+)
 _CHECKPOINT = "torch.distributed.algorithms._checkpoint"
 _FLAT = "_fsdp_wrapped_module"
 _WRAPPERS = (
@@ -37,10 +42,12 @@ def module_tensors(module: Any) -> Mapping[str, Any]:
     """Return the state dict of an ``nn.Module``, without the names of wrappers.
 
     Raises:
-        InvalidModel: two names would become one; or it is sharded by FSDP1, whose state dict is no view of its shards.
+        InvalidModel: two names would become one; or it is sharded by FSDP1, whose state dict is no view of its shards,
+            or by DeepSpeed ZeRO-3, whose state dict has empty tensors.
     """
     wrappers = _known()
     _refuse_flat_shards(module, wrappers)
+    _refuse_empty_shards(module)
     state = module.state_dict()
     kinds = tuple(wrapper.kind for wrapper in wrappers)
     if not any(isinstance(part, kinds) for part in module.modules()):
@@ -56,6 +63,14 @@ def module_tensors(module: Any) -> Mapping[str, Any]:
             )
         named[own], given[own] = value, name
     return named
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the module below the wrappers around it; what is no wrapped module, as it is."""
+    kinds = _known()
+    while (wrapper := next((known for known in kinds if isinstance(model, known.kind)), None)) is not None:
+        model = model._modules[wrapper.inner]
+    return model
 
 
 def _known() -> list[_Wrapper]:
@@ -75,6 +90,13 @@ def _refuse_flat_shards(module: Any, wrappers: Sequence[_Wrapper]) -> None:
             "every rank. Shard it by torch.distributed.fsdp.fully_shard (FSDP2), or pass a mapping of names to a Slice "
             "of what this rank holds; or gather the state dict on all ranks, and push that from one of them"
         )
+
+
+def _refuse_empty_shards(module: Any) -> None:
+    """Refuse what ZeRO-3 has taken apart: parameters tell of it, and the tensors of the state dict don't."""
+    for name, parameter in module.named_parameters():
+        if not parameter.numel() and math.prod(getattr(parameter, "ds_shape", (0,))):
+            raise InvalidModel(f"tensor {name!r} {SPREAD_BY_ZERO_3}")
 
 
 def _own_name(module: Any, name: str, wrappers: Sequence[_Wrapper]) -> str:

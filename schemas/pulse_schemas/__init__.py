@@ -20,6 +20,7 @@ from pulse_schemas.base import (
     open_sealed,
 )
 from pulse_schemas.countersignature import Countersignature
+from pulse_schemas.files import FileEntry, FileSet
 from pulse_schemas.heads import PatchHead
 from pulse_schemas.layout import DTYPE_ORDER, Dtype, Layout, Tensor
 from pulse_schemas.lease import Lease
@@ -48,6 +49,8 @@ __all__ = [
     "Dtype",
     "EpochRecord",
     "Fault",
+    "FileEntry",
+    "FileSet",
     "Head",
     "JsonObject",
     "KeyframeRef",

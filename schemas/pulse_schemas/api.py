@@ -57,7 +57,10 @@ class TokenBody(Answer):
 
 
 class VersionBody(Answer):
-    """One committed version; ``nbytes`` counts what was stored for it, of ``full_nbytes`` that all cells take."""
+    """One committed version; ``nbytes`` counts what was stored for it, of ``full_nbytes`` that all cells take.
+
+    ``files``: id of the set of small files that go with it, an object ``objects/files/<id>``; none: it has none.
+    """
 
     version: Count
     step: Step
@@ -70,6 +73,7 @@ class VersionBody(Answer):
     layout: Hash
     seq: Count
     metadata: JsonObject
+    files: Hash | None = None
 
 
 class MissedVersions(Answer):

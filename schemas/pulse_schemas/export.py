@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pulse_schemas.base import Schema
 from pulse_schemas.countersignature import Countersignature
+from pulse_schemas.files import FileSet
 from pulse_schemas.layout import Layout
 from pulse_schemas.lease import Lease
 from pulse_schemas.records import RECORD_KINDS
@@ -20,6 +21,7 @@ from pulse_schemas.snapshot import Head, Snapshot
 
 DOCUMENTS: Mapping[str, type[Schema]] = {
     "countersignature": Countersignature,
+    "file-set": FileSet,
     "head": Head,
     "layout": Layout,
     "lease": Lease,

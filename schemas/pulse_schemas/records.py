@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pulse_schemas.base import (
     Count,
@@ -27,17 +27,19 @@ from pulse_schemas.base import (
 )
 from pulse_schemas.objects import KeyframeRef, PatchRef
 
-RecordFormat = Literal["pulse-record/1", "pulse-record/2"]
+RecordFormat = Literal["pulse-record/1", "pulse-record/2", "pulse-record/3"]
 
 
-def record_format(patches: Iterable[PatchRef]) -> RecordFormat:
-    """Return the one format of a record that names these patches: the second if one of them is in parts."""
+def record_format(patches: Iterable[PatchRef], files: str | None = None) -> RecordFormat:
+    """Return the one format of a record: the third if it names files, the second if one of its patches is in parts."""
+    if files is not None:
+        return "pulse-record/3"
     return "pulse-record/2" if any(patch.parts is not None for patch in patches) else "pulse-record/1"
 
 
-def _check_format(found: RecordFormat, patches: Iterable[PatchRef]) -> None:
-    if found != record_format(patches):
-        raise ValueError(f"a record of these objects is of format {record_format(patches)!r}")
+def _check_format(found: RecordFormat, right: RecordFormat) -> None:
+    if found != right:
+        raise ValueError(f"a record of these objects is of format {right!r}")
 
 
 class _Common(Schema):
@@ -74,7 +76,10 @@ class EpochRecord(_First):
 
 
 class CommitRecord(_Common):
-    """Version ``version`` exists: reached by ``patch`` from its parent, held by ``keyframe``, or both."""
+    """Version ``version`` exists: reached by ``patch`` from its parent, held by ``keyframe``, or both.
+
+    ``files``: id of the `FileSet` that goes with it and with later versions; without one, the parent's does.
+    """
 
     kind: Literal["commit"] = "commit"
     version: Count
@@ -87,7 +92,10 @@ class CommitRecord(_Common):
     changed: Count
     cells: Count
     metadata: JsonObject = Field(default_factory=dict)
-    format: RecordFormat = Field(default_factory=lambda data: record_format(filter(None, [data.get("patch")])))
+    files: Hash | None = None
+    format: RecordFormat = Field(
+        default_factory=lambda data: record_format(filter(None, [data.get("patch")]), data.get("files"))
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -101,8 +109,16 @@ class CommitRecord(_Common):
             raise ValueError("the keyframe is of another version")
         if self.changed > self.cells:
             raise ValueError("more changed cells than cells")
-        _check_format(self.format, () if self.patch is None else (self.patch,))
+        _check_format(self.format, record_format(() if self.patch is None else (self.patch,), self.files))
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A commit that names no files is written as it was before there were any.
+        fields: dict[str, Any] = serialize(self)
+        if self.files is None:
+            fields.pop("files", None)
+        return fields
 
 
 class AttachRecord(_Common):
@@ -115,7 +131,7 @@ class AttachRecord(_Common):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _check_format(self.format, self.patches)
+        _check_format(self.format, record_format(self.patches))
         return self
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, Many, RunName, Schema, Step, TagName, Timestamp
 from pulse_schemas.objects import KeyframeRef, PatchRef
 
 
 class VersionEntry(Schema):
-    """One committed version, without the objects that lead to it. ``seq`` is the record that committed it."""
+    """One committed version, without the objects that lead to it. ``seq`` is the record that committed it.
+
+    ``files``: id of the `FileSet` that goes with it, named by its record or by one before.
+    """
 
     version: Count
     seq: Count
@@ -23,6 +26,15 @@ class VersionEntry(Schema):
     cells: Count
     created_at: Timestamp
     metadata: JsonObject = Field(default_factory=dict)
+    files: Hash | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A version without files is written as it was before there were any.
+        fields: dict[str, Any] = serialize(self)
+        if self.files is None:
+            fields.pop("files", None)
+        return fields
 
 
 class RetiredVersion(Schema):
@@ -39,11 +51,13 @@ class RetiredKey(Schema):
     seq: Count
 
 
-SnapshotFormat = Literal["pulse-snapshot/2", "pulse-snapshot/3"]
+SnapshotFormat = Literal["pulse-snapshot/2", "pulse-snapshot/3", "pulse-snapshot/4"]
 
 
-def snapshot_format(patches: Iterable[PatchRef]) -> SnapshotFormat:
-    """Return the one format of a snapshot with these patches: the third if one of them is in parts."""
+def snapshot_format(versions: Iterable[VersionEntry], patches: Iterable[PatchRef]) -> SnapshotFormat:
+    """Return the one format of a snapshot: the fourth if a version has files, the third if a patch is in parts."""
+    if any(version.files is not None for version in versions):
+        return "pulse-snapshot/4"
     return "pulse-snapshot/3" if any(patch.parts is not None for patch in patches) else "pulse-snapshot/2"
 
 
@@ -65,12 +79,15 @@ class Snapshot(Schema):
     retired_versions: Many[RetiredVersion] = ()
     retired_keys: Many[RetiredKey] = ()
     tags: dict[TagName, Count] = Field(default_factory=dict)
-    format: SnapshotFormat = Field(default_factory=lambda data: snapshot_format(data.get("patches", ())))
+    format: SnapshotFormat = Field(
+        default_factory=lambda data: snapshot_format(data.get("versions", ()), data.get("patches", ()))
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.format != snapshot_format(self.patches):
-            raise ValueError(f"a snapshot of these patches is of format {snapshot_format(self.patches)!r}")
+        right = snapshot_format(self.versions, self.patches)
+        if self.format != right:
+            raise ValueError(f"a snapshot of these versions and patches is of format {right!r}")
         return self
 
 

@@ -31,7 +31,7 @@ from pulse_registry.store import RetryStore, Store
 from pulse_registry.store.wrappers.retry import TOTAL_S, RetryPolicy
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault, FaultAction
-from pulse_schemas import CommitRecord, unseal_record
+from pulse_schemas import CommitRecord, FileSet, unseal_record
 from tests.support.clock import Clock
 from tests.support.records import DictStore
 
@@ -236,6 +236,7 @@ _KINDS = tuple(
         r"run/leases/[0-9A-Za-z._-]+\.json",
         r"run/layouts/[0-9a-f]{64}\.json",
         r"run/objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}(\.safetensors|/patch-head|/[0-9]{5})",
+        r"run/objects/files/[0-9a-f]{64}",
         r"run/objects/keyframe/[0-9]{12}-[0-9a-f]{32}/model(-[0-9]{5}-of-[0-9]{5}\.safetensors|\.safetensors\.index\.json)",
     )
 )
@@ -271,7 +272,13 @@ def check_store(store: Store) -> set[str]:
     for version in state.versions:
         layout = f"run/layouts/{version.layout}.json"
         assert blake3(store.get(layout)).hexdigest() == version.layout
-    objects = {key for key in found if key.startswith("run/objects/")}
+        if version.files is not None:
+            files = FileSet.parse(store.get(f"run/{keys.file_key(version.files)}"))
+            assert files.id == version.files
+            for entry in files.files.values():
+                data = store.get(f"run/{keys.file_key(entry.blake3)}")
+                assert (len(data), blake3(data).hexdigest()) == (entry.size, entry.blake3)
+    objects = {key for key in found if key.startswith("run/objects/") and not key.startswith(f"run/{keys.FILES}")}
     return {key for key in objects if keys.named_key(key.removeprefix("run/")) not in named}
 
 

@@ -27,6 +27,7 @@ NAMES = [
     "Event",
     "EventKind",
     "Fenced",
+    "Files",
     "GcResult",
     "Gone",
     "InvalidArgument",
@@ -67,7 +68,7 @@ SIGNATURES = {
     "None' = None, trust: 'Trust | Iterable[str] | None' = None, on_event: 'Listener | None' = None, "
     "process_group: 'ProcessGroup | None' = None) -> 'Registry'",
     "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
-    "wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
+    "files: 'FilesArgument | None' = None, wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.take_over": "(self, model: 'Model') -> 'Version | None'",
     "Registry.pull": "(self, version: 'VersionName' = 'latest', *, into: 'Model', replace: 'bool' = False, "
     "cast: 'bool' = False, check: 'BaseCheck | None' = None, partial: 'bool' = False) -> 'PullResult'",
@@ -76,6 +77,7 @@ SIGNATURES = {
     "Registry.versions": "(self) -> 'list[Version]'",
     "Registry.version": "(self, version: 'VersionName | None' = None, *, step: 'int | None' = None) -> 'Version'",
     "Registry.route": "(self, version: 'VersionName' = 'latest', *, have: 'int | None' = None) -> 'Route'",
+    "Registry.files": "(self, version: 'VersionName' = 'latest') -> 'dict[str, bytes]'",
     "Registry.layout": "(self, version: 'VersionName' = 'latest') -> 'Layout'",
     "Registry.warm_up": "(self, model: 'Model | None' = None) -> 'None'",
     "Registry.verify": "(self, version: 'VersionName' = 'latest', *, model: 'Model | None' = None, "
@@ -107,7 +109,8 @@ SIGNATURES = {
 FIELDS = {
     "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline coalesced",
     "PullResult": "version step digest nbytes objects changed phases timeline avoided checked",
-    "Version": "version step kind changed cells nbytes digest created_at layout metadata",
+    "Version": "version step kind changed cells nbytes digest created_at layout metadata files",
+    "Files": "folder also",
     "PushOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "
     "allow_new_layout expect nonfinite signing_key",
     "PullOptions": "check nonfinite lease_seconds undo_share spool",

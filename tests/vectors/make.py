@@ -35,6 +35,8 @@ from pulse_schemas import (
     CommitRecord,
     Countersignature,
     EpochRecord,
+    FileEntry,
+    FileSet,
     KeyframeRef,
     Layout,
     ObjectRef,
@@ -48,6 +50,7 @@ REFERENCE = get_backend("reference")
 FIRST_DTYPES = [dtype for dtype in DTYPE_ORDER if dtype not in ("F8_E8M0", "F4")]
 """Those of ``pulse-layout/1``, in their order."""
 Document = dict[str, Any]
+CONFIG = b'{"model_type":"llama"}'
 
 
 def layouts() -> Document:
@@ -84,7 +87,7 @@ def layouts() -> Document:
 
 
 def records() -> Document:
-    """Two records, chained: their fields, their sealed bytes and the hashes of these."""
+    """Records, chained: their fields, their sealed bytes and the hashes of these; and the files that one names."""
     common = {"run": "math", "epoch": 1, "created_at": "2026-01-02T03:04:05.678Z"}
     first = EpochRecord(**common, seq=0, write_id="0" * 31 + "1", previous=None, writer="host:1 – é")
     shard = ObjectRef(key="objects/keyframe/000000000000-a/model-00001-of-00001.safetensors", size=80, blake3="2" * 64)
@@ -128,15 +131,51 @@ def records() -> Document:
         changed=2,
         cells=6,
     )
+    files = FileSet(
+        files={
+            "config.json": FileEntry(size=len(CONFIG), blake3=blake3(CONFIG).hexdigest()),
+            "merges.txt": FileEntry(size=0, blake3=blake3(b"").hexdigest()),
+        }
+    )
+    fourth = CommitRecord(
+        **common,
+        seq=3,
+        write_id="0" * 31 + "4",
+        previous=blake3(third.seal()).hexdigest(),
+        version=2,
+        step=9,
+        parent=1,
+        layout="4" * 64,
+        patch=PatchRef(
+            base=1,
+            target=2,
+            coder="gap",
+            changed=0,
+            object=ObjectRef(key="objects/patch/b.safetensors", size=300, blake3="7" * 64),
+            head_size=300,
+            head_blake3="7" * 64,
+        ),
+        keyframe=None,
+        digest="f" * 32,
+        changed=0,
+        cells=6,
+        files=files.id,
+    )
     return {
+        "file_set": {
+            "contents": {"config.json": CONFIG.hex(), "merges.txt": ""},
+            "document": files.model_dump(mode="json"),
+            "bytes": files.canonical().hex(),
+            "id": files.id,
+        },
         "records": [
             {
                 "fields": {"format": record.format, **record.model_dump(mode="json")},
                 "bytes": record.seal().hex(),
                 "blake3": blake3(record.seal()).hexdigest(),
             }
-            for record in (first, second, third)
-        ]
+            for record in (first, second, third, fourth)
+        ],
     }
 
 

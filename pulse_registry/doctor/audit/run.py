@@ -14,6 +14,7 @@ from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.format.patch_parts import PatchPart, Stored, parts_in, pieces_of
 from pulse_registry.log import Guard, RunState
+from pulse_registry.log.files import fetch_file_set
 from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.log.runs import list_runs
 from pulse_registry.process.hashing import large_hasher
@@ -64,8 +65,9 @@ class RunAudit:
         yield from self.log.defects()
         state = self.log.state
         yield from self._layouts(state)
+        yield from self._files(state, contents=contents)
         needed = _needed(state)
-        self.objects, self.nbytes = len(needed), sum(item.size for item in needed.values())
+        self.objects, self.nbytes = self.objects + len(needed), self.nbytes + sum(i.size for i in needed.values())
         wrong = self._contents(needed.values()) if contents else self._unlisted(needed, keys.OBJECTS)
         told = set()
         for found in chain(wrong, self._parts(state, contents=contents)):
@@ -95,6 +97,22 @@ class RunAudit:
                 fetch_layout(self._store, layout_id)
             except (NotFound, CorruptObject, UnsupportedFormat) as error:
                 yield Defect.of(keys.layout_key(layout_id), error)
+
+    def _files(self, state: RunState, *, contents: bool) -> Iterator[Defect]:
+        """Look at the small files of live versions, which the sets that records name list."""
+        needed: dict[str, ObjectRef] = {}
+        for files_id in sorted({entry.files for entry in _live(state) if entry.files is not None}):
+            key = keys.file_key(files_id)
+            try:
+                files = fetch_file_set(self._store, files_id)
+            except (NotFound, CorruptObject, UnsupportedFormat) as error:
+                yield Defect.of(key, error, f"{RESTORE}: its BLAKE3 is its name")
+                continue
+            self.objects, self.nbytes = self.objects + 1, self.nbytes + len(files.canonical())
+            refs = (ObjectRef(key=keys.file_key(e.blake3), size=e.size, blake3=e.blake3) for e in files.files.values())
+            needed |= {ref.key: ref for ref in refs}
+        self.objects, self.nbytes = self.objects + len(needed), self.nbytes + sum(r.size for r in needed.values())
+        yield from self._contents(needed.values()) if contents else self._unlisted(needed, keys.FILES)
 
     def _unlisted(self, needed: Mapping[str, Stored], folder: str) -> Iterator[Defect]:
         left = set(needed)

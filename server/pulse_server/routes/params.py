@@ -26,7 +26,7 @@ _DECIMAL: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
 _WRITE_ID: Final = r"[0-9a-f]{32}"
 _OBJECT: Final = re.compile(
     rf"objects/(patch/[0-9]{{12}}-[0-9]{{12}}-{_WRITE_ID}(\.safetensors|/patch-head|/[0-9]{{5}})"
-    rf"|keyframe/[0-9]{{12}}-{_WRITE_ID}/[A-Za-z0-9][A-Za-z0-9._-]{{0,127}})",
+    rf"|keyframe/[0-9]{{12}}-{_WRITE_ID}/[A-Za-z0-9][A-Za-z0-9._-]{{0,127}}|files/[0-9a-f]{{64}})",
     re.ASCII,
 )
 
@@ -119,7 +119,7 @@ def checked_key(key: str) -> str:
     if not keys.is_object_key(key) or _OBJECT.fullmatch(key) is None:
         raise InvalidArgument(
             f"{shown(key)} is no object's key: objects/patch/<base>-<target>-<write id>.safetensors, "
-            "objects/patch/<base>-<target>-<write id>/<patch-head, or a part>, or "
-            "objects/keyframe/<version>-<write id>/<file>"
+            "objects/patch/<base>-<target>-<write id>/<patch-head, or a part>, "
+            "objects/keyframe/<version>-<write id>/<file>, or objects/files/<BLAKE3>"
         )
     return key

@@ -24,6 +24,7 @@ def version_body(state: RunState, entry: VersionEntry) -> VersionBody:
         layout=told.layout,
         seq=entry.seq,
         metadata=dict(told.metadata),
+        files=told.files,
     )
 
 

@@ -22,6 +22,7 @@ _KNOWN = re.compile(
     r"run/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|layouts/[0-9a-f]{64}\.json|leases/[^/]+\.json"
     r"|clock"
     r"|objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}(?:\.safetensors|/patch-head|/[0-9]{5})"
+    r"|objects/files/[0-9a-f]{64}"
     r"|objects/keyframe/[0-9]{12}-[0-9a-f]{32}/model(?:-[0-9]{5}-of-[0-9]{5}\.safetensors|\.safetensors\.index\.json))"
 )
 _RECORD = re.compile(r"run/log/([0-9]{12})\.json")

@@ -58,7 +58,9 @@ def test_log_lists_all_versions_oldest_first(pulse: Pulse, run: Run) -> None:
     assert [entry["version"] for entry in listed] == [0, 1, 2, 3, 4]
     assert [entry["step"] for entry in listed] == [0, 10, 20, 30, 40]
     assert [entry["kind"] for entry in listed] == ["keyframe", *["patch"] * 4]
-    assert all(list(e) == ["version", "step", "kind", "changed", "bytes", "created_at", "digest"] for e in listed)
+    assert all(
+        list(e) == ["version", "step", "kind", "changed", "bytes", "created_at", "digest", "files"] for e in listed
+    )
     text = pulse("log")
     assert text.code == 0
     assert all(entry["digest"] in text.out for entry in listed)
@@ -105,7 +107,7 @@ def test_verify_checks_a_version(pulse: Pulse, run: Run) -> None:
 
 def test_pull_says_what_it_fetched(pulse: Pulse, run: Run, tmp_path: Path) -> None:
     found = pulse("pull", "--out", tmp_path / "out", "--version", 1, "--json").json
-    assert list(found) == ["version", "digest", "bytes", "objects", "verified", "avoided"]
+    assert list(found) == ["version", "digest", "bytes", "objects", "verified", "avoided", "files", "left_out", "kept"]
     assert (found["version"], found["verified"], found["avoided"]) == (1, True, [])
     assert found["bytes"] == pulse("route", "--to", 1, "--json").json["bytes"]
     again = pulse("pull", "--out", tmp_path / "out", "--version", 1, "--json").json

@@ -10,7 +10,9 @@ import pytest
 from pulse_registry.client.reports import Reporter
 from pulse_registry.follow import Changed, EngineFailed, Failed, Follower, Pace
 from pulse_registry.follow.follower import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from pulse_registry.options import Options
 from pulse_registry.registry import Registry
+from pulse_registry.signing import trust_of
 from pulse_registry.testing import FaultStore
 from pulse_registry.testing.fault import Fault
 from pulse_schemas.api import WorkerReport
@@ -250,6 +252,19 @@ def test_an_empty_run_is_waited_for_and_a_store_that_is_away_is_asked_again() ->
     world.follower.run()
     assert [told.error for told in world.told if isinstance(told, Failed)] == ["StoreUnavailable"]
     assert world.changes()[1:] == [(0, 1)]
+
+
+def test_a_run_that_another_key_has_signed_changes_no_weight() -> None:
+    world = World(StubEngine(serves=0))
+    pinned = Registry(world.store, "run", Options(trust=trust_of(["ed25519:" + "11" * 32])))
+    world.follower = world.follow(pinned, Pace())
+    world.clock.sleep = lambda seconds: world.stop()  # type: ignore[method-assign]
+    world.follower = world.follow(pinned, Pace())
+    world.follower.run()
+    (told,) = world.told
+    assert isinstance(told, Failed)
+    assert (told.error, told.serves) == ("Untrusted", 0)
+    assert world.engine.calls == ["version"]
 
 
 class Service:

@@ -434,3 +434,11 @@ def test_the_owner_lives_as_long_as_the_memory_and_no_longer(make: Callable[...,
     del memory
     gc.collect()
     assert owner() is None
+
+
+def test_a_module_whose_parameters_zero_3_spread_is_refused_though_its_state_dict_tells_nothing() -> None:
+    module = torch.nn.Linear(3, 2, bias=False)
+    module.weight.data = torch.empty(0)
+    module.weight.ds_shape = torch.Size((2, 3))  # type: ignore[assignment]
+    with pytest.raises(InvalidModel, match=r"'weight' is spread over ranks by DeepSpeed ZeRO-3.*GatheredParameters"):
+        read_model(module)
