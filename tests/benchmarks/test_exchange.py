@@ -7,6 +7,7 @@ import pytest
 from benchmarks.exchange import measure, rows_of
 
 
+@pytest.mark.slow
 def test_ranks_exchange_and_the_coordinator_tells_its_times() -> None:
     rows = {row.key: row for row in measure([2], 2_000, 1)}
     assert rows.keys() == {"exchange.2.rate", "exchange.2.ratio", "exchange.2.empty"}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.sharded_push import measure
+
+pytestmark = pytest.mark.slow
 
 
 def test_all_ways_push_and_only_changes_travel() -> None:

@@ -73,7 +73,6 @@ parent.close()
     assert script(code, tmp_path) == ["child 0 True", "child 1", "exit 0", "parent 1"]
 
 
-@pytest.mark.slow
 def test_a_child_compiles_although_another_thread_of_its_parent_did_at_the_fork(tmp_path: Path):
     code = """
 from pulse_kernels.cpu.compile_lock import COMPILING
@@ -97,7 +96,6 @@ with COMPILING:
     assert script(code, tmp_path) == ["child", "exit 0", "parent"]
 
 
-@pytest.mark.slow
 def test_a_fork_in_the_middle_of_the_warm_up_leaves_no_thread_behind_and_it_goes_on(tmp_path: Path):
     code = """
 from pulse_kernels import warm_up
@@ -152,7 +150,6 @@ parent.close()
     assert script(code, tmp_path) == ["exit 0", "parent 1"]
 
 
-@pytest.mark.slow
 def test_to_close_a_parents_registry_in_the_child_does_nothing(tmp_path: Path):
     code = """
 import pathlib
@@ -177,7 +174,6 @@ say("left", len(leases()))
     assert script(code, tmp_path) == ["exit 0", "kept True", "parent 1", "left 0"]
 
 
-@pytest.mark.slow
 def test_a_child_leaves_the_files_of_its_parents_pull_alone(tmp_path: Path):
     code = """
 import pathlib
@@ -201,7 +197,6 @@ def work(registry):
 """
 
 
-@pytest.mark.slow
 def test_a_registry_travels_to_a_spawned_process(tmp_path: Path):
     (tmp_path / "traveller.py").write_text(CHILD)
     code = """
@@ -284,7 +279,6 @@ def test_what_no_other_process_can_open_says_so(tmp_path: Path):
         pickle.dumps(of_a_store)
 
 
-@pytest.mark.slow
 def test_a_child_that_asks_for_the_end_of_its_parents_push_is_told_and_does_not_wait(tmp_path: Path):
     code = """
 from pulse_registry.push.future import PushFuture

@@ -38,7 +38,7 @@ from tests.support.registries import (
     small_model,
     state_of,
 )
-from tests.support.sampling import EVERY_CALL, places, slow_but, writes
+from tests.support.sampling import EVERY_CALL, places, writes
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ PUSHES = [
     Push("a patch with a keyframe after it", before=2, warm=True, keyframe_every=2),
     Push("a patch with a keyframe after it, by a new process", before=2, warm=False, keyframe_every=2),
 ]
-TRIED = slow_but((push for push in PUSHES if push.name == "a patch"), PUSHES)
 FAILURES = [("fail_before", False), ("fail_after", False), ("fail_before", True), ("fail_after", True)]
 
 
@@ -129,7 +128,7 @@ def check_history(store: Store, versions: int) -> None:
 
 @EVERY_CALL
 @pytest.mark.parametrize(("action", "lasting"), FAILURES)
-@pytest.mark.parametrize("push", TRIED, ids=lambda push: push.name)
+@pytest.mark.parametrize("push", PUSHES, ids=lambda push: push.name)
 def test_a_push_that_loses_a_call_is_whole_or_absent_and_the_next_one_carries_it(
     push: Push, action, lasting, every: bool
 ) -> None:
@@ -169,7 +168,7 @@ def test_a_push_that_loses_a_call_is_whole_or_absent_and_the_next_one_carries_it
 
 @EVERY_CALL
 @pytest.mark.parametrize("action", ["fail_before", "fail_after"])
-@pytest.mark.parametrize("push", TRIED, ids=lambda push: push.name)
+@pytest.mark.parametrize("push", PUSHES, ids=lambda push: push.name)
 def test_a_push_with_retries_does_not_notice_a_single_lost_call(push: Push, action, every: bool) -> None:
     store, registry, outage = prepared(push, retries=True)
     with registry:

@@ -88,7 +88,6 @@ def connection(served: Served) -> Iterator[HTTPConnection]:
 TAKE_JSON = [one for one in described() if one.takes_body and one.max_body is not None]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("operation", TAKE_JSON, ids=lambda one: f"{one.method} {one.path.rpartition('}/')[2]}")
 def test_no_answer_and_no_memory_grows_with_the_faults_of_a_body(
     served: Served, connection: HTTPConnection, operation: Described
@@ -115,7 +114,6 @@ def test_a_body_that_is_longer_than_any_is_not_read(served: Served) -> None:
     assert peak_of(served) - before < GROWTH
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lists, and a field is missing", "fields that are not known", "a long name"])
 def test_a_long_layout_that_is_none_takes_no_memory_of_the_service(
     served: Served, connection: HTTPConnection, name: str

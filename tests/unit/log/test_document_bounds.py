@@ -42,7 +42,6 @@ def a_layout(cells: int) -> Layout:
 # -- what fits ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_a_snapshot_of_a_million_versions_fits(shape: Any) -> None:
     count = 2000
