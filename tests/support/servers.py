@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 ACCESS_KEY = "pulse-test-key"
 SECRET_KEY = "pulse-test-secret"
@@ -153,17 +155,33 @@ def rclone() -> Iterator[S3Server]:
 
 @contextmanager
 def moto() -> Iterator[S3Server]:
-    """Run moto in this process: S3's answers to the letter, but no signature or checksum is checked."""
+    """Run moto in this process: S3's answers to the letter, but no signature or checksum is checked.
+
+    Its writes of objects come one after the other: by itself it looks whether there is an object, and then makes it,
+    and of two threads that create one both may be told that they did.
+    """
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # not a line for each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
+    with ExitStack() as stack:
+        lock = threading.Lock()
+        for name in ("_key_response_put", "_key_response_post"):
+            stack.enter_context(patch.object(S3Response, name, _one_at_a_time(getattr(S3Response, name), lock)))
+        server.start()
+        stack.callback(server.stop)
         port = server.get_host_and_port()[1]
         yield S3Server("moto", f"http://127.0.0.1:{port}")
-    finally:
-        server.stop()
+
+
+def _one_at_a_time(call: Callable[..., Any], lock: threading.Lock) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def locked(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return call(*args, **kwargs)
+
+    return locked
 
 
 def free_ports(number: int) -> list[int]:
