@@ -166,7 +166,7 @@ class Retention(RuleBasedStateMachine):
 
     @invariant()
     def who_began_to_read_less_than_the_grace_time_ago_goes_on(self) -> None:
-        self.reading = [one for one in self.reading if one[0] + timedelta(seconds=GRACE) >= self.world.now]
+        self.reading = [one for one in self.reading if one[0] + timedelta(seconds=GRACE) > self.world.now]
         for _, wanted in self.reading:
             assert all(map(self.world.store.exists, wanted))
 
