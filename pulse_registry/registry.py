@@ -130,9 +130,10 @@ class Registry:
             metadata: JSON values to keep with the version, at most 64 KiB of them; copied at once. NumPy's scalars are
                 taken, NaN and infinities are not.
             files: small files to go along with this version and later ones: a folder with the configuration, the
-                tokenizer and the chat template; or `Files`, which says by name what else, as code, goes along. They are
-                read at once. None: those of the version before; where that has none, or another layout, the
-                configuration of a transformers model is taken from ``model``. Of a sharded model, rank 0's count.
+                tokenizer and the chat template; or `Files`, which says by name what else, as code, goes along; or the
+                files' bytes by name. They are read at once. None: those of the version before; where that has none, or
+                another layout, the configuration of a transformers model is taken from ``model``. Of a sharded model,
+                rank 0's count.
             wait: False returns after the diff; the rest happens in the background, in order, and the returned
                 future holds the result or raises what went wrong. The model may be changed at once. While
                 ``max_pending`` pushes are on their way, this waits for one before the diff (``when_full="wait"``), or

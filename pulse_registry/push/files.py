@@ -41,8 +41,8 @@ class Files:
     also: Iterable[str] = ()
 
 
-FilesArgument = Files | str | os.PathLike[str]
-"""What a push takes as its files: a folder, or what of it."""
+FilesArgument = Files | str | os.PathLike[str] | Mapping[str, bytes]
+"""What a push takes as its files: a folder, or what of it; or the files themselves, by name."""
 
 
 def read_files(files: FilesArgument) -> dict[str, bytes]:
@@ -52,8 +52,12 @@ def read_files(files: FilesArgument) -> dict[str, bytes]:
         InvalidArgument: the folder or a file named can't be read, leads out of the folder by a link, is too large, or
             has a name that no file of a set can have; or there is none.
     """
+    if isinstance(files, Mapping):
+        return _checked(files)
     if not isinstance(files, Files | str | os.PathLike):
-        raise InvalidArgument(f"files is of type {type(files).__name__}; it is a folder's path, or Files(folder)")
+        raise InvalidArgument(
+            f"files is of type {type(files).__name__}; it is a folder's path, Files(folder), or bytes by names"
+        )
     chosen = files if isinstance(files, Files) else Files(files)
     if isinstance(chosen.also, str):
         raise InvalidArgument(f"also is {chosen.also!r}; it is a list of names of files")
@@ -79,6 +83,12 @@ def files_of_model(model: Model, dtype: PublishDtype) -> dict[str, bytes] | None
     config: Any = getattr(inner, "config", None)
     if isinstance(inner, Mapping) or hasattr(inner, "peft_config") or not hasattr(config, "to_json_string"):
         return None
+    return configuration(inner, dtype)
+
+
+def configuration(inner: Any, dtype: PublishDtype) -> dict[str, bytes] | None:
+    """Return the configuration files of what is a transformers model; None, with a warning, where that can't be had."""
+    config: Any = inner.config
     try:
         said = json.loads(config.to_json_string())
         if hasattr(inner, "config_class") or not said.get("architectures"):
@@ -108,6 +118,14 @@ def file_set_of(contents: Mapping[str, bytes]) -> FileSet:
         return FileSet.model_validate({"files": entries})
     except ValidationError as error:
         raise InvalidArgument(f"files: {faults(error, 'files')}") from error
+
+
+def _checked(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    wrong = next((name for name, data in files.items() if not isinstance(data, bytes)), None)
+    if wrong is not None:
+        raise InvalidArgument(f"files: {wrong!r} is of type {type(files[wrong]).__name__}, and not bytes")
+    file_set_of(files)
+    return dict(files)
 
 
 def _goes_along(entry: Path) -> bool:

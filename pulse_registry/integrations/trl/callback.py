@@ -11,8 +11,10 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
+from pulse_registry.integrations.trl.files import policy_files
 from pulse_registry.integrations.trl.policy import Adapters, policy
 from pulse_registry.opening import open as open_run
+from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.results import PushResult
 
@@ -62,8 +64,11 @@ class PulseCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Open the run, and push what training begins with."""
-        self._push(state.global_step, kwargs["model"])
+        """Open the run, and push what training begins with, with its configuration and tokenizer."""
+        push = self._opening.get("push")
+        dtype = PushOptions().dtype if push is None else push.dtype
+        files = policy_files(kwargs["model"], self._adapters, kwargs.get("processing_class"), dtype)
+        self._push(state.global_step, kwargs["model"], files or None)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Push the policy, if it is its turn."""
@@ -87,13 +92,13 @@ class PulseCallback(TrainerCallback):
         if registry is not None:
             registry.close()
 
-    def _push(self, step: int, model: torch.nn.Module) -> None:
+    def _push(self, step: int, model: torch.nn.Module, files: dict[str, bytes] | None = None) -> None:
         with contextlib.suppress(StoreUnavailable):  # an event told of it, and this push carries its changes
             self._settle()
         if self._registry is None:
             self._registry = self._open()
         with policy(model, self._adapters) as tensors:
-            self._pushing = self._registry.push(step, tensors, wait=False)
+            self._pushing = self._registry.push(step, tensors, files=files, wait=False)
         self._step = step
 
     def _settle(self) -> None:

@@ -23,7 +23,7 @@ def policy(model: torch.nn.Module, adapters: Adapters) -> Iterator[Mapping[str, 
     Raises:
         InvalidModel: two tensors have one name, FSDP1 has sharded it, or its adapters can't be had so.
     """
-    model = _unwrapped(model)
+    model = unwrapped(model)
     if adapters == "own":
         yield adapter_tensors(model)
         return
@@ -53,7 +53,7 @@ def _as_saved(model: PreTrainedModel, named: dict[str, Any]) -> dict[str, Any]:
     return dict(revert_weight_conversion(model, named))
 
 
-def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """Return what is trained, out of what torch.compile and DDP put around it."""
     while True:
         if isinstance(model, torch.nn.parallel.DistributedDataParallel):

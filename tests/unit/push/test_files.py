@@ -52,6 +52,7 @@ def test_data_goes_along_and_weights_code_and_states_of_trainers_do_not(tmp_path
     folder = folder_of(tmp_path, CONFIG | dict.fromkeys(others, b"{}"))
     (folder / "sub.json").mkdir()
     assert read_files(folder) == read_files(str(folder)) == read_files(Files(folder)) == CONFIG
+    assert read_files(CONFIG) == CONFIG
     assert read_files(Files(folder, also=["modeling_x.py", "README"])).keys() == {*CONFIG, "modeling_x.py", "README"}
 
 
@@ -104,7 +105,14 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_files_out_of_bounds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong, words in ((tmp_path, "no configuration"), (tmp_path / "none", "can't be read"), (7, "of type int")):
+    for wrong, words in (
+        (tmp_path, "no configuration"),
+        (tmp_path / "none", "can't be read"),
+        (7, "of type int"),
+        ({}, "files"),
+        ({"x.json": "y"}, "not bytes"),
+        ({"../x": b""}, "files"),
+    ):
         with pytest.raises(InvalidArgument, match=words):
             read_files(wrong)  # type: ignore[arg-type]
     folder_of(tmp_path, {"config.json": b"x" * 11, "Config.json": b"x"})
