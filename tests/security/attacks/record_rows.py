@@ -84,6 +84,25 @@ COMMITS: Rows = {
     ),
     "parts of a head that is not there": (commit(lambda r: in_parts(r, key=HEAD)), NotFound),
     "a part as a patch": (commit(lambda r: r["patch"]["object"].update(key=f"{HEAD[:-10]}00000")), CorruptObject),
+    "files in a record of the first format": (commit(lambda r: r.update(files="a" * 64)), CorruptObject),
+    "a record of the third format without files": (commit(lambda r: r.update(format="pulse-record/3")), CorruptObject),
+    "no files, said": (commit(lambda r: r.update(files=None)), CorruptObject),
+    "no files, said in the third format": (
+        commit(lambda r: r.update(files=None, format="pulse-record/3")),
+        CorruptObject,
+    ),
+    "files that are no hash": (
+        commit(lambda r: r.update(files="../../etc/passwd", format="pulse-record/3")),
+        CorruptObject,
+    ),
+    "files by name": (
+        commit(lambda r: r.update(files={"config.json": "a" * 64}, format="pulse-record/3")),
+        CorruptObject,
+    ),
+    "a patch that is a file": (
+        commit(lambda r: r["patch"]["object"].update(key=f"objects/files/{'a' * 64}")),
+        CorruptObject,
+    ),
     "another state digest": (commit(lambda r: r.update(digest="0" * 32)), CorruptObject),
     "version 2^62": (commit(lambda r: r.update(version=2**62, parent=2**62 - 1)), CorruptObject),
     "a version before its parent": (commit(lambda r: r.update(parent=5)), CorruptObject),

@@ -23,6 +23,8 @@ from pulse_registry.pull.route import plan
 from pulse_registry.retention.reach import cheapest_tree
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import (
+    FileEntry,
+    FileSet,
     Head,
     Layout,
     Lease,
@@ -227,6 +229,13 @@ def lease_target() -> Target:
         Lease(run="a", reader="b", version=0, seconds=1),
     )
     return document_target("lease", Lease, leases)
+
+
+def file_set_target() -> Target:
+    """Return the target of the list of a version's small files."""
+    entry = FileEntry(size=3, blake3="a" * 64)
+    sets = (FileSet(files={"config.json": entry}), FileSet(files={"a.txt": entry, "modeling_x.py": entry}))
+    return document_target("file-set", FileSet, sets, sealed=False)
 
 
 def patch_head_target() -> Target:

@@ -34,6 +34,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "snapshot": documents.snapshot_target,
     "head": documents.head_target,
     "layout": documents.layout_target,
+    "file-set": documents.file_set_target,
     "patch-head": documents.patch_head_target,
     "patch": _patch,
     "group": _group,
