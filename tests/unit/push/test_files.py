@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,30 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from pulse_registry.errors import CorruptObject, InvalidArgument, StoreUnavailable
+from pulse_registry import SigningKey, Trust
+from pulse_registry.errors import CorruptObject, InvalidArgument, StoreUnavailable, Untrusted
 from pulse_registry.format import keys
 from pulse_registry.log.fold import fold
 from pulse_registry.log.state import RunState
+from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push import files as files_module
 from pulse_registry.push.files import Files, files_of_model, read_files
 from pulse_registry.registry import Registry
 from pulse_registry.testing import Fault, FaultStore
-from pulse_schemas import CommitRecord, FileSet, unseal_record
+from pulse_registry.testing.fault import FaultAction
+from pulse_schemas import CommitRecord, FileEntry, FileSet, unseal_record
 from tests.support.records import DictStore
-from tests.support.registries import RUN, change, commits, quick, small_model, state_of
+from tests.support.registries import (
+    RUN,
+    change,
+    check_store,
+    commits,
+    failing,
+    quick,
+    registry_with,
+    small_model,
+    state_of,
+)
 
 CONFIG = {"config.json": b'{"model_type":"llama"}', "tokenizer.json": b"{}", "chat_template.jinja": b"{{ x }}"}
 
@@ -186,6 +200,49 @@ def test_what_a_failed_push_was_to_carry_goes_along_with_the_next(tmp_path: Path
         assert registry.files() == {"config.json": b"/log/"}
         registry.push(3, model)
     assert [files is None for files in named(base)] == [True, False, True]
+
+
+@pytest.mark.parametrize("action", ["fail_before", "fail_after"])
+def test_wherever_the_store_fails_no_version_lacks_its_files(tmp_path: Path, action: FaultAction) -> None:
+    folder = folder_of(tmp_path, CONFIG)
+    for nth in range(1, 40):
+        base, model = DictStore(), small_model()
+        store, outage = failing(base)
+        with quick(store, keyframe_share=1e9) as registry:
+            registry.push(0, model)
+            change(model, 1)
+            outage.arm(nth, action)
+            with suppress(StoreUnavailable):
+                registry.push(1, model, files=folder)
+            failed = outage.heal()
+            registry.push(2, model)
+            assert registry.files() == CONFIG
+            assert registry.files(0) == {}
+        check_store(base)
+        if not failed:
+            assert nth > 5
+            return
+    raise AssertionError("it never came to its end")
+
+
+def test_signatures_cover_files(tmp_path: Path) -> None:
+    """Whoever may write the bucket, and holds no key, can't give a version other files."""
+    key, store, model = SigningKey.generate(), DictStore(), small_model()
+    compute = ComputeOptions(backend="reference")
+    reading = Options(compute=compute, trust=Trust((key.public,)))
+    with registry_with(store, Options(compute=compute, signer=key)) as registry:
+        registry.push(0, model, files=folder_of(tmp_path, CONFIG))
+    with registry_with(store, reading) as reader:
+        assert reader.files() == CONFIG
+    record = commits(store)[0]
+    other = FileSet(files={"config.json": FileEntry(size=2, blake3=blake3(b"{}").hexdigest())})
+    store.objects[f"{RUN}/{keys.file_key(other.id)}"] = other.canonical()
+    store.objects[f"{RUN}/{keys.file_key(blake3(b'{}').hexdigest())}"] = b"{}"
+    forged = CommitRecord.model_validate(record.model_dump() | {"files": other.id})
+    for signer in (None, SigningKey.generate()):
+        store.objects[f"{RUN}/{keys.record_key(record.seq)}"] = forged.seal(signer)
+        with registry_with(store, reading) as reader, pytest.raises(Untrusted):
+            reader.files()
 
 
 def test_files_that_are_there_damaged_are_found_by_the_push(tmp_path: Path) -> None:
