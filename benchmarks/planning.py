@@ -196,7 +196,8 @@ def next_push(
     mine = [columns for columns, _ in made]
     sent = clock.time("each push: packed", lambda: _by_rank(mine, homes, ranks, range(len(geometry.groups))))
     came = from_all(geometry, mine, sent, homes, ranks)
-    clock.time("each push: put together", lambda: _take(geometry, came, []))
+    every = range(len(geometry.groups)), np.ones(len(geometry.groups), bool)
+    clock.time("each push: put together", lambda: _take(geometry, came, [], every))
     if rank == 0:
         rows = np.zeros(len(geometry.groups), _ROW)
         rows["group"], rows["changed"], rows["size"] = np.arange(len(rows)), 1, 1

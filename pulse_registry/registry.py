@@ -33,7 +33,7 @@ from pulse_registry.store import Store
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.model import Model
 from pulse_registry.weights.tensors import Framework, framework_of
-from pulse_schemas import Layout, Signer
+from pulse_schemas import Layout, Signer, VersionEntry
 
 if TYPE_CHECKING:
     import torch
@@ -308,7 +308,7 @@ class Registry:
         """Check a model, or the stored objects of a version, against its state digest by a full pass. No collective.
 
         Args:
-            version: a number or ``"latest"``.
+            version: a number or ``"latest"``; if it is retired meanwhile, what its name then means.
             model: weights that should hold the version; if they do, that is remembered, so that the next pull into
                 them needs patches only. None: the objects on the version's route are fetched and checked.
             cast, partial: as for ``stage``. Slices are compared with what is stored of them, which is fetched.
@@ -318,13 +318,16 @@ class Registry:
             BaseMismatch: the model's cells are not those of the version.
             CorruptObject: an object is damaged.
         """
-        runtime, state = self._runtime, self.state()
-        entry = runtime.versions.entry(state, version)
-        if model is None:
-            runtime.puller.verify_stored(runtime.uncached(), state, entry)
-        else:
-            runtime.puller.verify_model(state, entry, model, cast=cast, partial=partial)
-        return describe(state, entry)
+        runtime = self._runtime
+
+        def checked(state: RunState, entry: VersionEntry) -> Version:
+            if model is None:
+                runtime.puller.verify_stored(runtime.uncached(), state, entry)
+            else:
+                runtime.puller.verify_model(state, entry, model, cast=cast, partial=partial)
+            return describe(state, entry)
+
+        return runtime.puller.of(version, checked)
 
     def report(self, name: str, result: PullResult) -> None:
         """Tell the service which version a worker serves, and how its last pull went; ``open(name=...)`` does it after

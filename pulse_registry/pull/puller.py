@@ -166,7 +166,7 @@ class Puller:
             request = PullRequest(state, entry, destination, timeline)
             return stage_into(context, request, self._settings_of(into), into.replica, replace_all=into.replace)
 
-        return self._of(version, staged)
+        return self.of(version, staged)
 
     def _settings_of(self, into: Into) -> PullSettings:
         return self._settings if into.check_every is None else replace(self._settings, check_every=into.check_every)
@@ -245,9 +245,9 @@ class Puller:
             self.replicas.of(read_model(tensors)).now_at(entry.version)
             return tensors
 
-        return self._of(version, loaded)
+        return self.of(version, loaded)
 
-    def _of(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
+    def of(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
         """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means."""
         while True:
             state = self._versions.state()

@@ -57,7 +57,8 @@ def to_homes(
         changes[:] = [change for change in changes if change.numbers[-1] >= high]
         came = peers.exchange(parts, "changes")
         del parts
-        attempt.run(partial(_take, geometry, came, found), None)
+        here = range(low, high), homes == peers.rank
+        attempt.run(partial(_take, geometry, came, found, here), None)
     return found if attempt.failure is None else []
 
 
@@ -70,12 +71,24 @@ def _by_rank(changes: Iterable[ChangedColumns], homes: Numbers, ranks: int, grou
     return [ChangedColumns.packed(parts) for parts in to]
 
 
-def _take(geometry: Geometry, came: Sequence[memoryview], found: list[SparseUpdate]) -> None:
-    """Put together what all ranks have sent of some groups."""
+def _take(
+    geometry: Geometry, came: Sequence[memoryview], found: list[SparseUpdate], here: tuple[range, Numbers]
+) -> None:
+    """Put together what all ranks have sent of some groups, and of these only those that are at home here.
+
+    Raises:
+        CorruptObject: a rank has sent others, or cells that there are not.
+    """
+    groups, at_home = here
     of: dict[int, list[tuple[Index, Cells, Cells]]] = {}
     for rank, data in enumerate(came):
         for columns in ChangedColumns.unpacked(geometry, data, rank):
-            index, old, new = columns.index, columns.old, columns.new
+            index, old, new, numbers = columns.index, columns.old, columns.new, columns.numbers
+            strange = numbers[(numbers < groups.start) | (numbers >= groups.stop) | ~at_home[numbers]]
+            if len(strange):
+                raise CorruptObject(
+                    f"rank {rank} sent changes of group {strange[0]}, which is not at home here, or not of this round"
+                )
             for number, cells in columns.fragments():
                 of.setdefault(number, []).append((index[cells], old[cells], new[cells]))
     found += [_united(geometry.groups[number], of.pop(number)) for number in sorted(of)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -311,15 +312,20 @@ def test_who_holds_a_version_that_is_swept_meanwhile_goes_by_a_keyframe(bucket: 
     assert events == []
 
 
-def test_a_version_that_is_swept_meanwhile_is_gone_but_its_name_goes_on_to_the_newest(bucket: Bucket) -> None:
+def go_on(bucket: Bucket, *, forgotten: bool = False) -> None:
+    """Push version 9, and retire and delete version 8."""
     newest = bucket.step(8)
+    with quick(bucket.store, coder="gap") as trainer:
+        trainer.push(9, model_at(9))
+    bucket.attach_keyframe(9)
+    record = bucket.writer().retire(versions=[8], keys=[newest])
+    bucket.remove(newest)
+    if forgotten:
+        bucket.writer().deleted(record.seq)
 
-    def sweep() -> None:
-        with quick(bucket.store, coder="gap") as trainer:
-            trainer.push(9, model_at(9))
-        bucket.attach_keyframe(9)
-        bucket.writer().retire(versions=[8], keys=[newest])
-        bucket.remove(newest)
+
+def test_a_version_that_is_swept_meanwhile_is_gone_but_its_name_goes_on_to_the_newest(bucket: Bucket) -> None:
+    newest, sweep = bucket.step(8), partial(go_on, bucket)
 
     def pull(version: int | str, store: Store) -> Model:
         _, into, events = bucket.worker(7)
@@ -337,6 +343,20 @@ def test_a_version_that_is_swept_meanwhile_is_gone_but_its_name_goes_on_to_the_n
         pull(8, Sweeping(bucket, newest, sweep))
     bucket.store = before
     assert bits(pull("latest", Sweeping(bucket, newest, sweep))) == bits(model_at(9))
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_is_checked_goes_on_to_the_newest_as_well(bucket: Bucket, forgotten: bool) -> None:
+    newest, before = bucket.step(8), copied(bucket.store)
+
+    def verified(version: int | str) -> int:
+        with quick(Sweeping(bucket, newest, partial(go_on, bucket, forgotten=forgotten))) as registry:
+            return registry.verify(version).version
+
+    with pytest.raises(Gone):
+        verified(8)
+    bucket.store = before
+    assert verified("latest") == 9
 
 
 # -- copies --------------------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def columns_of(numbers: Sequence[int], counts: Sequence[int], index: Sequence[in
     return ChangedColumns(np.array(numbers), np.array(counts), np.array(index, np.uint32), cells, cells + np.uint16(1))
 
 
-def refused(geometry: Geometry, sent: bytes) -> None:
+def refused(geometry: Geometry, sent: bytes, homes: Sequence[int] = (0, 0, 0)) -> None:
     """Let rank 1 send these bytes as its changes; raise what the rank at which the groups are at home finds wrong."""
 
     class Wire(MortalPeers):
@@ -163,7 +163,8 @@ def refused(geometry: Geometry, sent: bytes) -> None:
 
     def life(peers: LocalPeers) -> Exception | None:
         columns, attempt = columns_of([0], [1], [0]), Attempt(peers)  # there is a round
-        found = exchange.to_homes(Wire(peers), geometry, [columns], np.zeros(len(geometry.groups), np.int64), attempt)
+        at = np.array(homes[: len(geometry.groups)])
+        found = exchange.to_homes(Wire(peers), geometry, [columns], at, attempt)
         assert peers.rank or not found
         return attempt.failure
 
@@ -193,6 +194,17 @@ def test_changes_that_can_not_be_are_refused(columns: ChangedColumns, said: str)
         geometry = Geometry(layout)
         with pytest.raises(CorruptObject, match=said):
             refused(geometry, ChangedColumns.packed([columns]))
+
+
+def test_changes_of_what_is_at_home_elsewhere_or_of_another_round_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_groups(16):
+        geometry = Geometry(Layout(tensors=(Tensor(name="a", dtype="U16", shape=(20,)),)))
+        strange = ChangedColumns.packed([columns_of([1], [1], [0])])
+        with pytest.raises(CorruptObject, match="rank 1 sent changes of group 1, which is not at home here"):
+            refused(geometry, strange, homes=(0, 1, 0))
+        monkeypatch.setattr(exchange, "ROUND_BYTES", 11)  # two rounds: the first one is of group 0
+        with pytest.raises(CorruptObject, match="group 1, which is not at home here, or not of this round"):
+            refused(geometry, strange)
 
 
 @pytest.mark.parametrize("left", [1, 7, 8, 12, 20, 25])
