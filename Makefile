@@ -32,6 +32,10 @@ LOWEST_TESTS := $(wildcard tests/unit/*.py) \
 ENGINES := .venv-engines
 IS_CPU := from importlib.metadata import version; v = version("torch"); assert v.endswith("+cpu"), f"torch {v} is no CPU build: set PIP_EXTRA_INDEX_URL"
 
+# Another, with trainers (TRL, verl), which ask for their own releases of much: what the adapters for them are tested with.
+TRAINERS := .venv-trainers
+TRAINERS_TESTS := tests/engines/trl tests/engines/verl
+
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
 # One more for the suite: tests wait for servers, processes and disks; two more gain nothing. Each begins with a part of
 # it of its own (`worksteal`), so that what the tests of a file share is made once, and not in each process.
@@ -48,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-lowest test-engines test-gpu compile-kernels check bench bench-gpu bench-server docs diagrams docs-check sweep programs clean
+.PHONY: help demo test test-slow test-lowest test-engines test-trainers test-gpu compile-kernels check bench bench-gpu bench-server docs diagrams docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -66,8 +70,12 @@ test-slow: $(READY) ## run the slow tests: of many processes, the browser, inter
 test-lowest: $(LOWEST)/.ready ## run part of the tests with the lowest versions that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest -n $(TESTERS) --dist worksteal $(LOWEST_TESTS) $(ARGS)
 
-test-engines: $(ENGINES)/.ready ## run the tests against a real vLLM on CPUs, in an environment of its own (3 GB)
+test-engines: test-trainers $(ENGINES)/.ready ## run the tests against a real vLLM and real trainers on CPUs, in environments of their own (3 GB, 2 GB)
 	$(ENGINES)/bin/python -m pytest --confcutdir=tests/engines tests/engines $(ARGS)
+
+test-trainers: $(TRAINERS)/.ready ## run the tests against real trainers (TRL, verl) on CPUs, in an environment of its own
+	$(TRAINERS)/bin/python -m pytest --confcutdir=tests/engines $(TRAINERS_TESTS) \
+	  -W ignore::DeprecationWarning -W ignore::FutureWarning -W ignore::UserWarning $(ARGS)
 
 test-gpu: $(READY) ## run the tests of the GPU kernels on a GPU, some of them under compute-sanitizer where that is installed
 	$(BIN)/python -m pytest tests/unit/kernels/gpu tests/unit/gpu --device cuda $(ARGS)
@@ -136,7 +144,7 @@ programs: ## install what the tests drive and is missing: Chromium for the page 
 	$$as_root apt-get update -qq; \
 	$$as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing
 
-clean: ## remove what builds, tests and tools left (not .venv, .venv-lowest and .venv-engines)
+clean: ## remove what builds, tests and tools left (not .venv, .venv-lowest, .venv-engines and .venv-trainers)
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -path './$(VENV)*' -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
@@ -177,4 +185,11 @@ $(ENGINES)/.vllm: tests/engines/requirements.txt tests/engines/vllm.txt | $(READ
 
 $(ENGINES)/.ready: pyproject.toml $(ENGINES)/.vllm
 	$(ENGINES)/bin/python -m pip install --quiet --no-deps -e .
+	@touch $@
+
+$(TRAINERS)/.ready: pyproject.toml tests/engines/trainers.txt $(READY)
+	$(BIN)/python -m venv --clear $(TRAINERS)
+	$(TRAINERS)/bin/python -m pip install --quiet "$(TORCH)"
+	$(TRAINERS)/bin/python -m pip install --quiet "$(TORCH)" -r tests/engines/trainers.txt -e . pytest hypothesis
+	$(TRAINERS)/bin/python -m pip install --quiet --no-deps verl==0.9.1
 	@touch $@

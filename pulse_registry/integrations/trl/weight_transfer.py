@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
-from pulse_registry.errors import InvalidModel, NotFound, StoreUnavailable
+from pulse_registry.errors import NotFound, StoreUnavailable
+from pulse_registry.integrations.gathered import Gathered
 from pulse_registry.opening import open as open_run
+from pulse_registry.push.files import FilesArgument
 from pulse_registry.registry import Registry
 from pulse_registry.results import PushResult
 
@@ -30,21 +32,29 @@ class PulseWeightTransfer:
     """
 
     def __init__(
-        self, url: str, *, run: str, notify: Callable[[PushResult], object] | None = None, **opening: Any
+        self,
+        url: str,
+        *,
+        run: str,
+        files: FilesArgument | None = None,
+        notify: Callable[[PushResult], object] | None = None,
+        **opening: Any,
     ) -> None:
         """Remember what to open.
 
         Args:
             url: the registry's root, as ``pulse_registry.open`` takes it.
             run: the run's name.
+            files: configuration and tokenizer, for the first version that is pushed; TRL hands over none.
             notify: is called in ``resume`` with each version that was committed, and returns once the engines serve it:
                 the trainer then counts its version up. None: engines follow by themselves, and nothing waits for them.
             opening: further arguments of ``pulse_registry.open``.
         """
         self._url, self._run, self._notify, self._opening = url, run, notify, opening
+        self._files = files
         self._registry: Registry | None = None
         self._pushing: Future[PushResult] | None = None
-        self._copies: dict[str, torch.Tensor] = {}
+        self._gathered = Gathered()
         self._step = 0
 
     def init_weight_transfer(self) -> None:
@@ -67,19 +77,13 @@ class PulseWeightTransfer:
             InvalidModel: two weights have one name, or one can't be published.
             PulseError: as ``Registry.push``, but for a store that is down: the next push then carries the changes.
         """
-        weights: dict[str, torch.Tensor] = {}
-        twice = []
-        for name, tensor in iterator:
-            if name in weights:
-                twice.append(name)
-            weights[name] = self._lasting(name, tensor)
-        if twice:
-            raise InvalidModel(f"weight {twice[0]!r} was sent twice: only one adapter of a module can be trained")
+        weights = self._gathered.take(iterator, lasting=not _together())
         with contextlib.suppress(StoreUnavailable):  # an event told of it, and this push carries its changes
             self._settle()
         try:
             registry = self._open()
-            self._pushing = registry.push(self._step, weights, wait=False)
+            self._pushing = registry.push(self._step, weights, wait=False, files=self._files)
+            self._files = None
         except StoreUnavailable as error:
             _logger.warning("the weights were not pushed: %s. The next push carries their changes", error)
             return
@@ -104,7 +108,7 @@ class PulseWeightTransfer:
             PulseError: the last push failed.
         """
         registry, self._registry = self._registry, None
-        self._copies.clear()
+        self._gathered = Gathered()
         if registry is not None:
             try:
                 self._settle()
@@ -124,16 +128,8 @@ class PulseWeightTransfer:
         pushing, self._pushing = self._pushing, None
         return None if pushing is None else pushing.result()
 
-    def _lasting(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a weight that may be kept until all are here.
 
-        Of ranks that share a model, one on a device is gathered for this moment: all at once would not fit there.
-        """
-        distributed = torch.distributed
-        together = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
-        if tensor.device.type == "cpu" or not together:
-            return tensor
-        copy = self._copies.get(name)
-        if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-            copy = self._copies[name] = torch.empty_like(tensor, device="cpu")
-        return copy.copy_(tensor)
+def _together() -> bool:
+    """Whether several ranks hold the model: then what is sent may be gathered for the moment."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ def test_each_version_is_the_trained_policy_rounded_bit_for_bit(tmp_path: Path) 
         assert all(version.changed for version in versions[1:])
         for version in versions:
             same(worker.load(version.version, framework="torch"), seen.at[version.step])
+        config = json.loads(worker.files("latest")["config.json"])
+    assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], "bfloat16")
     assert pushing.last.version == 3
 
 
