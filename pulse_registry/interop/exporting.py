@@ -28,6 +28,7 @@ from pulse_registry.process.parallel import end
 from pulse_registry.registry import Registry
 from pulse_registry.results import Version, VersionName
 from pulse_registry.weights.cell_space import Geometry
+from pulse_schemas.files import is_data_file
 
 THREADS = 4
 """So many tensors are coded side by side; twice as many frames are in memory at most."""
@@ -212,7 +213,7 @@ class _Export:
         self._held = version
 
     def whole(self, version: Version, place: Path) -> Exported:
-        """Write all of a version."""
+        """Write all of a version, with its configuration and tokenizer; never what may be code."""
         check_free(place)
         made = self._workshop.folder("made")
         geometry, checksum = Geometry(self._registry.layout(version.version)), self._form.checksum
@@ -222,6 +223,9 @@ class _Export:
             names, cells = zip(*state.stored(), strict=True)
             state.write_checksums(dict(zip(names, self._in_order(self._checksum, list(cells)), strict=True)))
             state.sync()
+        for name, data in self._registry.files(version.version).items():
+            if is_data_file(name):
+                self._workshop.files.write(made / name, data)
         weight_map = {
             tensor.name: shard.name
             for shard in state.shards

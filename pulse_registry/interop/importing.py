@@ -102,7 +102,7 @@ class _Import:
 
     def take(self, link: Link) -> Imported:
         """Push one version."""
-        index = link.index()
+        index, files = link.index(), None
         if index is not None and index.encoding is not None:
             state = self._base()
             self._apply(link, index, index.encoding, state)
@@ -111,10 +111,11 @@ class _Import:
             state = self._fit(Geometry(layout_of(read_model(tensors), "keep")))
             state.read(tensors)
             self._check_whole(link, index, state)
+            files = link.folder if (link.folder / "config.json").exists() else None
         number = number_of(link.version)
         step = len(self._registry.versions()) if number is None else number
         about = {"version": link.version, **({} if link.base is None else {"base_version": link.base})}
-        result = self._registry.push(step, state.tensors, metadata={METADATA: about})
+        result = self._registry.push(step, state.tensors, metadata={METADATA: about}, files=files)
         return Imported(
             link.folder, link.version, result.version, result.changed, result.cells, result.nbytes, result.digest
         )
