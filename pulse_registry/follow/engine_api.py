@@ -48,7 +48,8 @@ class EngineApi:
             check_token(self.url, token, allow_http=allow_http)
         self._token, self._timeouts = token, timeouts
         self._proxied_url = None if is_loopback(self.url) else self.url
-        headers = {"Authorization": f"Bearer {token}"} if token else None
+        # vLLM's server drops a connection after an internal error, and does not say so: what is sent on it is lost.
+        headers = {"Connection": "close"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._client = new_client(timeouts, headers, trust_env=self._proxied_url is not None)
 
     def close(self) -> None:

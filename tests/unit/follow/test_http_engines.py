@@ -183,6 +183,7 @@ def test_a_refusal_says_why_and_no_token_is_told() -> None:
             api.ask("POST", "/pause")
         assert "sesame" not in str(raised.value)
         assert server.asked[0].headers["Authorization"] == "Bearer sesame-open"
+        assert server.asked[0].headers["Connection"] == "close"
     with pytest.raises(EngineFailed, match="POST /pause"):
         api.ask("POST", "/pause")
 
