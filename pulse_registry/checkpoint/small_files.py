@@ -18,6 +18,7 @@ from typing import Final
 from blake3 import blake3
 
 from pulse_registry.checkpoint.folder import CheckpointFolder
+from pulse_registry.process.open_files import open_regular
 from pulse_schemas import SchemaError, canonical_json, load_json
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
@@ -133,7 +134,9 @@ class SmallFiles:
 def _read_placed(path: Path) -> dict[str, tuple[str, ...]]:
     """Return the hashes of the files that pulls have put there, by name; what can't be read says nothing."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a link")
+        with open_regular(path) as file:
             document = load_json(file.read(_MOST))
     except FileNotFoundError:
         return {}
@@ -152,12 +155,13 @@ def _hash_of(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+        if error.errno in (errno.ELOOP, errno.ENXIO):
             return ""
         raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return ""
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
         hasher = blake3()
         while block := file.read(1 << 20):
             hasher.update(block)

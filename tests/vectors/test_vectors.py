@@ -23,6 +23,7 @@ from pulse_registry.weights.digest import Digest
 from pulse_schemas import (
     CommitRecord,
     Countersignature,
+    FileSet,
     KeyframeRef,
     Layout,
     ObjectRef,
@@ -87,6 +88,17 @@ def test_records_are_sealed_and_chained():
         record = unseal_record(data)
         assert record.model_dump(mode="json") == case["fields"]
         assert record.seal() == data
+
+
+def test_files_are_named_by_their_hashes():
+    case = stored("records")["file_set"]
+    data = bytes.fromhex(case["bytes"])
+    assert data == canonical_json(case["document"])
+    assert blake3(data).hexdigest() == case["id"] == stored("records")["records"][-1]["fields"]["files"]
+    found = {name: bytes.fromhex(contents) for name, contents in case["contents"].items()}
+    said = {name: {"blake3": blake3(data).hexdigest(), "size": len(data)} for name, data in found.items()}
+    assert case["document"] == {"format": "pulse-files/1", "files": said}
+    assert FileSet.parse(data).id == case["id"]
 
 
 @pytest.mark.parametrize("case", stored("signatures")["signatures"], ids=lambda case: case["key"][:16])

@@ -71,6 +71,11 @@ def test_what_others_have_put_there_stays(registry: Registry, tmp_path: Path, ca
     out = folder_of(tmp_path / "out", mine)
     (tmp_path / "target").write_bytes(b"target")
     (out / "tokenizer.json").symlink_to(tmp_path / "target")
+    for version, kept in ((1, "tokenizer.json"), (3, "chat_template.jinja")):
+        strange = tmp_path / f"strange-{version}"
+        (strange / "config.json").mkdir(parents=True)
+        os.mkfifo(strange / kept)
+        assert pull_checkpoint(registry, version, into=strange).kept == tuple(sorted(("config.json", kept)))
     result = pull_checkpoint(registry, 1, into=out)
     assert result.kept == ("config.json", "tokenizer.json")
     assert result.files == ("merges.txt",)
@@ -94,6 +99,17 @@ def test_a_record_of_files_that_is_damaged_or_hostile_gives_nothing_away(registr
         folder_of(out, {".pulse-files.json": text.encode(), "config.json": b"mine"})
         assert pull_checkpoint(registry, 1, into=out).kept == ("config.json",)
         assert (out / "config.json").read_bytes() == b"mine"
+    assert (tmp_path / "victim").read_bytes() == b"victim"
+    for number, make in enumerate((os.mkfifo, os.mkdir, lambda path: path.symlink_to(tmp_path / "victim"))):
+        out = tmp_path / f"strange-{number}"
+        out.mkdir()
+        make(out / ".pulse-files.json")
+        if number == 1:
+            with pytest.raises(StoreUnavailable):
+                pull_checkpoint(registry, 1, into=out)
+            continue
+        pull_checkpoint(registry, 1, into=out)
+        assert small_files(out) == FIRST
     assert (tmp_path / "victim").read_bytes() == b"victim"
 
 
