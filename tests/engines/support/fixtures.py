@@ -93,16 +93,14 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         engine.close()
 
 
-def fresh_answers(
-    start: Start, history: History, version: int, *, together: bool = True, **settings: Any
-) -> list[Answer]:
-    """Return what a new engine says that was loaded from a version's checkpoint, and in which nothing of ours is.
+def fresh_answers(start: Start, history: History, version: int, **settings: Any) -> list[Answer]:
+    """Return what a new engine says that was loaded from a version's checkpoint; it knows no run.
 
-    The prompts are one batch, or asked one by one: log-probabilities depend on what is computed ``together``.
+    Its linear layers read their weights, too: packed ones round the last bit of some sums in another way.
     """
-    engine = start(history.checkpoint(version), {"VLLM_PLUGINS": ""}, **settings)
+    engine = start(history.checkpoint(version), UNPACKED, **settings)
     try:
-        return engine.generate(PROMPTS) if together else [engine.generate([prompt])[0] for prompt in PROMPTS]
+        return engine.generate(PROMPTS)
     finally:
         engine.close()
 
