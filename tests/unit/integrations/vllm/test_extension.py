@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -146,6 +147,12 @@ def test_pipeline_stages_beside_data_parallel_ranks_are_refused(monkeypatch: pyt
     ranks(monkeypatch, 0, 2, 2, world=8)
     with pytest.raises(InvalidArgument, match="pipeline stages with data parallel ranks"):
         answer(lambda: 7)
+
+
+def test_what_vllm_imports_before_its_workers_are_ready_loads_no_numba() -> None:
+    """vLLM's CPU worker binds torch's threads anew when it begins, and fails where numba's library is loaded before."""
+    code = "import sys, pulse_registry.integrations.vllm; sys.exit('numba' in sys.modules or 'llvmlite' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_entry_point_names_what_registers_the_backend() -> None:
