@@ -1,4 +1,7 @@
-"""One rank of an FSDP2 trainer: ``torchrun --nproc-per-node 2 -m tests.engines.trl.fsdp_ranks ROOT OUT``."""
+"""One rank of an FSDP2 trainer: ``torchrun --nproc-per-node 2 tests/engines/trl/fsdp_ranks.py ROOT OUT``.
+
+It is started by its path, and finds its models beside it: verl installs a package ``tests`` of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from accelerate import DistributedType, PartialState
+from models import Seen, llama
 from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainingArguments
 
 from pulse_registry.integrations.trl import PulseCallback
-from tests.engines.trl.models import Seen, llama
 
 
 def whole(model: Any) -> dict[str, torch.Tensor]:

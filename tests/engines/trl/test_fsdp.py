@@ -20,7 +20,7 @@ def test_two_ranks_push_what_they_hold_and_it_is_the_policy_bit_for_bit(tmp_path
     out.mkdir()
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"),
-        *("-m", "tests.engines.trl.fsdp_ranks", str(root), str(out)),
+        *(str(Path(__file__).with_name("fsdp_ranks.py")), str(root), str(out)),
     ]
     ended = subprocess.run(
         command,
