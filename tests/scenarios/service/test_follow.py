@@ -71,7 +71,7 @@ def test_an_engine_follows_and_the_service_tells_a_router_which_version_it_serve
         following(service.url, "--engine", f"vllm={engine.url}", "--name", "engine-0", log=log) as process,
     ):
         serving: Callable[[int], list[Any]] = lambda version: httpx.get(  # noqa: E731
-            f"{service.url}/v1/runs/{RUN}/workers", params={"min_version": version}
+            f"{service.url}/v1/runs/{RUN}/workers", params={"min_version": version}, timeout=HANG_S
         ).json()["workers"]
         until(lambda: [worker["worker"] for worker in serving(1)] == ["engine-0"])
         assert serving(2) == []
