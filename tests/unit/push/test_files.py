@@ -225,8 +225,9 @@ def test_wherever_the_store_fails_no_version_lacks_its_files(tmp_path: Path, act
     raise AssertionError("it never came to its end")
 
 
-def test_signatures_cover_files(tmp_path: Path) -> None:
+def test_signatures_cover_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever may write the bucket, and holds no key, can't give a version other files."""
+    monkeypatch.setenv("PULSE_STATE_DIR", str(tmp_path / "seen"))
     key, store, model = SigningKey.generate(), DictStore(), small_model()
     compute = ComputeOptions(backend="reference")
     reading = Options(compute=compute, trust=Trust((key.public,)))
