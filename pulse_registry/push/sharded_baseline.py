@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pulse_registry.context import Context
-from pulse_registry.errors import Conflict, InvalidArgument, NotFound
+from pulse_registry.errors import Conflict, Gone, InvalidArgument, NotFound
 from pulse_registry.log import RunState
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.sums import sum_lanes
@@ -98,9 +98,14 @@ class ShardedBaseline:
         spoken = speak(peers, geometry, views, context.backend, context.map_)
         self._replicas.begin(spoken, views)
         homes = homes_of(peers, spoken.slices)
-        version = self._log.begin(lambda state: self._check(layout, state))
-        self._replicas.begin_after(version)
-        shadow = self._caught_up(geometry, spoken, homes, views, version)
+        try:
+            version = self._log.begin(lambda state: self._check(layout, state))
+            self._replicas.begin_after(version)
+            shadow = self._caught_up(geometry, spoken, homes, views, version)
+        except Gone:  # on all ranks alike
+            # The newest version is retired only once there is a newer one: by a newer writer, of which this tells.
+            self._log.check_term()
+            raise
         return Prepared(id_, geometry, spoken, homes, shadow, version)
 
     def diff(
@@ -214,7 +219,8 @@ class ShardedBaseline:
 
         A collective. That rank's attempt goes on then.
         """
-        unread = isinstance(attempt.failure, NotFound) and not spoken.slices.whole and bool(state.edges.keys_of_class())
+        lacking = isinstance(attempt.failure, NotFound) and not isinstance(attempt.failure, Gone)
+        unread = lacking and not spoken.slices.whole and bool(state.edges.keys_of_class())
         needed = any(self._peers.all_gather(b"1" if unread else b"", "whole groups needed"))
         if unread:
             attempt.failure = None

@@ -63,6 +63,17 @@ class SharedLog:
         attempt.agree("log")
         return version
 
+    def check_term(self) -> None:
+        """Check that the job's term is the newest.
+
+        Raises:
+            Fenced: on all ranks: a newer one has begun.
+        """
+        attempt = Attempt(self._peers)
+        if self._peers.rank == COORDINATOR:
+            attempt.run(self.writer.begin, -1)
+        attempt.agree("newest term")
+
     def append(self, attempt: Attempt, write: Callable[[], Record], write_id: str) -> Record:
         """Append a record at the coordinator, and return it on all ranks, whose readers have folded it.
 

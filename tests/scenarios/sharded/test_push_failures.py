@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pulse_registry import Fenced, InvalidArgument, InvalidModel, LayoutMismatch, Registry, Slice
-from pulse_registry.errors import Conflict, PeerLost, StoreUnavailable
+from pulse_registry import Fenced, InvalidArgument, InvalidModel, LayoutMismatch, Registry, RetentionPolicy, Slice
+from pulse_registry.errors import Conflict, Gone, PeerLost, StoreUnavailable
 from pulse_registry.peers.local_peers import LocalGroup, LocalPeers
 from pulse_registry.peers.peers import Bytes
 from pulse_registry.push import sharded_keyframe
@@ -23,7 +23,7 @@ from tests.support.gate import PATIENCE, GateStore
 from tests.support.groups import small_groups
 from tests.support.ranks import Death, MortalPeers, alike, on_ranks, outcomes
 from tests.support.records import DictStore
-from tests.support.registries import all_restored, bits, check_store, commits, quick
+from tests.support.registries import all_restored, bits, check_store, commits, quick, settle
 from tests.support.sampling import EVERY_CALL
 from tests.support.slices import put
 
@@ -378,6 +378,36 @@ def test_a_second_job_fences_the_first_on_all_its_ranks() -> None:
     alike([one for one, _ in found], Fenced)
     alike([two for _, two in found], Fenced)
     restored(store, wanted[:2])
+
+
+def test_a_rank_that_slept_while_another_job_went_on_and_the_newest_version_was_deleted_is_fenced() -> None:
+    wanted, store = states(2), DictStore()
+    with quick(store) as before:
+        before.push(0, wanted[0])
+
+    def go_on() -> None:
+        with quick(store, keyframe_every=1) as other:
+            other.push(1, wanted[1])
+            settle(other)
+            everything = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0)
+            for _ in range(2):  # retire, and then delete and forget
+                other.gc(everything, dry_run=False)
+
+    class Asleep(FaultStore):
+        slept = False
+
+        def get(self, key: str, *arguments: Any, **named: Any) -> bytes:
+            if "/log/" in key and not self.slept:
+                self.slept = True
+                go_on()
+            return super().get(key, *arguments, **named)
+
+    def push(registry: Registry, rank: int) -> None:
+        registry.push(1, dealt(wanted[1], 2)[rank])
+
+    alike(on_ranks([store, Asleep(store, [])], push), Fenced)
+    with pytest.raises(Gone), quick(store) as reader:
+        reader.version(0)
 
 
 # -- pushes under way ----------------------------------------------------------------------------------------------
