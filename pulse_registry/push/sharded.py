@@ -254,6 +254,8 @@ class ShardedPublisher(Publishing[ShardedPush]):
         def commit() -> Record:
             digest, log, geometry = added, self._log, push.prepared.geometry
             parent = log.reader.state.find(push.version - 1)
+            if parent is None and push.version:  # deleted, so that there is a newer one, by a newer writer
+                log.writer.begin()  # which tells of it
             if push.kind == Kind.PATCH:
                 digest += Digest.parse(log.reader.state.version(push.version - 1).digest)
             files = None if push.files is None else push.files.store(self._context.store, parent, geometry.id)

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.results import RESULTS
 
 FOLDER = RESULTS / "reliability"
-RUNS, MUTANTS = FOLDER / "simulator.json", FOLDER / "mutants.json"
+RUNS, JOBS, MUTANTS = FOLDER / "simulator.json", FOLDER / "jobs.json", FOLDER / "mutants.json"
 PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 BEGIN, END = "<!-- simulator: begin (python -m tests.scenarios.simulator report) -->", "<!-- simulator: end -->"
 
@@ -32,13 +32,16 @@ def update_page() -> None:
 
 
 def _tables() -> str:
-    return "\n\n".join((_runs(json.loads(RUNS.read_text())), _mutants(json.loads(MUTANTS.read_text()))))
+    runs, jobs, mutants = (json.loads(path.read_text()) for path in (RUNS, JOBS, MUTANTS))
+    with_jobs = f"With jobs of two to {jobs['ranks']} ranks in place of trainers:"
+    return "\n\n".join((_runs(runs), with_jobs, _runs(jobs), _mutants(mutants)))
 
 
 def _runs(document: dict[str, Any]) -> str:
     seeds, counts = document["seeds"], document["counts"]
     last = seeds["first"] + seeds["count"] - 1
     broken = len(document["violations"]) or "none"
+    said_of = _SAID | (_OF_JOBS if "ranks" in document else {})
     lines = [
         f"**{document['operations']:,} store operations** of seeds {seeds['first']} to {last}, "
         f"{seeds['operations_each']:,} each and what follows; {document['virtual_hours']:,.0f} hours of virtual time "
@@ -46,7 +49,7 @@ def _runs(document: dict[str, Any]) -> str:
         "",
         "| what happened | times |",
         "| --- | ---: |",
-        *(f"| {said} | {counts.get(what, 0):,} |" for what, said in _SAID.items()),
+        *(f"| {said} | {counts.get(what, 0):,} |" for what, said in said_of.items()),
     ]
     return "\n".join(lines)
 
@@ -74,4 +77,8 @@ _SAID = {
     "deleted": "objects are deleted",
     "delete": "records let the log forget",
     "tag": "versions get a name, or lose it",
+}
+_OF_JOBS = {
+    "pushes of ranks": "pushes by ranks together",
+    "mistakes": "what is wrong on one rank is refused on all",
 }
