@@ -380,18 +380,21 @@ def test_a_second_job_fences_the_first_on_all_its_ranks() -> None:
     restored(store, wanted[:2])
 
 
+def gone_on(store: DictStore, state: State) -> None:
+    """Push a version as another job, and retire, delete and forget those before it."""
+    with quick(store, keyframe_every=1) as other:
+        other.push(1, state)
+        settle(other)
+        for _ in range(2):
+            other.gc(RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0), dry_run=False)
+        with pytest.raises(Gone):
+            other.version(0)
+
+
 def test_a_rank_that_slept_while_another_job_went_on_and_the_newest_version_was_deleted_is_fenced() -> None:
     wanted, store = states(2), DictStore()
     with quick(store) as before:
         before.push(0, wanted[0])
-
-    def go_on() -> None:
-        with quick(store, keyframe_every=1) as other:
-            other.push(1, wanted[1])
-            settle(other)
-            everything = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0)
-            for _ in range(2):  # retire, and then delete and forget
-                other.gc(everything, dry_run=False)
 
     class Asleep(FaultStore):
         slept = False
@@ -399,15 +402,33 @@ def test_a_rank_that_slept_while_another_job_went_on_and_the_newest_version_was_
         def get(self, key: str, *arguments: Any, **named: Any) -> bytes:
             if "/log/" in key and not self.slept:
                 self.slept = True
-                go_on()
+                gone_on(store, wanted[1])
             return super().get(key, *arguments, **named)
 
     def push(registry: Registry, rank: int) -> None:
         registry.push(1, dealt(wanted[1], 2)[rank])
 
     alike(on_ranks([store, Asleep(store, [])], push), Fenced)
-    with pytest.raises(Gone), quick(store) as reader:
-        reader.version(0)
+
+
+def test_a_coordinator_that_slept_in_a_push_until_the_version_before_was_deleted_is_fenced() -> None:
+    wanted, store = states(2), DictStore()
+    registries: list[Registry] = []
+
+    class Asleep(FaultStore):
+        def put(self, key: str, *arguments: Any, **named: Any) -> Any:
+            if "/objects/patch/" in key:
+                gone_on(store, wanted[1])
+                registries[0].state()  # as another thread of its process may ask
+            return super().put(key, *arguments, **named)
+
+    def push(registry: Registry, rank: int) -> None:
+        if rank == 0:
+            registries.append(registry)
+        registry.push(0, dealt(wanted[0], 2)[rank])
+        registry.push(1, dealt(wanted[1], 2)[rank])
+
+    alike(on_ranks([Asleep(store, []), store], push), Fenced)
 
 
 # -- pushes under way ----------------------------------------------------------------------------------------------
