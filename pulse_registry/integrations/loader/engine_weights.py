@@ -85,9 +85,16 @@ class EngineWeights:
 
     @property
     def ready(self) -> bool:
-        """Whether ``apply`` would not wait for what is staged: it is done, or has failed, on this rank."""
+        """Whether ``apply`` would not wait for what is staged on this rank.
+
+        Raises:
+            PulseError: what went wrong while it was staged, as ``apply`` would: nobody needs to pause for that.
+        """
         with self._lock:
-            return self._staging is not None and self._staging.done()
+            if self._staging is None or not self._staging.done():
+                return False
+            self._staging.result()
+            return True
 
     def apply(self, version: VersionName = "latest") -> PullResult:
         """Wait for what was staged, and change the live weights to it; addresses do not move.

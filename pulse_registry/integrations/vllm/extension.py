@@ -30,7 +30,7 @@ class WorkerExtension:
         answer(lambda: _weights(self).stage(version))
 
     def pulse_ready(self) -> bool | None:
-        """Return whether ``pulse_apply`` would not wait for this rank: the version is staged, or can't be."""
+        """Return whether ``pulse_apply`` would not wait for this rank; raises why a version can't be staged."""
         return answer(lambda: _weights(self).ready)
 
     def pulse_apply(self, version: VersionName = "latest") -> dict[str, Any] | None:

@@ -93,6 +93,24 @@ def test_it_opens_stages_applies_and_takes_back(worker: Worker, tmp_path: Path) 
     assert worker.model.fused[2].tolist() == [-0.0, 1.0, 1.0, 1.0]
 
 
+def test_a_version_that_can_not_be_staged_is_told_before_anybody_pauses(worker: Worker, tmp_path: Path) -> None:
+    worker.pulse_open(str(tmp_path), "run", 0)
+    worker.pulse_stage(99)
+
+    def ask() -> None:
+        while not worker.pulse_ready():
+            pass
+
+    for _ in range(2):  # it is told again
+        with pytest.raises(NotFound, match="no version 99"):
+            ask()
+    worker.pulse_stage(2)
+    ask()
+    applied = worker.pulse_apply(2)
+    assert applied is not None
+    assert applied["version"] == worker.pulse_verify() == 2
+
+
 def test_opened_again_it_has_closed_what_was_open(worker: Worker, tmp_path: Path) -> None:
     worker.pulse_open(str(tmp_path), "run", 0)
     held: Any = worker
