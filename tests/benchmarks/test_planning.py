@@ -24,4 +24,7 @@ def test_a_rank_of_many_is_planned_without_a_cell_of_the_model(tmp_path: Path) -
     assert rows["tensors"] == len(shapes(2, 6))  # of each some rows
     assert experts["tensors"] == rows["tensors"] - 4 * 3  # two of six experts, of three tensors each
     assert rows["changed"] > 0
-    assert all(row.value > 0 for row in rows_of(document) if row.unit == "s")
+    # Of a layout this small a coarse clock may see nothing: a time may be 0.
+    assert all(row.value >= 0 for row in rows_of(document) if row.unit == "s")
+    of_ways = {f"{way}.{key}" for way in WAYS for key in ("first", "push", "memory_mb")}
+    assert {row.key for row in rows_of(document)} == {"geometry", "parse"} | of_ways
