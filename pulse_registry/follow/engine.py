@@ -46,7 +46,7 @@ class Engine(Protocol):
         ...
 
     def reset_caches(self) -> None:
-        """Forget what the old weights have made."""
+        """Forget what the old weights have made, or wait until that is done."""
         ...
 
     def undo(self, version: int | None) -> None:

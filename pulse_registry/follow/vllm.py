@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_exponential
@@ -49,6 +50,8 @@ class VllmEngine:
         self.name = f"vllm {api.url}"
         self._api, self._url, self._run, self._loaded = api, url, run, loaded
         self._sleep = sleep
+        self._beside = ThreadPoolExecutor(1, "pulse-pause")
+        self._pausing: Future[Any] | None = None  # until vLLM has reset its caches
 
     def version(self) -> int | None:
         """Return the version of all ranks; opens the run in the workers if need be.
@@ -82,8 +85,14 @@ class VllmEngine:
             raise EngineFailed(f"{self.name}: version {version} is not staged after {_STAGE_S:.0f} s") from None
 
     def pause(self) -> None:
-        """Freeze the scheduler; requests under way are kept, and their KV is recomputed with the new weights."""
-        self._api.ask("POST", "/pause", params={"mode": "keep"})
+        """Freeze the scheduler, and return once it is; requests under way are kept.
+
+        vLLM answers a pause when it has also reset the caches, and has waited 20 ms for its last outputs. Nothing is
+        computed meanwhile, so the weights can be changed: only the end of the pause waits for that answer.
+        """
+        self._pausing = self._beside.submit(self._api.ask, "POST", "/pause", params={"mode": "keep"})
+        while not self._is_paused(self._pausing):
+            pass
 
     def apply(self, version: int) -> None:
         """Change the live weights of all ranks, or of none, and let responses carry the version."""
@@ -91,26 +100,35 @@ class VllmEngine:
         self._tell_version(version)
 
     def reset_caches(self) -> None:
-        """Forget prefixes and encoder outputs of the old weights."""
-        answer = self._api.ask("POST", "/reset_prefix_cache", params={"reset_running_requests": "true"})
-        if answer.get("success") is False:
-            raise EngineFailed(f"{self.name}: the prefix cache was not reset")
-        self._api.ask("POST", "/reset_encoder_cache")
+        """Wait for the pause's reset: of prefixes, multi-modal inputs, encoder outputs and a KV connector's cache.
+
+        Requests under way lose their KV, and recompute it with the new weights.
+        """
+        if self._pausing is not None:
+            self._pausing.result()
 
     def undo(self, version: int | None) -> None:
-        """Take the change back, if the live weights were changed."""
+        """Take the change back, if the live weights were changed; nothing was computed with them."""
         if version is not None and self._held() != version:
             self._call("pulse_undo", wait_s=_APPLY_S)
             self._tell_version(version)
-            self.reset_caches()
 
     def resume(self) -> None:
-        """Go on."""
+        """Go on, after a pause that is under way."""
+        if self._pausing is not None:
+            wait([self._pausing])
         self._api.ask("POST", "/resume")
 
     def close(self) -> None:
         """Close the connections."""
+        self._beside.shutdown()
         self._api.close()
+
+    def _is_paused(self, pausing: Future[Any]) -> bool:
+        if pausing.done():
+            pausing.result()
+            return True
+        return self._api.ask("GET", "/is_paused").get("is_paused") is True
 
     def _held(self) -> int:
         """Return the version that the live weights of all ranks hold."""

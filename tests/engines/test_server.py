@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pulse_registry
+from pulse_registry.follow import Changed, Failed, Follower, Pace, VllmEngine
+from pulse_registry.follow.engine_api import EngineApi
 from pulse_registry.signing import SigningKey
 from tests.engines.support.engine import Answer
 from tests.engines.support.fixtures import PROMPTS, UNPACKED, History, cells_of
@@ -145,6 +149,42 @@ def test_a_failed_update_is_answered_with_what_went_wrong_and_the_old_version_is
         away.rename(signed.url)
     update(server, 2, staged=True)
     assert holds(server, signed, 2)
+
+
+class Uncleared(EngineApi):
+    """An API whose pauses leave the caches as they are."""
+
+    def ask(self, method: str, path: str, *, params: Mapping[str, str] | None = None, **given: Any) -> dict[str, Any]:
+        return super().ask(method, path, params=params and {**params, "clear_cache": "false"}, **given)
+
+
+def test_the_followers_pause_resets_the_caches_once_and_without_that_answers_are_neither_versions(
+    server: Server, signed: History, fresh: list[Answer]
+) -> None:
+    def followed(api: EngineApi, version: int) -> list[Answer]:
+        engine = VllmEngine(api, str(signed.url), signed.run)
+        with (
+            closing(engine),
+            pulse_registry.open(str(signed.url), run=signed.run, create=False) as registry,
+        ):
+            told: list[Changed | Failed] = []
+            follower = Follower(registry, engine, Pace(version), told.append, wait=lambda after, seconds: None)
+            follower.look()
+            follower.look()
+        assert [one.document().get("version") for one in told] == [version]
+        assert holds(server, signed, version)
+        return answers(server)
+
+    update(server, 1, staged=False)
+    answers(server)  # the longest prompt's prefix is cached
+    assert followed(EngineApi(server.url), 2) == fresh
+    update(server, 1, staged=False)
+    answers(server)
+    *short, long = followed(Uncleared(server.url), 2)
+    assert short == fresh[:-1]
+    assert long != fresh[-1]
+    update(server, 2, staged=False)
+    assert answers(server) == fresh
 
 
 def test_the_sidecar_brings_it_to_each_new_version(

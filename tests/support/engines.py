@@ -23,6 +23,8 @@ class VllmStub:
         breaks: those that act, and whose answer is lost.
         held: the version that the live weights hold; None: no run is open.
         told: the version that responses carry.
+        cached: the versions of which there is KV in the caches.
+        lasting: is called in a pause that has begun, before the caches are reset.
     """
 
     held: int | None
@@ -31,14 +33,16 @@ class VllmStub:
     def __init__(self, loaded: int = 0) -> None:
         self.calls: list[str] = []
         self.bodies: dict[str, Any] = {}
+        self.cached: set[int | None] = set()
         self.fails: list[str] = []
         self.breaks: list[str] = []
         self.loaded, self.held, self.told = loaded, None, "default"
-        self.paused, self.prefixes = False, 0  # cached prefixes, of which version
+        self.paused = False
         self.staged: int | None = None
         self.before: int | None = None
         self.until_ready = 2
         self.when_paused: Callable[[], object] = lambda: None
+        self.lasting: Callable[[], object] = lambda: None
         self.when_asked_ready: Callable[[], int] = lambda: self.until_ready - 1
 
     def __call__(self, asked: Asked) -> Reply:
@@ -50,13 +54,13 @@ class VllmStub:
         if call in self.fails:
             self.fails.remove(call)
             return _json({"error": {"message": f"Call to {call} failed: it is so", "type": "x", "code": 500}}, 500)
-        reply = self._answer(asked.method, call, body)
+        reply = self._answer(asked.query, call, body)
         if call in self.breaks:
             self.breaks.remove(call)
             return Reply(lost=True)
         return reply
 
-    def _answer(self, method: str, call: str, body: dict[str, Any]) -> Reply:
+    def _answer(self, query: dict[str, list[str]], call: str, body: dict[str, Any]) -> Reply:
         if call.startswith("pulse_") and self.held is None:
             return _json({"error": {"message": "no run is open"}}, 500)
         match call:
@@ -77,8 +81,12 @@ class VllmStub:
                 self.until_ready = self.when_asked_ready()
                 return _json({"results": ["True", str(self.until_ready <= 0)]})
             case "/pause":
+                self.cached |= {self.held}
                 self.paused = True
                 self.when_paused()
+                self.lasting()
+                if query.get("mode") == ["keep"] and query.get("clear_cache", ["true"]) == ["true"]:
+                    self.cached.clear()
             case "pulse_apply":
                 assert self.paused
                 assert self.until_ready <= 0, "it was paused for what was not ready"
@@ -91,13 +99,9 @@ class VllmStub:
                 return _json({"results": [str(self.held)] * 2})
             case "/update_weight_version":
                 self.told = body["new_version"]
-            case "/reset_prefix_cache":
-                self.prefixes = self.held or 0
-                return _json({"success": True})
             case "/resume":
                 self.paused = False
-            case "/reset_encoder_cache":
-                return Reply(200)
+                self.cached |= {self.held}
             case _:
                 return _json({"detail": "Not Found"}, 404)
         return _json({"message": "done"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,9 @@ from tests.support.engines import SglangStub, VllmStub, engine_at
 from tests.support.records import DictStore
 from tests.support.registries import change, quick, small_model
 from tests.support.scripted_http import PATIENT, Asked, Reply, serving
+from tests.support.waiting import until
 
-CHANGE = [
-    "pulse_stage",
-    "/pause",
-    "pulse_apply",
-    "/update_weight_version",
-    "/reset_prefix_cache",
-    "/reset_encoder_cache",
-]
+CHANGE = ["pulse_stage", "/pause", "pulse_apply", "/update_weight_version"]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +70,7 @@ def test_vllm_is_opened_once_and_each_change_is_staged_before_the_pause(registry
     }
     assert stub.bodies["/pause"]["query"] == {"mode": ["keep"]}
     assert stub.bodies["pulse_apply"]["args"] == [1]
-    assert (stub.held, stub.told, stub.prefixes, stub.paused) == (1, "1", 1, False)
+    assert (stub.held, stub.told, stub.cached, stub.paused) == (1, "1", {1}, False)
 
 
 @pytest.mark.parametrize("how", ["fails", "breaks"])
@@ -100,7 +95,40 @@ def test_whatever_fails_vllm_goes_on_with_its_old_version(registry: Registry, st
         assert seen == [(3, "3", how == "fails")]
     else:
         assert seen == [(1, "1", False)]
-    assert (stub.held, stub.told, stub.prefixes, stub.paused) == (3, "3", 3, False)
+    assert (stub.held, stub.told, stub.cached, stub.paused) == (3, "3", {3}, False)
+
+
+def test_weights_change_before_vllm_has_answered_the_pause_and_it_goes_on_after(registry: Registry) -> None:
+    stub = VllmStub()
+    stub.held, stub.told = 0, "0"
+    stub.lasting = lambda: until(lambda: stub.told == "3")
+    with engine_at(stub) as server:
+        assert followed(registry, vllm(server.url), [3]) == []
+    assert stub.calls == [*CHANGE, "/resume"]
+    assert (stub.cached, stub.paused) == ({3}, False)
+
+
+def test_vllm_goes_on_after_a_pause_that_was_given_up_while_it_was_asked_for(registry: Registry) -> None:
+    stub, answers, resumed = VllmStub(), list[str](), threading.Event()
+    stub.held, stub.told = 0, "0"
+
+    def given_up(asked: Asked) -> Reply:
+        if asked.path == "/pause" and "/pause" not in answers:  # it is late
+            stub.fails.append("/is_paused")
+            until(lambda: not stub.fails)
+            resumed.wait(0.2)  # that is not waited for
+        elif asked.path == "/resume":
+            resumed.set()
+        reply = stub(asked)
+        answers.append(asked.path)
+        return reply
+
+    with serving(given_up) as server:
+        [failure] = followed(registry, vllm(server.url), [3])
+    assert "GET /is_paused" in failure
+    posts = [path for path in answers if path in ("/pause", "/resume")]
+    assert posts == ["/pause", "/resume"] * 2
+    assert (stub.held, stub.cached, stub.paused) == (3, {3}, False)
 
 
 def test_a_vllm_that_was_left_paused_or_started_anew_is_found_so(registry: Registry) -> None:
