@@ -51,7 +51,7 @@ ENGINE_TOKEN: Final = Variable("PULSE_ENGINE_TOKEN", "the API key of the engine 
 SPOOL: Final = Variable("PULSE_SPOOL", "the folder for keyframes on their way", "memory, or a temporary folder")
 TOKENS_FILE: Final = Variable("PULSE_TOKENS_FILE", "the service's tokens, for `pulse token`", "`tokens.json`")
 VLLM_CPU: Final = Variable(
-    "PULSE_VLLM_CPU", "`unpacked` lets vLLM on CPUs read live weights in its linear layers", "it packs them"
+    "PULSE_VLLM_CPU", "`unpacked` lets vLLM on CPUs read live weights in its linear layers and experts", "it packs them"
 )
 DEBUG: Final = Variable("PULSE_DEBUG", "1 shows the traceback of an unexpected error", "0")
 XDG_STATE_HOME: Final = Variable("XDG_STATE_HOME", "the user's folder for state", "`~/.local/state`")

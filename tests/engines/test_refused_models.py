@@ -20,12 +20,22 @@ def test_linear_layers_that_are_packed_on_a_cpu_are_refused_with_what_to_do(star
     assert engine.generate(PROMPTS) == before
 
 
-def test_experts_that_are_packed_are_refused_by_name(start: Start, tmp_path: Path) -> None:
+def test_experts_are_refused_by_name_where_only_linear_layers_are_unpacked(start: Start, tmp_path: Path) -> None:
+    """The control of what the plugin does for experts: it is undone, as on a vLLM whose experts it does not know."""
     run = History(tmp_path / "registry", "experts", tmp_path)
     run.push(random_weights(MOE))
-    engine = start(write_model(MOE, run.states[0], tmp_path / "model"), UNPACKED, **PULSE)
+    settings = PULSE | {"worker_extension_cls": "tests.engines.support.packed.Probe"}
+    engine = start(write_model(MOE, run.states[0], tmp_path / "model"), UNPACKED, **settings)
     before = engine.generate(PROMPTS)
     with pytest.raises(EngineError, match=r"BaseMismatch: .*experts\.\d\.(gate|up|down)_proj.*packed") as caught:
         engine.open_run(run.url, run.run, 0)
     assert "self_attn" not in str(caught.value)
     assert engine.generate(PROMPTS) == before
+
+
+def test_a_mixture_of_experts_is_refused_with_what_to_do(start: Start, tmp_path: Path) -> None:
+    run = History(tmp_path / "registry", "experts", tmp_path)
+    run.push(random_weights(MOE))
+    engine = start(write_model(MOE, run.states[0], tmp_path / "model"), **PULSE)
+    with pytest.raises(EngineError, match=r"can't be changed in place.* start it with PULSE_VLLM_CPU=unpacked"):
+        engine.open_run(run.url, run.run, 0)

@@ -46,9 +46,7 @@ def open_weights(model: torch.nn.Module, url: str, run: str, version: VersionNam
     except (LayoutMismatch, BaseMismatch) as error:
         on_cpu = any(held.device.type == "cpu" for held in model.parameters())
         if on_cpu and environment.VLLM_CPU.read() != UNPACKED:
-            error.args = (
-                f"{error}. vLLM packs linear layers on CPUs: start it with {environment.VLLM_CPU.name}={UNPACKED}",
-            )
+            error.args = (f"{error}. vLLM packs weights on CPUs: start it with {environment.VLLM_CPU.name}={UNPACKED}",)
         raise
 
 

@@ -32,6 +32,7 @@ class History:
         url: the registry's root.
         run: the run's name.
         states: the weights of each version.
+        config: the model's.
         folder: what else there is of it.
     """
 
@@ -39,6 +40,7 @@ class History:
     run: str
     folder: Path
     states: list[Weights] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=lambda: LLAMA)
 
     def push(self, weights: Weights, **options: Any) -> None:
         with pulse_registry.open(
@@ -49,7 +51,7 @@ class History:
 
     def checkpoint(self, version: int) -> Path:
         """Return a folder with a version's checkpoint, as `pulse pull` leaves it, and the model's small files."""
-        folder = write_files(LLAMA, self.folder / f"checkpoint-{version}")
+        folder = write_files(self.config, self.folder / f"checkpoint-{version}")
         command = [str(Path(sys.executable).with_name("pulse")), "pull", "--root", str(self.url), "--run", self.run]
         subprocess.run([*command, "--version", str(version), "--out", str(folder)], check=True)
         return folder

@@ -109,23 +109,43 @@ def write_model(config: dict[str, Any], weights: Weights, folder: Path) -> Path:
 
 def llama_parameters(weights: Weights, rank: int = 0, ranks: int = 1) -> Weights:
     """Return what vLLM's parameters of a Llama hold on a tensor parallel rank, put together by hand."""
+    held = _attention_parameters(weights, rank, ranks)
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}.mlp."
+        gate, up = (weights[f"{at}{name}_proj.weight"].chunk(ranks)[rank] for name in ("gate", "up"))
+        held[at + "gate_up_proj.weight"] = torch.cat([gate, up])
+        held[at + "down_proj.weight"] = weights[at + "down_proj.weight"].chunk(ranks, dim=1)[rank]
+    return held
 
-    def rows(name: str) -> torch.Tensor:
-        return weights[name].chunk(ranks, dim=0)[rank]
 
-    def columns(name: str) -> torch.Tensor:
-        return weights[name].chunk(ranks, dim=1)[rank].contiguous()
-
-    held = {"model.embed_tokens.weight": rows("model.embed_tokens.weight")}
+def moe_parameters(weights: Weights, rank: int = 0, ranks: int = 1) -> Weights:
+    """Return what vLLM's parameters of a Qwen3-MoE hold on a tensor parallel rank, put together by hand."""
+    held = _attention_parameters(weights, rank, ranks) | {
+        "lm_head.weight": weights["lm_head.weight"].chunk(ranks)[rank]
+    }
     for layer in range(LAYERS):
         at = f"model.layers.{layer}."
-        attention = [rows(f"{at}self_attn.{name}_proj.weight") for name in "qkv"]
+        for norm in ("q_norm", "k_norm"):
+            held[f"{at}self_attn.{norm}.weight"] = weights[f"{at}self_attn.{norm}.weight"]
+        held[at + "mlp.gate.weight"] = weights[at + "mlp.gate.weight"]
+
+        def experts(name: str, dim: int, at: str = at) -> torch.Tensor:
+            whole = [weights[f"{at}mlp.experts.{k}.{name}_proj.weight"] for k in range(EXPERTS)]
+            return torch.stack([one.chunk(ranks, dim=dim)[rank] for one in whole])
+
+        held[at + "mlp.experts.routed_experts.w13_weight"] = torch.cat([experts("gate", 0), experts("up", 0)], dim=1)
+        held[at + "mlp.experts.routed_experts.w2_weight"] = experts("down", 1)
+    return held
+
+
+def _attention_parameters(weights: Weights, rank: int, ranks: int) -> Weights:
+    """Return what both models have: the embedding, attention and norms."""
+    held = {"model.embed_tokens.weight": weights["model.embed_tokens.weight"].chunk(ranks)[rank]}
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}."
+        attention = [weights[f"{at}self_attn.{name}_proj.weight"].chunk(ranks)[rank] for name in "qkv"]
         held[at + "self_attn.qkv_proj.weight"] = torch.cat(attention)
-        held[at + "self_attn.o_proj.weight"] = columns(at + "self_attn.o_proj.weight")
-        held[at + "mlp.gate_up_proj.weight"] = torch.cat(
-            [rows(at + "mlp.gate_proj.weight"), rows(at + "mlp.up_proj.weight")]
-        )
-        held[at + "mlp.down_proj.weight"] = columns(at + "mlp.down_proj.weight")
+        held[at + "self_attn.o_proj.weight"] = weights[at + "self_attn.o_proj.weight"].chunk(ranks, dim=1)[rank]
         for norm in ("input_layernorm", "post_attention_layernorm"):
             held[f"{at}{norm}.weight"] = weights[f"{at}{norm}.weight"]
     held["model.norm.weight"] = weights["model.norm.weight"]
