@@ -69,6 +69,19 @@ class Engine:
         """Return greedy answers to prompts, all in one batch; ``reset``: forget what earlier prompts left in caches."""
         return self._call("generate", prompts, reset)  # type: ignore[no-any-return]
 
+    def in_flight(
+        self, prompts: Sequence[Sequence[int]], steps: int, version: int | None, *, recompute: bool
+    ) -> list[Answer]:
+        """Return greedy answers of ``steps`` tokens before a pause, and 8 after it.
+
+        Args:
+            prompts: all in one batch.
+            steps: of the engine; each makes one token of each answer.
+            version: applied in the pause; it is staged. None: the weights stay.
+            recompute: as `/pause?mode=keep` does; else the requests keep what the old weights have left in caches.
+        """
+        return self._call("in_flight", prompts, steps, version, recompute)  # type: ignore[no-any-return]
+
     def open_run(self, url: Path, run: str, version: int | str) -> None:
         """Call vLLM's ``init_weight_transfer_engine``."""
         self._call("open_run", {"url": str(url), "run": run, "version": version})
@@ -125,14 +138,29 @@ class Calls:
         return self.llm.collective_rpc(method, args=tuple(arguments))  # type: ignore[no-any-return]
 
     def generate(self, prompts: Sequence[Sequence[int]], reset: bool) -> list[Answer]:
-        from vllm import SamplingParams
-
         if reset:
             self.llm.reset_prefix_cache()
-        how = SamplingParams(max_tokens=8, temperature=0, logprobs=0, detokenize=False, ignore_eos=True)
-        made = self.llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], how, use_tqdm=False)
-        best = [answer.outputs[0] for answer in made]
-        return [(list(one.token_ids), [next(iter(at.values())).logprob for at in one.logprobs]) for one in best]
+        made = self.llm.generate([_prompt(tokens) for tokens in prompts], _greedy(8), use_tqdm=False)
+        return [_answer(output) for output in made]
+
+    def in_flight(
+        self, prompts: Sequence[Sequence[int]], steps: int, version: int | None, recompute: bool
+    ) -> list[Answer]:
+        self.llm.reset_prefix_cache()
+        engine, made = self.llm.llm_engine, dict[str, Answer]()
+        core = engine.engine_core.engine_core  # in this process, so that a step is one step of it
+        for k, tokens in enumerate(prompts):
+            engine.add_request(str(k), _prompt(tokens), _greedy(steps + 8))
+        for _ in range(steps):
+            made |= {output.request_id: _answer(output) for output in engine.step()}
+        assert [len(tokens) for tokens, _ in made.values()] == [steps] * len(prompts)
+        core.pause_scheduler("keep", clear_cache=recompute)
+        if version is not None:
+            self.rpc("pulse_apply", [version])
+        core.resume_scheduler()
+        while engine.has_unfinished_requests():
+            made |= {output.request_id: _answer(output) for output in engine.step()}
+        return [made[str(k)] for k in range(len(prompts))]
 
     def open_run(self, init: dict[str, Any]) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
@@ -150,6 +178,21 @@ class Calls:
                 self.llm.finish_weight_update()
             raise
         self.llm.finish_weight_update()
+
+
+def _prompt(tokens: Sequence[int]) -> dict[str, list[int]]:
+    return {"prompt_token_ids": list(tokens)}
+
+
+def _greedy(tokens: int) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(max_tokens=tokens, temperature=0, logprobs=0, detokenize=False, ignore_eos=True)
+
+
+def _answer(output: Any) -> Answer:
+    [best] = output.outputs
+    return list(best.token_ids), [next(iter(at.values())).logprob for at in best.logprobs]
 
 
 def main(pipe: Connection) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,14 +95,16 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         engine.close()
 
 
-def fresh_answers(start: Start, history: History, version: int, **settings: Any) -> list[Answer]:
+def fresh_answers(
+    start: Start, history: History, version: int, *, prompts: Sequence[Sequence[int]] = PROMPTS, **settings: Any
+) -> list[Answer]:
     """Return what a new engine says that was loaded from a version's checkpoint; it knows no run.
 
-    Its linear layers read their weights, too: packed ones round the last bit of some sums in another way.
+    It reads its live weights, too: linear layers that are packed round the last bit of some sums in another way.
     """
     engine = start(history.checkpoint(version), UNPACKED, **settings)
     try:
-        return engine.generate(PROMPTS)
+        return engine.generate(prompts)
     finally:
         engine.close()
 

@@ -79,6 +79,15 @@ def changed(weights: Weights, seed: int, share: float) -> Weights:
     return next_
 
 
+def nudged(weights: Weights, seed: int, share: float) -> Weights:
+    """Return weights of which a share of the cells are their neighbours: the least change that a version can have."""
+    made, next_ = torch.Generator().manual_seed(seed), {}
+    for name, tensor in weights.items():
+        drawn = (torch.rand(tensor.shape, generator=made) < share).to(torch.int16)
+        next_[name] = (tensor.view(torch.int16) ^ drawn).view(tensor.dtype)
+    return next_
+
+
 def with_nan(weights: Weights) -> Weights:
     """Return weights with NaNs of two payloads, and infinities, in a tensor in two parts on two ranks."""
     strange = dict(weights)
