@@ -16,6 +16,7 @@ from pulse_registry.client.reports import Reporter, TakesReports
 from pulse_registry.client.routes import checked_worker
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.follow import (
+    AdapterEngine,
     Changed,
     CommandEngine,
     Engine,
@@ -50,7 +51,11 @@ def follow(
         ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="DIR", help="Where an sglang engine loads versions from.")
+        Path | None, typer.Option("--folder", metavar="DIR", help="Where sglang, or --adapter, loads versions from.")
+    ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option("--adapter", metavar="NAME", help="Of a run of adapters: load each version under this name."),
     ] = None,
     loaded: Annotated[
         str, typer.Option("--loaded", metavar="V", help="The version that a vllm engine was started with.")
@@ -89,7 +94,7 @@ def follow(
         if named is not None and not isinstance(gateway, TakesReports):
             raise InvalidArgument(f"--name: {root.partition('?')[0]} is no service, and a bucket takes no reports")
         reporter = Reporter(gateway, run, named) if named is not None and isinstance(gateway, TakesReports) else None
-        engine_ = _engine(registry, root, (engine, command, folder), parse_version(loaded), allow_http)
+        engine_ = _engine(registry, root, (engine, command, folder, adapter), parse_version(loaded), allow_http)
         follower = Follower(registry, engine_, pace, lambda told: _print(told, json_output), reporter=reporter)
         try:
             with interrupts(follower.stop, lambda: follower.pausing):
@@ -103,19 +108,23 @@ def follow(
 def _engine(
     registry: Registry,
     root: str,
-    given: tuple[str | None, str | None, Path | None],
+    given: tuple[str | None, str | None, Path | None, str | None],
     loaded: int | str,
     allow_http: bool,
 ) -> Engine:
-    """Return what the options --engine, --exec and --folder name.
+    """Return what the options --engine, --exec, --folder and --adapter name.
 
     Raises:
         InvalidArgument: they name nothing, or don't go together.
     """
-    engine, command, folder = given
+    engine, command, folder, adapter = given
     kind, _, where = ("exec", "", "") if engine is None else engine.partition("=")
-    if (folder is not None) != (kind == "sglang"):
-        raise InvalidArgument("--folder is for --engine sglang=URL, which needs it: the server loads versions from it")
+    if adapter is not None and (not adapter or kind not in ("vllm", "sglang")):
+        raise InvalidArgument("--adapter NAME goes with --engine vllm=URL or sglang=URL")
+    if (folder is not None) != (kind == "sglang" or adapter is not None):
+        raise InvalidArgument(
+            "--folder is for --engine sglang=URL and for --adapter, which need it: the server loads versions from it"
+        )
     if command is not None and kind not in ("exec", "dir"):
         raise InvalidArgument("--exec goes alone, or with --engine dir=DIR")
     if engine is None:
@@ -127,6 +136,8 @@ def _engine(
         return FolderEngine(registry, Path(out), None if command is None else CommandEngine(command, folder=out))
     if where and kind in ("vllm", "sglang"):
         api = EngineApi(where, token=environment.ENGINE_TOKEN.read(), allow_http=allow_http)
+        if folder is not None and adapter is not None:
+            return AdapterEngine(api, registry, folder, adapter, "vllm" if kind == "vllm" else "sglang")
         if folder is not None:
             return SglangEngine(api, registry, folder)
         seen = root if "://" in root else os.path.abspath(os.path.expanduser(root))

@@ -1,5 +1,6 @@
 """Following: what watches a run, and brings an engine, a folder or a command to its versions."""
 
+from pulse_registry.follow.adapter import AdapterEngine
 from pulse_registry.follow.command import CommandEngine
 from pulse_registry.follow.engine import Engine, EngineFailed, EngineRefused
 from pulse_registry.follow.folder import FolderEngine
@@ -10,6 +11,7 @@ from pulse_registry.follow.told import Changed, Failed
 from pulse_registry.follow.vllm import VllmEngine
 
 __all__ = [
+    "AdapterEngine",
     "Changed",
     "CommandEngine",
     "Engine",

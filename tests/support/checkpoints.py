@@ -93,14 +93,21 @@ def bits(tensors: Tensors) -> dict[str, tuple[tuple[int, ...], bytes]]:
 def held(folder: Path) -> dict[str, tuple[tuple[int, ...], bytes]]:
     """Return shapes and bytes of all tensors that a folder's index leads to, read by the safetensors library."""
     weight_map = json.loads((folder / INDEX_NAME).read_bytes())["weight_map"]
-    found = {}
+    found: dict[str, tuple[tuple[int, ...], bytes]] = {}
     for shard in set(weight_map.values()):
-        with safe_open(folder / shard, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - it is no mapping
-                tensor = file.get_tensor(name)
-                data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-                found[name] = (tuple(tensor.shape), data)
+        found |= shard_bits(folder / shard)
     assert found.keys() == weight_map.keys()
+    return found
+
+
+def shard_bits(path: Path) -> dict[str, tuple[tuple[int, ...], bytes]]:
+    """Return shapes and bytes of all tensors of a file, read by the safetensors library."""
+    found = {}
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - it is no mapping
+            tensor = file.get_tensor(name)
+            data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+            found[name] = (tuple(tensor.shape), data)
     return found
 
 

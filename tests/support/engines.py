@@ -152,8 +152,59 @@ class SglangStub:
         return [path for path, _ in self.calls]
 
 
+class AdapterStub:
+    """What vLLM 0.32 (prefix ``/v1``) and SGLang 0.5 (none) answer about adapters that come and go.
+
+    Attributes:
+        calls: what was loaded, by path, and unloaded, in order.
+        loaded: paths by name.
+        fails: names of the calls that fail, each once; of a load, before the adapter is there.
+        serves: is told of the path of each adapter that is loaded.
+    """
+
+    def __init__(self, prefix: str, loaded: dict[str, str] | None = None) -> None:
+        self.calls: list[str] = []
+        self.loaded = dict(loaded or {})
+        self.fails: list[str] = []
+        self.serves: Callable[[str], object] = lambda path: None
+        self._prefix = prefix
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.path == "/v1/models":
+            base = {"id": "base", "object": "model", "root": "/models/base", "parent": None}
+            cards = [{"id": name, "root": path, "parent": "base"} for name, path in self.loaded.items()]
+            return _json({"object": "list", "data": [base, *cards]})
+        body = asked.json()
+        call, name = asked.path.removeprefix(self._prefix), body["lora_name"]
+        assert asked.path.startswith(self._prefix)
+        if call in self.fails:
+            self.fails.remove(call)
+            self.calls.append(f"{call} failed")
+            return self._refused("it is so")
+        if (call == "/load_lora_adapter") == (name in self.loaded):
+            return self._refused(f"the adapter {name!r} is loaded: {name in self.loaded}")
+        match call:
+            case "/load_lora_adapter":
+                self.serves(body["lora_path"])
+                self.loaded[name] = body["lora_path"]
+                self.calls.append(body["lora_path"])
+            case "/unload_lora_adapter":
+                del self.loaded[name]
+                self.calls.append("unloaded")
+            case _:
+                return _json({"detail": "Not Found"}, 404)
+        if self._prefix:
+            return Reply(200, {"Content-Type": "text/plain"}, b"Success: it is done")
+        return _json({"success": True, "error_message": "", "loaded_adapters": self.loaded})
+
+    def _refused(self, why: str) -> Reply:
+        if self._prefix:
+            return _json({"error": {"message": why, "type": "InvalidUserInput", "param": None, "code": 400}}, 400)
+        return _json({"success": False, "error_message": why, "loaded_adapters": self.loaded}, 400)
+
+
 @contextmanager
-def engine_at(stub: VllmStub | SglangStub) -> Iterator[Server]:
+def engine_at(stub: VllmStub | SglangStub | AdapterStub) -> Iterator[Server]:
     """Serve a stub on a port of this machine."""
     with serving(stub) as server:
         yield server

@@ -25,13 +25,15 @@ class Server:
         url: of its requests.
     """
 
-    def __init__(self, model: Path, log: Path, environment: Mapping[str, str], *, follows: bool = True) -> None:
+    def __init__(
+        self, model: Path, log: Path, environment: Mapping[str, str], *more: str, follows: bool = True
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self._model, self._log = str(model), log
         options = ["--model", self._model, "--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"]
-        options += ["--max-model-len", "256", "--enforce-eager"]
+        options += ["--max-model-len", "256", "--enforce-eager", *more]
         if follows:
             options += ["--weight-transfer-config", json.dumps(PULSE["weight_transfer_config"])]
             options += ["--worker-extension-cls", str(PULSE["worker_extension_cls"])]
@@ -82,9 +84,15 @@ class Server:
         """Return what vLLM says that the weights are."""
         return str(self._client.get("/weight_info").json()["weight_version"])
 
-    def complete(self, prompt: Sequence[int]) -> Answer:
-        """Return the greedy answer to a prompt."""
-        body = {"model": self._model, "prompt": list(prompt), "max_tokens": 8, "temperature": 0, "logprobs": 1}
+    def complete(self, prompt: Sequence[int], tokens: int = 8, model: str | None = None) -> Answer:
+        """Return the greedy answer to a prompt, of the model, or of an adapter by its name."""
+        body = {
+            "model": model or self._model,
+            "prompt": list(prompt),
+            "max_tokens": tokens,
+            "temperature": 0,
+            "logprobs": 1,
+        }
         [choice] = self.done("/v1/completions", body | {"ignore_eos": True, "return_token_ids": True})["choices"]
         return choice["token_ids"], choice["logprobs"]["token_logprobs"]
 
