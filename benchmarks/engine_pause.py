@@ -2,9 +2,10 @@
 
 Needs the environment of ``make test-engines``: ``.venv-engines/bin/python -m benchmarks.engine_pause``. A Llama of
 random weights is served; its engine core is a process of its own, as in a server. Each step changes a share of the
-cells, and one of four ways brings the engine to it, by turns:
+cells, and one of five ways brings the engine to it, by turns:
 
 - staged: our version is staged beside serving; the pause is apply and the reset of caches.
+- followed: the same by ``pulse follow`` over HTTP, of a vLLM server: from the request for the pause until it goes on.
 - pulled: the same, fetched and decoded inside the pause.
 - reloaded: a full checkpoint on a local disk, by vLLM's ``reload_weights``.
 - patched: vLLM's own sparse patches (``load_checkpoint_weight_patches``), in memory before the pause.
@@ -20,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -31,12 +32,14 @@ from rich.table import Table
 from safetensors.torch import load_file, save_file
 
 import pulse_registry
+from benchmarks.followed_engine import Followed
 from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_registry import PushOptions
 from pulse_registry.integrations.vllm import WorkerExtension
+from tests.engines.support.models import write_files
 
 TITLE: Final = "The pause of a real vLLM, and from a step to new tokens"
-WAYS: Final = ("staged", "pulled", "reloaded", "patched")
+WAYS: Final = ("staged", "followed", "pulled", "reloaded", "patched")
 PAUSE_LIMIT_MS: Final = 30.0
 SETTINGS: Final = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -185,6 +188,7 @@ class Measured:
         self.totals: dict[str, list[float]] = {way: [] for way in WAYS}
         self.nbytes: dict[str, list[int]] = {way: [] for way in WAYS}
         self.open()
+        self.followed = Followed(trainer.folder, trainer.version, SETTINGS)
 
     def open(self) -> None:
         """Have the engine find its live cells, and compare them with the newest version."""
@@ -201,14 +205,26 @@ class Measured:
             self.trainer.step()
             began = time.perf_counter()
             nbytes = getattr(self, f"_{way}")()
-            self.llm.generate([{"prompt_token_ids": [1, 5, 9]}], self.one_token, use_tqdm=False)
+            if way == "followed":
+                self.followed.generate()
+            else:
+                self.llm.generate([{"prompt_token_ids": [1, 5, 9]}], self.one_token, use_tqdm=False)
             self.totals[way].append(time.perf_counter() - began)
             self.nbytes[way].append(nbytes)
-            if way in ("staged", "pulled"):
-                assert self.rpc("pulse_verify") == self.trainer.version
-            else:
+            if way in ("reloaded", "patched"):
                 self.trainer.push()
                 self.open()
+            self._bring_all()
+
+    def _bring_all(self) -> None:
+        """Bring both engines to the newest version, and compare their cells with it."""
+        newest = self.trainer.version
+        if self.rpc("pulse_version") != newest:
+            self.rpc("pulse_stage", newest)
+            self.rpc("pulse_apply", newest)
+        if self.followed.verify() != newest:
+            self.followed.follow()
+        assert self.rpc("pulse_verify") == self.followed.verify() == newest
 
     @contextmanager
     def _pause(self, way: str) -> Iterator[None]:
@@ -224,6 +240,11 @@ class Measured:
             time.sleep(0.001)
         with self._pause("staged"):
             self.rpc("pulse_apply", self.trainer.version)
+        return nbytes
+
+    def _followed(self) -> int:
+        nbytes = self.trainer.push()
+        self.pauses["followed"].append(self.followed.follow())
         return nbytes
 
     def _pulled(self) -> int:
@@ -273,22 +294,22 @@ def run(
     repeats: Annotated[int, typer.Option(help="Of each way, after one to warm up.", min=1)] = 5,
     out: Annotated[Path, typer.Option(help="The result file.")] = OUT / "engine-pause.json",
 ) -> None:
-    """Measure the pause of a real vLLM for a new version, in four ways; write a result file."""
+    """Measure the pause of a real vLLM for a new version, in five ways; write a result file."""
     os.environ.update(SETTINGS)
     config = config_of(layers, wide, vocabulary)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "model").mkdir()
-        (folder / "model" / "config.json").write_text(json.dumps(config))
+        write_files(config, folder / "model")
         trainer = Trainer(config, folder, share)
         trainer.checkpoint()
         measured = Measured(trainer)
-        measured.take_turns()
-        for figures in (measured.pauses, measured.totals, measured.nbytes):
-            for values in figures.values():
-                values.clear()
-        for _ in range(repeats):
+        with closing(measured.followed):
             measured.take_turns()
+            for figures in (measured.pauses, measured.totals, measured.nbytes):
+                for values in figures.values():
+                    values.clear()
+            for _ in range(repeats):
+                measured.take_turns()
         cells = sum(tensor.numel() for tensor in trainer.weights.values())
         trainer.registry.close()
     rows = measured.rows()

@@ -1,4 +1,4 @@
-"""The benchmark of the pause, small: all four ways bring a real vLLM to the version, and ours is the smallest."""
+"""The benchmark of the pause, small: all five ways bring a real vLLM to the version, and ours is the smallest."""
 
 from __future__ import annotations
 
