@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pulse_registry.cache import cache_folder
 from pulse_registry.client.connect import HasConnections, connect
-from pulse_registry.errors import NotFound
+from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.events import Listener
 from pulse_registry.options import CacheOptions, ComputeOptions, NetworkOptions, Options, PullOptions
 from pulse_registry.pull.download import spool_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def open(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     run: str,
     name: str | None = None,
@@ -42,8 +42,9 @@ def open(
     """Open one run of a registry, to push to it and to pull from it. Nothing is written until the first push.
 
     Args:
-        url: the registry's root: a folder, ``s3://bucket/prefix``, ``file:///...`` or ``memory://...``; or a service,
-            ``https://host``, through which a run is the same, and which needs no keys of the bucket.
+        url: the registry's root: a folder (also as a ``Path``), ``s3://bucket/prefix``, ``file:///...`` or
+            ``memory://...``; or a service, ``https://host``, through which a run is the same, and which needs no keys
+            of the bucket.
         run: the run's name: letters, digits, ``.``, ``_`` and ``-``; capitals are stored as small letters.
         name: of this worker or trainer. With it, a lease keeps the version that a worker holds, and what leads from
             there to the newest, from being deleted; a service is also told, in the background, of each version that it
@@ -72,6 +73,7 @@ def open(
         NotFound: ``create=False``, and there is no such run.
         AccessDenied, StoreUnavailable, Untrusted: ``create=False``, and the log can't be read, or not be believed.
     """
+    root = _text_of(url)
     pull, network = pull or PullOptions(), network or NetworkOptions()
     kept = cache if isinstance(cache, CacheOptions) else CacheOptions(cache)
     options = Options(
@@ -95,15 +97,15 @@ def open(
             peers = meet()
             undo.callback(peers.close)
             options = dataclasses.replace(options, peers=peers, push_peers=meet)
-        store = connect(url, token, allow_http=network.allow_http)
+        store = connect(root, token, allow_http=network.allow_http)
         if isinstance(store, HasConnections):
             undo.callback(store.close)
         registry = Registry(store, run, options)
         undo.callback(registry.close)
         if not create and registry.state().seq < 0:
-            raise NotFound(f"there is no run {run!r} in {url}")
+            raise NotFound(f"there is no run {run!r} in {root}")
         if process_group is None:
-            registry.pickles_as(Reopening(url, run, dataclasses.replace(options, pull=pull), kept, create=create))
+            registry.pickles_as(Reopening(root, run, dataclasses.replace(options, pull=pull), kept, create=create))
         undo.pop_all()
     return registry
 
@@ -134,6 +136,18 @@ class Reopening:
         registry = open(self._url, **self._given)
         registry.pickles_as(self, lacks_key=self._signs and registry.signer is None)
         return registry
+
+
+def _text_of(url: str | os.PathLike[str]) -> str:
+    """Return a root as text.
+
+    Raises:
+        InvalidArgument: it is neither a text nor a path.
+    """
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str):
+        raise InvalidArgument(f"the registry's root is a URL or a folder's path, and no {type(text).__name__}")
+    return text
 
 
 @overload

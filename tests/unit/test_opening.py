@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import pulse_kernels
 import pulse_registry
 from pulse_kernels import BackendName
-from pulse_registry import AccessDenied, Event, InvalidArgument, PulseError, Registry, opening
+from pulse_registry import AccessDenied, Event, InvalidArgument, NotFound, PulseError, Registry, opening
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.store import MemoryStore
 from pulse_registry.weights import backend as backends
@@ -197,3 +198,23 @@ def test_what_a_registry_says_of_its_url_holds_no_query(monkeypatch: pytest.Monk
     with pulse_registry.open("s3://bucket/prefix?endpoint_url=http://127.0.0.1:1", run="math") as registry:
         assert "s3://bucket/prefix" in repr(registry)
         assert "endpoint_url" not in repr(registry)
+
+
+def test_a_root_is_a_text_or_a_path_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pulse_registry.open(tmp_path / "registry", run="run") as registry:
+        registry.push(0, {"w": numpy.arange(9, dtype=numpy.uint16)})
+    with pulse_registry.open(str(tmp_path / "registry"), run="run", create=False) as registry:
+        assert registry.version("latest").version == 0
+    monkeypatch.chdir(tmp_path)
+    with pulse_registry.open(Path("registry"), run="run", create=False) as registry:
+        carried = pickle.dumps(registry)
+    monkeypatch.chdir("/")
+    with pickle.loads(carried) as registry:
+        assert registry.version("latest").version == 0
+    with pytest.raises(InvalidArgument, match="write s3://"):  # a path takes a URL's second slash away
+        pulse_registry.open(Path("s3://bucket/policies"), run="run")
+    with pytest.raises(NotFound, match=r"no run 'run' in .*elsewhere"):
+        pulse_registry.open(tmp_path / "elsewhere", run="run", create=False)
+    for wrong in (None, 7, b"registry"):
+        with pytest.raises(InvalidArgument, match=r"is a URL or a folder's path, and no (NoneType|int|bytes)"):
+            pulse_registry.open(wrong, run="run")  # type: ignore[arg-type]
