@@ -62,7 +62,8 @@ NAMES = [
     "open",
 ]
 SIGNATURES = {
-    "open": "(url: 'str', *, run: 'str', name: 'str | None' = None, token: 'str | None' = None, create: 'bool' = "
+    "open": "(url: 'str | os.PathLike[str]', *, "
+    "run: 'str', name: 'str | None' = None, token: 'str | None' = None, create: 'bool' = "
     "True, push: 'PushOptions | None' = None, pull: 'PullOptions | None' = None, compute: 'ComputeOptions | "
     "None' = None, network: 'NetworkOptions | None' = None, cache: 'CacheOptions | str | os.PathLike[str] | "
     "None' = None, trust: 'Trust | Iterable[str] | None' = None, on_event: 'Listener | None' = None, "
