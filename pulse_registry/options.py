@@ -45,6 +45,10 @@ class PullOptions:
         spool: a folder for keyframes on their way, where a pull after one that died finds what it had fetched, and for
             a compactor's copy of the weights; None takes it from PULSE_SPOOL. Without one, keyframes are fetched into
             memory where that is as good, and the rest goes where TMPDIR says, or onto the system's disk.
+        host_copy: with a process group, ranks that hold parts of tensors may keep one whole copy of the model in the
+            memory of each host, from the first version on whose patches are of coder ``class``, which are decoded from
+            whole groups of cells. Without it, such ranks need coder ``gap``. ``Registry.verify`` of a model is then a
+            collective, as pulls are.
     """
 
     check: BaseCheck = "touched"
@@ -52,6 +56,7 @@ class PullOptions:
     lease_seconds: float | None = 3600.0
     undo_share: float = 0.05
     spool: str | os.PathLike[str] | None = None
+    host_copy: bool = False
 
     def __post_init__(self) -> None:
         """Check the ranges."""

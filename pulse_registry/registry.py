@@ -305,7 +305,9 @@ class Registry:
         cast: bool = False,
         partial: bool = False,
     ) -> Version:
-        """Check a model, or the stored objects of a version, against its state digest by a full pass. No collective.
+        """Check a model, or the stored objects of a version, against its state digest by a full pass.
+
+        It is no collective, but for a model with ``PullOptions(host_copy=True)`` and a process group.
 
         Args:
             version: a number or ``"latest"``; if it is retired meanwhile, what its name then means.

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.integrations.loader.engine_weights import EngineWeights
 from pulse_registry.opening import open as open_run
+from pulse_registry.options import PullOptions
 from pulse_registry.results import VersionName
 from pulse_schemas import faults
 
@@ -106,7 +107,10 @@ def _following(model: torch.nn.Module, control: Control) -> EngineWeights:
             from pulse_registry.peers.torch_peers import TorchPeers
 
             peers = TorchPeers(group)
-        opening = partial(open_run, control.url, run=control.run, name=control.name, create=False, process_group=group)
+        pull = PullOptions(host_copy=True)
+        opening = partial(
+            open_run, control.url, run=control.run, name=control.name, create=False, pull=pull, process_group=group
+        )
         kept = _Kept(asked, EngineWeights(opening, model, control.loaded, peers))
         model.__dict__[_KEPT] = kept
     if kept.run != asked:

@@ -10,6 +10,7 @@ from typing import Self
 
 from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, InvalidArgument, PulseError
+from pulse_registry.format.sparse_update import HostUpdate
 from pulse_registry.pull.base_check import check_all
 from pulse_registry.pull.destination import Destination
 from pulse_registry.pull.replica import ReplicaState, UndoStep
@@ -35,12 +36,14 @@ class PullSettings:
             none. There is nothing to compare where nothing is known of them, or a keyframe leads to the version.
         nonfinite: what becomes of a version with NaN or infinities among the cells that would change.
         applied: is told of each result once the weights have changed; it neither waits nor fails.
+        host_copy: whether ranks that hold parts of groups may have a whole copy in memory, one a node.
     """
 
     undo_share: float = 0.0
     check_every: int = 0
     nonfinite: NonFinite = "allow"
     applied: Callable[[PullResult], None] | None = None
+    host_copy: bool = False
 
     def checks_all(self, replica: ReplicaState) -> bool:
         """Whether the next pull into these weights is one at which all cells are compared."""
@@ -64,7 +67,7 @@ def stage_into(
     with replica.lock:
         mend(destination, replica)
         holds, writes = replica.version, replica.writes
-        request = _on_base(request, replica, replace_all=replace_all)
+        request = on_base(request, replica, replace_all=replace_all)
         if isinstance(destination, SlicedDestination) and request.base is not None:
             destination.trust(replica.slices, holds, context.map_)
         full = settings.checks_all(replica)
@@ -85,12 +88,12 @@ def stage_into(
     return Staged(request, settings, replica, cells, base=holds)
 
 
-def _on_base(request: PullRequest, replica: ReplicaState, *, replace_all: bool) -> PullRequest:
+def on_base(request: PullRequest, replica: ReplicaState, *, replace_all: bool) -> PullRequest:
     """Return the request with what the weights hold, where that is known and of the version's layout."""
     holds = None if replace_all else replica.version
     base = None if holds is None else request.state.find(holds)
     if base is None or base.layout != request.entry.layout:
-        return request
+        return replace(request, base=None, undo=())
     return replace(request, base=base, undo=tuple(reversed(replica.undo)))
 
 
@@ -182,11 +185,20 @@ class Staged:
             InvalidArgument: it replaces all cells (``whole``): read them from the weights once it is applied; or it was
                 discarded.
         """
-        cells, destination = self._staged(), self._request.destination
+        destination, update = self._request.destination, self.update()
+        slices = destination.slices if isinstance(destination, SlicedDestination) else None
+        return by_tensor(destination.geometry, update, slices)
+
+    def update(self) -> HostUpdate:
+        """Return ``changes`` by group of the weights' layout, of slices of their local one, in host memory.
+
+        Raises:
+            InvalidArgument: as ``changes``.
+        """
+        cells = self._staged()
         if cells.whole:
             raise InvalidArgument(f"version {self.version} replaces all cells: read them once it is applied")
-        slices = destination.slices if isinstance(destination, SlicedDestination) else None
-        return by_tensor(destination.geometry, destination.to_host(cells.update), slices)
+        return self._request.destination.to_host(cells.update)
 
     def join(self, together: Together, checked: Checked) -> None:
         """Be applied and undone by all ranks or by none: ``apply`` and ``undo`` are collectives from here on."""

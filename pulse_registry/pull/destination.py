@@ -29,18 +29,20 @@ from pulse_registry.weights.digest import Digest
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A leg of a route and what it changes: a patch on its way, or a step in memory that is to be taken back.
+    """A leg of a route and what it changes: a patch on its way, or a step in memory.
 
     Attributes:
         leg: of the route.
         patch: of the leg, with its head at hand.
         step: what is to be taken back.
+        given: changes of the whole layout, decoded elsewhere, of which slices take their part.
         delta: what the leg adds to the state digest, as its versions were committed.
     """
 
     leg: Leg
     patch: Patch | None = None
     step: ModelUpdate | None = None
+    given: HostUpdate | None = None
     delta: Digest = field(default_factory=Digest)
 
 

@@ -14,16 +14,17 @@ from pulse_registry.events import Events
 from pulse_registry.log import RunState
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.vote import Attempt
-from pulse_registry.pull.apply import PullSettings, Staged, stage_into, stage_new
+from pulse_registry.pull.apply import PullSettings, Staged, on_base, stage_into, stage_new
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.pull.destination import Destination, HostDestination
 from pulse_registry.pull.differing import differing
+from pulse_registry.pull.host_copy import HostCopy
 from pulse_registry.pull.into import Into
 from pulse_registry.pull.prefetch import WAIT_SECONDS, Prefetch
 from pulse_registry.pull.prefetch_together import PrefetchTogether, Ranks
 from pulse_registry.pull.replica import Replicas
 from pulse_registry.pull.request import PullRequest
-from pulse_registry.pull.sliced_destination import SlicedDestination
+from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDigests
 from pulse_registry.pull.together import Together
 from pulse_registry.results import PullResult, VersionName
 from pulse_registry.timeline import Timeline
@@ -102,6 +103,7 @@ class Puller:
             peers: the ranks that pull together; None: each by itself.
         """
         self._together = None if peers is None else Together(peers)
+        self._copy = HostCopy(peers, settings) if peers is not None and settings.host_copy else None
         self.replicas = Replicas()
         self.prefetches: WeakSet[Prefetch] = WeakSet()
         self._versions, self._context = versions, context
@@ -195,6 +197,8 @@ class Puller:
         attempt.agree("layout")
         [(context, request, slices)] = prepared
         cover = together.cover(slices, context.backend, context.map_)
+        if self._copy is not None:
+            request = replace(request, given=self._copy.stage(context, request, slices))
 
         with ExitStack() as undo:
 
@@ -230,7 +234,8 @@ class Puller:
         geometry = context.geometry(entry.layout)
         slices = into.slice_map(geometry, alone=False)
         destination = self._destinations.into(context, geometry, into.views, cast=into.cast, slices=slices)
-        return context, PullRequest(state, entry, destination, timeline), slices
+        request = PullRequest(state, entry, destination, timeline)
+        return context, on_base(request, into.replica, replace_all=into.replace), slices
 
     def load(self, version: VersionName, framework: Framework, timeline: Timeline) -> dict[str, Any]:
         """Return a version as new tensors by name; see ``Registry.load``."""
@@ -275,46 +280,64 @@ class Puller:
     def verify_model(self, state: RunState, entry: VersionEntry, model: Model, *, cast: bool, partial: bool) -> None:
         """Check a model's cells against a version's state digest by a full pass; remember that it holds the version.
 
-        Slices that are not all of the version are compared with what is stored of them, which is fetched.
+        Slices that are not all of the version are compared with what is stored of them, which is fetched. With a host
+        copy it is a collective, since that may have to hold the version.
 
         Raises:
             LayoutMismatch: the model has other tensors.
             BaseMismatch: its cells are not those of the version.
         """
-        context, views = self._context(), read_model(model)
-        geometry = context.geometry(entry.layout)
-        into = Into(views, self.replicas.of(views), partial=partial)
-        slices = into.slices(geometry, alone=self._together is None)
+        context = self._context()
+        geometry, read = context.geometry(entry.layout), list[tuple[Mapping[str, View], SliceMap | None]]()
+
+        def look() -> None:
+            views = read_model(model)
+            into = Into(views, self.replicas.of(views), partial=partial)
+            if self._copy is None:
+                read.append((views, into.slices(geometry, alone=self._together is None)))
+                return
+            slices = into.slice_map(geometry, alone=False)
+            self._destinations.into(context, geometry, views, cast=cast, slices=slices)
+            read.append((views, slices))
+
+        if self._together is None or self._copy is None:
+            look()
+        else:
+            self._together.agree(look, "slices")
+        [(views, slices)] = read
         if slices is not None:
-            self._verify_slices(context, state, entry, views, slices, cast=cast)
+            held = self._destinations.into(context, geometry, views, cast=cast, slices=slices)
+            wanted = self._compared(context, PullRequest(state, entry, held, Timeline()), slices)
+            self.replicas.of(views).now_at(entry.version, wanted)
             return
         found = self._destinations.digest(context, geometry, views, cast=cast)
         if found != Digest.parse(entry.digest):
             raise BaseMismatch(_other_cells(entry, found))
         self.replicas.of(views).now_at(entry.version)
 
-    def _verify_slices(
-        self,
-        context: Context,
-        state: RunState,
-        entry: VersionEntry,
-        views: Mapping[str, View],
-        slices: SliceMap,
-        *,
-        cast: bool,
-    ) -> None:
-        geometry = slices.geometry
-        held = self._destinations.into(context, geometry, views, cast=cast, slices=slices)
-        cells = HostDestination(Weights.empty(slices.local), context.backend, context.pool)
+    def _compared(self, context: Context, request: PullRequest, slices: SliceMap) -> SliceDigests:
+        """Compare slices with what is stored of a version, or with the host copy; return the digests of that."""
+        held, entry = request.destination, request.entry
+        copied = None if self._copy is None else self._copy.cells(context, request, slices)
+        weights = Weights.empty(slices.local) if copied is None else copied
+        cells = HostDestination(weights, context.backend, context.pool)
         stored = SlicedDestination(cells, slices, context.backend, context.pool)
-        with stage_new(context, PullRequest(state, entry, stored, Timeline()), PullSettings()) as staged:
-            staged.apply()
-            wanted = staged.slices
+        if copied is not None:
+            wanted: SliceDigests | None = stored.digests(context.map_)
+        else:
+            with stage_new(context, replace(request, destination=stored), PullSettings()) as staged:
+                staged.apply()
+                wanted = staged.slices
         if wanted is None or held.digest() != wanted.local:
             names = list(differing(held, stored))
             listed = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             raise BaseMismatch(f"the slices are not those of version {entry.version}: {listed} differ", names)
-        self.replicas.of(views).now_at(entry.version, wanted)
+        return wanted
+
+    def close(self) -> None:
+        """Let go of the host copy. Idempotent."""
+        if self._copy is not None:
+            self._copy.close()
 
     def prefetch(
         self, held: Held, stage: Callable[[VersionName], Staged], poll_seconds: float, events: Events

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pulse_registry.log import RunState
 from pulse_registry.pull.destination import Destination
+from pulse_registry.pull.given import Given
 from pulse_registry.pull.replica import UndoStep
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.digest import Digest
@@ -25,6 +26,7 @@ class PullRequest:
         base: the version that they hold, of the same layout; None: nothing known.
         undo: the steps that can be taken back in memory, newest first.
         new: the weights hold nothing and nobody has seen them: they may be given other memory.
+        given: what leads slices there, where another rank has fetched and decoded it; None: a route's objects do.
     """
 
     state: RunState
@@ -34,6 +36,7 @@ class PullRequest:
     base: VersionEntry | None = None
     undo: Sequence[UndoStep] = ()
     new: bool = False
+    given: Given | None = None
 
     @property
     def base_digest(self) -> Digest | None:

@@ -122,13 +122,13 @@ class SlicedDestination:
             return found, after - before, counted
 
         weights, every = host_weights(self.inner), not self._rest
-        one_patch = self.together and len(sources) == 1 and sources[0].patch is not None
+        one_patch = self.together and len(sources) == 1 and sources[0].step is None
         patches = [source.patch for source in sources if source.patch is not None]
         arrived = arriving(patches, touched, fetchers, timeline)
         joined = [join_group(n) for n in arrived] if len(touched) == 1 else in_pool(self._pool, join_group, arrived)
         update = HostUpdate(by_group(change for changes, _, _ in joined for change in changes))
         if one_patch:
-            self.base_sums = BaseSums(sum((found for *_, found in joined), Digest()), _before(sources[0]))
+            self.base_sums = BaseSums(sum((found for *_, found in joined), Digest()), self._before(sources[0]))
         if self.known is not None and not all(self.slices.holds(self.stored.groups[number]) for number in touched):
             with timeline.during("verify"):
                 self._check_base(self.known, sources[0].leg.base)
@@ -258,6 +258,9 @@ class SlicedDestination:
             return {
                 number: self._patched(source, number) for number in self.slices.groups if number in source.patch.entries
             }
+        if source.given is not None:
+            held = set(self.slices.groups)
+            return {one.group.number: self._decoded(one) for one in source.given.groups if one.group.number in held}
         if source.step is None:
             return {}
         found: dict[int, list[SparseUpdate]] = {}
@@ -277,6 +280,26 @@ class SlicedDestination:
             return replace(step, decode=lambda base: held.restrict(group, step.decode(base)), in_part=True)
 
         return made
+
+    def _decoded(self, change: SparseUpdate) -> Callable[[DecodeTimer], DeltaStep]:
+        group, held = change.group, self._held
+
+        def made(_: DecodeTimer) -> DeltaStep:
+            in_part = not self.slices.holds(group)
+            return DeltaStep(
+                lambda _: held.restrict(group, change.delta(self._backend)), False, *change.sums(self._backend), in_part
+            )
+
+        return made
+
+    def _before(self, source: Source) -> Digest:
+        """Return the sum of h over all cells that a patch, or what is given, changes, as they were, in all groups."""
+        if source.given is not None:
+            return sum((change.sums(self._backend)[0] for change in source.given.groups), Digest())
+        if source.patch is None:
+            raise TypeError("a step in memory has no directory")
+        old, new = source.patch.entries.sums
+        return new if source.leg.kind == "inverse" else old
 
     def _taken_back(self, parts: Sequence[SparseUpdate]) -> Callable[[DecodeTimer], DeltaStep]:
         change = united(parts)
@@ -301,14 +324,6 @@ def host_weights(destination: Destination) -> Weights | None:
     """Return the weights of a destination in host memory, of the local layout where they are slices; else None."""
     inner = destination.inner if isinstance(destination, SlicedDestination) else destination
     return inner.weights if isinstance(inner, HostDestination) else None
-
-
-def _before(source: Source) -> Digest:
-    """Return the sum of h over all cells that a patch changes, as they were before it, in all groups."""
-    if source.patch is None:
-        raise TypeError("a step in memory has no directory")
-    old, new = source.patch.entries.sums
-    return new if source.leg.kind == "inverse" else old
 
 
 def _delta(source: Source) -> Digest:

@@ -13,11 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from pulse_registry.context import Context
-from pulse_registry.errors import CorruptObject, InvalidArgument, LayoutMismatch, NotFound
+from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, LayoutMismatch, NotFound
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
 from pulse_registry.pull.destination import Destination, HostDestination, Source
 from pulse_registry.pull.failover import Routes
 from pulse_registry.pull.fetch import begin_patches
+from pulse_registry.pull.given import Given
 from pulse_registry.pull.keyframe_cells import FetchedKeyframe, KeyframeCells
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.route import Leg, Route
@@ -25,6 +26,7 @@ from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDiges
 from pulse_registry.pull.sliced_keyframe import SlicedKeyframe
 from pulse_registry.pull.staged_cells import StagedCells, by_group
 from pulse_registry.pull.ties import first_torn
+from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
@@ -52,6 +54,8 @@ def stage_version(context: Context, request: PullRequest) -> StagedCells:
         BaseMismatch: the weights are not the version that they were taken for.
         UnsupportedFormat, StoreUnavailable: as the store and the formats.
     """
+    if request.given is not None:
+        return _stage_given(context, request, request.given)
     routes, timeline = Routes.of(context, request), request.timeline
     began = timeline.began
     while True:
@@ -65,11 +69,38 @@ def stage_version(context: Context, request: PullRequest) -> StagedCells:
                 undo.pop_all()
             staged.avoided, staged.nbytes = routes.avoided, route.nbytes
             if isinstance(request.destination, SlicedDestination):
-                staged.nbytes = sum(phase.nbytes for phase in timeline.phases() if phase.phase == "fetch")
+                staged.nbytes = _fetched_bytes(timeline)
             return staged
         except (NotFound, CorruptObject) as error:
             began = timeline.clock()
             routes.avoid(route, error)
+
+
+def _stage_given(context: Context, request: PullRequest, given: Given) -> StagedCells:
+    """Stage what another rank has staged whole, checked at the cells that are here.
+
+    Raises:
+        BaseMismatch: the slices are not the version that it starts from.
+    """
+    target, base = request.entry, request.base
+    sources, keyframe = list[Source](), None
+    if given.changes is None:
+        keyframe = SlicedKeyframe(given.cells, 0) if given.cells is not None else None
+    elif base is None or base.version != given.base:
+        raise BaseMismatch(f"the slices do not hold version {given.base}, from which version {target.version} is given")
+    else:
+        delta = Digest.parse(target.digest) - Digest.parse(base.digest)
+        leg = Leg("undo", base.version, target.version)  # in memory, without an object
+        sources.append(Source(leg, given=given.changes, delta=delta))
+    update, moved = _decode(context, request, Fetched(keyframe, sources))
+    here = Route(given.base if keyframe is None else None, target.version, ())
+    staged = _verify(context, request, here, keyframe, update, moved)
+    staged.route, staged.nbytes = given.route, _fetched_bytes(request.timeline)
+    return staged
+
+
+def _fetched_bytes(timeline: Timeline) -> int:
+    return sum(phase.nbytes for phase in timeline.phases() if phase.phase == "fetch")
 
 
 def _fetch(context: Context, request: PullRequest, route: Route, undo: ExitStack) -> Fetched:
@@ -186,7 +217,8 @@ def _staged(
     if isinstance(
         destination, SlicedDestination
     ):  # what is not held is as it was committed, or the pull would not care
-        digest = Digest.parse(request.state.version(route.legs[0].target).digest)
+        first = route.legs[0].target if route.legs else route.target
+        digest = Digest.parse(request.state.version(first).digest)
     if sparse is not None:
         return StagedCells(context, destination, route, digest + delta, sparse)
     return StagedCells(context, destination, route, digest + delta, update, keyframe, whole=True)

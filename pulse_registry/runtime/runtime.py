@@ -85,7 +85,8 @@ class Runtime:
         self._around, self._owner = dependencies, OwnerProcess()
         self.reader = self._log_reader()
         self.versions = Versions(self.reader, self.stores.gateway, self.url, self._owner)
-        settings = PullSettings(options.pull.undo_share, check_every, options.pull.nonfinite, self._applied)
+        pull = options.pull
+        settings = PullSettings(pull.undo_share, check_every, pull.nonfinite, self._applied, pull.host_copy)
         self.puller = Puller(
             self.versions, lambda: self.context(), PlacedDestinations(self.placement), settings, options.peers
         )
@@ -290,6 +291,7 @@ class Runtime:
             self.background.close(closing)
         for pool in pools:
             pool.shutdown(wait=True)
+        self.puller.close()
         self.stores.close_cache()
         if self._reporter is not None:
             self._reporter.close()

@@ -59,6 +59,7 @@ def quick(
     on_event: Listener | None = None,
     undo_share: float = 0.05,
     peers: Peers | None = None,
+    host_copy: bool = False,
     **options: Any,
 ) -> Registry:
     """Return a registry of the run that makes each call of the store once, or again without pauses.
@@ -69,7 +70,7 @@ def quick(
     """
     chosen = Options(
         push=PushOptions(**({"dtype": "keep"} | options)),
-        pull=PullOptions(undo_share=undo_share),
+        pull=PullOptions(undo_share=undo_share, host_copy=host_copy),
         compute=ComputeOptions(backend=backend, device=device),
         on_event=on_event,
         peers=peers,

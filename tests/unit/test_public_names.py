@@ -114,7 +114,7 @@ FIELDS = {
     "Files": "folder also",
     "PushOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "
     "allow_new_layout expect nonfinite signing_key",
-    "PullOptions": "check nonfinite lease_seconds undo_share spool",
+    "PullOptions": "check nonfinite lease_seconds undo_share spool host_copy",
     "ComputeOptions": "backend threads device",
     "NetworkOptions": "allow_http object_cost peer_timeout_s",
     "CacheOptions": "folder max_bytes",

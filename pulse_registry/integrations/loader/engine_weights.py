@@ -66,6 +66,7 @@ class EngineWeights:
             [self.registry] = opened
             self.version = self._number(version)
             self._slices = self._agreed(self._find, "find")
+            self._agreed(self._compare, "compare")
             self._storages = {tensor.untyped_storage().data_ptr() for tensor in _tensors(self._slices.values())}
             self._addresses = dict(self._live())
         except BaseException:
@@ -175,20 +176,23 @@ class EngineWeights:
         return number() if self._peers is None else Together(self._peers).same_version(number)
 
     def _find(self) -> Mapping[str, Slice | list[Slice]]:
-        """Return the live cells as slices, once all were compared with the version."""
+        """Return the live cells as slices."""
         self._layout = self.registry.layout(self.version)
         live = live_map(self._model, self._layout)
         if live.refused:
             raise _refused(live)
+        return live.slices
+
+    def _compare(self) -> None:
+        """Compare all live cells with the version; with a host copy, all ranks together."""
         try:
-            self.registry.verify(self.version, model=live.slices, partial=True)
+            self.registry.verify(self.version, model=self._slices, partial=True)
         except BaseMismatch as error:
             raise BaseMismatch(
                 f"{error}. Name the version that the engine was loaded from; if it is this one, the engine keeps these "
                 "tensors in another form (packed or quantised)",
                 error.tensors,
             ) from None
-        return live.slices
 
     def _stage(self, version: VersionName) -> Staged:
         staged = self.registry.stage(version, into=self._slices, partial=True)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pulse_registry
+from pulse_registry import PullOptions
 from pulse_registry.errors import BaseMismatch, InvalidArgument, LayoutMismatch, PulseError
 from pulse_registry.integrations.loader.engine_weights import EngineWeights
 from pulse_registry.integrations.vllm.plugin import UNPACKED
@@ -35,7 +36,8 @@ def open_weights(model: torch.nn.Module, url: str, run: str, version: VersionNam
     """
     ranks = _ranks()
     group = ranks.cpu_group if ranks.world_size > 1 else None
-    open_run = partial(pulse_registry.open, url, run=run, name=name, create=False, process_group=group)
+    pull = PullOptions(host_copy=True)
+    open_run = partial(pulse_registry.open, url, run=run, name=name, create=False, pull=pull, process_group=group)
     peers = None
     if group is not None:
         from pulse_registry.peers.torch_peers import TorchPeers

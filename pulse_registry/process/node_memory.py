@@ -1,0 +1,103 @@
+"""Memory of a node: bytes that one process makes, and others of the same user and host map without a copy.
+
+It has no name in any folder (it is a memfd), so that nothing is left of it once no process has it any more, however
+they ended; and no limit but that of the host's memory, where /dev/shm of a container has 64 MiB.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_registry.errors import InvalidArgument
+
+Memory = npt.NDArray[np.uint8]
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_PROCESSES: Final = "/proc/self/ns/pid"
+
+
+def node() -> bytes:
+    """Return what is the same for processes that can map each other's memory; where none can, for no two of them."""
+    if not hasattr(os, "memfd_create"):
+        return f"{os.uname().nodename} {os.getpid()}".encode()
+    return f"{_BOOT_ID.read_text().strip()} {os.stat(_PROCESSES).st_ino} {os.geteuid()}".encode()
+
+
+@dataclass(slots=True)
+class NodeMemory:
+    """Memory that this process has made, of zeros at first.
+
+    Attributes:
+        cells: the bytes. They live as long as an array over them does, here or in another process.
+        handle: what ``mapped`` takes, in another process, until ``seal`` is called; empty: nobody else can map it.
+    """
+
+    cells: Memory
+    handle: bytes
+    _descriptor: int
+
+    @classmethod
+    def reserve(cls, nbytes: int) -> Self:
+        """Make memory, all of which is there: not, as usual, once it is written.
+
+        Raises:
+            InvalidArgument: the host does not have so much.
+        """
+        size = max(1, nbytes)  # none at all can't be mapped
+        if not hasattr(os, "memfd_create"):
+            return cls(_over(mmap.mmap(-1, size), nbytes), b"", -1)
+        if size > (free := _available()):
+            raise InvalidArgument(f"{_asked(nbytes)}, and {free:,} are free")
+        descriptor = os.memfd_create("pulse", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            cells = _over(mmap.mmap(descriptor, size), nbytes)
+        except OSError as error:
+            os.close(descriptor)
+            raise InvalidArgument(f"{_asked(nbytes)}: {error}") from error
+        return cls(cells, b"%d %d %d" % (os.getpid(), descriptor, nbytes), descriptor)
+
+    def seal(self) -> None:
+        """Let nobody else map it from here on; whoever has, keeps it. Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def mapped(handle: bytes) -> Memory:
+    """Return another process's memory, only to be read.
+
+    Raises:
+        InvalidArgument: it can't be mapped.
+    """
+    process, descriptor, nbytes = map(int, handle.split())
+    try:
+        opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return _over(mmap.mmap(opened, max(1, nbytes), prot=mmap.PROT_READ), nbytes)
+        finally:
+            os.close(opened)
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"the memory of process {process}, on this host, can't be mapped: {error}") from error
+
+
+def _over(memory: mmap.mmap, nbytes: int) -> Memory:
+    return np.frombuffer(memory, np.uint8)[:nbytes]
+
+
+def _available() -> int:
+    """Return the bytes that the kernel takes to be free for new memory, without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    raise InvalidArgument("/proc/meminfo does not say how much memory is free")
+
+
+def _asked(nbytes: int) -> str:
+    return f"{nbytes:,} bytes of memory are needed for a whole copy of the model on this host"
