@@ -53,7 +53,7 @@ class NodeMemory:
         if not hasattr(os, "memfd_create"):
             return cls(_over(mmap.mmap(-1, size), nbytes), b"", -1)
         if size > (free := _available()):
-            raise InvalidArgument(f"{_asked(nbytes)}, and {free:,} are free")
+            raise InvalidArgument(f"{_asked(nbytes)}; {free:,} are free")
         descriptor = os.memfd_create("pulse", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -100,4 +100,4 @@ def _available() -> int:
 
 
 def _asked(nbytes: int) -> str:
-    return f"{nbytes:,} bytes of memory are needed for a whole copy of the model on this host"
+    return f"{nbytes:,} bytes of memory are needed on this host, for its ranks to share"

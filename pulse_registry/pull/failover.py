@@ -115,7 +115,8 @@ class Routes:
             if avoid is not self._avoided:
                 raise NotFound(
                     f"{error}. Patches of coder 'class' are left out, since the slices hold groups in part: push, or "
-                    "compact, with coder='gap', or pull whole tensors"
+                    "compact, with coder='gap', or pull whole tensors; or let ranks pull together with "
+                    "PullOptions(host_copy=True)"
                 ) from error
             raise
         for key, why in islice(self._avoided.items(), self._told, None):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.engines.support.engine import Engine, EngineError
+from tests.engines.support.engine import Answer, Engine, EngineError
 from tests.engines.support.fixtures import PROMPTS, PULSE, UNPACKED, History, Start, cells_of, fresh_answers
 from tests.engines.support.models import llama_parameters
 
@@ -15,6 +17,30 @@ def engine(start: Start, history: History) -> Engine:
     engine = start(history.folder / "model", UNPACKED, tensor_parallel_size=2, **PULSE)
     engine.open_run(history.url, history.run, 0)
     return engine
+
+
+@pytest.fixture(scope="module")
+def fresh(history: History, start: Start) -> list[Answer]:
+    """What a new engine of two ranks says that was loaded from version 2."""
+    return fresh_answers(start, history, 2, tensor_parallel_size=2)
+
+
+@pytest.fixture(scope="module")
+def dense(history: History) -> History:
+    """The same versions as a run of one keyframe and patches of coder `class`, whose decoding needs whole groups."""
+    made = History(history.url, "dense", history.folder)
+    for weights in history.states:
+        made.push(weights, coder="class", keyframe_share=1e9)
+    return made
+
+
+@pytest.fixture
+def following(engine: Engine, history: History, dense: History) -> Iterator[Engine]:
+    """The engine at version 2 of that run, which has no keyframe there; after the test it follows the first run."""
+    engine.update(version=2)
+    engine.open_run(dense.url, dense.run, 2)
+    yield engine
+    engine.open_run(history.url, history.run, engine.rpc("pulse_version")[0])
 
 
 def holds(engine: Engine, history: History, version: int) -> bool:
@@ -38,8 +64,7 @@ def test_all_ranks_go_forwards_and_backwards_in_place(engine: Engine, history: H
     assert engine.rpc("probe_addresses") == places
 
 
-def test_it_answers_as_a_fresh_engine_of_two_ranks(engine: Engine, history: History, start: Start) -> None:
-    fresh = fresh_answers(start, history, 2, tensor_parallel_size=2)
+def test_it_answers_as_a_fresh_engine_of_two_ranks(engine: Engine, fresh: list[Answer]) -> None:
     engine.update(version=1)
     old = engine.generate(PROMPTS)
     engine.update(version=2)
@@ -73,3 +98,36 @@ def test_after_a_failure_on_all_ranks_each_answer_is_that_of_its_call(engine: En
         assert engine.rpc("pulse_version") == [1, 1]
     engine.update(version=2)
     assert holds(engine, history, 2)
+
+
+def test_patches_that_need_whole_groups_are_followed_with_a_host_copy(
+    following: Engine, dense: History, fresh: list[Answer]
+) -> None:
+    places = following.rpc("probe_addresses")
+    for version in (3, 5, 0, 1):
+        following.update(version=version)
+        assert holds(following, dense, version), version
+    old = following.generate(PROMPTS)
+    following.rpc("pulse_stage", 2)
+    assert [one["changed"] > 0 for one in following.rpc("pulse_apply", 2)] == [True, True]
+    assert holds(following, dense, 2)
+    assert following.generate(PROMPTS) == fresh != old
+    assert following.rpc("pulse_undo") == [1, 1]
+    assert holds(following, dense, 1)
+    following.update(version=3)
+    assert holds(following, dense, 3)
+    assert following.rpc("pulse_verify") == [3, 3]
+    assert following.rpc("probe_addresses") == places
+
+
+def test_what_fails_with_a_host_copy_changes_no_rank(following: Engine, dense: History) -> None:
+    name = "model.layers.0.self_attn.qkv_proj.weight"
+    following.rpc("probe_move", 1, name)
+    with pytest.raises(EngineError, match=f"rank 1: parameter {name} is not where it was"):
+        following.update(version=3)
+    with pytest.raises(EngineError, match="no version 99"):
+        following.update(version=99)
+    following.rpc("probe_put_back", 1)
+    assert holds(following, dense, 2)
+    following.update(version=3)
+    assert holds(following, dense, 3)

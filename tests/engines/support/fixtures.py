@@ -44,7 +44,7 @@ class History:
 
     def push(self, weights: Weights, **options: Any) -> None:
         with pulse_registry.open(
-            str(self.url), run=self.run, push=PushOptions(dtype="keep", coder="gap", **options)
+            str(self.url), run=self.run, push=PushOptions(**({"dtype": "keep", "coder": "gap"} | options))
         ) as registry:
             registry.push(len(self.states), weights)
         self.states.append(weights)

@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import pulse_registry
-from pulse_registry import PushOptions, PushResult, Registry
+from pulse_registry import PullOptions, PushOptions, PushResult, Registry
 from pulse_registry.errors import PeerLost, PulseError
 from pulse_registry.options import ComputeOptions, NetworkOptions, Options
 from pulse_registry.peers.torch_peers import TorchPeers
@@ -194,7 +194,22 @@ def trains(
             twin.push(number, wholes[-1])
             step(model, number)
     found = {"results": results, "twin": twin.results}
-    return found | ({} if options.coder == "class" else pulls(folder, run, make, wholes))
+    return found | (with_copy if options.coder == "class" else pulls)(folder, run, make, wholes)
+
+
+def with_copy(
+    folder: str, run: str, make: Callable[[torch.dtype, int], torch.nn.Module], wholes: Sequence[Whole]
+) -> Found:
+    """Pull patches of coder `class` together, by a host copy that the processes share."""
+    found: Found = {"wrong": [], "together": []}
+    model, options = make(torch.bfloat16, 7), PullOptions(host_copy=True)
+    registry = pulse_registry.open(folder, run=run, compute=ONE, pull=options, process_group=dist.group.WORLD)
+    with closing(registry):
+        for version in (1, 0, 1, 2, 1):
+            found["together"].append(registry.pull(version, into=model).checked)
+            found["wrong"] += [[version, name] for name in wrong(model.state_dict(), wholes[version])]
+        registry.verify(1, model=model)
+    return found
 
 
 def pulls(folder: str, run: str, make: Callable[[torch.dtype, int], torch.nn.Module], wholes: Sequence[Whole]) -> Found:

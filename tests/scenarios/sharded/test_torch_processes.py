@@ -112,6 +112,11 @@ def test_sharded_models_of_the_same_kind_and_plain_workers_pull_it_bit_for_bit(r
         assert {how for rank in found.values() for how in rank["alone"]} == {"state" if whole else "slices"}
 
 
+def test_processes_share_a_host_copy_to_pull_patches_that_need_whole_groups(ran: Ran) -> None:
+    for size, found in ran.of(f"trains {TRAINED[-1]}").items():
+        assert [(rank["wrong"], rank["together"]) for rank in found.values()] == [([], ["state"] * 5)] * size
+
+
 def test_whole_tensors_on_one_rank_each_are_pushed_and_pulled_as_by_one_process(ran: Ran) -> None:
     for size, found in ran.of("experts").items():
         check_twin(found, ran.objects(f"experts-{size}"), ran.objects(f"experts-{size}-twin"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -199,7 +200,9 @@ def half(store: MemoryStore, version: int, rank: int) -> Half:
     return model
 
 
-def on_both_ranks(store: MemoryStore, work: Callable[[EngineWeights, Half], Any], holds: Sequence[int]) -> list[Any]:
+def on_both_ranks(
+    store: MemoryStore, work: Callable[[EngineWeights, Half], Any], holds: Sequence[int], *, host_copy: bool = False
+) -> list[Any]:
     """Return what work gives, or raises, on the two ranks of an engine that holds these versions."""
     talk = LocalGroup(2)
 
@@ -207,8 +210,9 @@ def on_both_ranks(store: MemoryStore, work: Callable[[EngineWeights, Half], Any]
         rank = peers.rank
         model = half(store, holds[rank], rank)
         # What "latest" means is the first rank's to say.
-        named = 0 if rank == 0 else "latest"
-        weights = EngineWeights(lambda: quick(store, peers=peers), model, named, talk.peers(rank))
+        named = holds[0] if rank == 0 else "latest"
+        opening = functools.partial(quick, store, peers=peers, host_copy=host_copy)
+        weights = EngineWeights(opening, model, named, talk.peers(rank))
         try:
             return work(weights, model)
         finally:
@@ -227,17 +231,23 @@ def gaps() -> MemoryStore:
     return filled(coder="gap")
 
 
-def test_ranks_go_forwards_and_backwards_together(gaps: MemoryStore) -> None:
+@pytest.mark.parametrize(("coder", "loaded"), [("gap", 0), ("class", 0), ("class", 1)])
+def test_ranks_go_forwards_and_backwards_together(coder: str, loaded: int) -> None:
+    """Patches of coder `class` need the cells of whole groups, of which the ranks have halves: a host copy has them."""
+    store = filled(coder=coder, keyframe_share=1e9)
+
     def work(weights: EngineWeights, model: Half) -> list[bool]:
-        found = []
+        found = [weights.version == loaded]
         for version in (2, 1, 2):
             weights.stage(version)
             weights.apply(version)
-            found += [same(model, gaps, version), weights.verify() == version]
-        found += [weights.undo() == 1, same(model, gaps, 1), weights.verify() == 1]
-        return found
+            found += [same(model, store, version), weights.verify() == version]
+        found += [weights.undo() == 1, same(model, store, 1), weights.verify() == 1]
+        weights.stage(2)
+        weights.apply()
+        return [*found, same(model, store, 2)]
 
-    assert on_both_ranks(gaps, work, (0, 0)) == [[True] * 9] * 2
+    assert on_both_ranks(store, work, (loaded, loaded), host_copy=coder == "class") == [[True] * 11] * 2
 
 
 def test_what_fails_on_one_rank_is_raised_on_all_and_changes_none(gaps: MemoryStore) -> None:
