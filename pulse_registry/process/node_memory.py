@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass
+import weakref
 from pathlib import Path
 from typing import Final, Self
 
@@ -29,18 +29,20 @@ def node() -> bytes:
     return f"{_BOOT_ID.read_text().strip()} {os.stat(_PROCESSES).st_ino} {os.geteuid()}".encode()
 
 
-@dataclass(slots=True)
 class NodeMemory:
     """Memory that this process has made, of zeros at first.
 
     Attributes:
         cells: the bytes. They live as long as an array over them does, here or in another process.
-        handle: what ``mapped`` takes, in another process, until ``seal`` is called; empty: nobody else can map it.
+        handle: what ``mapped`` takes, in another process, until ``seal`` is called, or this object is gone; empty:
+            nobody else can map it.
     """
 
-    cells: Memory
-    handle: bytes
-    _descriptor: int
+    def __init__(self, cells: Memory, descriptor: int | None) -> None:
+        """Take memory, and what others map it by; see ``reserve``."""
+        self.cells = cells
+        self.handle = b"" if descriptor is None else b"%d %d %d" % (os.getpid(), descriptor, len(cells))
+        self._seal = weakref.finalize(self, os.close, descriptor) if descriptor is not None else None
 
     @classmethod
     def reserve(cls, nbytes: int) -> Self:
@@ -51,8 +53,8 @@ class NodeMemory:
         """
         size = max(1, nbytes)  # none at all can't be mapped
         if not hasattr(os, "memfd_create"):
-            return cls(_over(mmap.mmap(-1, size), nbytes), b"", -1)
-        if size > (free := _available()):
+            return cls(_over(mmap.mmap(-1, size), nbytes), None)
+        if size > (free := available()):
             raise InvalidArgument(f"{_asked(nbytes)}; {free:,} are free")
         descriptor = os.memfd_create("pulse", os.MFD_CLOEXEC)
         try:
@@ -61,13 +63,12 @@ class NodeMemory:
         except OSError as error:
             os.close(descriptor)
             raise InvalidArgument(f"{_asked(nbytes)}: {error}") from error
-        return cls(cells, b"%d %d %d" % (os.getpid(), descriptor, nbytes), descriptor)
+        return cls(cells, descriptor)
 
     def seal(self) -> None:
         """Let nobody else map it from here on; whoever has, keeps it. Idempotent."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        if self._seal is not None:
+            self._seal()
 
 
 def mapped(handle: bytes) -> Memory:
@@ -91,7 +92,7 @@ def _over(memory: mmap.mmap, nbytes: int) -> Memory:
     return np.frombuffer(memory, np.uint8)[:nbytes]
 
 
-def _available() -> int:
+def available() -> int:
     """Return the bytes that the kernel takes to be free for new memory, without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):

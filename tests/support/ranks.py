@@ -29,7 +29,7 @@ class MortalPeers:
     """
 
     def __init__(self, peers: LocalPeers, dies: int = 0, *, after: bool = False) -> None:
-        self._peers, self._dies, self._after = peers, dies, after
+        self._peers, self.dies, self._after = peers, dies, after
         self.calls: list[str] = []
 
     @property
@@ -57,7 +57,7 @@ class MortalPeers:
 
     def _living(self, what: str, call: Callable[[], Any]) -> Any:
         self.calls.append(what)
-        due = self._dies == len(self.calls)
+        due = self.dies == len(self.calls)
         if due and not self._after:
             self._peers.close()
             raise Death(what)

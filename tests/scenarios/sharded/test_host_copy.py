@@ -212,7 +212,7 @@ def test_what_fails_at_the_keeper_or_beside_it_changes_no_rank_and_can_be_done_a
 
 def test_a_host_without_the_memory_says_so_and_ranks_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     states, dealt = two_ranks()
-    monkeypatch.setattr(node_memory, "_available", lambda: 100)
+    monkeypatch.setattr(node_memory, "available", lambda: 100)
 
     def follow(registry: Registry, rank: int) -> tuple[str, bool]:
         registry.pull(0, into=dealt[rank])
@@ -282,7 +282,7 @@ def test_a_rank_that_dies_at_any_call_of_a_pull_leaves_the_other_where_it_was(di
             with quick(store, peers=mortal, host_copy=True) as registry:
                 registry.pull(0, into=dealt[peers.rank])
                 if peers.rank == dies:
-                    mortal.calls, mortal._dies = called, at
+                    mortal.calls, mortal.dies = called, at
                 registry.pull(1, into=dealt[peers.rank])
 
         found = outcomes(live, LocalGroup(2))

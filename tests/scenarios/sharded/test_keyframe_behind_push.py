@@ -81,7 +81,7 @@ class DiesInKeyframe(MortalPeers):
 
     def _living(self, what: str, call: Callable[[], Any]) -> Any:
         looks = [number for number, one in enumerate(self.calls, 1) if one == "keyframe due"]
-        self._dies = looks[1] + self._late if len(looks) > 1 else 0
+        self.dies = looks[1] + self._late if len(looks) > 1 else 0
         return super()._living(what, call)
 
 

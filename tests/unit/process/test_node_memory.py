@@ -57,9 +57,10 @@ def test_nothing_is_left_of_it_once_no_array_has_it() -> None:
     gc.collect()
     before = here()
     made = NodeMemory.reserve(100)
-    cells = made.cells[10:20]
-    made.seal()
-    del made
+    cells, handle = made.cells[10:20], made.handle
+    del made  # nor can it be mapped from here on
+    with pytest.raises(InvalidArgument, match="can't be mapped"):
+        mapped(handle)
     assert here() == before + 1
     del cells
     gc.collect()
@@ -72,7 +73,7 @@ def test_none_at_all_is_memory_too() -> None:
 
 
 def test_more_than_is_free_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_memory, "_available", lambda: 999)
+    monkeypatch.setattr(node_memory, "available", lambda: 999)
     with pytest.raises(InvalidArgument, match=r"1,000 bytes of memory .*; 999 are free"):
         NodeMemory.reserve(1000)
     NodeMemory.reserve(999)
