@@ -54,9 +54,8 @@ class Recorded(PulseWeightTransfer):
         return super().__getattribute__(name)
 
 
-def trainer(folder: Path, sending: Any, calls: list[str], **options: Any) -> AsyncGRPOTrainer:
-    llama().save_pretrained(folder / "model")
-    config = AsyncGRPOConfig(
+def configuration(folder: Path) -> AsyncGRPOConfig:
+    return AsyncGRPOConfig(
         output_dir=str(folder),
         max_steps=1,
         per_device_train_batch_size=1,
@@ -65,17 +64,32 @@ def trainer(folder: Path, sending: Any, calls: list[str], **options: Any) -> Asy
         report_to=[],
         save_strategy="no",
     )
+
+
+def trainer(folder: Path, sending: Any, calls: list[str], **options: Any) -> AsyncGRPOTrainer:
+    llama().save_pretrained(folder / "model")
     with patch("torch.cuda.get_device_name", lambda *_: "none"):
         return AsyncGRPOTrainer(
             model=str(folder / "model"),
             reward_funcs=reward,
-            args=config,
+            args=configuration(folder),
             train_dataset=prompts(),
             processing_class=tokenizer(),
             rollout_worker=Worker(calls),
             weight_transfer=sending,
             **options,
         )
+
+
+def sync(made: AsyncGRPOTrainer) -> None:
+    """Have the trainer send its weights when it begins, and again once seven cells have changed."""
+    its_own = {type(found).__name__: found for found in reversed(made.callback_handler.callbacks)}
+    its_own["_TrainBeginCallback"].on_train_begin(made.args, made.state, made.control)
+    with torch.no_grad():
+        changed = next(parameter for parameter in made.model.parameters() if parameter.requires_grad)
+        changed.view(-1)[:7] += 1
+    made.state.global_step = made.args.weight_sync_steps
+    its_own["StepIntervalCallback"].on_step_end(made.args, made.state, made.control)
 
 
 def test_the_calls_are_those_of_the_protocol() -> None:
@@ -97,17 +111,11 @@ def test_each_sync_is_a_version_that_is_committed_before_the_worker_hears_of_it(
     root = str(tmp_path / "registry")
     options = {"peft_config": LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)} if adapted else {}
     made = trainer(tmp_path / "out", Recorded(calls, root, run="async", notify=notify), calls, **options)
-    its_own = {type(found).__name__: found for found in reversed(made.callback_handler.callbacks)}
-    its_own["_TrainBeginCallback"].on_train_begin(made.args, made.state, made.control)
-    with torch.no_grad():
-        changed = next(parameter for parameter in made.model.parameters() if parameter.requires_grad)
-        changed.view(-1)[:7] += 1
-    made.state.global_step = made.args.weight_sync_steps
-    its_own["StepIntervalCallback"].on_step_end(made.args, made.state, made.control)
-    sync = ["pause", "send_weights", "resume"]
+    sync(made)
+    one = ["pause", "send_weights", "resume"]
     assert calls == [
-        *("init_weight_transfer", *sync, "committed 0", "model version 1", "start"),
-        *(*sync, "committed 1", "model version 2"),
+        *("init_weight_transfer", *one, "committed 0", "model version 1", "start"),
+        *(*one, "committed 1", "model version 2"),
     ]
     with pulse_registry.open(root, run="async", create=False) as worker:
         first, second = worker.versions()

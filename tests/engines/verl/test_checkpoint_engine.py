@@ -21,14 +21,19 @@ Engines = tuple[list[Any], list[Any]]
 
 
 def engines(root: Path, actors: int = 2, rollouts: int = 2, **options: Any) -> Engines:
-    """Make the engines of an actor's and a rollout's workers as verl's workers do."""
+    """Return the engines of workers whose settings name a folder."""
     config = CheckpointEngineConfig(
         backend="pulse",
         custom_backend_module="pulse_registry.integrations.verl",
         engine_kwargs={"pulse": {"url": str(root), "run": "math", **options}},
     )
+    return made_by(config, actors, rollouts)
+
+
+def made_by(config: CheckpointEngineConfig, actors: int = 2, rollouts: int = 2) -> Engines:
+    """Make the engines of an actor's and a rollout's workers as verl's workers do."""
     import_external_libs(config.custom_backend_module)
-    size, given = config.update_weights_bucket_megabytes << 20, config.engine_kwargs["pulse"]
+    size, given = config.update_weights_bucket_megabytes << 20, config.engine_kwargs[config.backend]
     actor = [
         CheckpointEngineRegistry.new(config.backend, is_master=rank == 0, bucket_size=size, **given)
         for rank in range(actors)

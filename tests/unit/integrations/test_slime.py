@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import shlex
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from pulse_registry.integrations import slime
 from pulse_registry.interop import import_folder
 from pulse_registry.opening import open as open_run
 from pulse_registry.options import PushOptions
+from tests.docs.console import run_line
+from tests.docs.test_examples import ROOT, blocks
 from tests.support.checkpoints import odd_model, save, step_of
 from tests.unit.interop.reference import read_delta, state_of, write_delta
 
@@ -96,3 +101,44 @@ def test_a_run_that_was_not_begun_is_told_with_what_to_do(monkeypatch: pytest.Mo
     monkeypatch.setenv("PULSE_RUN", "math")
     with pytest.raises(NotFound, match=r"begin it with the checkpoint.*pulse import --run math DIR"):
         slime.post_write(None, "-", [])
+
+
+def test_the_lines_of_the_page_lead_from_the_trainer_to_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines for the shell are run; of those that start slime and SGLang, the options, as these read them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PULSE_ROOT", "")
+    monkeypatch.setenv("PULSE_RUN", "")
+    page = (ROOT / "docs" / "how-to" / "train-with-slime.md").read_text(encoding="utf-8")
+    trainers, engines = (block.code for block in blocks(page) if block.language == "console")
+    lines = trainers.replace("\\\n", "").replace("s3://bucket/policies", "registry").splitlines()
+    export, begin, train = (line.removeprefix("$ ") for line in lines)
+    save(tmp_path / "Qwen3-8B" / "model.safetensors", MODELS[0])
+    for line in (export, begin):
+        code, printed = run_line(line, tmp_path, monkeypatch)
+        assert code == 0, printed
+    written_to = Path(option(train, "--update-weight-disk-dir"))
+    assert (option(train, "--update-weight-mode"), option(train, "--update-weight-transport")) == ("delta", "disk")
+    post_write = hook(option(train, "--custom-update-weight-post-write-path"))
+    pre_read = hook(option(engines.replace("\\\n", ""), "--custom-pull-weights-pre-read-hook"))
+    state = STATES[0]
+    for number in (1, 2):
+        folder = written(tmp_path / written_to.name, number)
+        post_write(args=None, version_dir=str(folder), rollout_engines=[])
+        pre_read(source_dir=str(tmp_path / "host"), target_version=number)
+        state = read_delta(tmp_path / "host" / f"weight_v{number:06d}", state)
+        assert state == STATES[number]
+
+
+def option(line: str, name: str) -> str:
+    """Return what an option of a command says."""
+    words = shlex.split(line)
+    return words[words.index(name) + 1]
+
+
+def hook(path: str) -> Callable[..., None]:
+    """Return the function that a dotted path names, as slime and SGLang import it."""
+    module, _, name = path.rpartition(".")
+    found: Callable[..., None] = getattr(importlib.import_module(module), name)
+    return found
