@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -92,12 +93,23 @@ def _over(memory: mmap.mmap, nbytes: int) -> Memory:
     return np.frombuffer(memory, np.uint8)[:nbytes]
 
 
-def available() -> int:
-    """Return the bytes that the kernel takes to be free for new memory, without swapping."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    raise InvalidArgument("/proc/meminfo does not say how much memory is free")
+def available(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes that are free for new memory, without swapping: of the host, and of a container's limit.
+
+    Whoever takes more is killed, and hears of nothing.
+    """
+    free = _fields(meminfo)["MemAvailable:"] << 10
+    with suppress(OSError):  # no cgroup of version 2, or the host's own
+        limit = (cgroup / "memory.max").read_text().strip()
+        if limit != "max":
+            used, cached = int((cgroup / "memory.current").read_text()), _fields(cgroup / "memory.stat")
+            free = min(free, int(limit) - used + cached["inactive_file"])
+    return free
+
+
+def _fields(file: Path) -> dict[str, int]:
+    """Return the numbers of a file whose lines are a name and a number."""
+    return {name: int(number) for name, number, *_ in map(str.split, file.read_text().splitlines())}
 
 
 def _asked(nbytes: int) -> str:

@@ -134,9 +134,11 @@ def test_columns_of_a_fused_parameter_are_changed_where_they_are_and_taken_back(
         assert np.array_equal(fused.cpu().numpy(), joined(states[1]))
 
 
-def test_a_rank_on_the_device_and_one_in_host_memory_pull_together(device: str) -> None:
-    states = states_of((9, 8), (9, 12))
-    store, there = pushed(states), torch.zeros((9, 10), dtype=torch.uint16, device=device)
+@pytest.mark.parametrize("coder", ["gap", "class"])
+def test_a_rank_on_the_device_and_one_in_host_memory_pull_together(device: str, coder: str) -> None:
+    """Patches of coder `class` they follow by a host copy."""
+    states, copied = states_of((9, 8), (9, 12)), {"host_copy": coder == "class"}
+    store, there = pushed(states, coder=coder), torch.zeros((9, 10), dtype=torch.uint16, device=device)
     dealt: list[dict[str, Any]] = [
         {"w0": Slice(there[:, :4], of=(9, 8), at=(0, 4)), "w1": Slice(there[:, 4:], of=(9, 12), at=(0, 6))},
         {
@@ -147,7 +149,8 @@ def test_a_rank_on_the_device_and_one_in_host_memory_pull_together(device: str) 
     changed = int(np.flatnonzero((states[2]["w0"] != states[1]["w0"])[:, 4:])[0])
 
     def life(peers: LocalPeers) -> tuple[list[str], str]:
-        opened = on_device(store, device, peers=peers) if peers.rank == 0 else quick(store, peers=peers)
+        device_rank = peers.rank == 0
+        opened = on_device(store, device, peers=peers, **copied) if device_rank else quick(store, peers=peers, **copied)
         with opened as registry:
             checked = [registry.pull(version, into=dealt[peers.rank]).checked for version in (0, 2, 1)]
             mine = back(dealt[0]) if peers.rank == 0 else dealt[1]

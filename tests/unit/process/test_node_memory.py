@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,15 @@ def test_more_than_is_free_is_refused_before_it_is_taken(monkeypatch: pytest.Mon
     with pytest.raises(InvalidArgument, match=r"1,000 bytes of memory .*; 999 are free"):
         NodeMemory.reserve(1000)
     NodeMemory.reserve(999)
+
+
+def test_what_is_free_is_that_of_the_host_and_of_the_container(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  9000 kB\nMemAvailable:  1000 kB\nHugePages_Total:  0\n")
+    assert node_memory.available(meminfo, tmp_path) == 1_024_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert node_memory.available(meminfo, tmp_path) == 1_024_000
+    for name, text in {"max": "900000", "current": "500000", "stat": "anon 1\ninactive_file 100000\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert node_memory.available(meminfo, tmp_path) == 500_000
+    assert 0 < node_memory.available() < 1 << 60
