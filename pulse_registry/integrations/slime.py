@@ -6,15 +6,18 @@ registry and the run from PULSE_ROOT and PULSE_RUN, and tokens, keys and pins as
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from pulse_registry.errors import Conflict, InvalidArgument, NotFound
-from pulse_registry.interop import export_chain, import_folder
+from pulse_registry.interop import Importer, export_chain
 from pulse_registry.interop.delta_index import number_of
 from pulse_registry.opening import open as open_run
 from pulse_registry.process import environment
@@ -30,6 +33,7 @@ def post_write(args: Any, version_dir: str, rollout_engines: Any) -> None:
     """Publish a version's folder as the run's next version (``--custom-update-weight-post-write-path``).
 
     Called on each rank of the trainer once the folder is whole; the first one does it. What the run has is left out.
+    From the first call on this process keeps the run open, with the newest version at hand: one that begins fetches it.
 
     Args:
         args: slime's; not read.
@@ -44,8 +48,8 @@ def post_write(args: Any, version_dir: str, rollout_engines: Any) -> None:
     """
     if _rank() != 0:
         return
-    with _open(PushOptions(dtype="keep")) as registry:
-        for imported in import_folder(registry, Path(version_dir)):
+    with _publisher.made() as (registry, importer):
+        for imported in importer.folder(Path(version_dir)):
             _logger.info("version %d is %s: %d cells changed", imported.version, version_dir, imported.changed)
             if number_of(imported.name) not in (None, imported.version):
                 raise InvalidArgument(
@@ -82,6 +86,39 @@ def pre_read(source_dir: str, target_version: int) -> None:
 def _export(registry: Registry, folder: Path, version: int) -> None:
     for exported in export_chain(registry, folder, 0, version):
         _logger.info("%s holds version %d", exported.folder, exported.version)
+
+
+class _Publisher:
+    """What this process publishes by: the environment's run, kept open, with its newest version at hand."""
+
+    def __init__(self) -> None:
+        self._of: tuple[str | None, str | None] | None = None
+        self._made: tuple[Registry, Importer] | None = None
+        self._open = ExitStack()
+
+    @contextmanager
+    def made(self) -> Iterator[tuple[Registry, Importer]]:
+        """Yield registry and importer; after an error the next call makes them anew."""
+        of = environment.ROOT.read(), environment.RUN.read()
+        try:
+            if self._made is None or of != self._of:
+                self.close()
+                registry = self._open.enter_context(_open(PushOptions(dtype="keep")))
+                self._of, self._made = of, (registry, self._open.enter_context(Importer(registry)))
+                atexit.register(self.close)
+            yield self._made
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the run, if it is open. Idempotent."""
+        self._made = None
+        atexit.unregister(self.close)
+        self._open.close()
+
+
+_publisher: Final = _Publisher()
 
 
 def _open(push: PushOptions | None = None) -> Registry:

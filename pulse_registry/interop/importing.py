@@ -76,35 +76,49 @@ def import_folder(registry: Registry, folder: Path, *, spool: Path | None = None
         Fenced, Conflict, StoreUnavailable, AccessDenied: as ``Registry.push``.
         What was yielded is committed; of the rest the run has nothing.
     """
-    with typed(folder), _Import(registry, spool) as importing:
-        versions = registry.versions()
-        names = [_name(version) for version in versions]
-        for link in ordered(find_links(folder), names[-1] if names else None, names):
-            yield importing.take(link)
+    with Importer(registry, spool=spool) as importer:
+        yield from importer.folder(folder)
 
 
-class _Import:
-    """A private state that goes from version to version."""
+class Importer:
+    """A private state that goes from version to version: of folders that come one by one, the base is pulled once.
 
-    def __init__(self, registry: Registry, spool: Path | None) -> None:
+    A context manager, for one thread. It takes the model's size in the temporary folder until it ends.
+    """
+
+    def __init__(self, registry: Registry, *, spool: Path | None = None) -> None:
+        """Prepare; see `import_folder`."""
         self._registry, self._spool = registry, spool
         self._stack = ExitStack()
         self._map = self._stack.enter_context(parallel_map(THREADS, "pulse-import"))
         self._own = threading.local()
         self._state: StateFiles | None = None
+        self._holds: int | None = None  # the version that the state is, whole
 
-    def __enter__(self) -> _Import:
+    def __enter__(self) -> Importer:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._state = None
         self._stack.close()
 
-    def take(self, link: Link) -> Imported:
-        """Push one version."""
+    def folder(self, folder: Path) -> Iterator[Imported]:
+        """Push what a folder holds, and the run lacks; see `import_folder`."""
+        with typed(folder):
+            versions = self._registry.versions()
+            names = [_name(version) for version in versions]
+            newest = versions[-1].version if versions else None
+            for link in ordered(find_links(folder), names[-1] if names else None, names):
+                holds, self._holds = self._holds, None  # nothing, should this one fail
+                imported = self._take(link, based=holds is not None and holds == newest)
+                self._holds = newest = imported.version
+                yield imported
+
+    def _take(self, link: Link, *, based: bool) -> Imported:
+        """Push one version; ``based``: the state is the run's newest one."""
         index, files = link.index(), None
         if index is not None and index.encoding is not None:
-            state = self._base()
+            state = self._state if based and self._state is not None else self._base()
             self._apply(link, index, index.encoding, state)
         else:
             tensors = read_checkpoint(link.folder)
@@ -121,12 +135,10 @@ class _Import:
         )
 
     def _base(self) -> StateFiles:
-        """Return what a delta builds on, in writable files: the version before it, or the run's newest."""
-        if self._state is None:
-            state = self._fit(Geometry(self._registry.layout("latest")))
-            self._registry.pull("latest", into=state.tensors)
-            return state
-        return self._state
+        """Pull what a delta builds on, into writable files: the run's newest version."""
+        state = self._fit(Geometry(self._registry.layout("latest")))
+        self._registry.pull("latest", into=state.tensors, replace=True)  # whatever they hold
+        return state
 
     def _fit(self, geometry: Geometry) -> StateFiles:
         if self._state is None or self._state.geometry.id != geometry.id:

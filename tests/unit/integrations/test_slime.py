@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib
 import shlex
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pulse_registry.errors import BaseMismatch, InvalidArgument, NotFound
+from pulse_registry.errors import BaseMismatch, CorruptObject, Fenced, InvalidArgument, NotFound
 from pulse_registry.integrations import slime
 from pulse_registry.interop import import_folder
 from pulse_registry.opening import open as open_run
 from pulse_registry.options import PushOptions
+from pulse_registry.registry import Registry
+from pulse_registry.results import PullResult, VersionName
 from tests.docs.console import run_line
 from tests.docs.test_examples import ROOT, blocks
 from tests.support.checkpoints import odd_model, save, step_of
@@ -54,6 +58,47 @@ def test_an_engine_reads_on_its_own_host_what_the_trainer_wrote(root: Path) -> N
         state = read_delta(root / "host" / f"weight_v{number:06d}", state)
         assert state == STATES[number]
     assert not (root / "host" / "weight_v000000").exists()
+
+
+def test_the_trainer_fetches_the_newest_version_once_and_again_after_an_error(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulls: list[object] = []
+    pull = Registry.pull
+
+    def counted(registry: Registry, version: VersionName = "latest", **options: Any) -> PullResult:
+        pulls.append(version)
+        return pull(registry, version, **options)
+
+    monkeypatch.setattr(Registry, "pull", counted)
+    slime.post_write(None, str(written(root, 1)), [])
+    slime.post_write(None, str(written(root, 2)), [])
+    assert len(pulls) == 1
+    again = {"version": "000003", "base": "000002"}
+    damaged = write_delta(root / "out" / "weight_v000003", STATES[2], STATES[1], **again)
+    for part in damaged.glob("*.safetensors"):
+        part.write_bytes(part.read_bytes()[:-3])
+    with pytest.raises(CorruptObject):
+        slime.post_write(None, str(damaged), [])
+    shutil.rmtree(damaged)
+    slime.post_write(None, str(write_delta(damaged, STATES[2], STATES[1], **again)), [])
+    assert len(pulls) == 2
+    with open_run(root / "registry", run="math", create=False) as registry:
+        assert [version.version for version in registry.versions()] == [0, 1, 2, 3]
+    slime.pre_read(str(root / "host"), 3)
+    assert read_delta(root / "host" / "weight_v000003", STATES[2]) == STATES[1]
+
+
+def test_what_another_process_has_pushed_meanwhile_is_fetched(root: Path) -> None:
+    slime.post_write(None, str(written(root, 1)), [])
+    with open_run(root / "registry", run="math", push=PushOptions(dtype="keep")) as registry:
+        list(import_folder(registry, written(root, 2)))
+    again = write_delta(root / "out" / "weight_v000003", STATES[2], STATES[0], version="000003", base="000002")
+    with pytest.raises(Fenced):
+        slime.post_write(None, str(again), [])
+    slime.post_write(None, str(again), [])
+    slime.pre_read(str(root / "host"), 3)
+    assert read_delta(root / "host" / "weight_v000003", STATES[2]) == STATES[0]
 
 
 def test_an_engine_that_joins_late_gets_all_versions_up_to_its_own(root: Path) -> None:
