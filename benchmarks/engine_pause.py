@@ -47,7 +47,6 @@ SETTINGS: Final = {
     "TORCH_COMPILE_DISABLE": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
     "PULSE_VLLM_CPU": "unpacked",
 }
 Weights = dict[str, torch.Tensor]
