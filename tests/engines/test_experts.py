@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.engines.support.engine import Engine
@@ -29,11 +31,12 @@ def ranks(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def engine(start: Start, run: History, ranks: int) -> Engine:
+def engine(start: Start, run: History, ranks: int) -> Iterator[Engine]:
     """An engine that was loaded from version 0, and follows the run."""
     engine = start(run.folder / "model", UNPACKED, tensor_parallel_size=ranks, **PROBED)
     engine.open_run(run.url, run.run, 0)
-    return engine
+    yield engine
+    engine.close()
 
 
 def test_it_goes_forwards_by_several_and_backwards_in_place(engine: Engine, run: History, ranks: int) -> None:

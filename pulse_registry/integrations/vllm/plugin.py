@@ -30,7 +30,7 @@ def register() -> None:
         WeightTransferEngineFactory.register_engine(BACKEND, "pulse_registry.integrations.vllm.engine", "PulseEngine")
     if environment.VLLM_CPU.read() == UNPACKED:
         _keep_weights()
-        with suppress(ImportError):  # another vLLM has its experts elsewhere: they are packed, and refused by name
+        with suppress(ImportError):  # another vLLM has other functions: its experts are packed, and refused by name
             _keep_experts()
 
 
@@ -49,13 +49,16 @@ def _keep_experts() -> None:
     """Let experts read their live weights: each step packs those that it uses, for vLLM's own kernel.
 
     Raises:
-        AttributeError: this vLLM's experts have other kernels; nothing is changed.
+        ImportError: this vLLM has other functions for experts; nothing is changed.
     """
     import torch
     from vllm.model_executor.layers.fused_moe.experts import cpu_moe  # type: ignore[import-not-found]
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import (  # type: ignore[import-not-found]
+        cpu_fused_moe,
+        cpu_prepack_moe_weight,
+    )
 
-    pack, fused_moe = cpu_moe.cpu_prepack_moe_weight, cpu_moe.cpu_fused_moe
-    if pack is _as_it_is:
+    if cpu_prepack_moe_weight is _as_it_is:
         return
 
     def unpacked(*arguments: Any) -> None:
@@ -63,8 +66,8 @@ def _keep_experts() -> None:
         used, chosen = chosen.unique(return_inverse=True)
         w13, w2, *biases = [None if one is None else one[used] for one in held]
         chosen = chosen.to(torch.int32)
-        packed = [pack(w13, isa), pack(w2, isa)]
-        fused_moe(out, tokens, *packed, *biases, shares, chosen, activation, isa, skip_weighted)
+        packed = [cpu_prepack_moe_weight(one, isa) for one in (w13, w2)]
+        cpu_fused_moe(out, tokens, *packed, *biases, shares, chosen, activation, isa, skip_weighted)
 
     # An operator, so that a compiled model does not look into it: which experts are used is known in the step only.
     cpu_moe.cpu_fused_moe = torch.library.custom_op(
