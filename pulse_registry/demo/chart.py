@@ -10,63 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from pulse_registry.demo.board import Board
+from pulse_registry.demo.canvas import FAINT, LINES, canvas, whole_ticks
 from pulse_registry.demo.display import number_of_milliseconds
 from pulse_registry.demo.report import staleness
-from pulse_registry.process.private_files import new_file
-from pulse_registry.quoting import printable
 
-_INK, _FAINT = "#1f2933", "#d5dbe1"
 _FULL, _PATCH, _KEYFRAME = "#c2410c", "#0f766e", "#94a3b8"
 _PUSH = {"diff": "#1e3a8a", "code": "#2563eb", "upload": "#7ca9f5", "commit": "#c3d7fa"}
 _PULL = {"route": "#c5ebe3", "fetch": "#7dd3c0", "decode": "#14b8a6", "verify": "#0f766e", "apply": "#c2410c"}
 _PHASES = _PUSH | _PULL
-_WORKERS = ("#0f766e", "#2563eb", "#c2410c", "#7c3aed", "#64748b", "#a16207")
 
 
 def draw(board: Board, path: Path) -> None:
     """Draw the chart into a PNG file."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    style: dict[Any, Any] = {  # matplotlib types its keys as a literal of them all
-        "font.size": 10,
-        "text.color": _INK,
-        "axes.labelcolor": _INK,
-        "axes.edgecolor": _FAINT,
-        "axes.titlesize": 11.5,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
-        "legend.frameon": False,
-        "figure.constrained_layout.hspace": 0.06,
-        "figure.constrained_layout.wspace": 0.04,
-        "figure.constrained_layout.h_pad": 0.1,
-    }
-    with pyplot.rc_context(style):
-        figure, panels = pyplot.subplots(2, 2, figsize=(13, 8.4), layout="constrained")
+    parameters = f"{board.loaded.parameters / 1e6:,.1f} M parameters, " if board.loaded is not None else ""
+    ranks = f" on {board.settings.ranks} ranks" if board.settings.ranks > 1 else ""
+    title = (
+        f"{board.settings.source.name}: {parameters}{board.settings.steps} GRPO steps{ranks} in {board.seconds:.0f} s"
+    )
+    with canvas(path, title) as panels:
         _bytes_panel(panels[0, 0], board)
         _times_panel(panels[0, 1], board)
         _workers_panel(panels[1, 0], board)
         _staleness_panel(panels[1, 1], board)
-        parameters = f"{board.loaded.parameters / 1e6:,.1f} M parameters, " if board.loaded is not None else ""
-        model = printable(board.settings.source.name)
-        ranks = f" on {board.settings.ranks} ranks" if board.settings.ranks > 1 else ""
-        figure.suptitle(
-            f"{model}: {parameters}{board.settings.steps} GRPO steps{ranks} in {board.seconds:.0f} s",
-            x=0.01,
-            ha="left",
-            fontsize=14,
-            fontweight="bold",
-            parse_math=False,  # a name may have dollars in it
-        )
-        with open(new_file(path, mode=0o644), "wb") as file:
-            figure.savefig(file, dpi=130, format="png")
-        pyplot.close(figure)
 
 
 def _bytes_panel(axes: Any, board: Board) -> None:
@@ -88,7 +53,7 @@ def _bytes_panel(axes: Any, board: Board) -> None:
     axes.set_title("Bytes pushed per version (log scale; ratio to full weights)")
     axes.set_xlabel("version (grey: keyframe)")
     axes.set_ylabel("MB")
-    _whole_ticks(axes.xaxis)
+    whole_ticks(axes.xaxis)
 
 
 def _times_panel(axes: Any, board: Board) -> None:
@@ -104,7 +69,7 @@ def _times_panel(axes: Any, board: Board) -> None:
     for place, (_, phases) in enumerate(rows):
         left = 0.0
         for phase, value in _medians(phases).items():
-            axes.barh(place, 1e3 * value, left=left, color=_PHASES.get(phase, _FAINT), height=0.55)
+            axes.barh(place, 1e3 * value, left=left, color=_PHASES.get(phase, FAINT), height=0.55)
             left += 1e3 * value
         label = f" {number_of_milliseconds(left / 1e3)} ms"
         if "apply" in phases[0]:
@@ -144,7 +109,7 @@ def _workers_panel(axes: Any, board: Board) -> None:
             [at for at, _ in made] + [end],
             [version for _, version in made] + [made[-1][1]],
             where="post",
-            color=_FAINT,
+            color=FAINT,
             linewidth=7,
             solid_capstyle="butt",
             label="published",
@@ -152,7 +117,7 @@ def _workers_panel(axes: Any, board: Board) -> None:
     for place, worker in enumerate(board.in_order):
         times = [at for at, _ in worker.pulls] + [end]
         held = [pulled.version for _, pulled in worker.pulls]
-        color = _WORKERS[place % len(_WORKERS)]
+        color = LINES[place % len(LINES)]
         axes.step(times, [*held, held[-1]], where="post", color=color, linewidth=1.7, label=worker.name)
         axes.plot(times[:-1], held, "o", color=color, markersize=3.5)
     axes.set_title("Version that each worker holds")
@@ -160,7 +125,7 @@ def _workers_panel(axes: Any, board: Board) -> None:
     axes.set_ylabel("version")
     axes.set_xlim(left=made[0][0] * 0.9 if made else 0)
     axes.legend(loc="upper left", fontsize=9)
-    _whole_ticks(axes.yaxis)
+    whole_ticks(axes.yaxis)
 
 
 def _staleness_panel(axes: Any, board: Board) -> None:
@@ -173,19 +138,13 @@ def _staleness_panel(axes: Any, board: Board) -> None:
     axes.set_xlabel("versions behind the trainer when it was learned from")
     axes.set_ylabel(f"groups of {board.settings.group_size} completions")
     axes.margins(y=0.12)
-    _whole_ticks(axes.xaxis)
-    _whole_ticks(axes.yaxis)
+    whole_ticks(axes.xaxis)
+    whole_ticks(axes.yaxis)
 
 
 def _medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = [name for name in _PHASES if any(name in row for row in rows)]
     return {name: statistics.median(row.get(name, 0.0) for row in rows) for name in names}
-
-
-def _whole_ticks(axis: Any) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _megabytes(value: float) -> str:

@@ -79,24 +79,27 @@ class ChatCodec:
     """A Hugging Face tokenizer, and a prompt with one worked example: small models need it to answer at all."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
+
+    def text(self, task: Sum) -> str:
+        """Return the prompt that asks for a sum, in the model's chat format where it has one."""
+        if self.tokenizer.chat_template is None:
+            return f"{EXAMPLE.question}\n{EXAMPLE.reply}\n\n{task.question}\n"
+        turns = [
+            {"role": "system", "content": _SYSTEM},
+            {"role": "user", "content": EXAMPLE.question},
+            {"role": "assistant", "content": EXAMPLE.reply},
+            {"role": "user", "content": task.question},
+        ]
+        text: str = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return text
 
     def encode(self, task: Sum) -> list[int]:
-        """Return the prompt that asks for a sum, in the model's chat format where it has one."""
-        if self._tokenizer.chat_template is None:
-            text = f"{EXAMPLE.question}\n{EXAMPLE.reply}\n\n{task.question}\n"
-        else:
-            turns = [
-                {"role": "system", "content": _SYSTEM},
-                {"role": "user", "content": EXAMPLE.question},
-                {"role": "assistant", "content": EXAMPLE.reply},
-                {"role": "user", "content": task.question},
-            ]
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        """Return the prompt's tokens."""
+        tokens: list[int] = self.tokenizer(self.text(task), add_special_tokens=False)["input_ids"]
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of a completion, without its end mark."""
-        text: str = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
         return text
