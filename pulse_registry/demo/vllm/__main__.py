@@ -104,7 +104,7 @@ def _line(board: Board, event: Event) -> str | None:
         case NotFollowed():
             return f"{event.engine} was not changed, and serves on: {event.message}"
         case Trained():
-            return "the trainer has ended; now the engines are compared with a fresh one"
+            return "the trainer has ended"
         case Completed():
             return None
 

@@ -52,8 +52,8 @@ class Program:
         self.name = name
         self.log = logs / f"{name}.log"
         launched = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *map(str, command)]
-        log = new_file(self.log, mode=0o644)
-        try:
+        os.close(new_file(self.log, mode=0o644))
+        with self.log.open("ab") as log:  # the program and the thread below add to it
             self._process = subprocess.Popen(
                 launched,
                 env=os.environ | dict(environment),
@@ -62,8 +62,6 @@ class Program:
                 stderr=log,
                 start_new_session=True,
             )
-        finally:
-            os.close(log)
         if tell is not None:
             threading.Thread(target=self._read, args=(tell,), name=f"lines of {name}", daemon=True).start()
 
