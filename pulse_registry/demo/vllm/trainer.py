@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> None:
     )
     trainer.train()
     with pulse_registry.open(url, run=run, create=False) as registry:
-        names = [tensor.name for tensor in registry.layout("latest").tensors]
+        names = [tensor.name for tensor in registry.layout("latest").tensors]  # of tied ones, one
     state = trainer.model.state_dict()
     _tell(event="trained", sha256=fingerprint({name: state[name] for name in names}))
 
