@@ -128,7 +128,10 @@ class VllmEngine:
         if pausing.done():
             pausing.result()
             return True
-        return self._api.ask("GET", "/is_paused").get("is_paused") is True
+        try:
+            return self._api.ask("GET", "/is_paused").get("is_paused") is True
+        except EngineRefused:  # of several data parallel engines some are, and others not yet
+            return False
 
     def _held(self) -> int:
         """Return the version that the live weights of all ranks hold."""

@@ -108,14 +108,29 @@ def test_weights_change_before_vllm_has_answered_the_pause_and_it_goes_on_after(
     assert (stub.cached, stub.paused) == ({3}, False)
 
 
+def test_engines_that_are_not_yet_all_paused_are_waited_for(registry: Registry) -> None:
+    stub = VllmStub()
+    stub.held, stub.told = 0, "0"
+
+    def lasting() -> None:
+        stub.fails.append("/is_paused")
+        until(lambda: not stub.fails)
+
+    stub.lasting = lasting
+    with engine_at(stub) as server:
+        assert followed(registry, vllm(server.url), [3]) == []
+    assert stub.calls == [*CHANGE, "/resume"]
+    assert (stub.held, stub.cached, stub.paused) == (3, {3}, False)
+
+
 def test_vllm_goes_on_after_a_pause_that_was_given_up_while_it_was_asked_for(registry: Registry) -> None:
     stub, answers, resumed = VllmStub(), list[str](), threading.Event()
     stub.held, stub.told = 0, "0"
 
     def given_up(asked: Asked) -> Reply:
         if asked.path == "/pause" and "/pause" not in answers:  # it is late
-            stub.fails.append("/is_paused")
-            until(lambda: not stub.fails)
+            stub.breaks.append("/is_paused")
+            until(lambda: not stub.breaks)
             resumed.wait(0.2)  # that is not waited for
         elif asked.path == "/resume":
             resumed.set()
