@@ -40,7 +40,7 @@ app = typer.Typer(add_completion=False)
 def main(
     trainer_python: Annotated[Path, typer.Option(help="A Python with TRL and this package.")],
     engine_python: Annotated[Path, typer.Option(help="A Python with vLLM and this package.")],
-    steps: Annotated[int, typer.Option(min=1, help="How many training steps.")] = 16,
+    steps: Annotated[int, typer.Option(min=1, help="How many training steps.")] = 10,
     model: Annotated[str | None, typer.Option(metavar="PATH_OR_PACKAGE", help="A folder, a file or a package.")] = None,
     learning_rate: Annotated[float, typer.Option(min=0.0, help="Of AdamW.")] = 1e-6,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the report goes.")] = None,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from pulse_registry.process import environment as variables
 from pulse_registry.process.private_files import new_file
 
 _END_S: Final = 20.0
@@ -56,7 +57,7 @@ class Program:
         with self.log.open("ab") as log:  # the program and the thread below add to it
             self._process = subprocess.Popen(
                 launched,
-                env=os.environ | dict(environment),
+                env=variables.without(()) | dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log if tell is None else subprocess.PIPE,
                 stderr=log,

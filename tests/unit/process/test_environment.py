@@ -13,8 +13,8 @@ from pulse_registry.process.environment import READ, VARIABLES, Variable, strays
 
 PACKAGE = Path(pulse_registry.__file__).parent
 DOCUMENT = PACKAGE.parent / "docs/cli.md"
-SETS = {PACKAGE / f"demo/{module}.py" for module in ("place", "policy", "preload", "process")}
-"""Set variables of PyTorch's and of Hugging Face's for the demo's own processes."""
+SETS = {PACKAGE / f"demo/{module}.py" for module in ("place", "policy", "preload", "process", "vllm/session")}
+"""Set variables of PyTorch's, of Hugging Face's, and the keys of the demo's bucket, for the demo's own processes."""
 
 
 def test_no_other_module_reads_the_environment() -> None:
