@@ -14,12 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pulse_registry.demo.settings import NotPossible
-from pulse_registry.demo.vllm.board import Board
 from pulse_registry.demo.vllm.chart import draw
 from pulse_registry.demo.vllm.events import (
     Committed,
     Completed,
-    Event,
     Followed,
     NotFollowed,
     Serving,
@@ -64,22 +62,22 @@ def main(
 
 def _run(settings: Settings, console: Console) -> int:
     console.print(printable(f"Logs and models in {settings.out}"), highlight=False, soft_wrap=True)
-    with Session(settings) as session:
-        try:
+    try:
+        with Session(settings) as session:
             for event in session.watch():
-                if (line := _line(session.board, event)) is not None:
-                    at = session.board.seconds(event.at) if not isinstance(event, Completed) else 0.0
-                    console.print(printable(f"{at:6.1f} s  {line}"), highlight=False, soft_wrap=True)
-        except KeyboardInterrupt:
-            say("demo: stopped; no process is left", error=True)
-            return 130
-        except DemoFailed as error:
-            for line in f"demo: {error}".splitlines():
-                say(line, error=True)
-            return 1
-        assert session.proof is not None
-        report = make_report(settings, session.board, session.proof)
-        draw(session.board, Path(settings.model).name, settings.out / "report.png")
+                if not isinstance(event, Completed):
+                    line = f"{session.board.seconds(event.at):6.1f} s  {_line(event)}"
+                    console.print(printable(line), highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        say("demo: stopped; no process is left", error=True)
+        return 130
+    except DemoFailed as error:
+        for line in f"demo: {error}".splitlines():
+            say(line, error=True)
+        return 1
+    assert session.proof is not None
+    report = make_report(settings, session.board, session.proof)
+    draw(session.board, Path(settings.model).name, settings.out / "report.png")
     with open(new_file(settings.out / "report.json", mode=0o644), "w", encoding="utf-8") as file:
         file.write(json.dumps(report, indent=1) + "\n")
     _tell(console, report)
@@ -87,7 +85,7 @@ def _run(settings: Settings, console: Console) -> int:
     return 0 if report["ok"] else 1
 
 
-def _line(board: Board, event: Event) -> str | None:
+def _line(event: Committed | Stepped | Serving | Followed | NotFollowed | Trained) -> str:
     match event:
         case Committed():
             cells = (
@@ -105,8 +103,6 @@ def _line(board: Board, event: Event) -> str | None:
             return f"{event.engine} was not changed, and serves on: {event.message}"
         case Trained():
             return "the trainer has ended"
-        case Completed():
-            return None
 
 
 def _tell(console: Console, report: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from pulse_registry.process import environment as variables
 from pulse_registry.process.private_files import new_file
 
-_END_S: Final = 20.0
+_END_S: Final = 10.0
 # The kernel ends it when the thread that started it ends, however that ends.
 _LAUNCHER: Final = """
 import ctypes, os, signal, sys
