@@ -71,7 +71,7 @@ class Engine:
         self._url = f"http://127.0.0.1:{free_ports(1)[0]}"
         # After an answer of 500 the server closes the connection: none is used twice.
         limits = httpx.Limits(max_keepalive_connections=0)
-        self._client = httpx.Client(base_url=self._url, timeout=settings.patience, trust_env=False, limits=limits)
+        self._http = httpx.Client(base_url=self._url, timeout=settings.patience, trust_env=False, limits=limits)
         self._puller = start(f"{name}-pull", self._pull, bucket.environment)
         self._server: Program | None = None
 
@@ -101,7 +101,7 @@ class Engine:
 
     def labelled(self) -> bool:
         """Tell whether the sidecar has told the server which version it holds, so that completions carry it."""
-        return str(self._client.get("/weight_info").json().get("weight_version")).isdecimal()
+        return str(self._http.get("/weight_info").json().get("weight_version")).isdecimal()
 
     def held(self) -> str:
         """Compare all live cells with the version that they are to hold, bit by bit, and return its number."""
@@ -116,7 +116,7 @@ class Engine:
     def stream(self, prompt: Sequence[int], tokens: int, seed: int) -> Iterator[dict[str, Any]]:
         """Yield what vLLM sends of a completion, piece by piece; each has tokens, and the last one their versions."""
         sampling = {"temperature": 1.0, "seed": seed}
-        with self._client.stream("POST", _GENERATE, json=_body(prompt, tokens, sampling) | {"stream": True}) as answer:
+        with self._http.stream("POST", _GENERATE, json=_body(prompt, tokens, sampling) | {"stream": True}) as answer:
             if answer.status_code != 200:
                 answer.read()
                 raise DemoFailed(f"{self.name} answers {answer.status_code}: {answer.text[:500]}")
@@ -128,7 +128,7 @@ class Engine:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._http.close()
 
     def _start_server(self) -> Program:
         where = ["--model", str(self._model), "--host", "127.0.0.1", "--port", self._url.rpartition(":")[2]]
@@ -138,7 +138,7 @@ class Engine:
 
     def _serves(self) -> bool:
         try:
-            return self._client.get("/health", timeout=5.0).status_code == 200
+            return self._http.get("/health", timeout=5.0).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -147,7 +147,7 @@ class Engine:
         return choice["token_ids"], [token["logprob"] for token in choice["logprobs"]["content"]]
 
     def _ask(self, path: str, body: object) -> Any:
-        answer = self._client.post(path, json=body)
+        answer = self._http.post(path, json=body)
         if answer.status_code != 200:
             raise DemoFailed(f"{self.name} answers {path} with {answer.status_code}: {answer.text[:500]}")
         return answer.json() if answer.content else None
