@@ -6,7 +6,7 @@ import re
 import tomllib
 
 from pulse_schemas import RECORD_KINDS
-from tests.docs.test_examples import ROOT
+from tests.docs.blocks import ROOT
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 

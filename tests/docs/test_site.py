@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.test_examples import ROOT
+from tests.docs.blocks import ROOT
 
 pytest.importorskip("mkdocs")
 openapi = pytest.importorskip("openapidocs.mk.v3")

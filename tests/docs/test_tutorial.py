@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.cli import main
-from tests.docs.test_examples import ROOT, blocks
+from tests.docs.blocks import ROOT, blocks
 from tests.support.servers import S3Bucket, free_ports
 
 pytestmark = pytest.mark.slow

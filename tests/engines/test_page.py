@@ -17,7 +17,7 @@ import pytest
 
 import pulse_registry
 from pulse_registry import PushOptions
-from tests.docs.test_examples import ROOT, blocks
+from tests.docs.blocks import ROOT, blocks
 from tests.engines.support.engine import ENVIRONMENT, START_S
 from tests.engines.support.fixtures import UNPACKED, History
 from tests.engines.support.models import LLAMA, changed, random_weights, write_files

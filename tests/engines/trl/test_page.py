@@ -11,7 +11,7 @@ import pytest
 import trl.experimental.async_grpo
 
 import pulse_registry
-from tests.docs.test_examples import ROOT, blocks
+from tests.docs.blocks import ROOT, blocks
 from tests.engines.trl.models import differing, llama, prompts, reward, rounded, tokenizer
 from tests.engines.trl.test_async_grpo import Worker, configuration, sync
 

@@ -11,7 +11,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import CheckpointEngineConfig, RolloutConfig
 
 import pulse_registry
-from tests.docs.test_examples import ROOT, blocks
+from tests.docs.blocks import ROOT, blocks
 from tests.engines.verl.test_checkpoint_engine import made_by, policy, sync
 
 

@@ -19,8 +19,8 @@ from pulse_registry.opening import open as open_run
 from pulse_registry.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.results import PullResult, VersionName
+from tests.docs.blocks import ROOT, blocks
 from tests.docs.console import run_line
-from tests.docs.test_examples import ROOT, blocks
 from tests.support.checkpoints import odd_model, save, step_of
 from tests.unit.interop.reference import read_delta, state_of, write_delta
 
