@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,16 @@ Stepped: TypeAlias = tuple[Cells, Cells, Lanes, Lanes]
 """Old and new cells; the sums of h over the old and over the new ones."""
 Heads: TypeAlias = npt.NDArray[Any]
 """The heads of coded exponents, of type ``format.exponents.HEAD``, one a tile."""
+
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Levels: TypeAlias = npt.NDArray[np.int16]
+Totals: TypeAlias = npt.NDArray[np.int64]
+"""Sums of levels over the members of a round, each by its weight."""
+Gated: TypeAlias = tuple[Index, Levels]
+"""Which cells are sent, and how many steps each."""
+LEVELS: Final = 2**15 - 1
+"""The largest level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +216,50 @@ class ExponentLoops(Protocol):
 
     def join(self, heads: Heads, sections: Sections, out: Cells) -> bool:
         """Write all cells; tell whether the codes fit the heads' escapes and no place without a cell has a code."""
+
+
+@dataclass(frozen=True, slots=True)
+class OuterRates:
+    """Learning rate and momentum of the outer optimizer, which round to float32 before they are used."""
+
+    rate: float
+    momentum: float
+
+
+class OuterLoops(Protocol):
+    """Array functions of the outer optimizer, on float32 cells: gate, levels, residual, step.
+
+    Each operation is rounded by itself, to nearest, ties to even: no fused multiply-add, no flush of subnormal numbers.
+    So that all implementations give the same bits. They release the GIL while they work; arrays are 1-D and
+    C-contiguous, and none is kept.
+    """
+
+    def collect(self, theta: Floats, local: Floats, residual: Floats) -> bool:
+        """Add the pseudo-gradient: ``residual += theta - local``; tell whether all of it is finite.
+
+        ``theta`` are the weights of the round's start, ``local`` those after the inner steps.
+        """
+
+    def square(self, theta: Floats, residual: Floats, gain: float) -> tuple[int, float]:
+        """Return how many cells the gate passes, and the sum of their squares; its last bits may be other ones."""
+
+    def gate(self, theta: Floats, residual: Floats, gain: float, exponent: int) -> Gated:
+        """Return (index, levels) of what would change the next forward pass, in steps of ``2 ** exponent``.
+
+        A cell passes where BF16(theta) and BF16(theta - gain * residual) are other bits (``gain`` 1 is the rule of the
+        PULSE paper). Its level is ``residual / 2 ** exponent``, rounded, and cut to ``LEVELS``; level 0 is not sent.
+        ``residual`` must be finite, and below ``2 ** (24 + exponent)``: then ``settle`` is exact. ``exponent`` is from
+        -126 to 100.
+        """
+
+    def settle(self, residual: Floats, index: Index, levels: Levels, exponent: int) -> None:
+        """Take from the residual what was sent, exactly: ``residual[index] -= levels * 2 ** exponent``."""
+
+    def step(
+        self, theta: Floats, momentum: Floats, index: Index, total: Totals, unit: float, rates: OuterRates
+    ) -> None:
+        """Make a step of SGD with Nesterov's momentum, in place, on all cells.
+
+        ``g = float32(total) * float32(unit)`` at ``index``, 0 elsewhere; ``momentum = mu * momentum + g``;
+        ``theta -= lr * (g + mu * momentum)``.
+        """

@@ -10,9 +10,10 @@ from typing import get_args
 
 from pulse_kernels.cpu.compile_lock import COMPILING
 from pulse_kernels.errors import BackendUnavailable
-from pulse_kernels.protocol import Backend, BackendName, ExponentLoops
+from pulse_kernels.protocol import Backend, BackendName, ExponentLoops, OuterLoops
 from pulse_kernels.reference.backend import ReferenceBackend
 from pulse_kernels.reference.exponents import ReferenceLoops
+from pulse_kernels.reference.outer import ReferenceOuter
 
 
 @functools.cache
@@ -46,3 +47,15 @@ def exponent_loops(backend: str = "auto") -> ExponentLoops:
     except ImportError:
         return ReferenceLoops()
     return CompiledLoops()
+
+
+@functools.cache
+def outer_loops(backend: str = "auto") -> OuterLoops:
+    """Return the loops of a backend for the outer optimizer: NumPy's for ``reference`` or without numba."""
+    if backend == "reference":
+        return ReferenceOuter()
+    try:
+        from pulse_kernels.cpu.outer import CompiledOuter
+    except ImportError:
+        return ReferenceOuter()
+    return CompiledOuter()

@@ -16,10 +16,10 @@ from numba import types
 
 from pulse_kernels.cpu.cached_loops import loops_exposed, loops_folder
 from pulse_kernels.cpu.compile_lock import COMPILING
-from pulse_kernels.cpu.loops import cells, classes, digest, exponents, frequencies, graph, rans, simd, spans
+from pulse_kernels.cpu.loops import cells, classes, digest, exponents, frequencies, graph, outer, rans, simd, spans
 
 _U8, _U16, _U32, _U64 = types.uint8, types.uint16, types.uint32, types.uint64
-_I32, _INT = types.int32, types.int64
+_I16, _I32, _INT, _F32 = types.int16, types.int32, types.int64, types.float32
 
 
 def _read(cell: Any, dimensions: int = 1) -> Any:
@@ -31,7 +31,7 @@ def _write(cell: Any, dimensions: int = 1) -> Any:
     return types.Array(cell, dimensions, "C", aligned=False)
 
 
-_LOOPS = (cells, classes, digest, exponents, frequencies, graph, rans, spans)
+_LOOPS = (cells, classes, digest, exponents, frequencies, graph, outer, rans, spans)
 """The modules that hold them, one loop of a name in all."""
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True}
 """Of every loop. What none of them needs is left out: it would cost a good part of the time to compile."""
@@ -83,6 +83,12 @@ def exponent_loops() -> Iterator[tuple[str, int]]:
     """Yield the loops of coded keyframes, which those meet alone who use them."""
     for name in ("exponents_fit", "exponents_split", "exponents_join"):
         yield name, 2
+
+
+def outer_loops() -> Iterator[tuple[str, int]]:
+    """Yield the loops of the outer optimizer, which those meet alone who use it."""
+    for name in ("outer_collect", "outer_square", "outer_gate", "outer_settle", "outer_step"):
+        yield name, 4
 
 
 def cache_folder() -> Path | None:
@@ -151,6 +157,11 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         "exponents_fit": (_read(cell), _write(_U8), _write(_U8), _write(_U32)),
         "exponents_split": (_read(cell), _read(_U8), _read(_U32), _write(cell), _write(_U8), _write(_U8)),
         "exponents_join": (_read(_U8), _read(_U32), _read(cell), _read(_U8), _read(_U8), _write(cell)),
+        "outer_collect": (_read(_F32), _read(_F32), _write(_F32)),
+        "outer_square": (_read(_F32), _read(_F32), _F32),
+        "outer_gate": (_read(_F32), _read(_F32), _F32, _F32, _INT, _write(_U32), _write(_I16)),
+        "outer_settle": (_write(_F32), _read(_U32), _read(_I16), _F32),
+        "outer_step": (_write(_F32), _write(_F32), _read(_U32), _read(_INT), _F32, _F32, _F32),
         "class_ranks": (
             *(*places, _read(cell), _read(_U32), cell, cell, _U8, _U8),
             *(_write(_U32), _write(_U32), _write(_U8)),
@@ -216,5 +227,6 @@ _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_first", "_low", "_emit", "_put_symbol", "_put_raw", "_put", "_finish")
 _inline(rans, "_refill", "_take_symbol", "_take", "_next_table")
 _inline(graph, "_rise", "_sink")
+_inline(outer, "_fires")
 _inline(exponents, "_mark", "_encode", "_push", "_pull", "_join", "_push_three", "_pull_three", "_meet", "_outside")
 _inline(exponents, "_count", "_place", "_places", "_find", "_window")

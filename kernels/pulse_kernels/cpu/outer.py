@@ -1,0 +1,53 @@
+"""The compiled loops of the outer optimizer, as arrays in, arrays out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from pulse_kernels.cells import Index
+from pulse_kernels.cpu.compile import compiled
+from pulse_kernels.protocol import Floats, Gated, Levels, OuterRates, Totals
+
+_SHARE: Final = 0.05
+"""Of the cells, how many there is room for at first."""
+
+
+class CompiledOuter:
+    """See ``OuterLoops``."""
+
+    def collect(self, theta: Floats, local: Floats, residual: Floats) -> bool:
+        """Add the pseudo-gradient: see OuterLoops.collect."""
+        return bool(compiled("outer_collect", 4)(theta, local, residual))
+
+    def square(self, theta: Floats, residual: Floats, gain: float) -> tuple[int, float]:
+        """Measure what the gate passes: see OuterLoops.square."""
+        count, total = compiled("outer_square", 4)(theta, residual, np.float32(gain))
+        return int(count), float(total)
+
+    def gate(self, theta: Floats, residual: Floats, gain: float, exponent: int) -> Gated:
+        """Choose what to send: see OuterLoops.gate."""
+        loop, inverse = compiled("outer_gate", 4), np.ldexp(np.float32(1), -exponent)
+        parts: list[Gated] = []
+        done = 0
+        while done < len(theta):
+            room = int(_SHARE * (len(theta) - done)) + 4096
+            index, levels = np.empty(room, np.uint32), np.empty(room, np.int16)
+            count, done = loop(theta, residual, np.float32(gain), inverse, done, index, levels)
+            parts.append((index[:count], levels[:count]))
+        if len(parts) == 1:
+            return parts[0]
+        every = np.concatenate([np.empty(0, np.uint32), *(index for index, _ in parts)])
+        return every, np.concatenate([np.empty(0, np.int16), *(levels for _, levels in parts)])
+
+    def settle(self, residual: Floats, index: Index, levels: Levels, exponent: int) -> None:
+        """Take what was sent: see OuterLoops.settle."""
+        compiled("outer_settle", 4)(residual, index, levels, np.ldexp(np.float32(1), exponent))
+
+    def step(
+        self, theta: Floats, momentum: Floats, index: Index, total: Totals, unit: float, rates: OuterRates
+    ) -> None:
+        """Make an outer step: see OuterLoops.step."""
+        scalars = np.float32(unit), np.float32(rates.rate), np.float32(rates.momentum)
+        compiled("outer_step", 4)(theta, momentum, index, total, *scalars)

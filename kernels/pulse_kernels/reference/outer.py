@@ -1,0 +1,62 @@
+"""The loops of the outer optimizer in plain NumPy: what the compiled ones are compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pulse_kernels.cells import Cells, Index
+from pulse_kernels.protocol import LEVELS, Floats, Gated, Levels, OuterRates, Totals
+from pulse_kernels.reference.backend import ReferenceBackend
+
+
+class ReferenceOuter:
+    """See ``OuterLoops``."""
+
+    def collect(self, theta: Floats, local: Floats, residual: Floats) -> bool:
+        """Add the pseudo-gradient: see OuterLoops.collect."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add(residual, theta - local, out=residual)
+        return bool(np.isfinite(residual).all())
+
+    def gate(self, theta: Floats, residual: Floats, gain: float, exponent: int) -> Gated:
+        """Choose what to send: see OuterLoops.gate."""
+        fired = np.flatnonzero(_fired(theta, residual, gain))
+        with np.errstate(over="ignore"):
+            level = np.rint(np.ldexp(residual[fired], -exponent))
+        level = np.clip(level, -LEVELS, LEVELS)
+        sent = level != 0
+        return fired[sent].astype(np.uint32), level[sent].astype(np.int16)
+
+    def square(self, theta: Floats, residual: Floats, gain: float) -> tuple[int, float]:
+        """Measure what the gate passes: see OuterLoops.square."""
+        fired = residual[_fired(theta, residual, gain)].astype(np.float64)
+        return len(fired), float(np.dot(fired, fired))
+
+    def settle(self, residual: Floats, index: Index, levels: Levels, exponent: int) -> None:
+        """Take what was sent: see OuterLoops.settle."""
+        residual[index] -= np.ldexp(levels.astype(np.float32), exponent)
+
+    def step(
+        self, theta: Floats, momentum: Floats, index: Index, total: Totals, unit: float, rates: OuterRates
+    ) -> None:
+        """Make an outer step: see OuterLoops.step."""
+        rate, decay = np.float32(rates.rate), np.float32(rates.momentum)
+        gradient = np.zeros(len(theta), np.float32)
+        gradient[index] = total.astype(np.float32) * np.float32(unit)
+        np.add(decay * momentum, gradient, out=momentum)
+        np.subtract(theta, rate * (gradient + decay * momentum), out=theta)
+
+
+def _fired(theta: Floats, residual: Floats, gain: float) -> npt.NDArray[np.bool_]:
+    """Tell where BF16(theta) and BF16(theta - gain residual) are other bits."""
+    with np.errstate(over="ignore"):
+        moved = theta - np.float32(gain) * residual
+    different: npt.NDArray[np.bool_] = _bf16(theta) != _bf16(moved)
+    return different
+
+
+def _bf16(values: Floats) -> Cells:
+    cells = np.empty(len(values), np.uint16)
+    ReferenceBackend().cast_f32(values.view(np.uint32), cells)
+    return cells
