@@ -38,6 +38,6 @@ def jit(function: Callable[..., Any]) -> Kernel:
     return kernel
 
 
-def constant(value: int) -> Any:
+def constant(value: float) -> Any:
     """Return a module's constant as kernels can read it."""
     return tl.constexpr(value)

@@ -59,7 +59,8 @@ def compile_launch(launch: Launch, name: str) -> Any:
     given = dict(argument.split(":") for argument in launch.arguments.split())
     signature = {argument: given.get(argument, "constexpr") for argument in kernel.arg_names}
     source = ASTSource(kernel, signature, constexprs=launch.constants)
-    return triton.compile(source, target=target(name), options={"num_warps": launch.warps})
+    options = {"num_warps": launch.warps, "enable_fp_fusion": launch.fused}
+    return triton.compile(source, target=target(name), options=options)
 
 
 def faults(launch: Launch, name: str) -> Iterator[str]:
@@ -70,6 +71,8 @@ def faults(launch: Launch, name: str) -> Iterator[str]:
     for instruction in launch.holds:
         if instruction not in compiled.asm["ptx"]:
             yield f"{launch.kernel} for {name} has no {instruction}"
+    if not launch.fused and "fma." in compiled.asm["ptx"]:
+        yield f"{launch.kernel} for {name} has fused multiply-adds"
     if launch.shared is not None and compiled.metadata.shared > launch.shared:
         yield f"{launch.kernel} for {name} takes {compiled.metadata.shared} bytes of shared memory"
 

@@ -17,6 +17,7 @@ class Launch:
         warps: of a program.
         holds: PTX instructions that must be there: what makes it fast, such as loads of 16 bytes.
         shared: the most bytes of shared memory; none that a change of layout would take, say.
+        fused: whether products and sums may become fused multiply-adds.
     """
 
     kernel: str
@@ -25,3 +26,4 @@ class Launch:
     warps: int = 1
     holds: tuple[str, ...] = ()
     shared: int | None = None
+    fused: bool = True

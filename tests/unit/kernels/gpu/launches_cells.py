@@ -1,8 +1,9 @@
-"""The launches of the kernels that work on cells: diff, digest, apply, merge."""
+"""The launches of the kernels that work on cells: diff, digest, apply, merge, and the outer optimizer."""
 
 from __future__ import annotations
 
 from pulse_kernels.gpu.cells import UNSIGNED
+from pulse_kernels.gpu.outer import BLOCK
 from pulse_kernels.gpu.tiling import TILE
 from tests.unit.kernels.gpu.launch import Launch
 
@@ -65,4 +66,25 @@ KERNELS = [
     ),
     *(Launch("merge.count_kept", COUNT, {"RUN": 128, "FIRST": first}) for first in (False, True)),
     *(Launch("merge.write_kept", WRITE, {"RUN": 128, "FIRST": first}) for first in (False, True)),
+    Launch(
+        "outer.collect_cells",
+        "theta:*fp32 local:*fp32 residual:*fp32 worst:*i32 cells:i64",
+        {"BLOCK": BLOCK},
+        4,
+        fused=False,
+    ),
+    Launch(
+        "outer.gate_cells",
+        "theta:*fp32 residual:*fp32 levels:*i16 fired:*i8 gain:fp32 inverse:fp32 cells:i64",
+        {"BLOCK": BLOCK},
+        4,
+        fused=False,
+    ),
+    Launch(
+        "outer.step_cells",
+        "theta:*fp32 momentum:*fp32 gradient:*fp32 rate:fp32 decay:fp32 cells:i64",
+        {"BLOCK": BLOCK},
+        4,
+        fused=False,
+    ),
 ]
