@@ -1,0 +1,1 @@
+"""The outer optimizer: trainers anywhere train one policy in rounds, through the bucket."""
