@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pulse_registry.errors import CorruptObject
+from pulse_registry.outer.exponents import WINDOW, middle
 from pulse_schemas.outer import (
     MOST_MEMBERS,
     CloseRecord,
@@ -71,6 +72,7 @@ class OuterState:
         members: all that have ever joined, by name.
         closed: the rounds that have ended, round 1 first.
         contributions: to the open round, by member.
+        middle: the exponent about which those of the open round's lie.
     """
 
     run: str
@@ -80,6 +82,7 @@ class OuterState:
     members: dict[str, Membership] = field(default_factory=dict)
     closed: list[ClosedRound] = field(default_factory=list)
     contributions: dict[str, ContributeRecord] = field(default_factory=dict)
+    middle: int = 0
     _rates: dict[int, Rates] = field(default_factory=dict)  # by the first round that they are of
 
     @property
@@ -162,6 +165,8 @@ class OuterState:
             return f"round {record.round} is not open; round {self.open} is"
         if record.member in self.contributions:
             return f"{record.member!r} has contributed to round {record.round} before"
+        if abs(record.exponent - self.middle) > WINDOW:
+            return f"its exponent is {record.exponent}, and those of round {record.round} are about {self.middle}"
         first = next(iter(self.contributions.values()), None)
         base = self._started().digest if self.open == 1 else None if first is None else first.base
         if base is not None and record.base != base:
@@ -183,7 +188,7 @@ class OuterState:
     def _apply(self, record: OuterRecord) -> None:
         match record:
             case StartRecord():
-                self.start, self._rates = record, {1: record.rates}
+                self.start, self._rates, self.middle = record, {1: record.rates}, record.exponent
             case JoinRecord():
                 # Nobody is there before the first round has ended: who joins until then is waited for at once.
                 since = 1 if not self.closed else self.open + 1
@@ -207,6 +212,7 @@ class OuterState:
         members = awaited | self.contributions.keys()
         for name in awaited - self.contributions.keys():
             self.members[name].missed += 1
+        self.middle = middle((one.exponent for one in self.contributions.values() if one.entries), self.middle)
         self.closed.append(ClosedRound(self.open, self.rates, dict(self.contributions), members, self.seq))
         self.contributions.clear()
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.outer.state import ClosedRound, OuterState
+from pulse_schemas import ObjectRef
 from pulse_schemas.outer import CloseRecord, Rates, unseal_outer_record
 from tests.unit.outer.log import BASE, RATES, Log, refold
 
@@ -129,6 +130,16 @@ def test_what_was_made_from_other_weights_is_void() -> None:
     log.contribute("b")
     assert log.contribute("a", base=OTHER) is None  # the first of a later round says which they are
     assert "other weights" in (log.contribute("b", base=BASE) or "")
+
+
+def test_exponents_far_from_the_middle_one_are_void_and_the_middle_one_follows_the_rounds() -> None:
+    log, sent = log_of("a"), {"entries": 3, "object": ObjectRef(key="k", size=9, blake3="0" * 64)}
+    assert "are about -20" in (log.contribute("a", exponent=-33, **sent) or "")
+    assert log.contribute("a", exponent=-32, **sent) is None
+    assert log.state.middle == -32
+    assert "are about -32" in (log.contribute("a", exponent=-19, **sent) or "")
+    log.contribute("a", exponent=-30)  # it has sent nothing
+    assert log.state.middle == -32
 
 
 def test_rates_change_from_a_named_round_on_for_all() -> None:

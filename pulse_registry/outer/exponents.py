@@ -1,0 +1,37 @@
+"""Exponents of contributions: a level is so many times a power of two, and each member chooses its own.
+
+Sums are exact in 64 bits: 15 of a level, 24 between the largest and the least exponent of a round, 16 of a weight, 8 of
+256 members.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+WINDOW: Final = 12
+"""How far an exponent may be from the round's middle one."""
+
+
+def middle(exponents: Iterable[int], before: int) -> int:
+    """Return the exponent about which those of the next round lie: the lower median of a round's.
+
+    Args:
+        exponents: of the round's contributions that have entries.
+        before: the middle one until now, which stays if there are none.
+    """
+    found = sorted(exponents)
+    return found[(len(found) - 1) // 2] if found else before
+
+
+def chosen(count: int, square: float, middle: int) -> int:
+    """Return the exponent of a contribution: of the power of two next to the root mean square of what is sent.
+
+    Args:
+        count: cells that the gate passes.
+        square: sum of their squares.
+        middle: of the round; the exponent is cut to the window about it.
+    """
+    wanted = round(math.log2(math.sqrt(square / count))) if count and square else middle
+    return min(max(wanted, middle - WINDOW), middle + WINDOW)

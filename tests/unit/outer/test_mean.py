@@ -1,0 +1,97 @@
+"""Contributions add up to the same bits in any order, on each implementation; FP32 sums do not."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulse_kernels.protocol import LEVELS, Floats, OuterRates
+from pulse_kernels.select import outer_loops
+from pulse_registry.outer.exponents import WINDOW, chosen, middle
+from pulse_registry.outer.mean import GroupLevels, added_up, step_group
+from pulse_schemas.outer import MOST_MEMBERS
+
+PLAIN, FAST = outer_loops("reference"), outer_loops("numba")
+RATES = OuterRates(0.7, 0.9)
+PART = st.builds(
+    lambda levels, exponent, weight: GroupLevels(
+        np.array(sorted(levels), np.uint32),
+        np.array([levels[k] for k in sorted(levels)], np.int16),
+        exponent,
+        weight,
+    ),
+    st.dictionaries(st.integers(0, 19), st.integers(-LEVELS, LEVELS).filter(bool)),
+    st.integers(-40, -40 + 2 * WINDOW),
+    st.integers(1, 2**16 - 1),
+)
+
+
+@given(parts=st.lists(PART, max_size=6))
+def test_sums_are_exact(parts: list[GroupLevels]) -> None:
+    index, total = added_up(20, parts, -40)
+    sums = [Fraction(0)] * 20
+    for part in parts:
+        for place, level in zip(part.index.tolist(), part.levels.tolist(), strict=True):
+            sums[place] += part.weight * level * Fraction(2) ** part.exponent
+    found = {place: value * Fraction(2) ** -40 for place, value in zip(index.tolist(), total.tolist(), strict=True)}
+    assert found == {place: value for place, value in enumerate(sums) if value}
+
+
+def test_the_largest_sum_fits() -> None:
+    part = GroupLevels(np.array([0], np.uint32), np.array([-LEVELS], np.int16), 2 * WINDOW, 2**16 - 1)
+    _, total = added_up(1, [part] * MOST_MEMBERS, 0)
+    assert total.tolist() == [-LEVELS * (2**16 - 1) * 2 ** (2 * WINDOW) * MOST_MEMBERS]
+
+
+def test_exponents_lie_about_the_middle_one() -> None:
+    assert chosen(4, 4 * 2.0**-40, -18) == -20
+    assert chosen(4, 4 * 2.0**-80, -18) == -18 - WINDOW
+    assert chosen(4, 4.0, -18) == -18 + WINDOW
+    assert chosen(0, 0.0, -18) == -18
+    assert middle([-3, -9, -4], 0) == -4
+    assert middle([-3, -9], 0) == -9
+    assert middle([], -7) == -7
+
+
+def weights(cells: int, seed: int, scale: float) -> Floats:
+    return (np.random.default_rng(seed).standard_normal(cells) * scale).astype(np.float32)
+
+
+@pytest.mark.slow
+def test_four_trainers_hold_the_same_bits_over_50_rounds_in_any_order() -> None:
+    """Each folds in an order of its own, two by each implementation. FP32 sums in another order are other bits."""
+    cells, members = 20_000, 4
+    start = weights(cells, 1, 0.02)
+    theta = [start.copy() for _ in range(members)]
+    momentum, residual = ([np.zeros(cells, np.float32) for _ in range(members)] for _ in range(2))
+    about, other_bits, rng = -18, 0, np.random.default_rng(2)
+    for round_ in range(50):
+        parts, sent = [], []
+        for member in range(members):
+            local = theta[member] - weights(cells, 100 * round_ + member, 3e-6) + np.float32(1e-6)
+            assert PLAIN.collect(theta[member], local, residual[member])
+            exponent = chosen(*PLAIN.square(theta[member], residual[member], 7.0), about)
+            index, levels = FAST.gate(theta[member], residual[member], 7.0, exponent)
+            before = residual[member].astype(np.float64)
+            FAST.settle(residual[member], index, levels, exponent)
+            before[index] -= np.ldexp(levels.astype(np.float64), exponent)
+            assert before.tolist() == residual[member].astype(np.float64).tolist()
+            parts.append(GroupLevels(index, levels, exponent, member + 1))
+            dense = np.zeros(cells, np.float32)
+            dense[index] = np.ldexp(levels.astype(np.float32) * (member + 1) / 3, exponent)
+            sent.append(dense)
+        about = middle([part.exponent for part in parts], about)
+        least = min(part.exponent for part in parts)
+        for member in range(members):
+            order = rng.permutation(members)
+            loops = PLAIN if member % 2 else FAST
+            step_group(loops, theta[member], momentum[member], [parts[k] for k in order], least, 10, RATES)
+        other_bits += int((sum(sent[1:], sent[0]) != sum(sent[-2::-1], sent[-1])).sum())
+        for held in (theta, momentum):
+            assert all(one.tobytes() == held[0].tobytes() for one in held)
+    assert other_bits > 1000
+    assert (theta[0] != start).mean() > 0.9
