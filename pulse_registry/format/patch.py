@@ -81,7 +81,7 @@ class Patch:
         head, directory = committed_head(ref, bytes(view[: ref.head_size]))
         if head.layout != geometry.id:
             raise CorruptObject(f"{key}: it is not the patch that the record names")
-        _check_directory(key, geometry, directory, head.changed)
+        check_directory(key, geometry, directory, head.changed)
         return cls(ref, directory, read or (lambda _, byte_range: data[slice(*byte_range)]), data)
 
     def missing(self, nbytes: int, numbers: Sequence[int]) -> list[Run]:
@@ -159,7 +159,7 @@ class Patch:
         return memoryview(self._read(key, (place.start, place.stop)))
 
 
-def _check_directory(key: str, geometry: Geometry, directory: Directory, changed: int) -> None:
+def check_directory(key: str, geometry: Geometry, directory: Directory, changed: int) -> None:
     """Check a directory's entries against the layout, and that they add up."""
     groups, cells = directory.groups, geometry.groups.cells
     if int(groups.max(initial=-1)) >= len(cells):

@@ -1,4 +1,4 @@
-"""The head of a patch object: its safetensors header, and the directory of its groups.
+"""The head of a patch object, or a contribution: its safetensors header, and the directory of its groups.
 
 ``directory`` has one entry of 80 bytes a group that changes, in group order (docs/spec.md, 5). The head, all bytes
 before the first group, commits to every group by its BLAKE3.
@@ -6,7 +6,7 @@ before the first group, commits to every group by its BLAKE3.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from blake3 import blake3
 
@@ -15,15 +15,19 @@ from pulse_registry.format.directory import ENTRY_BYTES, Directory
 from pulse_registry.format.safetensors import header_bytes, parse_head, tensor_entry
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import Fault, PatchHead, PatchRef, SchemaError
+from pulse_schemas.heads import ContributionHead
 
+Head = PatchHead | ContributionHead
+H = TypeVar("H", PatchHead, ContributionHead)
+_NAMES: Final = {PatchHead: "a patch object", ContributionHead: "a contribution"}
 _MOST_HEADER = 4096
 """Bytes that a patch's safetensors header never has: its fields are a hash and four numbers."""
 _LEAST_LIMIT = 64 << 10
 """Of a head, whatever its layout: with room for a header that is too long, which is told as such."""
 
 
-def head_bytes(head: PatchHead, directory: Directory) -> bytes:
-    """Return the beginning of a patch object: its safetensors header, and the directory of its groups."""
+def head_bytes(head: Head, directory: Directory) -> bytes:
+    """Return the beginning of an object: its safetensors header, and the directory of its groups."""
     rows = directory.to_bytes()
     return header_bytes(_head_document(head, len(rows), int(directory.sizes.sum()))) + rows
 
@@ -61,14 +65,19 @@ def read_head(name: str, head: bytes, size: int) -> tuple[PatchHead, Directory]:
         CorruptObject: they break the format.
         UnsupportedFormat: written by another release.
     """
-    parsed, rows = _parse(name, head, size)
+    return read_container(name, head, size, PatchHead)
+
+
+def read_container(name: str, head: bytes, size: int, kind: type[H]) -> tuple[H, Directory]:
+    """Return what an object of some kind says of itself, and its directory; see ``read_head``."""
+    parsed, rows = _parse(name, head, size, kind)
     directory = Directory.parse(name, rows)
     if int(directory.sizes.sum()) != size - len(head):
         raise CorruptObject(f"{name}: the directory does not add up to the object")
     return parsed, directory
 
 
-def _head_document(head: PatchHead, directory: int, groups: int) -> dict[str, Any]:
+def _head_document(head: Head, directory: int, groups: int) -> dict[str, Any]:
     return {
         "__metadata__": {"pulse": head.canonical().decode()},
         "directory": tensor_entry("U8", [directory], 0, directory),
@@ -76,10 +85,10 @@ def _head_document(head: PatchHead, directory: int, groups: int) -> dict[str, An
     }
 
 
-def _parse(key: str, head: bytes, size: int) -> tuple[PatchHead, bytes]:
+def _parse(key: str, head: bytes, size: int, kind: type[H]) -> tuple[H, bytes]:
     try:
         header = parse_head(head[:_MOST_HEADER], size)
-        parsed = PatchHead.parse(header.metadata["pulse"].encode())
+        parsed = kind.parse(header.metadata["pulse"].encode())
         at = header.nbytes
         directory = head[at:]
         expected = _head_document(parsed, len(directory), size - len(head))
@@ -88,7 +97,7 @@ def _parse(key: str, head: bytes, size: int) -> tuple[PatchHead, bytes]:
             raise UnsupportedFormat(f"{key}: {error}") from error
         raise CorruptObject(f"{key}: {error}") from error
     except (ValueError, KeyError) as error:
-        raise CorruptObject(f"{key}: this is not a patch object: {error}") from error
+        raise CorruptObject(f"{key}: this is not {_NAMES[kind]}: {error}") from error
     if header_bytes(expected) != head[:at] or len(directory) != parsed.groups * ENTRY_BYTES:
         raise CorruptObject(f"{key}: the safetensors header does not fit the object")
     return parsed, directory

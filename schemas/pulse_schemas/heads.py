@@ -1,10 +1,10 @@
-"""Head of a patch object, in its safetensors metadata under the key ``pulse``."""
+"""Heads of patches and contributions, in their safetensors metadata under the key ``pulse``."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pulse_schemas.base import Count, Hash, Schema
+from pulse_schemas.base import Count, Digest, Hash, Schema
 
 
 class PatchHead(Schema):
@@ -14,5 +14,21 @@ class PatchHead(Schema):
     layout: Hash
     base: Count
     target: Count
+    changed: Count
+    groups: Count
+
+
+class ContributionHead(Schema):
+    """Of which layout and weights, for which round of which run's member, and how many cells have a level.
+
+    ``base``: digest of the BF16 weights by whose classes it is coded. A level is so many times 2 to ``exponent``.
+    """
+
+    format: Literal["pulse-contribution/1"] = "pulse-contribution/1"
+    layout: Hash
+    base: Digest
+    round: Count
+    member: str
+    exponent: int
     changed: Count
     groups: Count

@@ -1,0 +1,141 @@
+"""The contribution: a member's levels of one round, in the container of patches (docs/spec.md, 5).
+
+Its groups are coded by the classes of the BF16 weights that all members hold; an entry's sums are those of h over these
+weights, and over the levels as I16 cells, where there are levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from blake3 import blake3
+
+from pulse_kernels import Backend, Cells, CodecError, RankError
+from pulse_kernels.cells import Index
+from pulse_kernels.format.levels import decode_levels, encode_levels
+from pulse_kernels.protocol import Levels
+from pulse_registry.errors import BaseMismatch, CorruptObject
+from pulse_registry.format.directory import Directory, Entry
+from pulse_registry.format.patch import check_directory
+from pulse_registry.format.patch_head import head_bytes, most_head_bytes, read_container
+from pulse_registry.format.safetensors import parse_head
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.digest import Digest
+from pulse_schemas import ObjectRef
+from pulse_schemas.heads import ContributionHead
+
+Weights = Callable[[Group], list[Cells]]
+"""Lends the BF16 weights of a group, in spans that lie end to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A contribution that is read: its head and directory are checked, its groups as they are decoded.
+
+    Attributes:
+        key: of the object, for messages.
+        head: what it says of itself.
+        entries: of its groups, by number.
+    """
+
+    key: str
+    head: ContributionHead
+    entries: Directory
+    _data: Mapping[int, memoryview]
+
+    @classmethod
+    def parse(cls, ref: ObjectRef, geometry: Geometry, data: bytes) -> Self:
+        """Read an object.
+
+        Raises:
+            CorruptObject: its bytes are not those that the record names; or it breaks the format, or is of another
+                layout.
+            UnsupportedFormat: another release wrote it.
+        """
+        key = ref.key
+        if len(data) != ref.size or blake3(data).hexdigest() != ref.blake3:
+            raise CorruptObject(f"{key}: its bytes are not those that were recorded")
+        size = _head_size(key, geometry, data)
+        head, entries = read_container(key, data[:size], len(data), ContributionHead)
+        if head.layout != geometry.id:
+            raise CorruptObject(f"{key}: it is of another layout")
+        check_directory(key, geometry, entries, head.changed)
+        ends = size + entries.sizes.cumsum()
+        starts = ends - entries.sizes
+        view = memoryview(data)
+        groups = {number: view[a:b] for number, a, b in zip(entries, starts.tolist(), ends.tolist(), strict=True)}
+        return cls(key, head, entries, groups)
+
+    def decode(self, backend: Backend, group: Group, weights: list[Cells]) -> tuple[Index, Levels]:
+        """Return (index, levels) of a group that has some, checked against its sums.
+
+        Raises:
+            CorruptObject: its bytes break the format.
+            BaseMismatch: it was coded by other weights.
+        """
+        entry, data = self.entries[group.number], self._data[group.number]
+        try:
+            index, levels = decode_levels(backend, weights, entry.changed, data)
+        except RankError as error:
+            raise self._other_weights(group) from error
+        except CodecError as error:
+            raise CorruptObject(f"{self.key}: group {group.number}: {error}") from error
+        old, new = _sums(backend, group, index, backend.gather_spans(weights, index), levels)
+        if old != entry.old_sum:
+            raise self._other_weights(group)
+        if new != entry.new_sum or not levels.all():
+            raise CorruptObject(f"{self.key}: the levels of group {group.number} are not those that were coded")
+        return index, levels
+
+    def _other_weights(self, group: Group) -> BaseMismatch:
+        return BaseMismatch(f"{self.key}: group {group.number} was coded by other weights than these")
+
+
+def contribution_bytes(
+    backend: Backend,
+    geometry: Geometry,
+    head: Callable[[int, int], ContributionHead],
+    parts: Iterable[tuple[Group, Index, Levels]],
+    weights: Weights,
+) -> bytes:
+    """Code a contribution: the same bytes for the same arguments, on every backend.
+
+    Args:
+        backend: computes.
+        geometry: of the weights.
+        head: makes the head from the number of levels, and of groups that have some.
+        parts: levels by group, in group order; groups without any are left out.
+        weights: by whose classes they are coded.
+    """
+    entries, groups = list[Entry](), list[bytes]()
+    for group, index, levels in parts:
+        if not len(index):
+            continue
+        held = weights(group)
+        data = encode_levels(backend, held, index, levels)
+        sums = _sums(backend, group, index, backend.gather_spans(held, index), levels)
+        entries.append(Entry(group.number, len(index), len(data), "class", blake3(data).digest(), *sums))
+        groups.append(data)
+    directory = Directory.of(entries)
+    begins = head_bytes(head(int(directory.changed.sum()), len(directory)), directory)
+    if len(begins) > most_head_bytes(geometry):
+        raise ValueError("the directory has more groups than the layout")
+    return b"".join((begins, *groups))
+
+
+def _sums(backend: Backend, group: Group, index: Index, old: Cells, levels: Levels) -> tuple[Digest, Digest]:
+    lanes = backend.digest_changes(index, old, levels.view(np.uint16), group.start)
+    return Digest(*lanes[0]), Digest(*lanes[1])
+
+
+def _head_size(key: str, geometry: Geometry, data: bytes) -> int:
+    """Return the bytes before the first group."""
+    try:
+        header = parse_head(data[: most_head_bytes(geometry)], len(data))
+        directory = header.tensors["directory"]
+    except (ValueError, KeyError) as error:
+        raise CorruptObject(f"{key}: this is not a contribution: {error}") from error
+    return header.nbytes + directory.stop
