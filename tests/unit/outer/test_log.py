@@ -1,0 +1,143 @@
+"""Members append to one log: each record once, whatever answers are lost, and all read the same."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulse_registry.errors import CorruptObject, StoreUnavailable, UnsupportedFormat
+from pulse_registry.outer.log import OuterLog
+from pulse_registry.outer.state import OuterState
+from pulse_registry.store import MemoryStore, Store
+from pulse_registry.testing import Fault, FaultStore
+from pulse_schemas.outer import JoinRecord, OuterRecord, Rates, StartRecord
+
+RATES = Rates(inner_steps=8, rate=0.7, momentum=0.9)
+
+
+def empty() -> MemoryStore:
+    return MemoryStore(uuid.uuid4().hex)
+
+
+def start(state: OuterState, common: dict[str, Any]) -> OuterRecord | None:
+    if state.start is not None:
+        return None
+    return StartRecord(
+        **common, version=0, layout="0" * 64, digest="0" * 32, rates=RATES, gain=7.0, values="levels",
+        exponent=-20, quorum=1, patience=2, weighting="equal",
+    )  # fmt: skip
+
+
+def join(member: str) -> Any:
+    return lambda _, common: JoinRecord(**common, member=member)
+
+
+def started(store: Store) -> OuterLog:
+    log = OuterLog(store, "run")
+    assert isinstance(log.append(start), StartRecord)
+    return log
+
+
+def test_what_is_appended_is_read_by_others_and_lies_below_a_folder_of_its_own() -> None:
+    store = empty()
+    mine, other = started(store), OuterLog(store, "run")
+    assert other.append(start) is None  # it has begun
+    assert mine.append(join("a")) is not None
+    assert other.refresh() == mine.state
+    assert list(mine.state.members) == ["a"]
+    assert [*store.list("")] == [f"outer/log/{seq:012d}.json" for seq in range(2)]
+
+
+def test_two_that_append_at_once_follow_each_other() -> None:
+    store = empty()
+    one, two = started(store), OuterLog(store, "run")
+    two.refresh()
+    one.append(join("a"))
+    record = two.append(join("b"))
+    assert record is not None
+    assert record.seq == 2
+    assert one.refresh() == two.state
+
+
+@pytest.mark.parametrize("action", ["fail_before", "fail_after"])
+def test_an_append_without_an_answer_is_found_or_made_again_once(action: Any) -> None:
+    store = empty()
+    started(store)
+    log = OuterLog(FaultStore(store, [Fault(action, "put", times=1)]), "run")
+    with pytest.raises(StoreUnavailable):
+        log.append(join("a"), "a" * 32)
+    record = log.append(join("a"), "a" * 32)
+    assert record is not None
+    assert (record.seq, record.write_id) == (1, "a" * 32)
+    assert OuterLog(store, "run").refresh() == log.state
+    assert log.state.seq == 1
+
+
+def test_an_append_without_an_answer_whose_number_others_took_goes_behind_theirs() -> None:
+    store = empty()
+    other = started(store)
+    log = OuterLog(FaultStore(store, [Fault("fail_before", "put", times=1)]), "run")
+    with pytest.raises(StoreUnavailable):
+        log.append(join("a"), "a" * 32)
+    other.append(join("b"))
+    record = log.append(join("a"), "a" * 32)
+    assert record is not None
+    assert record.seq == 2
+    assert list(other.refresh().members) == ["b", "a"]
+
+
+@given(
+    turns=st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["fail_before", "fail_after", None])), max_size=25),
+)
+def test_each_record_is_there_once_whatever_answers_are_lost(turns: list[tuple[int, str | None]]) -> None:
+    store = empty()
+    started(store)
+    failing: list[str | None] = [None]
+    faults = [
+        Fault(action, "put", matches=lambda _verb, _key, action=action: failing[0] == action)  # type: ignore[misc]
+        for action in ("fail_before", "fail_after")
+    ]
+    logs, wanted, done = [OuterLog(FaultStore(store, faults), "run") for _ in range(3)], {}, []
+    for number, (who, failure) in enumerate(turns):
+        write_id = wanted.setdefault(who, f"{number + 1:032x}")
+        failing[0] = failure
+        try:
+            record = logs[who].append(join(f"m{who}"), write_id)
+        except StoreUnavailable:
+            continue
+        assert record is not None
+        assert record.write_id == write_id
+        done.append(wanted.pop(who))
+    failing[0] = None
+    for who, write_id in wanted.items():
+        logs[who].append(join(f"m{who}"), write_id)
+        done.append(write_id)
+    plain = OuterLog(store, "run")
+    plain.refresh()
+    written = []
+    for seq in range(1, plain.state.seq + 1):
+        found = plain._read(seq)
+        assert found is not None
+        written.append(found[0].write_id)
+    assert sorted(written) == sorted(done)
+    assert all(log.refresh() == plain.state for log in logs)
+
+
+def test_damaged_records_and_later_formats_are_told() -> None:
+    store = empty()
+    started(store)
+    key = "outer/log/000000000000.json"
+    sealed = store.get(key, max_bytes=10_000)
+    store.put(key, sealed.replace(b'"gain":7.0', b'"gain":8.0'))
+    with pytest.raises(CorruptObject, match=key):
+        OuterLog(store, "run").refresh()
+    from pulse_schemas import Sealed, open_sealed
+
+    later = Sealed(open_sealed(sealed).body.replace(b"pulse-outer/1", b"pulse-outer/2")).to_bytes()
+    store.put(key, later)
+    with pytest.raises(UnsupportedFormat):
+        OuterLog(store, "run").refresh()
