@@ -109,8 +109,8 @@ class OuterWeights:
             if len(residual) and np.abs(residual).max() >= limit:
                 place = group.start + int(np.abs(residual).argmax())
                 raise InvalidModel(
-                    f"the pseudo-gradient is over 2^24 times what levels are steps of: {self._name(place)}; training has "
-                    "left the others, lower its learning rate and begin again from the newest version"
+                    f"the pseudo-gradient is over 2^24 times what levels are steps of: {self._name(place)}; training "
+                    "has left the others: lower its learning rate, and begin again from the newest version"
                 )
             index, levels = self._loops.gate(self._of(self.theta, group), residual, gain, exponent)
             if len(index):

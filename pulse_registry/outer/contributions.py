@@ -1,0 +1,79 @@
+"""Contributions in a store: put by their authors, fetched and decoded by all members of the round."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from blake3 import blake3
+
+from pulse_kernels import Backend
+from pulse_registry.errors import CorruptObject
+from pulse_registry.format.contribution import Contribution, contribution_bytes
+from pulse_registry.outer.log import FOLDER
+from pulse_registry.outer.mean import GroupLevels
+from pulse_registry.outer.weights import OuterWeights
+from pulse_registry.store import PrefixStore, Store
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_schemas import ObjectRef
+from pulse_schemas.heads import ContributionHead
+from pulse_schemas.outer import ContributeRecord
+
+Sent = Sequence[tuple[Group, GroupLevels]]
+
+
+class Contributions:
+    """The contributions of one run's rounds."""
+
+    def __init__(self, store: Store, geometry: Geometry, backend: Backend) -> None:
+        """Prepare; no I/O yet. ``store`` is scoped to the run."""
+        self._store, self._geometry, self._backend = PrefixStore(store, FOLDER), geometry, backend
+
+    def put(self, weights: OuterWeights, sent: Sent, base: str, round_: int, member: str, exponent: int) -> ObjectRef:
+        """Store what is sent, and return what a record says of it.
+
+        Raises:
+            StoreUnavailable, AccessDenied: as the store. The object may be there, under a name that nobody else uses.
+        """
+
+        def head(changed: int, groups: int) -> ContributionHead:
+            return ContributionHead(
+                layout=self._geometry.id,
+                base=base,
+                round=round_,
+                member=member,
+                exponent=exponent,
+                changed=changed,
+                groups=groups,
+            )
+
+        parts = [(group, part.index, part.levels) for group, part in sent]
+        data = contribution_bytes(
+            self._backend, self._geometry, head, parts, lambda group: [weights.version_cells(group)]
+        )
+        key = f"objects/contribution/{round_:012d}-{member}-{uuid.uuid4().hex}.safetensors"
+        self._store.put(key, data)
+        return ObjectRef(key=key, size=len(data), blake3=blake3(data).hexdigest())
+
+    def get(self, weights: OuterWeights, record: ContributeRecord, weight: int) -> Sent:
+        """Fetch and decode a contribution to the round that begins with these weights.
+
+        Raises:
+            CorruptObject: it is damaged, or not what the record says.
+            BaseMismatch: it was made from other weights.
+            NotFound, StoreUnavailable: as the store.
+        """
+        if record.object is None:
+            return []
+        key = record.object.key
+        data = self._store.get(key, max_bytes=record.object.size)
+        found = Contribution.parse(record.object, self._geometry, data)
+        said = (found.head.base, found.head.round, found.head.member, found.head.exponent, found.head.changed)
+        if said != (record.base, record.round, record.member, record.exponent, record.entries):
+            raise CorruptObject(f"{key}: it is not the contribution that record {record.seq} names")
+        sent = []
+        for number in found.entries:
+            group = self._geometry.groups[number]
+            index, levels = found.decode(self._backend, group, [weights.version_cells(group)])
+            sent.append((group, GroupLevels(index, levels, record.exponent, weight)))
+        return sent
