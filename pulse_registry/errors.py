@@ -63,6 +63,10 @@ class Fenced(Conflict):
     """A writer with a newer epoch took over the run; this writer can't commit any more."""
 
 
+class Diverged(PulseError):
+    """A trainer's weights are not those that the others hold after the same rounds; it must not go on with them."""
+
+
 class InvalidModel(PulseError):
     """A model, or a tensor of it, can't be published from or written into."""
 
