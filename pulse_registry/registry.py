@@ -18,6 +18,8 @@ from pulse_registry.log import RunState
 from pulse_registry.log.files import fetch_file, fetch_file_set
 from pulse_registry.log.names import tag_name
 from pulse_registry.options import Options
+from pulse_registry.outer.options import OuterOptions
+from pulse_registry.outer.session import OuterSession
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.base_check import BaseCheck
 from pulse_registry.pull.into import Into
@@ -27,6 +29,7 @@ from pulse_registry.push.files import FilesArgument
 from pulse_registry.results import PullResult, PushResult, Version, VersionName, describe
 from pulse_registry.retention import GcResult, RetentionPolicy
 from pulse_registry.runtime.dependencies import Dependencies
+from pulse_registry.runtime.outer import OuterRun
 from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.signing.countersigning import Countersigning, RefusedRecord
 from pulse_registry.store import Store
@@ -155,6 +158,35 @@ class Registry:
         """
         future = self._runtime.publishing(model).push(step, model, metadata, files)
         return future.result() if wait else future
+
+    def outer(
+        self,
+        model: Model,
+        *,
+        member: str,
+        inner_steps: int = 8,
+        lr: float = 0.7,
+        momentum: float = 0.9,
+        gain: float = 7.0,
+        quorum: int = 1,
+        grace: float = 60.0,
+    ) -> OuterSession:
+        """Train a model together with others, in rounds of which each is a version of this run.
+
+        Args:
+            model: whose tensors are float32; the rounds start from the run's newest version, or from this model.
+            member: name of this trainer, its own among all.
+            inner_steps: of the inner optimizer in a round.
+            lr, momentum: of the outer optimizer, SGD with Nesterov's momentum.
+            gain: of the gate; see ``OuterOptions``.
+            quorum: contributions that a round needs.
+            grace: seconds from the quorum on after which a round is closed without the late.
+
+        Returns:
+            A context manager: it joins, and leaves at its end. See ``OuterSession``.
+        """
+        options = OuterOptions(member, inner_steps, lr, momentum, gain, quorum, grace_s=grace)
+        return OuterRun(self._runtime).session(model, options)
 
     def take_over(self, model: Model) -> Version | None:
         """Begin as the run's trainer now, and not at the first push, which then has nothing to fetch.

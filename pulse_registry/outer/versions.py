@@ -74,8 +74,8 @@ class RoundVersions:
         if found != mine:
             raise Diverged(
                 f"round {round_}: version {version} has digest {found}, and the weights of member {self._member!r} "
-                f"have {mine}: they were changed by something else than these rounds, or computed wrongly. Begin again from "
-                "the newest version"
+                f"have {mine}: they were changed by something else than these rounds, or computed wrongly. Begin again "
+                "from the newest version"
             )
         return True
 

@@ -209,6 +209,13 @@ class Runtime:
                     )
             return self.publisher
 
+    def outer_publisher(self) -> Publisher:
+        """Return a publisher of the versions of outer rounds, whose first push begins a term."""
+        context, around = self.context(), self._around
+        return Publisher(
+            context, self.writer(), around.new_id, self.options.push, around.threads(1, "pulse-outer"), self.placement
+        )
+
     def _peers_of(self, model: Model) -> Peers | None:
         """Return the ranks that push together: those of the options, or of torch.distributed for a sharded model."""
         if self.options.push_peers is not None:

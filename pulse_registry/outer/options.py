@@ -1,0 +1,53 @@
+"""Options of outer rounds: those that all members give alike, and those of this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pulse_registry.errors import InvalidArgument
+from pulse_schemas.outer import Rates, Weighting
+
+
+@dataclass(frozen=True, slots=True)
+class OuterOptions:
+    """How a trainer takes part in rounds.
+
+    Attributes:
+        member: name of this trainer, its own among all.
+        inner_steps: of the inner optimizer in a round.
+        lr, momentum: of the outer optimizer, SGD with Nesterov's momentum.
+        gain: of the gate, which passes a cell where BF16(theta) and BF16(theta - gain s) are other bits. 1 is the rule
+            of the PULSE paper; ``lr / (1 - momentum)`` knows how far the outer optimizer moves a cell in the end.
+        quorum: contributions that a round needs.
+        patience: closed rounds that a member may miss before nobody waits for it.
+        weighting: of contributions: ``equal``, or by the ``steps`` that each has made.
+        grace_s: seconds from the quorum on after which a round is closed without the late.
+        takeover_s: seconds that each member leaves to the one before it to push a round's version.
+        poll_s: between two looks at the log.
+    """
+
+    member: str
+    inner_steps: int = 8
+    lr: float = 0.7
+    momentum: float = 0.9
+    gain: float = 7.0
+    quorum: int = 1
+    patience: int = 3
+    weighting: Weighting = "equal"
+    grace_s: float = 60.0
+    takeover_s: float = 30.0
+    poll_s: float = 0.5
+
+    def rates(self) -> Rates:
+        """Return what outer steps are made with.
+
+        Raises:
+            InvalidArgument: one is out of range.
+        """
+        try:
+            return Rates(inner_steps=self.inner_steps, rate=float(self.lr), momentum=float(self.momentum))
+        except ValueError as error:
+            raise InvalidArgument(
+                f"inner_steps {self.inner_steps}, lr {self.lr}, momentum {self.momentum}: inner steps are from 1 to "
+                "65,535, lr is above 0, and momentum from 0 to below 1"
+            ) from error

@@ -1,0 +1,92 @@
+"""A run as outer rounds need it: its versions, loaded, compared and pushed; its writer's term taken over and over."""
+
+from __future__ import annotations
+
+from pulse_registry.errors import Fenced, NotFound
+from pulse_registry.outer.options import OuterOptions
+from pulse_registry.outer.session import OuterSession, Run
+from pulse_registry.outer.weights import OuterWeights
+from pulse_registry.process.closing import Closing
+from pulse_registry.push.publisher import Publisher
+from pulse_registry.runtime.runtime import Runtime
+from pulse_registry.timeline import Timeline
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.dtypes import numpy_dtype
+from pulse_registry.weights.model import Model, layout_of, read_model
+
+
+class OuterRun:
+    """The versions of a run. A writer whose term another member has taken over begins a new one at its next turn."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Prepare; no I/O yet."""
+        self._runtime = runtime
+        self._publisher: Publisher | None = None
+
+    def session(self, model: Model, options: OuterOptions) -> OuterSession:
+        """Return a session of a model."""
+        runtime = self._runtime
+        context = runtime.context()
+        run = Run(runtime.run, runtime.stores.store, context.backend, self, self.newest, self.load)
+        return OuterSession(run, model, options)
+
+    def newest(self, model: Model) -> int:
+        """Return the number of the newest version; the first one is made of a model's weights, if there is none.
+
+        Raises:
+            InvalidModel, StoreUnavailable: as ``Registry.push``.
+        """
+        state = self._runtime.reader.refresh()
+        if not state.versions:
+            self._pushed(0, model)
+            state = self._runtime.reader.refresh()
+        return len(state.versions) - 1
+
+    def load(self, version: int) -> Weights:
+        """Return the cells of a version.
+
+        Raises:
+            NotFound, CorruptObject, StoreUnavailable: as ``Registry.load``.
+        """
+        found = self._runtime.puller.load(version, "numpy", Timeline())
+        views = read_model(found)
+        return Weights.of(Geometry(layout_of(views, "keep")), views)
+
+    def digest(self, version: int) -> str | None:
+        """Return the state digest of a version; None: it is not there yet."""
+        try:
+            return self._runtime.versions.one(version, None).digest
+        except NotFound:
+            return None
+
+    def push(self, version: int, weights: OuterWeights) -> None:
+        """Commit weights as a version, if it is the next one."""
+        if len(self._runtime.reader.refresh().versions) != version:
+            return
+        tensors = Weights.empty(weights.geometry)
+        for group in weights.geometry.groups:
+            tensors.fill(group, weights.version_cells(group))
+        layout = weights.geometry.layout
+        model = {
+            tensor.name: cells.view(numpy_dtype(tensor.dtype))
+            for tensor, cells in zip(layout.tensors, tensors.arrays, strict=True)
+        }
+        model |= {alias: model[name] for alias, name in layout.tied.items()}
+        try:
+            self._pushed(version, model)
+        except Fenced:
+            self._publisher = None  # of an older term
+            if len(self._runtime.reader.refresh().versions) == version:
+                self._pushed(version, model)
+
+    def close(self) -> None:
+        """End what pushes."""
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close(Closing(self._runtime.run, None))
+
+    def _pushed(self, step: int, model: Model) -> None:
+        if self._publisher is None:
+            self._publisher = self._runtime.outer_publisher()
+        self._publisher.push(step, model, None, None).result()
