@@ -27,6 +27,7 @@ from pulse_registry.errors import (
     BaseMismatch,
     Conflict,
     CorruptObject,
+    Diverged,
     Fenced,
     Gone,
     InvalidArgument,
@@ -42,6 +43,7 @@ from pulse_registry.errors import (
 from pulse_registry.events import Event, EventKind
 from pulse_registry.opening import open
 from pulse_registry.options import CacheOptions, ComputeOptions, NetworkOptions, PullOptions, PushOptions
+from pulse_registry.outer.session import OuterSession, RoundResult
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Leg, Route
@@ -66,6 +68,7 @@ __all__ = [
     "ComputeOptions",
     "Conflict",
     "CorruptObject",
+    "Diverged",
     "Event",
     "EventKind",
     "Fenced",
@@ -79,6 +82,7 @@ __all__ = [
     "Leg",
     "NetworkOptions",
     "NotFound",
+    "OuterSession",
     "PeerLost",
     "Prefetch",
     "PullOptions",
@@ -89,6 +93,7 @@ __all__ = [
     "RefusedRecord",
     "Registry",
     "RetentionPolicy",
+    "RoundResult",
     "Route",
     "Signer",
     "SigningKey",

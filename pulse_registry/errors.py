@@ -6,6 +6,7 @@ PulseError
 ├── AlreadyExists       create-if-absent lost: somebody else's object is there
 ├── Conflict            another writer won: read what it committed, then decide
 │   └── Fenced          a newer writer began its term: this one must stop
+├── Diverged            a trainer's weights are not those of its outer rounds: begin again from the newest version
 ├── InvalidModel        the model or a tensor of it can't be published or written into: change the model
 ├── InvalidArgument     a URL, name or option is wrong: change the call
 ├── LayoutMismatch      names, dtypes or shapes differ: the weights belong to another model

@@ -24,6 +24,7 @@ NAMES = [
     "ComputeOptions",
     "Conflict",
     "CorruptObject",
+    "Diverged",
     "Event",
     "EventKind",
     "Fenced",
@@ -37,6 +38,7 @@ NAMES = [
     "Leg",
     "NetworkOptions",
     "NotFound",
+    "OuterSession",
     "PeerLost",
     "Prefetch",
     "PullOptions",
@@ -47,6 +49,7 @@ NAMES = [
     "RefusedRecord",
     "Registry",
     "RetentionPolicy",
+    "RoundResult",
     "Route",
     "Signer",
     "SigningKey",
@@ -95,6 +98,8 @@ SIGNATURES = {
     "Registry.tags": "(self) -> 'dict[str, int]'",
     "Registry.tag": "(self, name: 'str', version: 'VersionName | None') -> 'int | None'",
     "Registry.gc": "(self, policy: 'RetentionPolicy | None' = None, *, dry_run: 'bool' = True) -> 'GcResult'",
+    "Registry.outer": "(self, model: 'Model', *, member: 'str', inner_steps: 'int' = 8, lr: 'float' = 0.7, "
+    "momentum: 'float' = 0.9, gain: 'float' = 7.0, quorum: 'int' = 1, grace: 'float' = 60.0) -> 'OuterSession'",
     "Registry.close": "(self, timeout: 'float | None' = None) -> 'None'",
     "Registry.countersign": "(self, until: 'str') -> 'list[RefusedRecord]'",
     "Registry.load": "(self, version: 'VersionName' = 'latest', *, framework: 'Framework' = 'auto') -> "
@@ -110,6 +115,7 @@ SIGNATURES = {
 FIELDS = {
     "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline coalesced",
     "PullResult": "version step digest nbytes objects changed phases timeline avoided checked",
+    "RoundResult": "round version members late counts entries nbytes cells",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata files",
     "Files": "folder also",
     "PushOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "

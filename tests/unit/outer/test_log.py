@@ -14,7 +14,7 @@ from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import MemoryStore, Store
 from pulse_registry.testing import Fault, FaultStore
-from pulse_schemas.outer import JoinRecord, OuterRecord, Rates, StartRecord
+from pulse_schemas.outer import JoinRecord, OuterRecord, Rates, StartRecord, unseal_outer_record
 
 RATES = Rates(inner_steps=8, rate=0.7, momentum=0.9)
 
@@ -120,9 +120,8 @@ def test_each_record_is_there_once_whatever_answers_are_lost(turns: list[tuple[i
     plain.refresh()
     written = []
     for seq in range(1, plain.state.seq + 1):
-        found = plain._read(seq)
-        assert found is not None
-        written.append(found[0].write_id)
+        sealed = store.get(f"outer/log/{seq:012d}.json", max_bytes=10_000)
+        written.append(unseal_outer_record(sealed).write_id)
     assert sorted(written) == sorted(done)
     assert all(log.refresh() == plain.state for log in logs)
 
