@@ -16,10 +16,10 @@ from pulse_registry.errors import Fenced, InvalidArgument
 from pulse_registry.outer.contributions import Contributions, Sent
 from pulse_registry.outer.exponents import chosen
 from pulse_registry.outer.log import OuterLog
+from pulse_registry.outer.masters import Masters
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.state import ClosedRound, OuterState
 from pulse_registry.outer.weights import OuterWeights
-from pulse_registry.weights.arrays import Weights
 from pulse_schemas.outer import CloseRecord, ContributeRecord, JoinRecord, LeaveRecord, OuterRecord, StartRecord
 
 
@@ -93,11 +93,11 @@ class Member:
         self.catch_up()
         return self._log.state
 
-    def contribute(self, live: Weights, steps: int) -> Contributed:
+    def contribute(self, masters: Masters, steps: int) -> Contributed:
         """Send this member's part of the open round; call again after StoreUnavailable, with the same weights.
 
         Args:
-            live: the weights after the inner steps.
+            masters: the weights after the inner steps.
             steps: how many there were.
 
         Raises:
@@ -107,7 +107,7 @@ class Member:
         """
         round_ = self.round + 1
         if self._collected != round_:
-            self._weights.collect(live)
+            self._weights.collect(masters)
             self._collected = round_
         if self._attempt is None or self._attempt[0].round != round_:
             self._attempt = self._coded(round_, steps)

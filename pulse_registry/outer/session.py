@@ -21,6 +21,7 @@ from pulse_kernels.select import outer_loops
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.log import OuterLog
+from pulse_registry.outer.masters import Masters, WholeMasters
 from pulse_registry.outer.member import Contributed, Member
 from pulse_registry.outer.options import OuterOptions
 from pulse_registry.outer.state import ClosedRound
@@ -133,15 +134,15 @@ class OuterSession:
         first = run.newest(self._model) if started is None else started.version
         version = run.load(first)
         weights = OuterWeights(version.geometry, run.backend, outer_loops(run.backend.name))
-        weights.begin(version)
+        weights.begin(version.copy_of)
         contributions = Contributions(run.store, version.geometry, run.backend)
         self._weights = weights
+        self._masters()  # they fit, or nobody hears of this one
         self._versions = RoundVersions(
             run.versions, first, options.member, takeover_s=options.takeover_s, clock=self._clock
         )
         member = Member(options.member, log, contributions, weights, grace_s=options.grace_s, clock=self._clock)
         digest, layout = weights.digest().hex(), version.geometry.id
-        weights.live(read_model(self._model))  # it fits, or nobody hears of this one
 
         def start(common: dict[str, Any]) -> StartRecord:
             try:
@@ -190,8 +191,7 @@ class OuterSession:
     def contribute(self) -> Contributed:
         """Send what this trainer has learnt since the newest round; fewer steps than the others' are told as such."""
         self._settle()
-        live = self._weights.live(read_model(self._model))
-        self._sent = self._joined().contribute(live, max(1, self._steps))
+        self._sent = self._joined().contribute(self._masters(), max(1, self._steps))
         return self._sent
 
     def await_round(self) -> None:
@@ -238,7 +238,10 @@ class OuterSession:
         self._newest = None
 
     def _store(self) -> None:
-        self._weights.store(self._weights.live(read_model(self._model)))
+        self._weights.store(self._masters())
+
+    def _masters(self) -> Masters:
+        return WholeMasters.of(self._weights.geometry, read_model(self._model))
 
     def _joined(self) -> Member:
         if self._member is None:

@@ -1,20 +1,30 @@
-"""A trainer's outer state: the weights of the round's start, the momentum, and the residual of what it has not sent."""
+"""A trainer's outer state: the weights of the round's start, the momentum, and the residual of what it has not sent.
+
+Each rank of a sharded model keeps that of the groups which are at home with it; the ranks call the same methods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import numpy as np
 
 from pulse_kernels import Backend, Cells
 from pulse_kernels.protocol import Floats, OuterLoops, OuterRates
 from pulse_registry.errors import InvalidModel
+from pulse_registry.outer.masters import Masters
 from pulse_registry.outer.mean import GroupLevels, step_group
-from pulse_registry.weights.arrays import Weights
+from pulse_registry.peers.lone import LonePeers
+from pulse_registry.peers.peers import Peers
+from pulse_registry.peers.sums import sum_lanes
+from pulse_registry.peers.vote import Attempt
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.model import View, layout_of
+
+_GATED: Final = np.dtype([("group", "<i8"), ("count", "<i8"), ("square", "<f8")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +36,33 @@ class Gate:
 
 
 class OuterWeights:
-    """Float32 arrays of all cells of a BF16 layout, in its flat order: 12 bytes a cell in host memory.
+    """Float32 arrays of the cells of a BF16 layout's groups, end to end: 12 bytes a cell in host memory.
 
     Attributes:
         geometry: of the versions.
+        groups: those that are kept here, in order; all, unless the model is sharded.
+        peers: the ranks of this member.
         theta: weights that all members hold; a version is these, rounded to BF16.
         momentum: of the outer optimizer; all members hold the same.
         residual: of this member alone.
     """
 
-    def __init__(self, geometry: Geometry, backend: Backend, loops: OuterLoops) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        backend: Backend,
+        loops: OuterLoops,
+        peers: Peers | None = None,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
         """Allocate; all cells are 0.
+
+        Args:
+            geometry: of the versions.
+            backend: computes digests, and rounds to BF16.
+            loops: compute all else.
+            peers: the ranks of this member; one by default.
+            numbers: of the groups that are at home here, in order; all by default.
 
         Raises:
             InvalidModel: a tensor is not BF16.
@@ -47,55 +73,50 @@ class OuterWeights:
                     f"tensor {tensor.name!r} is {tensor.dtype}: outer rounds are of float32 masters alone"
                 )
         self.geometry, self._backend, self._loops = geometry, backend, loops
-        self.theta, self.momentum, self.residual = (np.zeros(geometry.cells, np.float32) for _ in range(3))
+        self.peers = LonePeers() if peers is None else peers
+        self.groups = [*geometry.groups] if numbers is None else [geometry.groups[number] for number in numbers]
+        ends = np.cumsum([0, *(group.cells for group in self.groups)]).tolist()
+        self._places = {group.number: slice(*ends[k : k + 2]) for k, group in enumerate(self.groups)}
+        self.theta, self.momentum, self.residual = (np.zeros(ends[-1], np.float32) for _ in range(3))
 
-    def begin(self, version: Weights) -> None:
-        """Take the weights of a version; there is no momentum, and nothing is left to send."""
-        for group in self.geometry.groups:
-            cells = version.copy_of(group).astype(np.uint32) << 16
+    def begin(self, version: Callable[[Group], Cells]) -> None:
+        """Take the weights of a version, by group; there is no momentum, and nothing is left to send."""
+        for group in self.groups:
+            cells = version(group).astype(np.uint32) << 16
             self._of(self.theta, group)[:] = cells.view(np.float32)
         self.momentum[:] = 0
         self.residual[:] = 0
 
-    def live(self, views: Mapping[str, View]) -> Weights:
-        """Return a model's float32 tensors as cells to read and write.
+    def collect(self, masters: Masters) -> None:
+        """Add to the residual what the weights have moved since the round's start; a collective.
 
         Raises:
-            InvalidModel: a tensor is of another dtype, name or shape.
+            InvalidModel: on all ranks: a sum is NaN or infinite; nothing was changed.
         """
-        layout = layout_of(views, "keep")
-        mine = [(one.name, one.shape) for one in self.geometry.layout.tensors]
-        for tensor in layout.tensors:
-            if tensor.dtype != "F32":
-                raise InvalidModel(
-                    f"tensor {tensor.name!r} is {tensor.dtype}: outer rounds are of float32 masters alone"
-                )
-        if [(one.name, one.shape) for one in layout.tensors] != mine:
-            raise InvalidModel("the model's tensors are not those that the rounds began with, by name and shape")
-        return Weights.into(Geometry(layout), views)
+        attempt, kept = Attempt(self.peers), self.residual.copy()
+        for group, local in masters.cells(attempt):
+            attempt.run(partial(self._collect, group, local), None)
+        try:
+            attempt.agree("pseudo-gradient")
+        except BaseException:
+            self.residual = kept
+            raise
 
-    def collect(self, live: Weights) -> None:
-        """Add to the residual what the weights have moved since the round's start.
-
-        Raises:
-            InvalidModel: a sum is NaN or infinite; nothing was changed.
-        """
-        kept = self.residual.copy()
-        for group in self.geometry.groups:
-            local = np.concatenate([live.cells(one.tensor, slice(one.start, one.stop)) for one in group.spans])
-            residual = self._of(self.residual, group)
-            if not self._loops.collect(self._of(self.theta, group), local.view(np.float32), residual):
-                place = group.start + int(np.argmin(np.isfinite(residual)))
-                self.residual = kept
-                raise InvalidModel(f"the pseudo-gradient is not finite: {self._name(place)}; nothing was sent")
+    def _collect(self, group: Group, local: Floats) -> None:
+        residual = self._of(self.residual, group)
+        if not self._loops.collect(self._of(self.theta, group), local, residual):
+            place = group.start + int(np.argmin(np.isfinite(residual)))
+            raise InvalidModel(f"the pseudo-gradient is not finite: {self._name(place)}; nothing was sent")
 
     def measured(self, gain: float) -> Gate:
-        """Return what the gate passes."""
-        found = [
-            self._loops.square(self._of(self.theta, group), self._of(self.residual, group), gain)
-            for group in self.geometry.groups
+        """Return what the gate passes, of all ranks; a collective."""
+        rows = [
+            (group.number, *self._loops.square(self._of(self.theta, group), self._of(self.residual, group), gain))
+            for group in self.groups
         ]
-        return Gate(sum(count for count, _ in found), sum(square for _, square in found))
+        every = b"".join(self.peers.all_gather(np.array(rows, _GATED).tobytes(), "gated"))
+        table = np.sort(np.frombuffer(every, _GATED), order="group")  # added up in one order, however it is sharded
+        return Gate(int(table["count"].sum()), sum(table["square"].tolist()))
 
     def gated(self, gain: float, exponent: int, weight: int) -> list[tuple[Group, GroupLevels]]:
         """Return what is sent, by group; the residual stays as it is until ``settle``.
@@ -104,7 +125,7 @@ class OuterWeights:
             InvalidModel: a value is too large for its exponent to be taken exactly.
         """
         limit, found = np.ldexp(np.float32(1), 24 + exponent), []
-        for group in self.geometry.groups:
+        for group in self.groups:
             residual = self._of(self.residual, group)
             if len(residual) and np.abs(residual).max() >= limit:
                 place = group.start + int(np.abs(residual).argmax())
@@ -131,18 +152,13 @@ class OuterWeights:
             weight: of all members of the round.
             rates: of the round.
         """
-        for group in self.geometry.groups:
+        for group in self.groups:
             theta, momentum = self._of(self.theta, group), self._of(self.momentum, group)
             step_group(self._loops, theta, momentum, parts.get(group.number, ()), exponent, weight, rates)
 
-    def store(self, live: Weights) -> None:
-        """Write the weights into a model."""
-        for group in self.geometry.groups:
-            done = group.start
-            for span in group.spans:
-                size = span.stop - span.start
-                live.store(span.tensor, span.start, self.theta[done : done + size].view(np.uint32))
-                done += size
+    def store(self, masters: Masters) -> None:
+        """Write the weights into a model; a collective."""
+        masters.store(lambda group: self._of(self.theta, group))
 
     def version_cells(self, group: Group) -> Cells:
         """Return the group's weights, rounded to BF16."""
@@ -151,12 +167,13 @@ class OuterWeights:
         return cells
 
     def digest(self) -> Digest:
-        """Return the state digest of the version that these weights are."""
-        lanes = (self._backend.digest(self.version_cells(group), group.start) for group in self.geometry.groups)
-        return sum((Digest(*pair) for pair in lanes), Digest())
+        """Return the state digest of the version that the weights of all ranks are; a collective."""
+        shares = (self._backend.digest(self.version_cells(group), group.start) for group in self.groups)
+        share = sum((Digest(*pair) for pair in shares), Digest())
+        return Digest(*sum_lanes(self.peers, (share.lane_0, share.lane_1), "state"))
 
     def _of(self, cells: Floats, group: Group) -> Floats:
-        return cells[group.start : group.start + group.cells]
+        return cells[self._places[group.number]]
 
     def _name(self, place: int) -> str:
         number = next(k for k, size in enumerate(self.geometry.sizes) if place < self.geometry.tensor_start(k) + size)

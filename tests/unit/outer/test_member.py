@@ -16,6 +16,7 @@ from pulse_kernels.select import outer_loops
 from pulse_registry.errors import CorruptObject, Fenced, InvalidArgument, StoreUnavailable
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.log import OuterLog
+from pulse_registry.outer.masters import WholeMasters
 from pulse_registry.outer.member import Member
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.store import MemoryStore, Store
@@ -62,14 +63,14 @@ class Trainer:
         tensor -= (rng.standard_normal(tensor.shape) * 1e-5 + 3e-6).astype(np.float32)
 
     def contribute(self) -> bool:
-        return self.member.contribute(self.model, 8).counts
+        return self.member.contribute(WholeMasters(GEOMETRY, self.model), 8).counts
 
     def follow(self) -> int:
         """Make the outer steps of what has ended; return how many."""
         self.member.poll()
         done = self.member.catch_up()
         if done:
-            self.weights.store(self.model)
+            self.weights.store(WholeMasters(GEOMETRY, self.model))
         return len(done)
 
 
@@ -82,7 +83,7 @@ class Site:
 
     def start(self, common: dict[str, Any], **changed: Any) -> StartRecord:
         weights = OuterWeights(GEOMETRY, BACKEND, outer_loops("reference"))
-        weights.begin(version())
+        weights.begin(version().copy_of)
         given: dict[str, Any] = {
             "version": 0, "layout": GEOMETRY.id, "digest": weights.digest().hex(), "rates": RATES, "gain": 7.0,
             "values": "levels", "exponent": -18,
@@ -92,12 +93,12 @@ class Site:
     def trainer(self, name: str, seed: int = 0, store: Store | None = None, loops: str = "reference") -> Trainer:
         store = store or self.store
         weights = OuterWeights(GEOMETRY, BACKEND, outer_loops(loops))
-        weights.begin(version())
+        weights.begin(version().copy_of)
         objects = Contributions(store, GEOMETRY, BACKEND)
         member = Member(name, OuterLog(store, "run"), objects, weights, grace_s=60.0, clock=self.clock)
         made = Trainer(member, weights, Weights.empty(LIVE), seed)
         member.join(self.start)
-        weights.store(made.model)
+        weights.store(WholeMasters(GEOMETRY, made.model))
         return made
 
 

@@ -50,7 +50,7 @@ class Run:
 
 def outer_weights() -> OuterWeights:
     weights = OuterWeights(GEOMETRY, BACKEND, outer_loops("numba"))
-    weights.begin(version())
+    weights.begin(version().copy_of)
     return weights
 
 

@@ -10,6 +10,7 @@ from pulse_kernels.protocol import OuterRates
 from pulse_kernels.select import outer_loops
 from pulse_registry.errors import InvalidModel
 from pulse_registry.outer.exponents import chosen
+from pulse_registry.outer.masters import WholeMasters
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.weights.arrays import Weights
@@ -41,8 +42,8 @@ def started(held: Model, loops: str = "reference") -> OuterWeights:
         BACKEND.cast_f32(np.ascontiguousarray(keep.cells(number, slice(0, size))), cells)
         version.store(number, 0, cells)
     state = OuterWeights(geometry, BACKEND, outer_loops(loops))
-    state.begin(version)
-    state.store(state.live(views))
+    state.begin(version.copy_of)
+    state.store(WholeMasters.of(state.geometry, views))
     return state
 
 
@@ -61,7 +62,7 @@ def test_rounds_of_three_trainers_leave_the_same_bits_in_their_models() -> None:
         sent = []
         for number, (held, state) in enumerate(zip(models, states, strict=True)):
             trained(held, 10 * round_ + number)
-            state.collect(state.live(read_model(held)))
+            state.collect(WholeMasters.of(state.geometry, read_model(held)))
             gate = state.measured(7.0)
             exponent = chosen(gate.count, gate.square, -18)
             levels = state.gated(7.0, exponent, 1)
@@ -74,7 +75,7 @@ def test_rounds_of_three_trainers_leave_the_same_bits_in_their_models() -> None:
         least = min(part.exponent for found in parts.values() for part in found)
         for held, state in zip(models, states, strict=True):
             state.step(parts, least, 3, RATES)
-            state.store(state.live(read_model(held)))
+            state.store(WholeMasters.of(state.geometry, read_model(held)))
     assert len({state.digest() for state in states}) == 1
     assert states[0].digest() != first
     for name in models[0]:
@@ -94,11 +95,11 @@ def test_a_gradient_that_is_not_finite_is_named_and_changes_nothing(bad: float) 
     held = model()
     state = started(held)
     trained(held, 1)
-    state.collect(state.live(read_model(held)))
+    state.collect(WholeMasters.of(state.geometry, read_model(held)))
     before = state.residual.copy()
     held["vector"][7] = bad
     with pytest.raises(InvalidModel, match="not finite: tensor 'vector' at flat index 7"):
-        state.collect(state.live(read_model(held)))
+        state.collect(WholeMasters.of(state.geometry, read_model(held)))
     assert state.residual.tobytes() == before.tobytes()
 
 
@@ -106,7 +107,7 @@ def test_a_gradient_far_beyond_its_exponent_is_named() -> None:
     held = model()
     state = started(held)
     held["turned"][3, 5] += 2.0
-    state.collect(state.live(read_model(held)))
+    state.collect(WholeMasters.of(state.geometry, read_model(held)))
     with pytest.raises(InvalidModel, match=r"over 2\^24 times .* tensor 'turned' at flat index"):
         state.gated(7.0, -24, 1)
     assert state.gated(7.0, -22, 1)
@@ -116,9 +117,9 @@ def test_other_tensors_and_dtypes_are_refused() -> None:
     held = model()
     state = started(held)
     with pytest.raises(InvalidModel, match="float32 masters alone"):
-        state.live(read_model({**held, "vector": held["vector"].astype(np.float16)}))
+        WholeMasters.of(state.geometry, read_model({**held, "vector": held["vector"].astype(np.float16)}))
     with pytest.raises(InvalidModel, match="not those that the rounds began with"):
-        state.live(read_model({**held, "more": held["vector"].copy()}))
+        WholeMasters.of(state.geometry, read_model({**held, "more": held["vector"].copy()}))
     with pytest.raises(InvalidModel, match="'x' is U8"):
         OuterWeights(
             Geometry(layout_of(read_model({"x": np.zeros(3, np.uint8)}), "bf16")), BACKEND, outer_loops("numba")

@@ -1,0 +1,86 @@
+"""Masters: the float32 weights that a member trains, as outer rounds read and write them.
+
+They come by groups of the versions, to the rank at which a group is at home; what it gives back goes to all who hold
+cells of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol, Self
+
+import numpy as np
+
+from pulse_kernels.protocol import Floats
+from pulse_registry.errors import InvalidModel
+from pulse_registry.peers.vote import Attempt
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
+from pulse_registry.weights.model import View, layout_of
+from pulse_schemas import Layout
+
+
+class Masters(Protocol):
+    """The float32 weights of a model; each method is a collective of the member's ranks."""
+
+    def cells(self, attempt: Attempt) -> Iterator[tuple[Group, Floats]]:
+        """Yield the groups that are at home here, in order, and their cells as they are now, in the order of a group.
+
+        Args:
+            attempt: this rank's; after a failure it gives nothing, and what it gets means nothing.
+        """
+
+    def store(self, read: Callable[[Group], Floats]) -> None:
+        """Write all cells, as ``read`` returns them of the groups that are at home here.
+
+        Raises:
+            PulseError: on all ranks, what went wrong on one: then some cells are written, and others are not.
+        """
+
+
+class WholeMasters:
+    """The weights of a model that one process holds; see ``Masters``."""
+
+    def __init__(self, geometry: Geometry, live: Weights) -> None:
+        """Take the weights, of the versions' tensors in float32, and the geometry of the versions."""
+        self._geometry, self._live = geometry, live
+
+    @classmethod
+    def of(cls, geometry: Geometry, views: Mapping[str, View]) -> Self:
+        """Take a model's tensors.
+
+        Raises:
+            InvalidModel: one is of another dtype, name or shape than the versions' layout has, or can't be written.
+        """
+        layout = layout_of(views, "keep")
+        check_masters(geometry, layout)
+        return cls(geometry, Weights.into(Geometry(layout), views))
+
+    def cells(self, attempt: Attempt) -> Iterator[tuple[Group, Floats]]:
+        """Yield all groups; see ``Masters.cells``."""
+        for group in self._geometry.groups:
+            spans = [self._live.cells(one.tensor, slice(one.start, one.stop)) for one in group.spans]
+            yield group, (spans[0] if len(spans) == 1 else np.concatenate(spans)).view(np.float32)
+
+    def store(self, read: Callable[[Group], Floats]) -> None:
+        """Write all cells; see ``Masters.store``."""
+        for group in self._geometry.groups:
+            cells, done = read(group).view(np.uint32), 0
+            for span in group.spans:
+                size = span.stop - span.start
+                self._live.store(span.tensor, span.start, cells[done : done + size])
+                done += size
+
+
+def check_masters(geometry: Geometry, layout: Layout) -> None:
+    """Check that a model's tensors are float32, and those of the versions by name and shape.
+
+    Raises:
+        InvalidModel: one is not.
+    """
+    for tensor in layout.tensors:
+        if tensor.dtype != "F32":
+            raise InvalidModel(f"tensor {tensor.name!r} is {tensor.dtype}: outer rounds are of float32 masters alone")
+    here, there = ([(one.name, one.shape) for one in some.tensors] for some in (layout, geometry.layout))
+    if here != there:
+        raise InvalidModel("the model's tensors are not those that the rounds began with, by name and shape")
