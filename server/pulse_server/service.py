@@ -24,9 +24,10 @@ from pulse_registry.store import PrefixStore, RetryPolicy, RetryStore, Store
 from pulse_server.auth.quota import Quota
 from pulse_server.runs.collecting import Collecting, policy_of
 from pulse_server.runs.documents import DocumentStore
-from pulse_server.runs.feed import Pace, RunFeed
+from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
 from pulse_server.runs.layout_sizes import LayoutSizes
+from pulse_server.runs.log_feed import Pace
 from pulse_server.runs.workers import SHARE, Workers
 from pulse_server.scheduling.background import Background
 from pulse_server.scheduling.threads import Calls

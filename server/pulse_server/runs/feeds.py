@@ -7,21 +7,23 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from pulse_registry.errors import NotFound, PulseError
-from pulse_server.runs.feed import RunFeed
+from pulse_server.runs.log_feed import LogFeed
 
 _LISTED_AGE_S: Final = 5.0
 _MAX_MISSING: Final = 10_000
 
+F = TypeVar("F", bound=LogFeed[Any, Any])
 
-class Feeds:
+
+class Feeds(Generic[F]):
     """Finds the feed of a run. A run that does not exist has none; that is remembered for a moment."""
 
     def __init__(
         self,
-        make: Callable[[str], RunFeed],
+        make: Callable[[str], F],
         *,
         max_feeds: int,
         missing_s: float,
@@ -36,10 +38,10 @@ class Feeds:
             clock: monotonic time in seconds.
         """
         self._make, self._max, self._missing_s, self._clock = make, max_feeds, missing_s, clock
-        self._feeds: OrderedDict[str, RunFeed] = OrderedDict()
+        self._feeds: OrderedDict[str, F] = OrderedDict()
         self._missing: dict[str, float] = {}
 
-    def __iter__(self) -> Iterator[RunFeed]:
+    def __iter__(self) -> Iterator[F]:
         """Iterate over the feeds, the most recently used first."""
         return iter([*reversed(self._feeds.values())])
 
@@ -47,7 +49,7 @@ class Feeds:
         """Return how many there are."""
         return len(self._feeds)
 
-    def live(self, run: str) -> RunFeed | None:
+    def live(self, run: str) -> F | None:
         """Return the feed of a run that is being followed, so that its state is young; None if it is not, or rests."""
         feed = self._feeds.get(run)
         if feed is None or not feed.followed or feed.resting or not feed.exists:
@@ -56,7 +58,7 @@ class Feeds:
         feed.follow()
         return feed
 
-    async def open(self, run: str, *, follow: bool = True, remember: bool = True) -> RunFeed:
+    async def open(self, run: str, *, follow: bool = True, remember: bool = True) -> F:
         """Return the feed of a run, with a state that is young, or, while the store does not answer, old.
 
         Args:
@@ -87,7 +89,7 @@ class Feeds:
         return feed
 
     @contextmanager
-    def hold(self, run: str) -> Iterator[RunFeed]:
+    def hold(self, run: str) -> Iterator[F]:
         """Keep the one feed of a run, which need not exist yet, while a record is appended through it."""
         feed = self._find(run)
         feed.users += 1
@@ -111,7 +113,7 @@ class Feeds:
         await asyncio.gather(*(feed.stop() for feed in self))
         self._feeds.clear()
 
-    async def _look(self, feed: RunFeed) -> None:
+    async def _look(self, feed: F) -> None:
         feed.users += 1
         try:
             await feed.refresh()
@@ -123,7 +125,7 @@ class Feeds:
             if not feed.opened:
                 self._drop(feed)
 
-    def _find(self, run: str) -> RunFeed:
+    def _find(self, run: str) -> F:
         feed = self._feeds.get(run)
         if feed is None:
             feed = self._feeds[run] = self._make(run)
@@ -131,19 +133,19 @@ class Feeds:
         self._feeds.move_to_end(run)
         return feed
 
-    def _make_room(self, wanted: RunFeed) -> None:
+    def _make_room(self, wanted: F) -> None:
         """Drop the feeds that were not used for longest, if they are not in use; for a run that is there, no other."""
         there = [feed for feed in self._feeds.values() if feed.exists]
         unused = [feed for feed in there if not feed.in_use and feed is not wanted]
         for feed in unused[: max(0, len(there) - self._max)]:
             self._drop(feed)
 
-    def _drop(self, feed: RunFeed) -> None:
+    def _drop(self, feed: F) -> None:
         if not feed.in_use and self._feeds.get(feed.run) is feed:
             del self._feeds[feed.run]
             feed.drop()
 
-    def _miss(self, feed: RunFeed) -> None:
+    def _miss(self, feed: F) -> None:
         self._drop(feed)
         if len(self._missing) >= _MAX_MISSING:
             self._missing.clear()

@@ -46,7 +46,7 @@ class Workers:
     def __init__(
         self,
         store: Store,
-        feeds: Feeds,
+        feeds: Feeds[RunFeed],
         call: Calls,
         background: Background,
         metrics: Metrics,

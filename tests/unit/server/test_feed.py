@@ -15,9 +15,10 @@ from pulse_registry.log import AppendGuard, LogReader, RunState, Snapshotter
 from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, PrefixStore, Store
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore
-from pulse_server.runs import feed as feed_module
-from pulse_server.runs.feed import Pace, RunFeed
+from pulse_server.runs import log_feed as feed_module
+from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
+from pulse_server.runs.log_feed import Pace
 from pulse_server.scheduling.turns import Turns
 from pulse_server.scheduling.waiters import Waiters
 from tests.support.apps import fill, run_of, store_objects, store_record
@@ -69,7 +70,7 @@ class World:
             reader, AppendGuard(store, run, reader, Snapshotter(store, reader)), self.pool, pace, clock=self.clock
         )
 
-    def feeds(self, **options: Any) -> Feeds:
+    def feeds(self, **options: Any) -> Feeds[RunFeed]:
         return Feeds(self.feed, **{"max_feeds": 10, "missing_s": 5.0, "clock": self.clock, **options})
 
     def push(self) -> None:

@@ -1,0 +1,367 @@
+"""The feed of one log: follows it, and wakes those who wait for news.
+
+All of it runs in the event loop; only the store is asked in threads. While somebody is interested, one task looks at
+the log every so often, however many wait. Truth stays in the bucket: a feed that is lost costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from starlette.types import Receive
+
+from pulse_registry.errors import PulseError, StoreUnavailable
+from pulse_server.scheduling.threads import in_thread
+from pulse_server.scheduling.turns import CALLER, Turns
+from pulse_server.scheduling.waiters import Waiters
+from pulse_server.transport.answers import Rendered
+
+LOOK_TIMEOUT_S: Final = 10.0
+_SLOWEST_POLL_S: Final = 2.0
+_LONGEST_REST_S: Final = 20.0
+_FOLLOWING: Final = "following"
+"""Who asks for the looks that no request asked for."""
+
+logger = logging.getLogger(__name__)
+
+
+class State(Protocol):
+    """What a log says up to a record; it never changes."""
+
+    @property
+    def seq(self) -> int:
+        """Number of the newest record, -1 before the first one."""
+
+
+class Appended(Protocol):
+    """A record."""
+
+    @property
+    def seq(self) -> int:
+        """Its number."""
+
+
+S = TypeVar("S", bound=State)
+S_co = TypeVar("S_co", bound=State, covariant=True)
+R = TypeVar("R", bound=Appended)
+R_co = TypeVar("R_co", bound=Appended, covariant=True)
+
+
+class Reads(Protocol[S_co]):
+    """Reads a log: see `LogReader`."""
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+
+    @property
+    def state(self) -> S_co:
+        """The state as last seen."""
+
+    def refresh(self) -> S_co:
+        """Read what is new."""
+
+
+class Admits(Protocol[R_co]):
+    """Appends to a log, for others: see `AppendGuard`."""
+
+    def admit(self, sealed: bytes) -> R_co:
+        """Append a sealed record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a feed follows its log: a look every ``poll_s``, until nobody has asked for ``idle_s``.
+
+    While nobody waits and nobody asks, each pause is twice as long as the one before: the feed rests.
+    """
+
+    poll_s: float
+    idle_s: float
+
+
+class LogFeed(Generic[S, R]):
+    """What one process knows of one log.
+
+    Attributes:
+        run: the run's name.
+        state: the newest state known; empty before the first look.
+        cache: a few answers made of this state, by what was asked; emptied when it changes.
+        reading: pages of the log that are being read, by what was asked and by whom.
+        users: how many rely on this very object; it is not dropped meanwhile.
+        on_idle: called when nobody has asked for so long that the feed stops following.
+    """
+
+    def __init__(
+        self,
+        reader: Reads[S],
+        append_guard: Admits[R],
+        empty: S,
+        pool: Executor,
+        pace: Pace,
+        *,
+        turns: Turns | None = None,
+        defect: Callable[[Exception], None] = lambda error: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to follow; nothing is asked of the store yet.
+
+        Args:
+            reader: reads the log.
+            append_guard: appends to it, for others.
+            empty: the state before the first record.
+            pool: the threads that ask the store.
+            pace: how often to look.
+            turns: places in ``pool``: whoever asks for looks at many runs leaves some to others, and so do the looks
+                that nobody asked for.
+            defect: told of what is none of our errors: it ends a look, and never the following.
+            clock: monotonic time in seconds.
+        """
+        self.run = reader.run
+        self.state = empty
+        self.cache: dict[object, object] = {}
+        self.reading: dict[object, asyncio.Task[Rendered]] = {}
+        self.users = 0
+        self.on_idle: Callable[[Any], None] = lambda feed: None
+        self._reader, self._append_guard = reader, append_guard
+        self._pool, self._pace, self._clock = pool, pace, clock
+        self._turns = Turns(1, 1) if turns is None else turns
+        self._defect = defect
+        self._looked: float | None = None
+        self._touched = clock()
+        self._asked_by: dict[str, asyncio.Task[PulseError | None]] = {}
+        self._looking: asyncio.Task[PulseError | None] | None = None
+        self._queued: asyncio.Task[PulseError | None] | None = None
+        self._tail: asyncio.Task[None] | None = None
+        self._waiters = Waiters()
+        self.rest, self._asked = Waiters(), False
+        self._appending = asyncio.Lock()
+        self._appends: set[asyncio.Task[R]] = set()
+        self._stopped = False
+
+    @property
+    def opened(self) -> bool:
+        """Whether the log was ever read."""
+        return self._looked is not None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the run has a record, as far as is known."""
+        return self.state.seq >= 0
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the log was last looked at with success."""
+        return 0.0 if self._looked is None else max(0.0, self._clock() - self._looked)
+
+    @property
+    def followed(self) -> bool:
+        """Whether the log is being looked at, again and again."""
+        return self._tail is not None and not self._tail.done()
+
+    @property
+    def resting(self) -> bool:
+        """Whether looks have become rare, as nobody asked: look before you rely on the state."""
+        return bool(self.rest)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for news of the log alone."""
+        return len(self._waiters)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody relies on this very object."""
+        return bool(self.users or self._waiters or self._appends)
+
+    def follow(self) -> None:
+        """Look at the log again and again, until nobody has called this for a while; a feed that rests does no more."""
+        self._touched, self._asked = self._clock(), True
+        self.rest.wake()
+        if not self.followed and not self._stopped:
+            self._tail = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {self.run}")
+            self._tail.add_done_callback(self._tail_ended)
+
+    async def refresh(self) -> None:
+        """Look at the log now. Callers that come while a look is under way share the next one.
+
+        Raises:
+            StoreUnavailable: the store failed, or has not answered in time.
+            CorruptObject, UnsupportedFormat: the log can't be read on; the state is that before the bad record.
+        """
+        await self._refresh(CALLER.get())
+
+    async def _refresh(self, caller: str) -> None:
+        asked = self._asked_by.get(caller)
+        if asked is None:
+            asked = asyncio.get_running_loop().create_task(self._ask(caller), name=f"ask for {self.run}")
+            self._asked_by[caller] = asked
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                error = await asyncio.shield(asked)
+        except TimeoutError:
+            raise StoreUnavailable(f"run {self.run!r}: the store has not answered for {LOOK_TIMEOUT_S:g} s") from None
+        if error is not None:
+            raise type(error)(str(error)) from error
+
+    async def _ask(self, caller: str) -> PulseError | None:
+        """Wait for a caller's turn, and then for a look, which all who have theirs meanwhile share."""
+        async with self._turns.turn(caller):
+            del self._asked_by[caller]
+            if self._queued is None:
+                look = self._look_next()
+                self._queued = asyncio.get_running_loop().create_task(look, name=f"look at {self.run}")
+            return await asyncio.shield(self._queued)
+
+    async def wait(self, ready: Callable[[S], bool], timeout_s: float, receive: Receive | None = None) -> bool:
+        """Wait until the state is as asked for.
+
+        Args:
+            ready: tells whether it is.
+            timeout_s: how long to wait.
+            receive: the request's channel: who has gone waits no longer.
+
+        Returns:
+            Whether it is; False when the time is over, the service stops, or the client has gone.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        gone = None if receive is None else loop.create_task(_until_gone(receive))
+        try:
+            while not ready(self.state):
+                left = deadline - loop.time()
+                if left <= 0 or self._stopped or (gone is not None and gone.done()):
+                    return False
+                self.rest.wake()
+                await self._waiters.park(left, gone)
+            return True
+        finally:
+            if gone is not None:
+                gone.cancel()
+
+    async def append(self, sealed: bytes) -> R:
+        """Append a record for a writer, and tell those who wait; goes on to its end even if the caller is cancelled.
+
+        Raises:
+            As ``admit`` of the append guard.
+        """
+        task = asyncio.get_running_loop().create_task(self._append(sealed), name=f"append to {self.run}")
+        self._appends.add(task)
+        task.add_done_callback(self._appended)
+        return await asyncio.shield(task)
+
+    def release(self) -> None:
+        """Send away all who wait, now and from here on."""
+        self._stopped = True
+        self._wake()
+
+    def drop(self) -> None:
+        """Follow no more; for a feed that nobody uses."""
+        if self._tail is not None:
+            self._tail.cancel()
+
+    async def stop(self) -> None:
+        """End: appends that were accepted are finished, and nothing is left running."""
+        self.release()
+        if self._appends:
+            await asyncio.wait(self._appends)
+        tasks = {task for task in (self._tail, self._queued, self._looking) if task is not None}
+        tasks |= {*self._asked_by.values()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _appended(self, task: asyncio.Task[R]) -> None:
+        self._appends.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at here, too, since the caller may have gone
+
+    def _tail_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._defect(error)
+
+    async def _append(self, sealed: bytes) -> R:
+        async with self._appending, self._turns.turn(CALLER.get()):  # those that wait for their turn take no thread
+            began = self._clock()
+            record = await in_thread(self._pool, self._append_guard.admit, sealed)
+        self._looked = began
+        self._publish(self._reader.state)
+        return record
+
+    async def _follow(self) -> None:
+        pause, failing = self._pace.poll_s, False
+        while self._wanted or self._clock() - self._touched < self._pace.idle_s:
+            try:
+                await self._refresh(_FOLLOWING)
+            except PulseError as error:
+                if not failing:
+                    logger.warning("run %s: its log can't be read, and answers grow stale: %s", self.run, error)
+                failing, pause = True, min(2 * pause, max(_SLOWEST_POLL_S, self._pace.poll_s))
+                await asyncio.sleep(pause)
+                continue
+            if failing:
+                logger.info("run %s: its log can be read again", self.run)
+                failing, pause = False, self._pace.poll_s
+            if self._wanted or self._asked:
+                pause, self._asked = self._pace.poll_s, False
+                await asyncio.sleep(pause)
+            else:
+                pause = min(2 * pause, max(_LONGEST_REST_S, self._pace.poll_s))
+                await self.rest.park(pause)
+        self._tail = None
+        self.on_idle(self)
+
+    @property
+    def _wanted(self) -> bool:
+        return bool(self._waiters or self.users)
+
+    async def _look_next(self) -> PulseError | None:
+        if self._looking is not None:
+            await asyncio.wait((self._looking,))
+        self._looking, self._queued = self._queued, None
+        try:
+            return await self._look()
+        finally:
+            self._looking = None
+
+    async def _look(self) -> PulseError | None:
+        began = self._clock()
+        try:
+            state = await in_thread(self._pool, self._reader.refresh)
+            self._publish(state)
+        except PulseError as error:
+            if self.opened:
+                self._publish(self._reader.state)  # what was read before the error; asks nothing
+            return error
+        except Exception as error:  # noqa: BLE001 - a task's outermost edge: those who wait, and the next look, go on
+            self._defect(error)
+            return PulseError(f"run {self.run!r}: its log can't be read: {type(error).__name__}, a defect: report it")
+        self._looked = began
+        return None
+
+    def _publish(self, state: S) -> None:
+        if state.seq <= self.state.seq:
+            return
+        self.state = state
+        self.cache.clear()
+        self._renew()
+        self._wake()
+
+    def _renew(self) -> None:
+        """Make anew what answers need of a state that has just come."""
+
+    def _wake(self) -> None:
+        self._waiters.wake()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
