@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from pulse_registry.client.api import ServiceApi
-from pulse_registry.client.routes import run_path
+from pulse_registry.client.routes import log_path
 from pulse_registry.errors import NotFound, UnsupportedFormat
 from pulse_registry.format.keys import record_key
 from pulse_registry.store.checks import check_whole
@@ -36,6 +36,7 @@ class Records:
     def __init__(
         self,
         api: ServiceApi,
+        folder: str = "",
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -44,10 +45,11 @@ class Records:
 
         Args:
             api: gives them.
+            folder: of the runs in which the log lies, with a slash; "" is the run's own.
             clock: monotonic time in seconds.
             sleep: what pauses between two tries to reach a service that is away.
         """
-        self._api = api
+        self._api, self._folder = api, folder
         self._clock = clock
         self._sleep = sleep
         self._patiently = RetryPolicy(total_s=_GONE_S, first_pause_s=0.2, longest_pause_s=2.0, clock=clock, sleep=sleep)
@@ -72,7 +74,7 @@ class Records:
             return self._checked(run, seq, kept, max_bytes)
         try:
             if not in_order:
-                return self._api.ask("GET", f"{run_path(run)}/log/{seq}", most=max_bytes).body
+                return self._api.ask("GET", f"{log_path(run, self._folder)}/{seq}", most=max_bytes).body
             found = self._page(run, seq, 0)
             if not found:
                 raise NotFound(f"run {run!r} in {self._api.url} has no record {seq}")
@@ -107,7 +109,7 @@ class Records:
         if wait_s:
             params["wait"] = wait_s
         page = self._api.json(
-            LogPage, "GET", f"{run_path(run)}/log", params=params, wait_s=wait_s, most_values=_PAGE_VALUES
+            LogPage, "GET", log_path(run, self._folder), params=params, wait_s=wait_s, most_values=_PAGE_VALUES
         )
         if len(page.records) > _PAGE:
             raise UnsupportedFormat(
@@ -132,5 +134,5 @@ class Records:
         return kept
 
     def _checked(self, run: str, seq: int, sealed: bytes, max_bytes: int) -> bytes:
-        check_whole(f"{run}/{record_key(seq)}", self._api.url, len(sealed), max_bytes)
+        check_whole(f"{run}/{self._folder}{record_key(seq)}", self._api.url, len(sealed), max_bytes)
         return sealed

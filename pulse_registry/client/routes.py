@@ -16,6 +16,7 @@ Kind = Literal["head", "record", "countersignature", "snapshot", "layout", "obje
 
 _WORKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _RECORD: Final = re.compile(r"log/([0-9]{12})\.json")
+_OUTER_RECORD: Final = re.compile(r"outer/log/([0-9]{12})\.json")
 _SNAPSHOT: Final = re.compile(r"log/snapshots/([0-9]{12})\.json")
 _COUNTERSIGNED: Final = re.compile(r"log/countersigned/([0-9]{12})\.json")
 _LAYOUT: Final = re.compile(r"layouts/([0-9a-f]{64})\.json")
@@ -31,6 +32,7 @@ class Resource:
         kind: what lies there.
         key: below the run.
         path: of the request that reads it, behind the service's URL.
+        folder: in which the log lies that a record is of, with a slash; "" is the run's own.
         seq: number of a record, a countersignature or a snapshot, else 0.
     """
 
@@ -39,11 +41,17 @@ class Resource:
     key: str
     path: str
     seq: int = 0
+    folder: str = ""
 
 
 def run_path(run: str) -> str:
     """Return the path of a run."""
     return f"/v1/runs/{run}"
+
+
+def log_path(run: str, folder: str = "") -> str:
+    """Return the path of a run's log, or of the one in a folder of it, given with its slash."""
+    return f"{run_path(run)}/{folder}log"
 
 
 def resource_of(key: str) -> Resource:
@@ -60,6 +68,9 @@ def resource_of(key: str) -> Resource:
             return Resource(run, "head", rest, f"{base}/head")
         if found := _RECORD.fullmatch(rest):
             return Resource(run, "record", rest, f"{base}/log/{int(found[1])}", int(found[1]))
+        if found := _OUTER_RECORD.fullmatch(rest):
+            seq = int(found[1])
+            return Resource(run, "record", rest, f"{log_path(run, keys.OUTER)}/{seq}", seq, keys.OUTER)
         if found := _COUNTERSIGNED.fullmatch(rest):
             path = f"{base}/log/{int(found[1])}/countersignature"
             return Resource(run, "countersignature", rest, path, int(found[1]))
@@ -69,7 +80,7 @@ def resource_of(key: str) -> Resource:
             return Resource(run, "layout", rest, f"{base}/layouts/{found[1]}")
         if found := _LEASE.fullmatch(rest):
             return Resource(run, "lease", rest, f"{base}/leases/{found[1]}")
-        if keys.is_object_key(rest):
+        if keys.is_object_key(rest.removeprefix(keys.OUTER)):
             return Resource(run, "object", rest, f"{base}/{quote(rest)}")
     raise InvalidArgument(f"{key!r} is no key of a run's log, layouts, objects or leases: a service has nothing else")
 

@@ -17,7 +17,7 @@ from pulse_registry.client.http_body import range_header, read_range, read_size
 from pulse_registry.client.presigned import PresignedRequests, SignatureRefused
 from pulse_registry.client.presigned_urls import PresignedUrl, PresignedUrls, own_path
 from pulse_registry.client.records import Records
-from pulse_registry.client.routes import Resource, checked_worker, resource_of, run_path, snapshots_of
+from pulse_registry.client.routes import Resource, checked_worker, log_path, resource_of, run_path, snapshots_of
 from pulse_registry.client.transport import BodyTransfer, Timeouts
 from pulse_registry.client.uploads import Uploads
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
@@ -68,7 +68,7 @@ class ServiceStore(Store):
         self.url = self._api.url
         self._bucket = PresignedRequests(timeouts)
         self._urls = PresignedUrls(self._api)
-        self._records = Records(self._api)
+        self._records, self._outer_records = Records(self._api), Records(self._api, keys.OUTER)
         self._uploads = Uploads(self._api, self._bucket, part_retries or RetryPolicy())
         self._closed = threading.Event()
         # Whoever forgets to close it leaves no open connections behind.
@@ -120,7 +120,7 @@ class ServiceStore(Store):
         match resource.kind:
             case "record" if if_absent:
                 body = b"".join(body_views(data))
-                self._api.ask("POST", f"{run_path(resource.run)}/log", body=body)
+                self._api.ask("POST", log_path(resource.run, resource.folder), body=body)
             case "layout" | "lease" | "request":
                 self._api.ask("PUT", resource.path, body=b"".join(body_views(data)))
             case "object":
@@ -174,10 +174,10 @@ class ServiceStore(Store):
 
     # -- Gateway ---------------------------------------------------------------------------------------------------
 
-    def wait_for_record(self, run: str, seq: int, timeout_s: float) -> bool:
+    def wait_for_record(self, run: str, seq: int, timeout_s: float, folder: str = "") -> bool:
         """Wait until a record is there, and keep it for the next `get`: see Gateway.wait_for_record."""
         self._check_open()
-        return self._records.wait(run, seq, timeout_s)
+        return self._records_of(folder).wait(run, seq, timeout_s)
 
     def expect(self, run: str, keys: Sequence[str]) -> None:
         """Ask for the URLs of all these objects in one request: see Gateway.expect."""
@@ -248,8 +248,11 @@ class ServiceStore(Store):
 
     def _document(self, resource: Resource, max_bytes: int) -> bytes:
         if resource.kind == "record":
-            return self._records.get(resource.run, resource.seq, max_bytes)
+            return self._records_of(resource.folder).get(resource.run, resource.seq, max_bytes)
         return self._api.ask("GET", resource.path, most=max_bytes).body
+
+    def _records_of(self, folder: str) -> Records:
+        return self._outer_records if folder else self._records
 
     def _resource(self, key: str) -> Resource:
         self._check_open()

@@ -17,14 +17,14 @@ from pulse_kernels import Backend, Cells, CodecError, RankError
 from pulse_kernels.cells import Index
 from pulse_kernels.format.levels import decode_levels, encode_levels
 from pulse_kernels.protocol import Levels
-from pulse_registry.errors import BaseMismatch, CorruptObject
+from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
 from pulse_registry.format.directory import Directory, Entry
 from pulse_registry.format.patch import check_directory
-from pulse_registry.format.patch_head import head_bytes, most_head_bytes, read_container
+from pulse_registry.format.patch_head import MOST_HEADER, head_bytes, most_head_bytes, read_container
 from pulse_registry.format.safetensors import parse_head
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
-from pulse_schemas import ObjectRef
+from pulse_schemas import Fault, ObjectRef, SchemaError
 from pulse_schemas.heads import ContributionHead
 
 Weights = Callable[[Group], list[Cells]]
@@ -92,6 +92,27 @@ class Contribution:
 
     def _other_weights(self, group: Group) -> BaseMismatch:
         return BaseMismatch(f"{self.key}: group {group.number} was coded by other weights than these")
+
+
+def most_bytes(geometry: Geometry) -> int:
+    """Return how many bytes a contribution has at most: two words of 32 bits for each cell, and its head."""
+    return 8 * geometry.cells + most_head_bytes(geometry)
+
+
+def told_head(key: str, begin: bytes, size: int) -> ContributionHead:
+    """Return what an object of so many bytes says of itself in its first ``MOST_HEADER`` ones; no more is checked.
+
+    Raises:
+        CorruptObject: it is no contribution.
+        UnsupportedFormat: another release wrote it.
+    """
+    try:
+        return ContributionHead.parse(parse_head(begin[:MOST_HEADER], size).metadata["pulse"].encode())
+    except SchemaError as error:
+        kind = UnsupportedFormat if error.fault is Fault.UNSUPPORTED else CorruptObject
+        raise kind(f"{key}: {error}") from error
+    except (ValueError, KeyError) as error:
+        raise CorruptObject(f"{key}: this is not a contribution: {error}") from error
 
 
 def contribution_bytes(

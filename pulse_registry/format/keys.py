@@ -17,11 +17,14 @@ LAYOUTS = "layouts/"
 OBJECTS = "objects/"
 FILES = "objects/files/"
 LEASES = "leases/"
+OUTER = "outer/"
+"""Of a run's outer rounds: a log and objects, under the names that a run has for its own."""
 CLOCK = "clock"
 _HEAD = "/patch-head"
 """Not "/head": rights to replace runs' hints are given for all keys that end so."""
 _PARTED = re.compile(r"(objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32})/(?:patch-head|[0-9]{5})")
 """Keys of a patch in parts: its folder comes first."""
+_CONTRIBUTION = re.compile(r"objects/contribution/([0-9]{12})-([a-z0-9][a-z0-9._-]{0,63})-[0-9a-f]{32}\.safetensors")
 _VERSIONS = re.compile(r"objects/(?:patch/([0-9]{12})-([0-9]{12})|keyframe/([0-9]{12}))-")
 
 
@@ -105,6 +108,17 @@ def file_key(digest: str) -> str:
 def lease_key(reader: str) -> str:
     """Return the key of a reader's lease."""
     return f"{LEASES}{reader}.json"
+
+
+def contribution_key(round_: int, member: str, write_id: str) -> str:
+    """Return the key, below ``OUTER``, of what one write of a member gives to a round."""
+    return f"{OBJECTS}contribution/{_number(round_)}-{member}-{write_id}.safetensors"
+
+
+def contribution_of(key: str) -> tuple[int, str] | None:
+    """Return the round and the member that a contribution's key names, or None where ``key`` is no contribution's."""
+    found = _CONTRIBUTION.fullmatch(key)
+    return None if found is None else (int(found[1]), found[2])
 
 
 def versions_of(key: str) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from pulse_schemas.heads import ContributionHead
 Head = PatchHead | ContributionHead
 H = TypeVar("H", PatchHead, ContributionHead)
 _NAMES: Final = {PatchHead: "a patch object", ContributionHead: "a contribution"}
-_MOST_HEADER = 4096
+MOST_HEADER = 4096
 """Bytes that a patch's safetensors header never has: its fields are a hash and four numbers."""
 _LEAST_LIMIT = 64 << 10
 """Of a head, whatever its layout: with room for a header that is too long, which is told as such."""
@@ -87,7 +87,7 @@ def _head_document(head: Head, directory: int, groups: int) -> dict[str, Any]:
 
 def _parse(key: str, head: bytes, size: int, kind: type[H]) -> tuple[H, bytes]:
     try:
-        header = parse_head(head[:_MOST_HEADER], size)
+        header = parse_head(head[:MOST_HEADER], size)
         parsed = kind.parse(header.metadata["pulse"].encode())
         at = header.nbytes
         directory = head[at:]

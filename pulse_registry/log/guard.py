@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from pulse_schemas import Record
+from pulse_schemas.outer import OuterRecord
+
+AnyRecord = Record | OuterRecord
+"""Of a run's log, or of the log of its outer rounds."""
 
 
 class Guard(Protocol):
@@ -18,14 +22,14 @@ class Guard(Protocol):
         """Raise Untrusted unless a key, or None for none, may sign this kind of record."""
         ...
 
-    def check_signature(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+    def check_signature(self, record: AnyRecord, sealed: bytes, countersignature: bytes | None = None) -> None:
         """Raise Untrusted unless a record is of the run and signed, or countersigned, by a key that may sign it.
 
         ``countersignature`` is a sealed document, which need not be of this record.
         """
         ...
 
-    def check(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+    def check(self, record: AnyRecord, sealed: bytes, countersignature: bytes | None = None) -> None:
         """Raise Untrusted unless a record may be believed: as ``check_signature``, and that no other had its number."""
         ...
 
@@ -37,7 +41,7 @@ class Guard(Protocol):
         """Raise Untrusted, since record ``seq`` was seen before and the log has none beyond ``newest``."""
         ...
 
-    def folded(self, record: Record, sealed: bytes) -> None:
+    def folded(self, record: AnyRecord, sealed: bytes) -> None:
         """Note that a record was checked and follows what was folded before it."""
         ...
 

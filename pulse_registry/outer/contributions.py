@@ -9,7 +9,8 @@ from blake3 import blake3
 
 from pulse_kernels import Backend
 from pulse_registry.errors import CorruptObject
-from pulse_registry.format.contribution import Contribution, contribution_bytes
+from pulse_registry.format import keys
+from pulse_registry.format.contribution import Contribution, contribution_bytes, most_bytes
 from pulse_registry.outer.log import FOLDER
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.weights import OuterWeights
@@ -51,7 +52,7 @@ class Contributions:
         data = contribution_bytes(
             self._backend, self._geometry, head, parts, lambda group: [weights.version_cells(group)]
         )
-        key = f"objects/contribution/{round_:012d}-{member}-{uuid.uuid4().hex}.safetensors"
+        key = keys.contribution_key(round_, member, uuid.uuid4().hex)
         self._store.put(key, data)
         return ObjectRef(key=key, size=len(data), blake3=blake3(data).hexdigest())
 
@@ -65,11 +66,14 @@ class Contributions:
         """
         if record.object is None:
             return []
-        key = record.object.key
+        key, most = record.object.key, most_bytes(self._geometry)
+        if record.object.size > most:
+            raise CorruptObject(
+                f"{key}: record {record.seq} says that it has {record.object.size:,} bytes, and it has {most:,} at most"
+            )
         data = self._store.get(key, max_bytes=record.object.size)
         found = Contribution.parse(record.object, self._geometry, data)
-        said = (found.head.base, found.head.round, found.head.member, found.head.exponent, found.head.changed)
-        if said != (record.base, record.round, record.member, record.exponent, record.entries):
+        if not is_head_of(found.head, record):
             raise CorruptObject(f"{key}: it is not the contribution that record {record.seq} names")
         sent = []
         for number in found.entries:
@@ -77,3 +81,9 @@ class Contributions:
             index, levels = found.decode(self._backend, group, [weights.version_cells(group)])
             sent.append((group, GroupLevels(index, levels, record.exponent, weight)))
         return sent
+
+
+def is_head_of(head: ContributionHead, record: ContributeRecord) -> bool:
+    """Tell whether an object says of itself what a record says of it."""
+    said = (head.base, head.round, head.member, head.exponent, head.changed)
+    return said == (record.base, record.round, record.member, record.exponent, record.entries)

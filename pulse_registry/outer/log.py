@@ -10,18 +10,28 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound, StoreUnavailable, UnsupportedFormat
+from pulse_registry.errors import (
+    AlreadyExists,
+    CorruptObject,
+    Distrust,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedFormat,
+    Untrusted,
+)
 from pulse_registry.format import keys
 from pulse_registry.log.clock import timestamp, utc_now
 from pulse_registry.log.documents import SMALL
 from pulse_registry.log.fold import sealed_hash
+from pulse_registry.log.gap import missing
+from pulse_registry.log.guard import Guard
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.verified_read import checked
-from pulse_schemas import Fault, SchemaError, Signer
+from pulse_schemas import Fault, SchemaError, Signer, open_sealed
 from pulse_schemas.outer import OuterRecord, unseal_outer_record
 
-FOLDER: Final = "outer"
+FOLDER: Final = keys.OUTER.rstrip("/")
 Make = Callable[[OuterState, dict[str, Any]], OuterRecord | None]
 """Makes the record that is to follow a state, from it and the fields that all records have; None: none is wanted."""
 
@@ -31,18 +41,20 @@ class OuterLog:
 
     Attributes:
         state: the fold of all that was read.
+        signed: whether record 0 is: then no other is appended without a signature.
     """
 
-    def __init__(self, store: Store, run: str, signer: Signer | None = None) -> None:
+    def __init__(self, store: Store, run: str, signer: Signer | None = None, guard: Guard | None = None) -> None:
         """Prepare; no I/O yet.
 
         Args:
             store: scoped to the run.
             run: its name.
             signer: signs what is appended.
+            guard: judges records; None believes what the rules of the log allow.
         """
-        self.state = OuterState(run)
-        self._store, self._signer = PrefixStore(store, FOLDER), signer
+        self.state, self.signed = OuterState(run), False
+        self._store, self._signer, self._guard = PrefixStore(store, FOLDER), signer, guard
         self._unknown: dict[str, tuple[int, bytes]] = {}  # appends without an answer, by write id
 
     def refresh(self) -> OuterState:
@@ -50,11 +62,36 @@ class OuterLog:
 
         Raises:
             CorruptObject, UnsupportedFormat: a record is damaged, breaks a rule, or is of another release.
+            Untrusted: the guard does not believe a record, or misses one; nothing of it was folded.
             StoreUnavailable: what was read before is kept; call again.
         """
-        while (found := self._read(self.state.seq + 1)) is not None:
-            self._fold(*found)
+        seen = None if self._guard is None else self._guard.begin()
+        while (found := self.read(self.state.seq + 1)) is not None:
+            self.fold(*found)
+        if self._guard is not None:
+            self._settle(self._guard, seen)
         return self.state
+
+    def wait(self, poll_s: float, timeout_s: float, sleep: Callable[[float], object]) -> None:
+        """Wait until a record follows, at most ``timeout_s``: a service answers at once, a bucket is not asked.
+
+        Args:
+            poll_s: pause of whom no service tells.
+            timeout_s: how long to wait at most.
+            sleep: what pauses.
+
+        Raises:
+            AccessDenied, StoreUnavailable: the service can't tell.
+        """
+        gateway = self._store.gateway()
+        if gateway is not None:
+            try:
+                gateway.wait_for_record(self.state.run, self.state.seq + 1, timeout_s, keys.OUTER)
+            except NotFound:
+                pass  # a service that knows of no outer rounds
+            else:
+                return
+        sleep(min(poll_s, timeout_s))
 
     def append(self, make: Make, write_id: str | None = None) -> OuterRecord | None:
         """Append a record behind whatever others append meanwhile.
@@ -69,7 +106,8 @@ class OuterLog:
 
         Raises:
             StoreUnavailable: the record may be in the log, or land yet.
-            CorruptObject, UnsupportedFormat: as ``refresh``.
+            CorruptObject, UnsupportedFormat, Untrusted: as ``refresh``; or the record would not be believed, and was
+                not written.
         """
         write_id = write_id or uuid.uuid4().hex
         while True:
@@ -87,14 +125,44 @@ class OuterLog:
             if record is None:
                 return None
             sealed = record.seal(self._signer)
+            self._check_signed(record, sealed)
             self._unknown[write_id] = record.seq, sealed
             try:
                 self._store.put(keys.record_key(record.seq), sealed, if_absent=True)
             except AlreadyExists:
                 continue  # others' record, or this one, whose answer was lost on its way
             del self._unknown[write_id]
-            self._fold(record, sealed)
+            self.fold(record, sealed)
             return record
+
+    def read(self, seq: int) -> tuple[OuterRecord, bytes] | None:
+        """Fetch a record and its sealed bytes, without folding it; None if it is not there.
+
+        Raises:
+            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``refresh``.
+        """
+        key = keys.record_key(seq)
+        try:
+            return checked(partial(self._store.get, key, max_bytes=SMALL), partial(_unsealed, key))
+        except NotFound:
+            return None
+
+    def fold(self, record: OuterRecord, sealed: bytes) -> None:
+        """Fold the record that follows, if the guard believes it.
+
+        Raises:
+            CorruptObject, Untrusted: as ``refresh``.
+        """
+        guard, state = self._guard, self.state
+        if guard is not None:
+            if record.previous != state.last and state.seq >= 0 and (before := self.read(state.seq)) is not None:
+                guard.check(*before)  # is another record there now than was folded?
+            guard.check(record, sealed)
+        state.advance(record, sealed_hash(sealed))
+        if record.seq == 0:
+            self.signed = open_sealed(sealed).signature is not None
+        if guard is not None:
+            guard.folded(record, sealed)
 
     def _landed(self, write_id: str) -> OuterRecord | None:
         """Return the record of an append without an answer, if the log has it; else it is tried again.
@@ -104,12 +172,12 @@ class OuterLog:
         if write_id not in self._unknown:
             return None
         seq, sealed = self._unknown[write_id]
-        found = self._read(seq)
+        found = self.read(seq)
         if found is None:
             try:
                 self._store.put(keys.record_key(seq), sealed, if_absent=True)
             except AlreadyExists:
-                found = self._read(seq)
+                found = self.read(seq)
                 if found is None:
                     raise StoreUnavailable(
                         f"{self._store.url}: record {seq} is said to exist and not to; call again"
@@ -121,15 +189,27 @@ class OuterLog:
             self.refresh()
         return found[0] if found[0].write_id == write_id else None
 
-    def _read(self, seq: int) -> tuple[OuterRecord, bytes] | None:
-        key = keys.record_key(seq)
-        try:
-            return checked(partial(self._store.get, key, max_bytes=SMALL), partial(_unsealed, key))
-        except NotFound:
-            return None
+    def _check_signed(self, record: OuterRecord, sealed: bytes) -> None:
+        """Raise Untrusted where readers would not believe a record that is to be appended."""
+        if self._guard is not None:
+            self._guard.check_signature(record, sealed)
+        elif self.signed and self._signer is None:
+            raise Untrusted(
+                f"the outer rounds of run {self.state.run!r} are signed, and this member signs nothing: readers that "
+                "pin keys would refuse them from here on. Give it its key (signing_key, PULSE_SIGNING_KEY)",
+                Distrust.UNSIGNED,
+            )
 
-    def _fold(self, record: OuterRecord, sealed: bytes) -> None:
-        self.state.advance(record, sealed_hash(sealed))
+    def _settle(self, guard: Guard, seen: int | None) -> None:
+        newest = self.state.seq
+        if seen is not None and newest < seen:
+            found = self.read(seen)
+            if found is None:
+                guard.gone(seen, newest)
+            else:
+                guard.check(*found)
+            raise missing(self.state.run, newest, newest + 1, f"record {seen}, which was seen before, is there")
+        guard.settle()
 
 
 def _unsealed(key: str, sealed: bytes) -> tuple[OuterRecord, bytes]:

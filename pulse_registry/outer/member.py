@@ -144,6 +144,12 @@ class Member:
         self._close(state.open)
         return self._log.state.open > self.round + 1
 
+    def grace_left(self) -> float:
+        """Return for how many seconds this member need not look at a round that nobody adds to; infinite: for ever."""
+        if self._quorum_at is None or self._quorum_at[0] != self._log.state.open:
+            return float("inf")
+        return max(0.0, self._quorum_at[1] + self._grace_s - self._clock())
+
     def catch_up(self) -> list[ClosedRound]:
         """Make the outer steps of all rounds that have ended, and return these rounds.
 

@@ -19,6 +19,7 @@ from typing import Any, Self
 from pulse_kernels import Backend
 from pulse_kernels.select import outer_loops
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.log.guard import Guard
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.masters import Masters, WholeMasters
@@ -30,8 +31,10 @@ from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.store import Store
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.model import Model, read_model
+from pulse_schemas import Signer
 from pulse_schemas.outer import StartRecord
 
+_LONGEST_WAIT_S = 60.0
 _FIRST_EXPONENT = -20
 """About which the first round's levels lie, 12 either way: of learning rates from 1e-9 to 1e-2, in 8 steps."""
 
@@ -73,6 +76,8 @@ class Run:
         versions: its versions.
         newest: returns the number of the newest version; makes the first one of a model if there is none.
         load: returns the cells of a version.
+        signer: signs what this trainer says.
+        guard: judges what the others say; None believes the store.
     """
 
     name: str
@@ -81,6 +86,8 @@ class Run:
     versions: RunVersions
     newest: Callable[[Model], int]
     load: Callable[[int], Weights]
+    signer: Signer | None = None
+    guard: Guard | None = None
 
 
 class OuterSession:
@@ -129,7 +136,7 @@ class OuterSession:
             StoreUnavailable, CorruptObject, NotFound: the run, or a contribution, can't be read.
         """
         run, options = self._run, self._options
-        log = OuterLog(run.store, run.name)
+        log = OuterLog(run.store, run.name, run.signer, run.guard)
         started = log.refresh().start
         first = run.newest(self._model) if started is None else started.version
         version = run.load(first)
@@ -163,7 +170,7 @@ class OuterSession:
                 raise InvalidArgument(f"the options of outer rounds are not valid: {error}") from error
 
         state = member.join(start)
-        self._first, self._member = first, member
+        self._first, self._member, self._log = first, member, log
         if state.closed:
             self._newest = state.closed[member.round - 1]
         self._store()
@@ -196,8 +203,8 @@ class OuterSession:
 
     def await_round(self) -> None:
         """Wait until the round has ended; this member ends it, at its quorum and after its grace."""
-        while not self._joined().poll():
-            self._sleep(self._options.poll_s)
+        while not (member := self._joined()).poll():
+            self._log.wait(self._options.poll_s, min(member.grace_left(), _LONGEST_WAIT_S), self._sleep)
 
     def apply(self) -> RoundResult:
         """Make the outer step of what has ended, in the model; its own inner steps are replaced."""

@@ -7,7 +7,7 @@ alone decides: no leader, no lease, no clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.outer.exponents import WINDOW, middle
@@ -84,6 +84,14 @@ class OuterState:
     contributions: dict[str, ContributeRecord] = field(default_factory=dict)
     middle: int = 0
     _rates: dict[int, Rates] = field(default_factory=dict)  # by the first round that they are of
+
+    def copy(self) -> OuterState:
+        """Return a state that says the same, and stays as it is when this one goes on."""
+        copied = replace(self, members={name: replace(one) for name, one in self.members.items()})
+        for one in fields(self):
+            if one.name != "members" and isinstance(value := getattr(self, one.name), dict | list):
+                setattr(copied, one.name, value.copy())
+        return copied
 
     @property
     def open(self) -> int:

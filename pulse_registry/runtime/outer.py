@@ -28,7 +28,16 @@ class OuterRun:
         """Return a session of a model."""
         runtime = self._runtime
         context = runtime.context()
-        run = Run(runtime.run, runtime.stores.store, context.backend, self, self.newest, self.load)
+        run = Run(
+            runtime.run,
+            runtime.stores.store,
+            context.backend,
+            self,
+            self.newest,
+            self.load,
+            signer=runtime.signer(),
+            guard=runtime.outer_guard(),
+        )
         return OuterSession(run, model, options)
 
     def newest(self, model: Model) -> int:

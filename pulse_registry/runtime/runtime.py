@@ -45,6 +45,7 @@ from pulse_registry.store import Store
 from pulse_registry.versions import Versions
 from pulse_registry.weights.backend import backend_of, what_compiles
 from pulse_registry.weights.model import Model, is_sharded_model, read_model
+from pulse_schemas import Signer
 
 
 class Runtime:
@@ -160,14 +161,10 @@ class Runtime:
             InvalidArgument: it came here without its key, or is another process's.
         """
         self.check_process()
-        if self.lacks_key:
-            raise InvalidArgument(
-                f"this registry of run {self.run!r} signs what it writes, and came here without its key: "
-                "set PULSE_SIGNING_KEY in this process"
-            )
+        signer = self.signer()
         name = f"{socket.gethostname()}:{os.getpid()}"[:256]
         keeps = {} if self.stores.gateway is None else {"snapshot_every": None}  # a service keeps them itself
-        around, signer = self._around, self.options.signer
+        around = self._around
         return LogWriter(
             self.stores.store, self.run, self.reader, around.clock, around.new_id, name, signer=signer, **keeps
         )
@@ -208,6 +205,23 @@ class Runtime:
                         committed,
                     )
             return self.publisher
+
+    def outer_guard(self) -> PinGuard | None:
+        """Return what judges the records of outer rounds; None where no keys are pinned."""
+        return self._pin_guard(outer=True)
+
+    def signer(self) -> Signer | None:
+        """Return what signs what is written here; None: nothing is signed.
+
+        Raises:
+            InvalidArgument: it came here without its key.
+        """
+        if self.lacks_key:
+            raise InvalidArgument(
+                f"this registry of run {self.run!r} signs what it writes, and came here without its key: "
+                "set PULSE_SIGNING_KEY in this process"
+            )
+        return self.options.signer
 
     def outer_publisher(self) -> Publisher:
         """Return a publisher of the versions of outer rounds, whose first push begins a term."""
@@ -319,12 +333,15 @@ class Runtime:
         return self._around.threads(FETCH_THREADS, name)
 
     def _log_reader(self) -> LogReader:
-        guard: PinGuard | None = None
-        if (trust := self.options.trust) is not None:
-            seen = state_folder(trust.state_dir, self.url)
-            guard = PinGuard(trust, self.url, self.run, seen, events=self.events, clock=self._around.clock)
+        guard = self._pin_guard()
         parallel = None if self.stores.gateway is not None else self._around.threads  # a service gives them by the page
         return LogReader(self.stores.store, self.run, guard, parallel, events=self.events)
+
+    def _pin_guard(self, *, outer: bool = False) -> PinGuard | None:
+        if (trust := self.options.trust) is None:
+            return None
+        seen = state_folder(trust.state_dir, self.url)
+        return PinGuard(trust, self.url, self.run, seen, events=self.events, clock=self._around.clock, outer=outer)
 
     def _name_of_worker(self) -> str | None:
         name, peers = self.options.name, self.options.peers

@@ -10,10 +10,12 @@ from pulse_registry.errors import Distrust, Untrusted
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log.clock import Clock, utc_now
 from pulse_registry.log.fold import sealed_hash
+from pulse_registry.log.guard import AnyRecord
 from pulse_registry.signing.keys import key_text, parse_key
 from pulse_registry.signing.last_seen import Memory
-from pulse_registry.signing.pinned_keys import SNAPSHOT, Pin, Trust
-from pulse_schemas import Countersignature, Record, open_sealed
+from pulse_registry.signing.pinned_keys import ANY_MEMBER, OUTER, SNAPSHOT, Pin, Trust
+from pulse_schemas import Countersignature, open_sealed
+from pulse_schemas.outer import CloseRecord, ContributeRecord, JoinRecord, LeaveRecord, StartRecord
 
 _WAY_BACK: Final = "; for what is in the log already, see `pulse countersign`"
 
@@ -30,6 +32,7 @@ class PinGuard:
         *,
         events: Events | None = None,
         clock: Clock = utc_now,
+        outer: bool = False,
     ) -> None:
         """Prepare to judge; no I/O yet.
 
@@ -40,12 +43,14 @@ class PinGuard:
             folder: keeps what was seen; None remembers it for as long as the process runs.
             events: hear of a run that stands still.
             clock: the time that the newest record's age is measured by.
+            outer: the records are those of the run's outer rounds.
         """
         self._trust, self._url, self._run = trust, url, run
         self._events, self._clock = events or Events(), clock
-        self._memory = None if folder is None else Memory(folder, url, run)
+        self._a, self._what, self._way_back = ("an", "outer record", "") if outer else ("a", "record", _WAY_BACK)
+        self._memory = None if folder is None else Memory(folder, f"{url}#outer" if outer else url, run)
         self._seen: dict[int, bytes] = {}  # sealed records: the newest of other processes, and of this one
-        self._newest: Record | None = None
+        self._newest: AnyRecord | None = None
         self._kept = -1
         self._told = -1
 
@@ -59,26 +64,26 @@ class PinGuard:
 
     def check_key(self, kind: str, public: str | None) -> None:
         """Raise Untrusted unless a key, or None for none, may sign this kind of record."""
-        name = f"a record of run {self._run!r}"
+        name = f"{self._a} {self._what} of run {self._run!r}"
         if public is None:
             raise self._unsigned(name)
         self._pin_for(name, kind, parse_key(public))
 
-    def check_signature(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+    def check_signature(self, record: AnyRecord, sealed: bytes, countersignature: bytes | None = None) -> None:
         """Raise Untrusted unless a record is of the run and signed, or countersigned, by a key that may sign it."""
-        name = f"record {record.seq} of run {self._run!r}"
+        name = f"{self._what} {record.seq} of run {self._run!r}"
         if record.run != self._run:
             raise Untrusted(f"{name} in {self._url} is of another run, {record.run!r}", Distrust.OTHER_RUN)
         if countersignature is None:
-            self._check_signature(name, record.kind, sealed)
+            self._check_signature(name, _kind(record), sealed)
             return
         name = f"the countersignature of {name}"
         said = Countersignature.unseal(countersignature)
         if (said.run, said.seq, said.record) != (self._run, record.seq, sealed_hash(sealed)):
             raise Untrusted(f"{name} in {self._url} is one of other bytes", Distrust.BAD_SIGNATURE)
-        self._check_signature(name, record.kind, countersignature)
+        self._check_signature(name, _kind(record), countersignature)
 
-    def check(self, record: Record, sealed: bytes, countersignature: bytes | None = None) -> None:
+    def check(self, record: AnyRecord, sealed: bytes, countersignature: bytes | None = None) -> None:
         """Raise Untrusted unless a record may be believed: as ``check_signature``, and that no other had its number."""
         self.check_signature(record, sealed, countersignature)
         before = self._seen.get(record.seq)
@@ -93,12 +98,12 @@ class PinGuard:
         """Raise Untrusted, since record ``seq`` was seen before and the log has none beyond ``newest``."""
         now = f"the newest is {newest} now" if newest >= 0 else "there is none now"
         raise Untrusted(
-            f"run {self._run!r} in {self._url} was rolled back: record {seq} was seen before, and {now}. "
+            f"run {self._run!r} in {self._url} was rolled back: {self._what} {seq} was seen before, and {now}. "
             f"{self._advice()}",
             Distrust.ROLLBACK,
         )
 
-    def folded(self, record: Record, sealed: bytes) -> None:
+    def folded(self, record: AnyRecord, sealed: bytes) -> None:
         """Note that a record was checked and follows what was folded before it."""
         self._newest = record
         self._seen = {seq: kept for seq, kept in self._seen.items() if seq > record.seq} | {record.seq: sealed}
@@ -130,15 +135,15 @@ class PinGuard:
 
     def _unsigned(self, name: str) -> Untrusted:
         return Untrusted(
-            f"{name} in {self._url} is not signed: sign with a key that is trusted{_WAY_BACK}", Distrust.UNSIGNED
+            f"{name} in {self._url} is not signed: sign with a key that is trusted{self._way_back}", Distrust.UNSIGNED
         )
 
     def _pin_for(self, name: str, kind: str, public: bytes) -> Pin:
         pin = self._trust.pin(public)
-        if pin is None or kind not in pin.kinds:
-            why = "which is not trusted" if pin is None else f"which may not sign a {kind}"
+        if pin is None or not pin.may_sign(kind):
+            why = "which is not trusted" if pin is None else f"which may not sign {_named(kind)}"
             raise Untrusted(
-                f"{name} in {self._url} is signed by {key_text(public)}, {why}{_WAY_BACK}", Distrust.WRONG_KEY
+                f"{name} in {self._url} is signed by {key_text(public)}, {why}{self._way_back}", Distrust.WRONG_KEY
             )
         return pin
 
@@ -148,8 +153,8 @@ class PinGuard:
             files = " and ".join(str(file) for file in self._memory.keep_evidence(seq, before, now))
             kept = f"; both are kept as evidence: {files}"
         raise Untrusted(
-            f"run {self._run!r} in {self._url} was forked: record {seq} is another one than was seen before{kept}. "
-            f"{self._advice()}",
+            f"run {self._run!r} in {self._url} was forked: {self._what} {seq} is another one than was seen before"
+            f"{kept}. {self._advice()}",
             Distrust.FORK,
         )
 
@@ -159,14 +164,30 @@ class PinGuard:
             return advice
         return f"{advice}; if the run was begun anew on purpose, delete {self._memory.folder}"
 
-    def _tell_age(self, record: Record) -> None:
+    def _tell_age(self, record: AnyRecord) -> None:
         if self._trust.max_age_s is None or self._told == record.seq:
             return
         age_s = (self._clock() - datetime.fromisoformat(record.created_at).astimezone(UTC)).total_seconds()
         if age_s > self._trust.max_age_s:
             self._told = record.seq
             message = (
-                f"its newest record, {record.seq}, is {age_s:.0f} s old, more than {self._trust.max_age_s:g} s: the "
-                "writer has stopped, or somebody keeps newer records back"
+                f"its newest {self._what}, {record.seq}, is {age_s:.0f} s old, more than {self._trust.max_age_s:g} s: "
+                "the writer has stopped, or somebody keeps newer records back"
             )
             self._events.tell(Event(EventKind.FROZEN, self._run, message))
+
+
+def _kind(record: AnyRecord) -> str:
+    """Return what a pin must allow for a key to sign a record: its kind, or whose it is among those of outer rounds."""
+    match record:
+        case JoinRecord() | ContributeRecord() | LeaveRecord():
+            return f"{ANY_MEMBER}{record.member}"
+        case StartRecord() | CloseRecord():  # others see for themselves whether they are right
+            return ANY_MEMBER
+    return OUTER if record.format == "pulse-outer/1" else record.kind
+
+
+def _named(kind: str) -> str:
+    if kind in (ANY_MEMBER, OUTER):
+        return "this outer record"
+    return f"for member {kind.removeprefix(ANY_MEMBER)!r}" if kind.startswith(ANY_MEMBER) else f"a {kind}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,17 @@ from pulse_registry.signing.keys import PublicKey, key_text, parse_key
 from pulse_schemas import RECORD_KINDS
 
 SNAPSHOT: Final = "snapshot"
-KINDS: Final = frozenset({SNAPSHOT, *RECORD_KINDS})
-"""What can be signed: the kinds of records, and snapshots of the log."""
+OUTER: Final = "outer"
+"""Records of outer rounds, all of them; ``outer:eu-1`` those of one member, and what any member may say."""
+ANY_MEMBER: Final = f"{OUTER}:"
+KINDS: Final = frozenset({SNAPSHOT, OUTER, *RECORD_KINDS})
+"""What can be signed: the kinds of records, snapshots of the log, and outer records."""
+_MEMBER: Final = re.compile(r"outer:[a-z0-9][a-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A key, and the kinds of documents that it may sign."""
+    """A key, and the kinds of documents that it may sign: of ``KINDS``, and ``outer:`` with the name of a member."""
 
     public: bytes
     key: PublicKey
@@ -28,19 +33,29 @@ class Pin:
 
     @classmethod
     def parse(cls, text: str) -> Pin:
-        """Read ``ed25519:<hex>``, or ``ed25519:<hex>=attach,retire`` for a key that may sign no more than that.
+        """Read ``ed25519:<hex>``, or ``ed25519:<hex>=attach,outer:eu-1`` for a key that may sign no more than that.
 
         Raises:
             InvalidArgument: the text is not of this form.
         """
         name, limited, listed = text.strip().partition("=")
         kinds = frozenset(listed.split(",")) if limited else KINDS
-        if not kinds <= KINDS:
+        other = sorted(kind for kind in kinds if kind not in KINDS and _MEMBER.fullmatch(kind) is None)
+        if other:
             raise InvalidArgument(
-                f"{', '.join(sorted(kinds - KINDS))!r} can't be pinned to a key; kinds are {', '.join(sorted(KINDS))}"
+                f"{', '.join(other)!r} can't be pinned to a key; kinds are {', '.join(sorted(KINDS))}, and "
+                f"{OUTER}:MEMBER"
             )
         public = parse_key(name)
         return cls(public, PublicKey(public), kinds)
+
+    def may_sign(self, kind: str) -> bool:
+        """Tell whether the key may sign a kind of document: of ``KINDS``, a member's (``outer:eu-1``), or any's."""
+        if kind in self.kinds:
+            return True
+        if not kind.startswith(ANY_MEMBER):
+            return False
+        return OUTER in self.kinds or (kind == ANY_MEMBER and any(one.startswith(ANY_MEMBER) for one in self.kinds))
 
     def __str__(self) -> str:
         name = key_text(self.public)
@@ -66,7 +81,8 @@ class Trust:
         """Pin keys.
 
         Args:
-            keys: public keys as ``ed25519:<hex>``; ``ed25519:<hex>=attach,retire`` limits one to these kinds.
+            keys: public keys as ``ed25519:<hex>``; ``ed25519:<hex>=attach,retire`` limits one to these kinds, and
+                ``=outer:eu-1`` to what one member of outer rounds says.
             max_age_s: seconds.
             state_dir: a folder that survives the process; several processes may share it.
 

@@ -9,8 +9,14 @@ from typing import Protocol
 class Gateway(Protocol):
     """A service that checks what is appended to a log, and keeps its snapshots and hint itself: see `Store.gateway`."""
 
-    def wait_for_record(self, run: str, seq: int, timeout_s: float) -> bool:
+    def wait_for_record(self, run: str, seq: int, timeout_s: float, folder: str = "") -> bool:
         """Wait until record `seq` of a run is there; return whether it is, False once `timeout_s` have passed.
+
+        Args:
+            run: its name.
+            seq: number of the record.
+            timeout_s: how long to wait at most.
+            folder: below the run, with a slash, where the log lies: `outer/` has one of its own.
 
         Raises:
             NotFound: there is no such run.
