@@ -6,15 +6,14 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from pulse_registry.errors import CorruptObject, Distrust, NotFound, PulseError, UnsupportedFormat, Untrusted
+from pulse_registry.errors import CorruptObject, Distrust, NotFound, UnsupportedFormat, Untrusted
 from pulse_registry.format import keys
 from pulse_registry.log.documents import read_document
 from pulse_registry.log.guard import Guard
+from pulse_registry.log.read_ahead import follow
 from pulse_registry.log.unsealing import unsealed_countersignature, unsealed_record
-from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import Record
 
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from pulse_registry.store import Store
 
 _logger = logging.getLogger(__name__)
-_ONE_BY_ONE: Final = 16
-"""So many records are read one after the other when a log is opened: most tails are short, or long."""
-_AHEAD: Final = 16
-
 _OF_SIGNATURES: Final = (Distrust.UNSIGNED, Distrust.WRONG_KEY, Distrust.BAD_SIGNATURE)
 
 Check = Callable[[Record, bytes, bytes | None], None]
@@ -68,15 +63,7 @@ class Records:
             first: the number of the first one.
             ahead: read many at a time after the first ones, by up to 15 more that are not there.
         """
-        threads = self._threads if ahead else None
-        for seq in count(first):
-            if threads is not None and seq == first + _ONE_BY_ONE:
-                yield from self._read_ahead(seq, threads)
-                return
-            found = self.read(seq)
-            if found is None:
-                return
-            yield found
+        return follow(self.read, first, self._threads if ahead else None)
 
     def believe(self, check: Check, record: Record, sealed: bytes) -> None:
         """Check a record, and where its own signature will not do, its countersignature: a GET that good ones save.
@@ -114,19 +101,3 @@ class Records:
         except (CorruptObject, UnsupportedFormat) as error:
             _logger.warning("run %s: ignoring the countersignature %s: %s", self._run, key, error)
             return None
-
-    def _read_ahead(self, first: int, threads: Callable[[int, str], Executor]) -> Iterator[tuple[Record, bytes]]:
-        with threads(_AHEAD, "pulse-log") as pool:
-            for start in count(first, _AHEAD):
-                for found in ParallelMap(pool)(self._attempt, range(start, start + _AHEAD)):
-                    if found is None:
-                        return
-                    if isinstance(found, PulseError):
-                        raise found
-                    yield found
-
-    def _attempt(self, seq: int) -> tuple[Record, bytes] | PulseError | None:
-        try:
-            return self.read(seq)
-        except PulseError as error:
-            return error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final
 
@@ -21,10 +22,12 @@ from pulse_registry.errors import (
 )
 from pulse_registry.format import keys
 from pulse_registry.log.clock import timestamp, utc_now
-from pulse_registry.log.documents import SMALL
+from pulse_registry.log.documents import read_document
 from pulse_registry.log.fold import sealed_hash
 from pulse_registry.log.gap import missing
 from pulse_registry.log.guard import Guard
+from pulse_registry.log.read_ahead import follow
+from pulse_registry.outer.snapshots import OuterSnapshots
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.verified_read import checked
@@ -44,7 +47,16 @@ class OuterLog:
         signed: whether record 0 is: then no other is appended without a signature.
     """
 
-    def __init__(self, store: Store, run: str, signer: Signer | None = None, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        signer: Signer | None = None,
+        guard: Guard | None = None,
+        threads: Callable[[int, str], Executor] | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
         """Prepare; no I/O yet.
 
         Args:
@@ -52,13 +64,21 @@ class OuterLog:
             run: its name.
             signer: signs what is appended.
             guard: judges records; None believes what the rules of the log allow.
+            threads: makes an executor, of so many threads and their name's beginning, to open long logs with; None
+                reads one record after the other.
+            whole: fold every record, from the first one on, and keep all rounds that were not retired.
         """
-        self.state, self.signed = OuterState(run), False
+        self.state, self.signed = OuterState(run, whole=whole), False
         self._store, self._signer, self._guard = PrefixStore(store, FOLDER), signer, guard
+        self._threads, self._opening = threads, True
+        self._snapshots = OuterSnapshots(self._store, run, signer, guard)
         self._unknown: dict[str, tuple[int, bytes]] = {}  # appends without an answer, by write id
 
     def refresh(self) -> OuterState:
         """Read what is new: a GET a record, and one that finds none.
+
+        The first call opens the log: at its newest snapshot, unless it is to be folded whole, and then by many records
+        at a time where there are many.
 
         Raises:
             CorruptObject, UnsupportedFormat: a record is damaged, breaks a rule, or is of another release.
@@ -66,8 +86,11 @@ class OuterLog:
             StoreUnavailable: what was read before is kept; call again.
         """
         seen = None if self._guard is None else self._guard.begin()
-        while (found := self.read(self.state.seq + 1)) is not None:
-            self.fold(*found)
+        if self._opening and self.state.seq < 0 and not self.state.whole and self._store.gateway() is None:
+            self._open(seen)
+        for record, sealed in follow(self.read, self.state.seq + 1, self._threads if self._opening else None):
+            self.fold(record, sealed)
+        self._opening = False
         if self._guard is not None:
             self._settle(self._guard, seen)
         return self.state
@@ -133,6 +156,8 @@ class OuterLog:
                 continue  # others' record, or this one, whose answer was lost on its way
             del self._unknown[write_id]
             self.fold(record, sealed)
+            if self._store.gateway() is None:
+                self._snapshots.appended(self.state)
             return record
 
     def read(self, seq: int) -> tuple[OuterRecord, bytes] | None:
@@ -143,7 +168,7 @@ class OuterLog:
         """
         key = keys.record_key(seq)
         try:
-            return checked(partial(self._store.get, key, max_bytes=SMALL), partial(_unsealed, key))
+            return checked(partial(read_document, self._store, key), partial(_unsealed, key))
         except NotFound:
             return None
 
@@ -163,6 +188,16 @@ class OuterLog:
             self.signed = open_sealed(sealed).signature is not None
         if guard is not None:
             guard.folded(record, sealed)
+
+    def _open(self, seen: int | None) -> None:
+        """Begin at the newest snapshot that can be relied upon, if there is one."""
+        found = self._snapshots.newest()
+        first = None if found is None else self.read(0)
+        if found is None or first is None:
+            return
+        if self._guard is not None and seen is not None and seen < found.seq:
+            self._check_seen(self._guard, seen, found.seq)
+        self.state, self.signed = found, open_sealed(first[1]).signature is not None
 
     def _landed(self, write_id: str) -> OuterRecord | None:
         """Return the record of an append without an answer, if the log has it; else it is tried again.
@@ -203,13 +238,17 @@ class OuterLog:
     def _settle(self, guard: Guard, seen: int | None) -> None:
         newest = self.state.seq
         if seen is not None and newest < seen:
-            found = self.read(seen)
-            if found is None:
-                guard.gone(seen, newest)
-            else:
-                guard.check(*found)
+            self._check_seen(guard, seen, newest)
             raise missing(self.state.run, newest, newest + 1, f"record {seen}, which was seen before, is there")
         guard.settle()
+
+    def _check_seen(self, guard: Guard, seen: int, newest: int) -> None:
+        """Raise Untrusted unless the log still has record ``seen``, which was seen before, as the guard knows it."""
+        found = self.read(seen)
+        if found is None:
+            guard.gone(seen, newest)
+        else:
+            guard.check(*found)
 
 
 def _unsealed(key: str, sealed: bytes) -> tuple[OuterRecord, bytes]:

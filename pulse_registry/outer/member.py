@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulse_kernels.protocol import OuterRates
-from pulse_registry.errors import Fenced, InvalidArgument
+from pulse_registry.errors import Fenced, InvalidArgument, NotFound
 from pulse_registry.outer.contributions import Contributions, Sent
 from pulse_registry.outer.exponents import chosen
 from pulse_registry.outer.log import OuterLog
@@ -121,7 +121,7 @@ class Member:
 
         self._log.append(wanted, record.write_id)
         self._attempt = None
-        counts = self._counts(record)
+        counts = self._log.state.counts(self.name, record.write_id)
         if counts:
             self._weights.settle(sent)
         return Contributed(round_, counts, record.entries, 0 if record.object is None else record.object.size)
@@ -159,7 +159,9 @@ class Member:
         """
         done = []
         while self.round + 1 < self._log.state.open:
-            closed = self._log.state.closed[self.round]
+            closed = self._log.state.ended(self.round + 1)
+            if closed is None:
+                raise NotFound(f"round {self.round + 1} of run {self._log.state.run!r} is behind two checkpoints")
             self._step(closed)
             self.round = closed.number
             self._attempt = None
@@ -217,12 +219,6 @@ class Member:
             return CloseRecord(**common, round=number) if state.open == number and state.has_quorum() else None
 
         self._log.append(wanted)
-
-    def _counts(self, record: ContributeRecord) -> bool:
-        state = self._log.state
-        ended = state.open > record.round
-        found = state.closed[record.round - 1].contributions if ended else state.contributions
-        return self.name in found and found[self.name].write_id == record.write_id
 
     def _held_term(self) -> str:
         if self._term is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -78,6 +79,7 @@ class Run:
         load: returns the cells of a version.
         signer: signs what this trainer says.
         guard: judges what the others say; None believes the store.
+        threads: makes an executor, of so many threads and their name's beginning.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Run:
     load: Callable[[int], Weights]
     signer: Signer | None = None
     guard: Guard | None = None
+    threads: Callable[[int, str], Executor] = ThreadPoolExecutor
 
 
 class OuterSession:
@@ -136,7 +139,7 @@ class OuterSession:
             StoreUnavailable, CorruptObject, NotFound: the run, or a contribution, can't be read.
         """
         run, options = self._run, self._options
-        log = OuterLog(run.store, run.name, run.signer, run.guard)
+        log = OuterLog(run.store, run.name, run.signer, run.guard, run.threads)
         started = log.refresh().start
         first = run.newest(self._model) if started is None else started.version
         version = run.load(first)
@@ -171,8 +174,7 @@ class OuterSession:
 
         state = member.join(start)
         self._first, self._member, self._log = first, member, log
-        if state.closed:
-            self._newest = state.closed[member.round - 1]
+        self._newest = state.ended(member.round)
         self._store()
 
     def step(self) -> RoundResult | None:

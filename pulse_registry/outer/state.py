@@ -13,13 +13,17 @@ from pulse_registry.errors import CorruptObject
 from pulse_registry.outer.exponents import WINDOW, middle
 from pulse_schemas.outer import (
     MOST_MEMBERS,
+    CheckpointRecord,
     CloseRecord,
     ContributeRecord,
+    DeleteRoundsRecord,
     JoinRecord,
     LeaveRecord,
+    MergedRecord,
     OuterRecord,
     Rates,
     RatesRecord,
+    RetireRoundsRecord,
     StartRecord,
 )
 
@@ -33,12 +37,16 @@ class Membership:
         since: the first round that waits for it.
         missed: closed rounds, one after the other, to which it has not contributed.
         left: whether it has ended its term.
+        newest: write id of its newest contribution that counts, of any term; None: none does.
+        newest_round: the round that it was to.
     """
 
     term: str
     since: int
     missed: int = 0
     left: bool = False
+    newest: str | None = None
+    newest_round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +78,17 @@ class OuterState:
         seq, last: number of the newest record, and BLAKE3 of its sealed bytes.
         start: record 0.
         members: all that have ever joined, by name.
-        closed: the rounds that have ended, round 1 first.
+        closed: the rounds that have ended after round ``dropped``, in order.
         contributions: to the open round, by member.
         middle: the exponent about which those of the open round's lie.
+        whole: keep rounds until they are retired; else only those behind the last checkpoint but one.
+        dropped: rounds up to it are not kept here.
+        checkpoints: that were not retired, oldest first.
+        merged: contributions of a round, added up, by its number; of rounds in ``closed``.
+        retired: the round up to which nothing is to be read any more; 0: none.
+        retirements: rounds that were retired and whose objects were not deleted yet, with the record that did.
+        deleted: the round up to which objects were deleted.
+        rates_from: the rates of outer steps, by the first round that they are of.
     """
 
     run: str
@@ -83,7 +99,14 @@ class OuterState:
     closed: list[ClosedRound] = field(default_factory=list)
     contributions: dict[str, ContributeRecord] = field(default_factory=dict)
     middle: int = 0
-    _rates: dict[int, Rates] = field(default_factory=dict)  # by the first round that they are of
+    whole: bool = False
+    dropped: int = 0
+    checkpoints: list[CheckpointRecord] = field(default_factory=list)
+    merged: dict[int, MergedRecord] = field(default_factory=dict)
+    retired: int = 0
+    retirements: dict[int, int] = field(default_factory=dict)
+    deleted: int = 0
+    rates_from: dict[int, Rates] = field(default_factory=dict)
 
     def copy(self) -> OuterState:
         """Return a state that says the same, and stays as it is when this one goes on."""
@@ -96,12 +119,26 @@ class OuterState:
     @property
     def open(self) -> int:
         """Number of the open round."""
-        return len(self.closed) + 1
+        return self.dropped + len(self.closed) + 1
+
+    @property
+    def spare(self) -> int:
+        """The round of the last checkpoint but one: what leads there is behind two checkpoints; 0: nothing is."""
+        return self.checkpoints[-2].round if len(self.checkpoints) > 1 else 0
+
+    def ended(self, number: int) -> ClosedRound | None:
+        """Return a round that has ended; None if it has not, or is not kept here."""
+        place = number - self.dropped - 1
+        return self.closed[place] if 0 <= place < len(self.closed) else None
+
+    def counts(self, member: str, write_id: str) -> bool:
+        """Tell whether a record is a member's newest contribution that counts."""
+        return member in self.members and self.members[member].newest == write_id
 
     @property
     def rates(self) -> Rates:
         """The rates of the open round."""
-        return self._rates[max(first for first in self._rates if first <= self.open)]
+        return self.rates_from[max(first for first in self.rates_from if first <= self.open)]
 
     def awaited(self) -> frozenset[str]:
         """Return the members that the open round waits for, those that have contributed included."""
@@ -164,7 +201,26 @@ class OuterState:
                 return f"round {record.round} has begun"
             case JoinRecord() if record.member not in self.members and self._present() >= MOST_MEMBERS:
                 return f"the run has {MOST_MEMBERS} members"
+            case CheckpointRecord() | MergedRecord() if record.round >= self.open:
+                return f"round {record.round} has not ended"
+            case CheckpointRecord() if self.checkpoints and record.round <= self.checkpoints[-1].round:
+                return f"there is a checkpoint of round {self.checkpoints[-1].round}"
+            case MergedRecord():
+                return self._void_merged(record)
+            case RetireRoundsRecord() if record.round <= self.retired:
+                return f"round {self.retired} was retired before"
+            case RetireRoundsRecord() if all(one.round != record.round for one in self.checkpoints[:-1]):
+                return f"no checkpoint is of round {record.round}, or none is newer"
+            case DeleteRoundsRecord() if record.round not in self.retirements:
+                return f"round {record.round} was not retired, or was deleted before"
         return None
+
+    def _void_merged(self, record: MergedRecord) -> str | None:
+        if self._started().values != "levels":
+            return "contributions of float32 values are not merged"
+        if record.round <= self.spare:
+            return f"what leads to round {self.spare} is behind two checkpoints"
+        return f"those of round {record.round} are merged" if record.round in self.merged else None
 
     def _void_contribution(self, record: ContributeRecord) -> str | None:
         if not self.holds_term(record.member, record.term):
@@ -196,20 +252,44 @@ class OuterState:
     def _apply(self, record: OuterRecord) -> None:
         match record:
             case StartRecord():
-                self.start, self._rates, self.middle = record, {1: record.rates}, record.exponent
+                self.start, self.rates_from, self.middle = record, {1: record.rates}, record.exponent
             case JoinRecord():
                 # Nobody is there before the first round has ended: who joins until then is waited for at once.
-                since = 1 if not self.closed else self.open + 1
-                self.members[record.member] = Membership(record.write_id, since)
+                since = 1 if self.open == 1 else self.open + 1
+                before = self.members.get(record.member)
+                newest = (None, 0) if before is None else (before.newest, before.newest_round)
+                self.members[record.member] = Membership(record.write_id, since, 0, False, *newest)
             case ContributeRecord():
                 self.contributions[record.member] = record
-                self.members[record.member].missed = 0
+                member = self.members[record.member]
+                member.missed, member.newest, member.newest_round = 0, record.write_id, record.round
             case LeaveRecord():
                 self.members[record.member].left = True
             case RatesRecord():
-                self._rates[record.round] = record.rates
+                self.rates_from[record.round] = record.rates
             case CloseRecord():
                 self._close()
+            case CheckpointRecord():
+                self.checkpoints.append(record)
+                if not self.whole:
+                    self._drop(self.spare)
+            case MergedRecord():
+                self.merged[record.round] = record
+            case RetireRoundsRecord():
+                self.retired = record.round
+                self.retirements[record.round] = record.seq
+                self.checkpoints = [one for one in self.checkpoints if one.round >= record.round]
+                self._drop(record.round)
+            case DeleteRoundsRecord():
+                self.deleted = record.round
+                self.retirements = {round_: seq for round_, seq in self.retirements.items() if round_ > record.round}
+
+    def _drop(self, number: int) -> None:
+        """Keep no rounds up to one."""
+        if number > self.dropped:
+            del self.closed[: number - self.dropped]
+            self.dropped = number
+            self.merged = {round_: record for round_, record in self.merged.items() if round_ > number}
 
     def _is_complete(self) -> bool:
         """Tell whether all have contributed whom the open round waits for: then it ends by itself."""

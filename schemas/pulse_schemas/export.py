@@ -17,6 +17,7 @@ from pulse_schemas.files import FileSet
 from pulse_schemas.layout import Layout
 from pulse_schemas.lease import Lease
 from pulse_schemas.outer import OUTER_KINDS
+from pulse_schemas.outer_snapshot import OuterSnapshot
 from pulse_schemas.records import RECORD_KINDS
 from pulse_schemas.snapshot import Head, Snapshot
 
@@ -27,6 +28,7 @@ DOCUMENTS: Mapping[str, type[Schema]] = {
     "layout": Layout,
     "lease": Lease,
     **{f"outer-{kind}": record for kind, record in OUTER_KINDS.items()},
+    "outer-snapshot": OuterSnapshot,
     **{f"record-{kind}": record for kind, record in RECORD_KINDS.items()},
     "snapshot": Snapshot,
 }

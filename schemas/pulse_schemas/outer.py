@@ -143,7 +143,66 @@ class RatesRecord(_Common):
     rates: Rates
 
 
-OuterRecord = StartRecord | JoinRecord | ContributeRecord | CloseRecord | LeaveRecord | RatesRecord
+class CheckpointRecord(_Common):
+    """Weights and momentum after ``round`` are in ``object``, whose first ``head_size`` bytes tell what each group is.
+
+    ``theta``, ``momentum``: state digests of both, as float32 cells, which every member that holds the round compares.
+    """
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    round: Round
+    object: ObjectRef
+    head_size: Count
+    head_blake3: Hash
+    theta: Digest
+    momentum: Digest
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        if self.head_size > self.object.size:
+            raise ValueError("head_size is over the object's size")
+        return self
+
+
+class MergedRecord(_Common):
+    """The contributions to ``round``, added up: ``entries`` totals in steps of 2 to ``exponent``."""
+
+    kind: Literal["merged"] = "merged"
+    round: Round
+    exponent: Exponent
+    entries: Annotated[int, Field(ge=1, lt=2**63)]
+    object: ObjectRef
+
+
+class RetireRoundsRecord(_Common):
+    """What leads to ``round`` is not to be read any more: contributions up to it, and checkpoints before it.
+
+    There is a checkpoint of it, and a newer one.
+    """
+
+    kind: Literal["retire"] = "retire"
+    round: Round
+
+
+class DeleteRoundsRecord(_Common):
+    """What was retired up to ``round`` was deleted from the store."""
+
+    kind: Literal["delete"] = "delete"
+    round: Round
+
+
+OuterRecord = (
+    StartRecord
+    | JoinRecord
+    | ContributeRecord
+    | CloseRecord
+    | LeaveRecord
+    | RatesRecord
+    | CheckpointRecord
+    | MergedRecord
+    | RetireRoundsRecord
+    | DeleteRoundsRecord
+)
 OUTER_KINDS: Mapping[str, type[OuterRecord]] = {
     kind.model_fields["kind"].default: kind for kind in get_args(OuterRecord)
 }

@@ -8,14 +8,19 @@ from typing import Any
 from blake3 import blake3
 
 from pulse_registry.outer.state import OuterState
+from pulse_schemas import ObjectRef
 from pulse_schemas.outer import (
+    CheckpointRecord,
     CloseRecord,
     ContributeRecord,
+    DeleteRoundsRecord,
     JoinRecord,
     LeaveRecord,
+    MergedRecord,
     OuterRecord,
     Rates,
     RatesRecord,
+    RetireRoundsRecord,
     StartRecord,
     unseal_outer_record,
 )
@@ -56,6 +61,10 @@ class Log:
         self.voids.append(void)
         return void
 
+    def fold(self, sealed: bytes) -> None:
+        """Fold a record of another log."""
+        self.state.advance(unseal_outer_record(sealed), blake3(sealed).hexdigest())
+
     def join(self, member: str) -> str:
         """Let a member begin a term, and return that."""
         self.append(JoinRecord, member=member)
@@ -80,10 +89,30 @@ class Log:
         """Let rounds from one on be of other rates."""
         return self.append(RatesRecord, round=number, rates=rates)
 
+    def checkpoint(self, number: int) -> str | None:
+        """Name a checkpoint of a round."""
+        fields = {"object": self._object(f"checkpoint/{number:012d}"), "head_size": 3, "head_blake3": "0" * 64}
+        return self.append(CheckpointRecord, round=number, theta=BASE, momentum=BASE, **fields)
 
-def refold(records: list[bytes]) -> OuterState:
+    def merged(self, number: int) -> str | None:
+        """Name the merged contributions of a round."""
+        return self.append(MergedRecord, round=number, exponent=-20, entries=3, object=self._object("merged"))
+
+    def retire(self, number: int) -> str | None:
+        """Retire what leads to a round."""
+        return self.append(RetireRoundsRecord, round=number)
+
+    def delete(self, number: int) -> str | None:
+        """Tell that what was retired up to a round was deleted."""
+        return self.append(DeleteRoundsRecord, round=number)
+
+    def _object(self, what: str) -> ObjectRef:
+        return ObjectRef(key=f"objects/{what}-{next(self._ids):032x}", size=9, blake3="0" * 64)
+
+
+def refold(records: list[bytes], *, whole: bool = False) -> OuterState:
     """Fold sealed records anew."""
-    state = OuterState("run")
+    state = OuterState("run", whole=whole)
     for sealed in records:
         state.advance(unseal_outer_record(sealed), blake3(sealed).hexdigest())
     return state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from pulse_registry.errors import CorruptObject, StoreUnavailable, UnsupportedFo
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import MemoryStore, Store
-from pulse_registry.testing import Fault, FaultStore
+from pulse_registry.testing import CountingStore, Fault, FaultStore
 from pulse_schemas.outer import JoinRecord, OuterRecord, Rates, StartRecord, unseal_outer_record
+from pulse_schemas.outer_snapshot import OuterSnapshot
 
 RATES = Rates(inner_steps=8, rate=0.7, momentum=0.9)
 
@@ -140,3 +142,65 @@ def test_damaged_records_and_later_formats_are_told() -> None:
     store.put(key, later)
     with pytest.raises(UnsupportedFormat):
         OuterLog(store, "run").refresh()
+
+
+def long(store: Store, records: int) -> OuterLog:
+    """Let one member append so many records."""
+    log = started(store)
+    while log.state.seq < records - 1:
+        log.append(join("a"))
+    return log
+
+
+def test_a_long_log_is_opened_at_its_snapshot() -> None:
+    store = empty()
+    written = long(store, 150)
+    counting = CountingStore(store)
+    opened = OuterLog(counting, "run")
+    assert opened.refresh() == written.state
+    assert counting.calls["get"] == 1 + 3 + 150 - 128 + 1  # hint, snapshot and two records, the tail, and one more
+    assert counting.calls["list"] == 0
+    assert OuterLog(store, "run", whole=True).refresh().seq == 149
+
+
+@pytest.mark.parametrize("what", ["snapshot", "hint", "record"])
+def test_a_snapshot_that_is_damaged_or_of_another_log_is_not_believed(what: str) -> None:
+    store = empty()
+    written = long(store, 150)
+    for seq in (63, 127):
+        key = f"outer/log/snapshots/{seq:012d}.json"
+        snapshot = OuterSnapshot.unseal(store.get(key, max_bytes=1 << 20))
+        match what:
+            case "snapshot":
+                store.put(key, store.get(key, max_bytes=1 << 20).replace(b'"seq":', b'"sec":'))
+            case "hint":
+                store.put("outer/head", b"{}")
+            case "record":
+                store.put(key, snapshot.model_copy(update={"last": "0" * 64}).seal())
+    assert OuterLog(store, "run").refresh() == written.state
+
+
+def test_a_long_log_without_snapshots_is_read_many_records_at_a_time() -> None:
+    store = empty()
+    written = long(store, 60)
+    counting, pools = CountingStore(store), list[int]()
+
+    def threads(count: int, name: str) -> Executor:
+        pools.append(count)
+        return ThreadPoolExecutor(count, name)
+
+    opened = OuterLog(counting, "run", threads=threads)
+    assert opened.refresh() == written.state
+    assert pools == [16]
+    opened.refresh()
+    assert pools == [16]  # once it is open, records come one by one
+    assert counting.calls["get"] <= 1 + 16 + 48 + 1  # the hint, one by one, three times sixteen, another look
+    assert counting.calls["list"] == 1
+
+
+def test_a_snapshot_that_can_not_be_written_costs_nothing() -> None:
+    store = empty()
+    fault = Fault("fail_before", "put", matches=lambda _, key: "snapshots" in key)
+    log = long(FaultStore(store, [fault]), 70)
+    assert not [*store.list("outer/log/snapshots/")]
+    assert OuterLog(store, "run").refresh() == log.state

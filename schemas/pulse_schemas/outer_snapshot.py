@@ -1,0 +1,81 @@
+"""Snapshot of an outer log: what its records up to one say, so that joining stays O(new)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pulse_schemas.base import Count, Hash, Many, RunName, Schema, WriteId
+from pulse_schemas.outer import (
+    CheckpointRecord,
+    ContributeRecord,
+    Exponent,
+    Member,
+    MergedRecord,
+    Rates,
+    Round,
+    StartRecord,
+)
+
+
+class RatesFrom(Schema):
+    """Rounds from ``round`` on are of these rates."""
+
+    round: Round
+    rates: Rates
+
+
+class MemberEntry(Schema):
+    """A member's newest term: see `JoinRecord`.
+
+    ``since``: the first round that waits for it. ``missed``: closed rounds, one after the other, without it.
+    ``newest``: write id of its newest contribution that counts, and ``newest_round`` which one that was to.
+    """
+
+    member: Member
+    term: WriteId
+    since: Round
+    missed: Count
+    left: bool
+    newest: WriteId | None
+    newest_round: Count
+
+
+class RoundEntry(Schema):
+    """A round that record ``seq`` ended, of ``members``, with these contributions in their order."""
+
+    round: Round
+    rates: Rates
+    contributions: Many[ContributeRecord]
+    members: Many[Member]
+    seq: Count
+
+
+class RetiredRounds(Schema):
+    """Record ``seq`` retired what leads to ``round``, which was not deleted yet."""
+
+    round: Round
+    seq: Count
+
+
+class OuterSnapshot(Schema):
+    """All that the records 0..seq say of rounds behind the last checkpoint but one, and of members.
+
+    ``last`` is the BLAKE3 of the sealed bytes of record ``seq``. ``dropped``: rounds up to it are not told of.
+    """
+
+    format: Literal["pulse-outer-snapshot/1"] = "pulse-outer-snapshot/1"
+    run: RunName
+    seq: Count
+    last: Hash
+    start: StartRecord
+    rates: Many[RatesFrom]
+    members: Many[MemberEntry]
+    dropped: Count
+    rounds: Many[RoundEntry]
+    open: Many[ContributeRecord]
+    middle: Exponent
+    checkpoints: Many[CheckpointRecord]
+    merged: Many[MergedRecord]
+    retired: Count
+    retirements: Many[RetiredRounds]
+    deleted: Count
