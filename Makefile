@@ -52,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-vllm test test-slow test-lowest test-engines sweep-engines test-trainers test-gpu compile-kernels check bench bench-gpu bench-server bench-engines docs diagrams docs-check sweep programs clean
+.PHONY: help demo demo-vllm test test-slow test-lowest test-engines sweep-engines test-trainers test-gpu compile-kernels check bench bench-gpu bench-server bench-engines engines docs diagrams docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -65,7 +65,7 @@ demo-vllm: ## run TRL's GRPO on a real model while real vLLM servers follow it
 	  echo "First come two environments, of a vLLM for CPUs (0.8 GB to download, 3.4 GB on disk) and of TRL (0.5 GB, 2 GB)."; \
 	  echo "That takes some ten minutes, once; nothing is asked."; \
 	fi
-	@$(MAKE) --no-print-directory $(READY) $(ENGINES)/.ready $(TRAINERS)/.ready
+	@$(MAKE) --no-print-directory $(READY) engines
 	$(BIN)/python -m pulse_registry.demo.vllm --trainer-python $(TRAINERS)/bin/python --engine-python $(ENGINES)/bin/python $(ARGS)
 
 # Each test that is not in the sweep is in one of these two; `pytest` by itself runs those of both.
@@ -82,6 +82,8 @@ test-engines: test-trainers $(ENGINES)/.ready ## run the tests against a real vL
 	$(ENGINES)/bin/python -m pytest --confcutdir=tests/engines tests/engines $(ARGS)
 	PULSE_TRAINERS_PYTHON=$(TRAINERS)/bin/python PULSE_ENGINES_PYTHON=$(ENGINES)/bin/python \
 	  $(BIN)/python -m pytest tests/engines/demo $(ARGS)
+
+engines: $(ENGINES)/.ready $(TRAINERS)/.ready ## make the environments of a real vLLM and of real trainers
 
 sweep-engines: $(ENGINES)/.ready build/smollm2/config.json ## run the tests of SmolLM2-135M against a real vLLM: forwards and backwards, on one rank and on three (minutes, 10 GB of memory)
 	PULSE_SMOLLM2=build/smollm2 $(ENGINES)/bin/python -m pytest --confcutdir=tests/engines -m sweep tests/engines $(ARGS)
