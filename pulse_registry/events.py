@@ -39,6 +39,8 @@ class EventKind(StrEnum):
     """The kernels are not on disk: this process compiles them, and its first pushes or pulls may wait for it."""
     GPU_NOT_USED = "gpu_not_used"
     """The model is on a GPU on which the kernels do not run: it is worked on in host memory, with the same results."""
+    ROUND_WAITS = "round_waits"
+    """A round of outer steps waits for members, and lacks its quorum; it ends by itself once they have contributed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
 from blake3 import blake3
@@ -11,6 +10,7 @@ from pulse_kernels import Backend
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format import keys
 from pulse_registry.format.contribution import Contribution, contribution_bytes, most_bytes
+from pulse_registry.log.clock import NewId, random_id
 from pulse_registry.outer.log import FOLDER
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.weights import OuterWeights
@@ -26,8 +26,9 @@ Sent = Sequence[tuple[Group, GroupLevels]]
 class Contributions:
     """The contributions of one run's rounds."""
 
-    def __init__(self, store: Store, geometry: Geometry, backend: Backend) -> None:
-        """Prepare; no I/O yet. ``store`` is scoped to the run."""
+    def __init__(self, store: Store, geometry: Geometry, backend: Backend, new_id: NewId = random_id) -> None:
+        """Prepare; no I/O yet. ``store`` is scoped to the run; ``new_id`` gives each object a name of its own."""
+        self._new_id = new_id
         self._store, self._geometry, self._backend = PrefixStore(store, FOLDER), geometry, backend
 
     def put(self, weights: OuterWeights, sent: Sent, base: str, round_: int, member: str, exponent: int) -> ObjectRef:
@@ -52,7 +53,7 @@ class Contributions:
         data = contribution_bytes(
             self._backend, self._geometry, head, parts, lambda group: [weights.version_cells(group)]
         )
-        key = keys.contribution_key(round_, member, uuid.uuid4().hex)
+        key = keys.contribution_key(round_, member, self._new_id())
         self._store.put(key, data)
         return ObjectRef(key=key, size=len(data), blake3=blake3(data).hexdigest())
 

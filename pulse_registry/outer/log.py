@@ -5,7 +5,6 @@ It lies below ``outer/`` of its run, under the names of a run's log; workers nev
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
@@ -21,7 +20,7 @@ from pulse_registry.errors import (
     Untrusted,
 )
 from pulse_registry.format import keys
-from pulse_registry.log.clock import timestamp, utc_now
+from pulse_registry.log.clock import Clock, NewId, random_id, timestamp, utc_now
 from pulse_registry.log.documents import read_document
 from pulse_registry.log.fold import sealed_hash
 from pulse_registry.log.gap import missing
@@ -45,6 +44,7 @@ class OuterLog:
     Attributes:
         state: the fold of all that was read.
         signed: whether record 0 is: then no other is appended without a signature.
+        new_id: gives write ids.
     """
 
     def __init__(
@@ -56,6 +56,8 @@ class OuterLog:
         threads: Callable[[int, str], Executor] | None = None,
         *,
         whole: bool = False,
+        clock: Clock = utc_now,
+        new_id: NewId = random_id,
     ) -> None:
         """Prepare; no I/O yet.
 
@@ -67,9 +69,12 @@ class OuterLog:
             threads: makes an executor, of so many threads and their name's beginning, to open long logs with; None
                 reads one record after the other.
             whole: fold every record, from the first one on, and keep all rounds that were not retired.
+            clock: the time of day, which records carry; nothing is decided by it.
+            new_id: gives write ids.
         """
-        self.state, self.signed = OuterState(run, whole=whole), False
+        self.state, self.signed, self.new_id = OuterState(run, whole=whole), False, new_id
         self._store, self._signer, self._guard = PrefixStore(store, FOLDER), signer, guard
+        self._clock = clock
         self._threads, self._opening = threads, True
         self._snapshots = OuterSnapshots(self._store, run, signer, guard)
         self._unknown: dict[str, tuple[int, bytes]] = {}  # appends without an answer, by write id
@@ -132,7 +137,7 @@ class OuterLog:
             CorruptObject, UnsupportedFormat, Untrusted: as ``refresh``; or the record would not be believed, and was
                 not written.
         """
-        write_id = write_id or uuid.uuid4().hex
+        write_id = write_id or self.new_id()
         while True:
             if (landed := self._landed(write_id)) is not None:
                 return landed
@@ -142,7 +147,7 @@ class OuterLog:
                 "seq": state.seq + 1,
                 "write_id": write_id,
                 "previous": state.last,
-                "created_at": timestamp(utc_now()),
+                "created_at": timestamp(self._clock()),
             }
             record = make(state, common)
             if record is None:

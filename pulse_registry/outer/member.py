@@ -6,13 +6,12 @@ collect -> gate -> code -> put -> record -> settle; then await the round -> fetc
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pulse_kernels.protocol import OuterRates
-from pulse_registry.errors import Fenced, InvalidArgument, NotFound
+from pulse_registry.errors import Diverged, Fenced, InvalidArgument, NotFound
 from pulse_registry.outer.contributions import Contributions, Sent
 from pulse_registry.outer.exponents import chosen
 from pulse_registry.outer.log import OuterLog
@@ -20,7 +19,15 @@ from pulse_registry.outer.masters import Masters
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.state import ClosedRound, OuterState
 from pulse_registry.outer.weights import OuterWeights
-from pulse_schemas.outer import CloseRecord, ContributeRecord, JoinRecord, LeaveRecord, OuterRecord, StartRecord
+from pulse_schemas.outer import (
+    MOST_MEMBERS,
+    CloseRecord,
+    ContributeRecord,
+    JoinRecord,
+    LeaveRecord,
+    OuterRecord,
+    StartRecord,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +78,11 @@ class Member:
         self._grace_s, self._clock = grace_s, clock
         self._term: str | None = None
         self._attempt: tuple[ContributeRecord, Sent] | None = None
+        self._contributed: Contributed | None = None
         self._collected: int | None = None  # the round for which the residual has what the weights moved
         self._quorum_at: tuple[int, float] | None = None
+        self._base: str | None = None  # digest of the weights, when their step was made
+        self._leaving: str | None = None
 
     def join(self, start: Callable[[dict[str, Any]], StartRecord]) -> OuterState:
         """Begin a term, and make all outer steps that others have made.
@@ -87,14 +97,18 @@ class Member:
         self._log.append(lambda state, common: None if state.start else start(common))
         state = self._log.refresh()
         self._check_start(state, start)
-        term = self._term or uuid.uuid4().hex
+        term = self._term or self._log.new_id()
         self._term = term
         self._log.append(lambda _, common: JoinRecord(**common, member=self.name), term)
+        if self.name not in self._log.state.members:
+            raise InvalidArgument(f"run {state.run!r} has {MOST_MEMBERS} members: let one leave first")
         self.catch_up()
         return self._log.state
 
     def contribute(self, masters: Masters, steps: int) -> Contributed:
         """Send this member's part of the open round; call again after StoreUnavailable, with the same weights.
+
+        A round takes one part of each member: another call for it changes nothing, and returns the same.
 
         Args:
             masters: the weights after the inner steps.
@@ -102,16 +116,24 @@ class Member:
 
         Raises:
             Fenced: another process joined under this name.
+            Diverged: something has changed the weights that all hold; nothing was sent.
             InvalidModel: the pseudo-gradient is not finite, or far too large; nothing was sent.
             StoreUnavailable: it may be in the log, or land yet.
         """
         round_ = self.round + 1
+        if self._contributed is not None and self._contributed.round == round_:
+            return self._contributed
         if self._collected != round_:
             self._weights.collect(masters)
             self._collected = round_
-        if self._attempt is None or self._attempt[0].round != round_:
+        if self._attempt is None:
+            state = self._log.refresh()
+            self._check_term(state)
+            if state.open != round_ or self.name in state.contributions:  # nothing is put that nobody would read
+                self._contributed = Contributed(round_, counts=False, entries=0, nbytes=0)
+                return self._contributed
             self._attempt = self._coded(round_, steps)
-        record, sent = self._attempt
+        record, _ = self._attempt
 
         def wanted(state: OuterState, common: dict[str, Any]) -> OuterRecord | None:
             self._check_term(state)
@@ -120,19 +142,19 @@ class Member:
             return record.model_copy(update=common)
 
         self._log.append(wanted, record.write_id)
-        self._attempt = None
-        counts = self._log.state.counts(self.name, record.write_id)
-        if counts:
-            self._weights.settle(sent)
-        return Contributed(round_, counts, record.entries, 0 if record.object is None else record.object.size)
+        counts, nbytes = self._settle(), 0 if record.object is None else record.object.size
+        self._contributed = Contributed(round_, counts, record.entries, nbytes)
+        return self._contributed
 
     def poll(self) -> bool:
         """Look whether the round that comes next has ended, and end it if it is time; tell whether it has.
 
         Raises:
+            Fenced: another process joined under this name.
             StoreUnavailable: call again.
         """
         state = self._log.refresh()
+        self._check_term(state)
         if state.open > self.round + 1:
             return True
         if not state.has_quorum():
@@ -162,17 +184,42 @@ class Member:
             closed = self._log.state.ended(self.round + 1)
             if closed is None:
                 raise NotFound(f"round {self.round + 1} of run {self._log.state.run!r} is behind two checkpoints")
+            if self._attempt is not None:  # whose answer was lost, and nobody asked again
+                self._settle()
             self._step(closed)
-            self.round = closed.number
-            self._attempt = None
+            self.round, self._base = closed.number, self._weights.digest().hex()
             done.append(closed)
         return done
 
+    @property
+    def closed(self) -> ClosedRound | None:
+        """The newest round whose outer step its weights have made; None before round 1."""
+        return self._log.state.ended(self.round)
+
     def leave(self) -> None:
-        """End the term: nobody waits for this member."""
-        term, self._term = self._term, None
-        if term is not None:
-            self._log.append(lambda _, common: LeaveRecord(**common, member=self.name, term=term))
+        """End the term: nobody waits for this member.
+
+        Raises:
+            StoreUnavailable: call again.
+        """
+        if (term := self._term) is None:
+            return
+        self._leaving = self._leaving or self._log.new_id()
+
+        def wanted(state: OuterState, common: dict[str, Any]) -> OuterRecord | None:
+            return LeaveRecord(**common, member=self.name, term=term) if state.holds_term(self.name, term) else None
+
+        self._log.append(wanted, self._leaving)
+        self._term = None
+
+    def waits_for(self) -> str:
+        """Return in words whom the open round waits for."""
+        state = self._log.state
+        who = ", ".join(sorted(state.late())) or "others to join"
+        return (
+            f"round {state.open} waits for {who}; it has {len(state.contributions)} contributions, and needs "
+            f"{_started(state).quorum}"
+        )
 
     def _coded(self, round_: int, steps: int) -> tuple[ContributeRecord, Sent]:
         """Gate, code and put what goes into a round; its record is made, but for where it comes in the log."""
@@ -182,6 +229,12 @@ class Member:
         exponent = chosen(gate.count, gate.square, state.middle)
         sent = weights.gated(start.gain, exponent, 1)
         base, entries = weights.digest().hex(), sum(len(part.index) for _, part in sent)
+        if self._base not in (None, base):
+            raise Diverged(
+                f"round {round_}: something has changed the weights that member {self.name!r} and all others hold, "
+                f"since their step was made: their digest was {self._base}, and is {base}. Begin again from the newest "
+                "version"
+            )
         stored = None
         if entries:
             stored = self._contributions.put(weights, sent, base, round_, self.name, exponent)
@@ -190,7 +243,7 @@ class Member:
             seq=1,  # this, and the next two, are those of its place in the log
             previous="0" * 64,
             created_at=start.created_at,
-            write_id=uuid.uuid4().hex,
+            write_id=self._log.new_id(),
             round=round_,
             member=self.name,
             term=self._held_term(),
@@ -219,6 +272,17 @@ class Member:
             return CloseRecord(**common, round=number) if state.open == number and state.has_quorum() else None
 
         self._log.append(wanted)
+
+    def _settle(self) -> bool:
+        """Take from the residual what was sent, if its record counts; tell whether it does."""
+        if self._attempt is None:
+            return False
+        record, sent = self._attempt
+        counts = self._log.state.counts(self.name, record.write_id)
+        self._attempt = None
+        if counts:
+            self._weights.settle(sent)
+        return counts
 
     def _held_term(self) -> str:
         if self._term is None:

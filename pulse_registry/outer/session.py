@@ -13,13 +13,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from pulse_kernels import Backend
 from pulse_kernels.select import outer_loops
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.log.clock import Clock, NewId, random_id, utc_now
 from pulse_registry.log.guard import Guard
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.log import OuterLog
@@ -36,6 +38,8 @@ from pulse_schemas import Signer
 from pulse_schemas.outer import StartRecord
 
 _LONGEST_WAIT_S = 60.0
+_TELL_S = 60.0
+"""After so long, and each time twice as long, it is said what a round waits for."""
 _FIRST_EXPONENT = -20
 """About which the first round's levels lie, 12 either way: of learning rates from 1e-9 to 1e-2, in 8 steps."""
 
@@ -80,6 +84,9 @@ class Run:
         signer: signs what this trainer says.
         guard: judges what the others say; None believes the store.
         threads: makes an executor, of so many threads and their name's beginning.
+        events: hear of rounds that wait for long.
+        clock: the time of day, which records carry; nothing is decided by it.
+        new_id: gives write ids.
     """
 
     name: str
@@ -91,6 +98,9 @@ class Run:
     signer: Signer | None = None
     guard: Guard | None = None
     threads: Callable[[int, str], Executor] = ThreadPoolExecutor
+    events: Events = field(default_factory=Events)
+    clock: Clock = utc_now
+    new_id: NewId = random_id
 
 
 class OuterSession:
@@ -139,13 +149,13 @@ class OuterSession:
             StoreUnavailable, CorruptObject, NotFound: the run, or a contribution, can't be read.
         """
         run, options = self._run, self._options
-        log = OuterLog(run.store, run.name, run.signer, run.guard, run.threads)
+        log = OuterLog(run.store, run.name, run.signer, run.guard, run.threads, clock=run.clock, new_id=run.new_id)
         started = log.refresh().start
         first = run.newest(self._model) if started is None else started.version
         version = run.load(first)
         weights = OuterWeights(version.geometry, run.backend, outer_loops(run.backend.name))
         weights.begin(version.copy_of)
-        contributions = Contributions(run.store, version.geometry, run.backend)
+        contributions = Contributions(run.store, version.geometry, run.backend, run.new_id)
         self._weights = weights
         self._masters()  # they fit, or nobody hears of this one
         self._versions = RoundVersions(
@@ -172,13 +182,19 @@ class OuterSession:
             except ValueError as error:
                 raise InvalidArgument(f"the options of outer rounds are not valid: {error}") from error
 
-        state = member.join(start)
+        log.append(lambda state, common: None if state.start else start(common))
+        if (begun := log.state.start) is not None and begun.version != first:
+            return self.join()  # others have begun meanwhile, with another version
+        member.join(start)
         self._first, self._member, self._log = first, member, log
-        self._newest = state.ended(member.round)
+        self._newest, self._steps, self._sent = member.closed, 0, None
         self._store()
 
     def step(self) -> RoundResult | None:
         """Call after each step of the inner optimizer; every ``inner_steps``-th makes a round, and returns it.
+
+        What comes too late for its round goes out with the one that is open then, at once, and this member waits for
+        the end of that: so it is with the others again, who else would always be ahead of it.
 
         Raises:
             Fenced: another process has joined under this name.
@@ -189,9 +205,13 @@ class OuterSession:
         self._steps += 1
         if self._steps < self._rates.inner_steps:
             return None
-        self.contribute()
-        self.await_round()
-        return self.apply()
+        while True:
+            counts, steps = self.contribute().counts, self._steps
+            self.await_round()
+            result = self.apply()
+            if counts:
+                return result
+            self._steps = steps
 
     def attach(self, optimizer: Any) -> None:
         """Call ``step`` after each step of a torch optimizer."""
@@ -205,18 +225,27 @@ class OuterSession:
 
     def await_round(self) -> None:
         """Wait until the round has ended; this member ends it, at its quorum and after its grace."""
+        began, tell_s = self._clock(), _TELL_S
         while not (member := self._joined()).poll():
+            if self._clock() - began >= tell_s:
+                tell_s *= 2
+                said = f"{member.waits_for()}. This member goes on as soon as they have contributed"
+                self._run.events.tell(Event(EventKind.ROUND_WAITS, self._run.name, said))
             self._log.wait(self._options.poll_s, min(member.grace_left(), _LONGEST_WAIT_S), self._sleep)
 
     def apply(self) -> RoundResult:
         """Make the outer step of what has ended, in the model; its own inner steps are replaced."""
         member, sent = self._joined(), self._sent
-        if not (done := member.catch_up()):
+        before = member.round
+        try:
+            member.catch_up()
+        finally:  # of several rounds, some may have been made when the store failed
+            if member.round > before:
+                self._newest, self._steps, self._sent = member.closed, 0, None
+                self._store()
+        if (last := member.closed) is None or last.number == before:
             raise InvalidArgument("no round has ended: call await_round first")
-        self._newest, self._steps, self._sent = done[-1], 0, None
-        self._store()
         self._settle(wait=False)
-        last = done[-1]
         return RoundResult(
             round=last.number,
             version=self._first + last.number,
@@ -234,6 +263,7 @@ class OuterSession:
             self._settle()
             self._member.leave()
             self._member = None
+            self._run.versions.close()
 
     def _settle(self, *, wait: bool = True) -> None:
         """See that the newest round's version is there, and is what this member holds."""

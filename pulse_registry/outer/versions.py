@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from pulse_registry.errors import Diverged
+from pulse_registry.errors import Diverged, Gone
 from pulse_registry.outer.weights import OuterWeights
 
 
@@ -18,10 +18,17 @@ class RunVersions(Protocol):
     """The run, as far as rounds need it."""
 
     def digest(self, version: int) -> str | None:
-        """Return the state digest of a version; None: it is not there yet."""
+        """Return the state digest of a version; None: it is not there yet.
+
+        Raises:
+            Gone: it was retired, which a newest version never is.
+        """
 
     def push(self, version: int, weights: OuterWeights) -> None:
         """Commit weights as a version, if it is not there; returns, too, where another writer has taken over."""
+
+    def close(self) -> None:
+        """End what pushes."""
 
 
 class RoundVersions:
@@ -64,10 +71,17 @@ class RoundVersions:
         version = self._first + round_
         if self._seen is None or self._seen[0] != round_:
             self._seen = round_, self._clock()
-        found = self._run.digest(version)
+        try:
+            found = self._run.digest(version)
+        except Gone:
+            return True  # the others were faster by many rounds: this one compares the next version that it makes
         if found is None and self._clock() - self._seen[1] >= self._turn(members) * self._takeover_s:
+            began = self._clock()
             self._run.push(version, weights)
             found = self._run.digest(version)
+            if found is None:  # another one took over: it needs about as long, or both would go on to fence each other
+                ended = self._clock()
+                self._seen = round_, ended + (ended - began)
         if found is None:
             return False
         mine = weights.digest().hex()

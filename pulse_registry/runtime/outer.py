@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulse_registry.errors import Fenced, NotFound
+from pulse_registry.errors import Conflict, Gone, NotFound
 from pulse_registry.outer.options import OuterOptions
 from pulse_registry.outer.session import OuterSession, Run
 from pulse_registry.outer.weights import OuterWeights
@@ -26,19 +26,21 @@ class OuterRun:
 
     def session(self, model: Model, options: OuterOptions) -> OuterSession:
         """Return a session of a model."""
-        runtime = self._runtime
-        context = runtime.context()
+        runtime, around = self._runtime, self._runtime.dependencies
         run = Run(
             runtime.run,
             runtime.stores.store,
-            context.backend,
+            runtime.context().backend,
             self,
             self.newest,
             self.load,
+            events=runtime.events,
+            clock=around.clock,
+            new_id=around.new_id,
             signer=runtime.signer(),
             guard=runtime.outer_guard(),
         )
-        return OuterSession(run, model, options)
+        return OuterSession(run, model, options, clock=around.monotonic, sleep=around.sleep)
 
     def newest(self, model: Model) -> int:
         """Return the number of the newest version; the first one is made of a model's weights, if there is none.
@@ -46,10 +48,11 @@ class OuterRun:
         Raises:
             InvalidModel, StoreUnavailable: as ``Registry.push``.
         """
-        state = self._runtime.reader.refresh()
-        if not state.versions:
-            self._pushed(0, model)
-            state = self._runtime.reader.refresh()
+        around = self._runtime.dependencies
+        while not (state := self._runtime.reader.refresh()).versions:
+            began = around.monotonic()
+            if not self._push(0, model):
+                around.sleep(around.monotonic() - began)  # who took over needs about as long
         return len(state.versions) - 1
 
     def load(self, version: int) -> Weights:
@@ -66,6 +69,8 @@ class OuterRun:
         """Return the state digest of a version; None: it is not there yet."""
         try:
             return self._runtime.versions.one(version, None).digest
+        except Gone:
+            raise
         except NotFound:
             return None
 
@@ -82,12 +87,7 @@ class OuterRun:
             for tensor, cells in zip(layout.tensors, tensors.arrays, strict=True)
         }
         model |= {alias: model[name] for alias, name in layout.tied.items()}
-        try:
-            self._pushed(version, model)
-        except Fenced:
-            self._publisher = None  # of an older term
-            if len(self._runtime.reader.refresh().versions) == version:
-                self._pushed(version, model)
+        self._push(version, model)
 
     def close(self) -> None:
         """End what pushes."""
@@ -95,7 +95,16 @@ class OuterRun:
         if publisher is not None:
             publisher.close(Closing(self._runtime.run, None))
 
-    def _pushed(self, step: int, model: Model) -> None:
-        if self._publisher is None:
-            self._publisher = self._runtime.outer_publisher()
-        self._publisher.push(step, model, None, None).result()
+    def _push(self, version: int, model: Model) -> bool:
+        """Commit a model as the version of that number, if it is not there; false: another writer took over."""
+        try:
+            if self._publisher is None:
+                self._publisher = self._runtime.outer_publisher()
+            self._publisher.take_over(model)
+            # No other has committed since this term began; or what is pushed finds it fenced.
+            if len(self._runtime.reader.refresh().versions) == version:
+                self._publisher.push(version, model, None, None).result()
+        except Conflict:
+            self.close()  # of an older term
+            return False
+        return True

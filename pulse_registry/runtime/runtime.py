@@ -106,6 +106,11 @@ class Runtime:
             self._tell_what_compiles()
 
     @property
+    def dependencies(self) -> Dependencies:
+        """Time, random ids and threads."""
+        return self._around
+
+    @property
     def closed(self) -> bool:
         """Whether ``close`` was called."""
         return self._closed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pulse_kernels import get_backend
 from pulse_kernels.select import outer_loops
-from pulse_registry.errors import CorruptObject, Fenced, InvalidArgument, StoreUnavailable
+from pulse_registry.errors import CorruptObject, Diverged, Fenced, InvalidArgument, StoreUnavailable
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.masters import WholeMasters
@@ -206,6 +206,87 @@ def test_a_contribution_without_an_answer_is_made_once(action: Any, what: str) -
     twin.follow()
     assert one.weights.theta.tobytes() == twin.weights.theta.tobytes()
     assert one.weights.residual.tobytes() == twin.weights.residual.tobytes()
+
+
+def test_what_was_sent_without_an_answer_is_taken_from_the_residual_though_nobody_asks_again() -> None:
+    site, quiet = Site(quorum=1), [True]
+    fault = Fault("fail_after", "put", matches=lambda _, key: not quiet[0] and "log/" in key, times=1)
+    one = site.trainer("a", 1, FaultStore(site.store, [fault]))
+    twin = Site(quorum=1).trainer("a", 1)
+    for each in (one, twin):
+        each.train()
+    quiet[0] = False
+    with pytest.raises(StoreUnavailable):
+        one.contribute()
+    twin.contribute()
+    assert (one.follow(), twin.follow()) == (1, 1)
+    assert one.weights.residual.tobytes() == twin.weights.residual.tobytes()
+
+
+def test_a_round_takes_one_part_of_a_member_however_often_it_is_sent() -> None:
+    site = Site(quorum=2)
+    one = site.trainer("a", 1)
+    one.train()
+    first = one.member.contribute(WholeMasters(GEOMETRY, one.model), 8)
+    residual, keys = one.weights.residual.copy(), [*site.store.list("")]
+    one.train()
+    assert one.member.contribute(WholeMasters(GEOMETRY, one.model), 8) == first
+    assert first.counts
+    assert (one.weights.residual.tobytes(), [*site.store.list("")]) == (residual.tobytes(), keys)
+
+
+def test_who_comes_too_late_puts_nothing() -> None:
+    site = Site(quorum=1)
+    one, late = site.trainer("a", 1), site.trainer("b", 2)
+    for each in (one, late):
+        each.train()
+    one.contribute()
+    one.follow()
+    site.clock.now = 61.0
+    assert one.follow() == 1
+    keys = [*site.store.list("")]
+    assert not late.contribute()
+    assert [*site.store.list("")] == keys
+
+
+@pytest.mark.parametrize("action", ["fail_before", "fail_after"])
+def test_who_leaves_without_an_answer_leaves_once_when_it_tries_again(action: Any) -> None:
+    site, quiet = Site(quorum=1), [True]
+    fault = Fault(action, "put", matches=lambda *_: not quiet[0], times=1)
+    one, other = site.trainer("a", 1, FaultStore(site.store, [fault])), site.trainer("b", 2)
+    quiet[0] = False
+    with pytest.raises(StoreUnavailable):
+        one.member.leave()
+    one.member.leave()
+    one.member.leave()
+    other.train()
+    other.contribute()
+    assert other.follow() == 1
+    assert len([*site.store.list("outer/log/")]) == 5  # start, two join, one leaves, one contributes
+
+
+def test_weights_that_something_else_has_changed_are_found_before_they_are_sent() -> None:
+    site = Site(quorum=1)
+    one = site.trainer("a", 1)
+    one.train()
+    one.contribute()
+    one.follow()
+    one.train()
+    one.weights.theta[7] *= 2
+    keys = [*site.store.list("outer/log/")]
+    with pytest.raises(Diverged, match="round 2: something has changed the weights that member 'a'"):
+        one.contribute()
+    assert [*site.store.list("outer/log/")] == keys
+
+
+def test_who_waits_hears_that_another_process_has_taken_its_name() -> None:
+    site = Site(quorum=2)
+    elder = site.trainer("a", 1)
+    elder.train()
+    elder.contribute()
+    site.trainer("a", 2)
+    with pytest.raises(Fenced, match="as 'a'"):
+        elder.follow()
 
 
 def test_a_damaged_contribution_is_told_and_nothing_is_stepped() -> None:
