@@ -37,6 +37,8 @@ from pulse_registry.timeline import Timeline
 from pulse_registry.weights.model import Model
 from pulse_registry.weights.tensors import Framework, framework_of
 from pulse_schemas import Layout, Signer, VersionEntry
+from pulse_schemas.objects import Values
+from pulse_schemas.outer import Weighting
 
 if TYPE_CHECKING:
     import torch
@@ -167,9 +169,12 @@ class Registry:
         inner_steps: int = 8,
         lr: float = 0.7,
         momentum: float = 0.9,
-        gain: float = 7.0,
+        gain: float | None = 7.0,
         quorum: int = 1,
         grace: float = 60.0,
+        patience: int = 3,
+        weighting: Weighting = "equal",
+        values: Values = "levels",
     ) -> OuterSession:
         """Train a model together with others, in rounds of which each is a version of this run.
 
@@ -178,14 +183,22 @@ class Registry:
             member: name of this trainer, its own among all.
             inner_steps: of the inner optimizer in a round.
             lr, momentum: of the outer optimizer, SGD with Nesterov's momentum.
-            gain: of the gate; see ``OuterOptions``.
+            gain: of the gate, which passes a cell where BF16(theta) and BF16(theta - gain s) are other bits; s is what
+                was not sent yet. 1 is the rule of the PULSE paper; ``lr / (1 - momentum)`` knows how far the outer
+                optimizer moves a cell in the end; None passes all cells (DiLoCo).
             quorum: contributions that a round needs.
             grace: seconds from the quorum on after which a round is closed without the late.
+            patience: closed rounds that a member may miss before nobody waits for it.
+            weighting: of contributions: ``equal``, or by the ``steps`` that each member has made.
+            values: that are sent: ``levels``, small integers, or ``float32`` ones, the payload of the PULSE paper, at
+                several times the bytes.
 
         Returns:
             A context manager: it joins, and leaves at its end. See ``OuterSession``.
         """
-        options = OuterOptions(member, inner_steps, lr, momentum, gain, quorum, grace_s=grace)
+        options = OuterOptions(
+            member, inner_steps, lr, momentum, gain, quorum, patience, weighting, grace, values=values
+        )
         return OuterRun(self._runtime).session(model, options)
 
     def take_over(self, model: Model) -> Version | None:

@@ -247,19 +247,21 @@ class OuterLoops(Protocol):
         """Return (index, levels) of what would change the next forward pass, in steps of ``2 ** exponent``.
 
         A cell passes where BF16(theta) and BF16(theta - gain * residual) are other bits (``gain`` 1 is the rule of the
-        PULSE paper). Its level is ``residual / 2 ** exponent``, rounded, and cut to ``LEVELS``; level 0 is not sent.
+        PULSE paper; an infinite one passes all cells). Its level is ``residual / 2 ** exponent``, rounded, and cut to
+        ``LEVELS``; level 0 is not sent.
         ``residual`` must be finite, and below ``2 ** (24 + exponent)``: then ``settle`` is exact. ``exponent`` is from
         -126 to 100.
         """
 
+    def passed(self, theta: Floats, residual: Floats, gain: float) -> Index:
+        """Return which cells the gate passes, but for those whose residual is 0; see ``gate``."""
+
     def settle(self, residual: Floats, index: Index, levels: Levels, exponent: int) -> None:
         """Take from the residual what was sent, exactly: ``residual[index] -= levels * 2 ** exponent``."""
 
-    def step(
-        self, theta: Floats, momentum: Floats, index: Index, total: Totals, unit: float, rates: OuterRates
-    ) -> None:
+    def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         """Make a step of SGD with Nesterov's momentum, in place, on all cells.
 
-        ``g = float32(total) * float32(unit)`` at ``index``, 0 elsewhere; ``momentum = mu * momentum + g``;
+        ``g`` is ``gradient`` at ``index``, 0 elsewhere; ``momentum = mu * momentum + g``;
         ``theta -= lr * (g + mu * momentum)``.
         """

@@ -1,14 +1,14 @@
 """The contribution: a member's levels of one round, in the container of patches (docs/spec.md, 5).
 
 Its groups are coded by the classes of the BF16 weights that all members hold; an entry's sums are those of h over these
-weights, and over the levels as I16 cells, where there are levels.
+weights, and over the levels as I16 cells, where there are levels. Float32 values, where these are sent, are F32 cells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Final, Self
 
 import numpy as np
 from blake3 import blake3
@@ -16,7 +16,7 @@ from blake3 import blake3
 from pulse_kernels import Backend, Cells, CodecError, RankError
 from pulse_kernels.cells import Index
 from pulse_kernels.format.levels import decode_levels, encode_levels
-from pulse_kernels.protocol import Levels
+from pulse_kernels.protocol import Floats, Levels
 from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
 from pulse_registry.format.directory import Directory, Entry
 from pulse_registry.format.patch import check_directory
@@ -26,7 +26,12 @@ from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import Fault, ObjectRef, SchemaError
 from pulse_schemas.heads import ContributionHead
+from pulse_schemas.objects import Values
 
+LARGEST: Final = float(2**60)
+"""Below which float32 values are sent: their sums, of 256 members by 16 bits of weight, stay far below infinity."""
+_DTYPES: Final[dict[Values, np.dtype[Any]]] = {"levels": np.dtype(np.int16), "float32": np.dtype(np.float32)}
+_CELLS: Final = {np.dtype(np.int16): np.uint16, np.dtype(np.float32): np.uint32}
 Weights = Callable[[Group], list[Cells]]
 """Lends the BF16 weights of a group, in spans that lie end to end."""
 
@@ -69,8 +74,8 @@ class Contribution:
         groups = {number: view[a:b] for number, a, b in zip(entries, starts.tolist(), ends.tolist(), strict=True)}
         return cls(key, head, entries, groups)
 
-    def decode(self, backend: Backend, group: Group, weights: list[Cells]) -> tuple[Index, Levels]:
-        """Return (index, levels) of a group that has some, checked against its sums.
+    def decode(self, backend: Backend, group: Group, weights: list[Cells]) -> tuple[Index, Levels | Floats]:
+        """Return (index, levels) of a group that has some, or float32 values, checked against its sums.
 
         Raises:
             CorruptObject: its bytes break the format.
@@ -78,7 +83,7 @@ class Contribution:
         """
         entry, data = self.entries[group.number], self._data[group.number]
         try:
-            index, levels = decode_levels(backend, weights, entry.changed, data)
+            index, levels = decode_levels(backend, weights, entry.changed, data, _DTYPES[self.head.values])
         except RankError as error:
             raise self._other_weights(group) from error
         except CodecError as error:
@@ -88,6 +93,8 @@ class Contribution:
             raise self._other_weights(group)
         if new != entry.new_sum or not levels.all():
             raise CorruptObject(f"{self.key}: the levels of group {group.number} are not those that were coded")
+        if levels.dtype == np.float32 and not (np.abs(levels) < LARGEST).all():
+            raise CorruptObject(f"{self.key}: group {group.number} has a value that is not below 2^60")
         return index, levels
 
     def _other_weights(self, group: Group) -> BaseMismatch:
@@ -119,7 +126,7 @@ def contribution_bytes(
     backend: Backend,
     geometry: Geometry,
     head: Callable[[int, int], ContributionHead],
-    parts: Iterable[tuple[Group, Index, Levels]],
+    parts: Iterable[tuple[Group, Index, Levels | Floats]],
     weights: Weights,
 ) -> bytes:
     """Code a contribution: the same bytes for the same arguments, on every backend.
@@ -128,7 +135,7 @@ def contribution_bytes(
         backend: computes.
         geometry: of the weights.
         head: makes the head from the number of levels, and of groups that have some.
-        parts: levels by group, in group order; groups without any are left out.
+        parts: levels, or float32 values, by group, in group order; groups without any are left out.
         weights: by whose classes they are coded.
     """
     entries, groups = list[Entry](), list[bytes]()
@@ -147,9 +154,10 @@ def contribution_bytes(
     return b"".join((begins, *groups))
 
 
-def _sums(backend: Backend, group: Group, index: Index, old: Cells, levels: Levels) -> tuple[Digest, Digest]:
-    lanes = backend.digest_changes(index, old, levels.view(np.uint16), group.start)
-    return Digest(*lanes[0]), Digest(*lanes[1])
+def _sums(backend: Backend, group: Group, index: Index, old: Cells, levels: Levels | Floats) -> tuple[Digest, Digest]:
+    columns = old, levels.view(_CELLS[levels.dtype])
+    first, second = (Digest(*backend.digest_sparse(index, column, group.start)) for column in columns)
+    return first, second
 
 
 def _head_size(key: str, geometry: Geometry, data: bytes) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import Backend
@@ -12,15 +11,14 @@ from pulse_registry.format import keys
 from pulse_registry.format.contribution import Contribution, contribution_bytes, most_bytes
 from pulse_registry.log.clock import NewId, random_id
 from pulse_registry.outer.log import FOLDER
-from pulse_registry.outer.mean import GroupLevels
-from pulse_registry.outer.weights import OuterWeights
+from pulse_registry.outer.mean import GroupLevels, GroupValues, Part
+from pulse_registry.outer.weights import OuterWeights, Sent
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import ObjectRef
 from pulse_schemas.heads import ContributionHead
+from pulse_schemas.objects import Values
 from pulse_schemas.outer import ContributeRecord
-
-Sent = Sequence[tuple[Group, GroupLevels]]
 
 
 class Contributions:
@@ -44,12 +42,15 @@ class Contributions:
                 base=base,
                 round=round_,
                 member=member,
+                values="levels" if all(isinstance(part, GroupLevels) for _, part in sent) else "float32",
                 exponent=exponent,
                 changed=changed,
                 groups=groups,
             )
 
-        parts = [(group, part.index, part.levels) for group, part in sent]
+        parts = [
+            (group, part.index, part.levels if isinstance(part, GroupLevels) else part.values) for group, part in sent
+        ]
         data = contribution_bytes(
             self._backend, self._geometry, head, parts, lambda group: [weights.version_cells(group)]
         )
@@ -57,8 +58,14 @@ class Contributions:
         self._store.put(key, data)
         return ObjectRef(key=key, size=len(data), blake3=blake3(data).hexdigest())
 
-    def get(self, weights: OuterWeights, record: ContributeRecord, weight: int) -> Sent:
+    def get(self, weights: OuterWeights, record: ContributeRecord, values: Values, weight: int) -> Sent:
         """Fetch and decode a contribution to the round that begins with these weights.
+
+        Args:
+            weights: of the round's start.
+            record: of the contribution.
+            values: that the rounds are of.
+            weight: of the member.
 
         Raises:
             CorruptObject: it is damaged, or not what the record says.
@@ -74,13 +81,16 @@ class Contributions:
             )
         data = self._store.get(key, max_bytes=record.object.size)
         found = Contribution.parse(record.object, self._geometry, data)
-        if not is_head_of(found.head, record):
+        if found.head.values != values or not is_head_of(found.head, record):
             raise CorruptObject(f"{key}: it is not the contribution that record {record.seq} names")
-        sent = []
+        sent = list[tuple[Group, Part]]()
         for number in found.entries:
             group = self._geometry.groups[number]
-            index, levels = found.decode(self._backend, group, [weights.version_cells(group)])
-            sent.append((group, GroupLevels(index, levels, record.exponent, weight)))
+            index, cells = found.decode(self._backend, group, [weights.version_cells(group)])
+            if cells.dtype == np.float32:
+                sent.append((group, GroupValues(index, cells.view(np.float32), weight)))
+            else:
+                sent.append((group, GroupLevels(index, cells.view(np.int16), record.exponent, weight)))
         return sent
 
 

@@ -6,8 +6,9 @@ cells of the group.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 
@@ -18,6 +19,11 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.model import View, layout_of
 from pulse_schemas import Layout
+
+ADVICE: Final = (
+    "outer rounds are of float32 masters alone: train in float32, or pass a mapping of names to the tensors that are "
+    "trained"
+)
 
 
 class Masters(Protocol):
@@ -41,9 +47,15 @@ class Masters(Protocol):
 class WholeMasters:
     """The weights of a model that one process holds; see ``Masters``."""
 
-    def __init__(self, geometry: Geometry, live: Weights) -> None:
-        """Take the weights, of the versions' tensors in float32, and the geometry of the versions."""
-        self._geometry, self._live = geometry, live
+    def __init__(self, geometry: Geometry, live: Weights, views: Mapping[str, View] | None = None) -> None:
+        """Take the weights.
+
+        Args:
+            geometry: of the versions.
+            live: the versions' tensors in float32, or copies of those that are on another device.
+            views: of the tensors by name, to which copies are written back.
+        """
+        self._geometry, self._live, self._views = geometry, live, views or {}
 
     @classmethod
     def of(cls, geometry: Geometry, views: Mapping[str, View]) -> Self:
@@ -54,7 +66,9 @@ class WholeMasters:
         """
         layout = layout_of(views, "keep")
         check_masters(geometry, layout)
-        return cls(geometry, Weights.into(Geometry(layout), views))
+        if all(view.on_host for view in views.values()):
+            return cls(geometry, Weights.into(Geometry(layout), views))
+        return cls(geometry, Weights.of(Geometry(layout), views), views)
 
     def cells(self, attempt: Attempt) -> Iterator[tuple[Group, Floats]]:
         """Yield all groups; see ``Masters.cells``."""
@@ -70,6 +84,10 @@ class WholeMasters:
                 size = span.stop - span.start
                 self._live.store(span.tensor, span.start, cells[done : done + size])
                 done += size
+        for tensor in self._live.geometry.layout.tensors if self._views else ():
+            view = self._views[tensor.name]
+            if not view.on_host:
+                view.tensor.copy_(sys.modules["torch"].from_numpy(view.cells.view(np.float32)))
 
 
 def check_masters(geometry: Geometry, layout: Layout) -> None:
@@ -80,7 +98,12 @@ def check_masters(geometry: Geometry, layout: Layout) -> None:
     """
     for tensor in layout.tensors:
         if tensor.dtype != "F32":
-            raise InvalidModel(f"tensor {tensor.name!r} is {tensor.dtype}: outer rounds are of float32 masters alone")
-    here, there = ([(one.name, one.shape) for one in some.tensors] for some in (layout, geometry.layout))
+            raise InvalidModel(f"tensor {tensor.name!r} is {tensor.dtype}: {ADVICE}")
+    here, there = ({one.name: one.shape for one in some.tensors} for some in (layout, geometry.layout))
     if here != there:
-        raise InvalidModel("the model's tensors are not those that the rounds began with, by name and shape")
+        name = min(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+        has, had = (f"of shape {some[name]}" if name in some else "not there" for some in (here, there))
+        raise InvalidModel(
+            f"the model's tensors are not those that the rounds began with, by name and shape: {name!r} is {has}, and "
+            f"was {had}"
+        )

@@ -1,4 +1,7 @@
-"""The mean of a round's contributions: levels of several exponents and weights, summed exactly in any order."""
+"""The mean of a round's contributions: levels of several exponents and weights, summed exactly in any order.
+
+Float32 values are summed in the order in which they are given, each operation rounded by itself.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,19 @@ class GroupLevels:
     weight: int
 
 
+@dataclass(frozen=True, slots=True)
+class GroupValues:
+    """One member's float32 values of one group: which cells, the value of each, and the member's weight."""
+
+    index: Index
+    values: Floats
+    weight: int
+
+
+Part = GroupLevels | GroupValues
+"""What one member has sent of one group."""
+
+
 def added_up(cells: int, parts: Sequence[GroupLevels], exponent: int) -> tuple[Index, Totals]:
     """Return (index, total) of a group of so many cells: the weighted levels in steps of ``2 ** exponent``, added up.
 
@@ -41,25 +57,48 @@ def added_up(cells: int, parts: Sequence[GroupLevels], exponent: int) -> tuple[I
     return index.astype(np.uint32), total[index]
 
 
+def mean_of(cells: int, parts: Sequence[Part], exponent: int, weight: int) -> tuple[Index, Floats]:
+    """Return (index, mean) of a group of so many cells; zeros drop out.
+
+    Args:
+        cells: of the group.
+        parts: of all contributions that have some there: all levels, or all values. Values are added up one after the
+            other, as they come; the order of levels says nothing.
+        exponent: the least of the round's contributions.
+        weight: of all members of the round, those that sent nothing included.
+    """
+    levels = [part for part in parts if isinstance(part, GroupLevels)]
+    if len(levels) == len(parts):
+        index, total = added_up(cells, levels, exponent)
+        return index, total.astype(np.float32) * np.float32(np.ldexp(1.0, exponent) / weight)
+    sums: Floats = np.zeros(cells, np.float32)
+    for part in parts:
+        if isinstance(part, GroupLevels):
+            raise TypeError("levels and float32 values have no common sum")
+        sums[part.index] += part.values * np.float32(part.weight)
+    found = np.flatnonzero(sums)
+    return found.astype(np.uint32), sums[found] / np.float32(weight)
+
+
 def step_group(
     loops: OuterLoops,
     theta: Floats,
     momentum: Floats,
-    parts: Sequence[GroupLevels],
+    parts: Sequence[Part],
     exponent: int,
     weight: int,
     rates: OuterRates,
 ) -> None:
-    """Make a round's outer step in one group, in place.
+    """Make a round's outer step in one group, in place; see ``mean_of``.
 
     Args:
         loops: compute.
         theta: float32 weights of the group.
         momentum: of the same cells.
-        parts: of all contributions that have levels there.
-        exponent: the least of the round's contributions.
-        weight: of all members of the round, those that sent nothing included.
+        parts: of all contributions that have some there.
+        exponent: the least of them.
+        weight: of all members of the round.
         rates: of the round.
     """
-    index, total = added_up(len(theta), parts, exponent)
-    loops.step(theta, momentum, index, total, float(np.ldexp(1.0, exponent) / weight), rates)
+    index, gradient = mean_of(len(theta), parts, exponent, weight)
+    loops.step(theta, momentum, index, gradient, rates)

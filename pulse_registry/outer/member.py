@@ -10,22 +10,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pulse_kernels.protocol import OuterRates
 from pulse_registry.errors import Diverged, Fenced, InvalidArgument, NotFound
-from pulse_registry.outer.contributions import Contributions, Sent
-from pulse_registry.outer.exponents import chosen
+from pulse_registry.format.contribution import LARGEST
+from pulse_registry.outer.contributions import Contributions
+from pulse_registry.outer.exponents import WINDOW, chosen
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.masters import Masters
-from pulse_registry.outer.mean import GroupLevels
+from pulse_registry.outer.mean import Part
+from pulse_registry.outer.options import rates_of
 from pulse_registry.outer.state import ClosedRound, OuterState
-from pulse_registry.outer.weights import OuterWeights
+from pulse_registry.outer.weights import OuterWeights, Sent
 from pulse_schemas.outer import (
     MOST_MEMBERS,
+    MOST_STEPS,
     CloseRecord,
     ContributeRecord,
     JoinRecord,
     LeaveRecord,
     OuterRecord,
+    Rates,
+    RatesRecord,
     StartRecord,
 )
 
@@ -36,14 +43,36 @@ class Contributed:
 
     Attributes:
         round: that it was for.
+        steps: inner steps that it is of.
         counts: whether it is in; else it came too late, and goes out, whole, with the next one.
         entries, nbytes: levels that were sent, and their bytes.
     """
 
     round: int
+    steps: int
     counts: bool
     entries: int
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A contribution that is on its way: it may be in the log, or not.
+
+    Attributes:
+        record: of it.
+        steps: inner steps that it is of.
+        sent: levels, or values.
+    """
+
+    record: ContributeRecord
+    steps: int
+    sent: Sent
+
+    def became(self, counts: bool) -> Contributed:
+        """Return what became of it."""
+        record, stored = self.record, self.record.object
+        return Contributed(record.round, self.steps, counts, record.entries, 0 if stored is None else stored.size)
 
 
 class Member:
@@ -51,6 +80,8 @@ class Member:
 
     Attributes:
         round: the newest round whose outer step its weights have made.
+        attempt: its contribution, while it is not known whether that counts.
+        newest: what became of its newest contribution; None: it has made none.
     """
 
     def __init__(
@@ -76,13 +107,32 @@ class Member:
         self.name, self.round = name, 0
         self._log, self._contributions, self._weights = log, contributions, weights
         self._grace_s, self._clock = grace_s, clock
+        self.attempt: Attempt | None = None
+        self.newest: Contributed | None = None
         self._term: str | None = None
-        self._attempt: tuple[ContributeRecord, Sent] | None = None
-        self._contributed: Contributed | None = None
-        self._collected: int | None = None  # the round for which the residual has what the weights moved
         self._quorum_at: tuple[int, float] | None = None
         self._base: str | None = None  # digest of the weights, when their step was made
         self._leaving: str | None = None
+
+    @property
+    def state(self) -> OuterState:
+        """The fold of the log, as far as it was read."""
+        return self._log.state
+
+    @property
+    def contributed(self) -> Contributed | None:
+        """Its part of the round after ``round``; None: it has made none, or it is not known what became of it."""
+        return self.newest if self.newest is not None and self.newest.round == self.round + 1 else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the round after ``round`` has ended, as far as the log was read."""
+        return self._log.state.open > self.round + 1
+
+    @property
+    def inner_steps(self) -> int:
+        """Inner steps of the round that this member works for."""
+        return self._log.state.rates_of(self.round + 1).inner_steps
 
     def join(self, start: Callable[[dict[str, Any]], StartRecord]) -> OuterState:
         """Begin a term, and make all outer steps that others have made.
@@ -106,9 +156,9 @@ class Member:
         return self._log.state
 
     def contribute(self, masters: Masters, steps: int) -> Contributed:
-        """Send this member's part of the open round; call again after StoreUnavailable, with the same weights.
+        """Send this member's part of the open round, once; call again after StoreUnavailable.
 
-        A round takes one part of each member: another call for it changes nothing, and returns the same.
+        What the weights move after they have been looked at is part of the next round.
 
         Args:
             masters: the weights after the inner steps.
@@ -117,34 +167,30 @@ class Member:
         Raises:
             Fenced: another process joined under this name.
             Diverged: something has changed the weights that all hold; nothing was sent.
-            InvalidModel: the pseudo-gradient is not finite, or far too large; nothing was sent.
+            InvalidModel: the pseudo-gradient is not finite, or far too large; nothing was sent, nor kept.
             StoreUnavailable: it may be in the log, or land yet.
         """
         round_ = self.round + 1
-        if self._contributed is not None and self._contributed.round == round_:
-            return self._contributed
-        if self._collected != round_:
-            self._weights.collect(masters)
-            self._collected = round_
-        if self._attempt is None:
-            state = self._log.refresh()
-            self._check_term(state)
-            if state.open != round_ or self.name in state.contributions:  # nothing is put that nobody would read
-                self._contributed = Contributed(round_, counts=False, entries=0, nbytes=0)
-                return self._contributed
-            self._attempt = self._coded(round_, steps)
-        record, _ = self._attempt
+        self._follow()
+        if self.contributed is not None:
+            return self.contributed
+        self._check_term(self._log.state)
+        if self.attempt is None:
+            start, state = _started(self._log.state), self._log.state
+            top = state.middle + WINDOW
+            self._weights.collect(masters, float(np.ldexp(1.0, 24 + top)) if start.values == "levels" else LARGEST)
+            if not self._wanted(state, round_):
+                self.newest = Contributed(round_, steps, False, 0, 0)
+                return self.newest
+            self.attempt = self._coded(round_, steps)
+        attempt = self.attempt
 
         def wanted(state: OuterState, common: dict[str, Any]) -> OuterRecord | None:
             self._check_term(state)
-            if state.open != round_ or self.name in state.contributions:
-                return None
-            return record.model_copy(update=common)
+            return attempt.record.model_copy(update=common) if self._wanted(state, round_) else None
 
-        self._log.append(wanted, record.write_id)
-        counts, nbytes = self._settle(), 0 if record.object is None else record.object.size
-        self._contributed = Contributed(round_, counts, record.entries, nbytes)
-        return self._contributed
+        self._log.append(wanted, attempt.record.write_id)
+        return self._decided(attempt)
 
     def poll(self) -> bool:
         """Look whether the round that comes next has ended, and end it if it is time; tell whether it has.
@@ -153,9 +199,9 @@ class Member:
             Fenced: another process joined under this name.
             StoreUnavailable: call again.
         """
-        state = self._log.refresh()
+        state = self._follow()
         self._check_term(state)
-        if state.open > self.round + 1:
+        if self.has_ended:
             return True
         if not state.has_quorum():
             return False
@@ -164,7 +210,7 @@ class Member:
         if self._clock() - self._quorum_at[1] < self._grace_s:
             return False
         self._close(state.open)
-        return self._log.state.open > self.round + 1
+        return self.has_ended
 
     def grace_left(self) -> float:
         """Return for how many seconds this member need not look at a round that nobody adds to; infinite: for ever."""
@@ -180,12 +226,11 @@ class Member:
             StoreUnavailable: call again.
         """
         done = []
-        while self.round + 1 < self._log.state.open:
+        self._settle()
+        while self.has_ended:
             closed = self._log.state.ended(self.round + 1)
             if closed is None:
                 raise NotFound(f"round {self.round + 1} of run {self._log.state.run!r} is behind two checkpoints")
-            if self._attempt is not None:  # whose answer was lost, and nobody asked again
-                self._settle()
             self._step(closed)
             self.round, self._base = closed.number, self._weights.digest().hex()
             done.append(closed)
@@ -195,6 +240,38 @@ class Member:
     def closed(self) -> ClosedRound | None:
         """The newest round whose outer step its weights have made; None before round 1."""
         return self._log.state.ended(self.round)
+
+    def change(self, round_: int, inner_steps: int | None, lr: float | None, momentum: float | None) -> Rates:
+        """Let rounds from one on be of other rates; None: as they were. Any member may say so, and all may say it.
+
+        Returns:
+            The rates of that round.
+
+        Raises:
+            InvalidArgument: that round has begun, or a rate is out of range.
+            StoreUnavailable: call again.
+        """
+
+        def changed(state: OuterState) -> Rates:
+            before = state.rates_of(round_)
+            return rates_of(
+                before.inner_steps if inner_steps is None else inner_steps,
+                before.rate if lr is None else lr,
+                before.momentum if momentum is None else momentum,
+            )
+
+        def wanted(state: OuterState, common: dict[str, Any]) -> OuterRecord | None:
+            rates = changed(state)
+            if rates == state.rates_of(round_):
+                return None
+            if round_ <= state.open:
+                raise InvalidArgument(f"round {round_} has begun; change a later one, from {state.open + 1} on")
+            return RatesRecord(**common, round=round_, rates=rates)
+
+        if round_ < 1:
+            raise InvalidArgument(f"rounds are numbered from 1, and {round_} is none")
+        self._log.append(wanted)
+        return self._log.state.rates_of(round_)
 
     def leave(self) -> None:
         """End the term: nobody waits for this member.
@@ -221,13 +298,38 @@ class Member:
             f"{_started(state).quorum}"
         )
 
-    def _coded(self, round_: int, steps: int) -> tuple[ContributeRecord, Sent]:
+    def _follow(self) -> OuterState:
+        """Read the log; what became of an attempt may be in it."""
+        state = self._log.refresh()
+        self._settle()
+        return state
+
+    def _settle(self) -> None:
+        """Take from the residual what was sent, if it is in the log; if its round ended without it, it stays."""
+        attempt, state = self.attempt, self._log.state
+        if attempt is not None and (state.counts(self.name, attempt.record.write_id) or self.has_ended):
+            self._decided(attempt)
+
+    def _decided(self, attempt: Attempt) -> Contributed:
+        counts = self._log.state.counts(self.name, attempt.record.write_id)
+        if counts:
+            self._weights.settle(attempt.sent)
+        self.attempt, self.newest = None, attempt.became(counts)
+        return self.newest
+
+    def _wanted(self, state: OuterState, round_: int) -> bool:
+        return state.open == round_ and self.name not in state.contributions
+
+    def _coded(self, round_: int, steps: int) -> Attempt:
         """Gate, code and put what goes into a round; its record is made, but for where it comes in the log."""
         state, weights = self._log.state, self._weights
         start = _started(state)
-        gate = weights.measured(start.gain)
-        exponent = chosen(gate.count, gate.square, state.middle)
-        sent = weights.gated(start.gain, exponent, 1)
+        if start.values == "levels":
+            gate = weights.measured(start.gain)
+            exponent = chosen(gate.count, gate.square, state.middle)
+            sent = weights.gated(start.gain, exponent, 1)
+        else:
+            exponent, sent = state.middle, weights.passed(start.gain, 1)
         base, entries = weights.digest().hex(), sum(len(part.index) for _, part in sent)
         if self._base not in (None, base):
             raise Diverged(
@@ -248,22 +350,25 @@ class Member:
             member=self.name,
             term=self._held_term(),
             base=base,
-            steps=steps,
+            steps=min(steps, MOST_STEPS),
             exponent=exponent,
             entries=entries,
             object=stored,
         )
-        return record, sent
+        return Attempt(record, steps, sent)
 
     def _step(self, closed: ClosedRound) -> None:
-        """Fetch and decode all contributions of a round, then make its outer step: until then nothing is changed."""
-        start, parts = _started(self._log.state), dict[int, list[GroupLevels]]()
+        """Fetch and decode all contributions of a round, then make its outer step: until then nothing is changed.
+
+        They are taken in the order of the members' names, which float32 values are summed in.
+        """
+        start, parts = _started(self._log.state), dict[int, list[Part]]()
         exponents = []
-        for record in closed.contributions.values():
+        for _, record in sorted(closed.contributions.items()):
             weight = record.steps if start.weighting == "steps" else 1
-            for group, part in self._contributions.get(self._weights, record, weight):
+            for group, part in self._contributions.get(self._weights, record, start.values, weight):
                 parts.setdefault(group.number, []).append(part)
-                exponents.append(part.exponent)
+                exponents.append(record.exponent)
         rates = OuterRates(closed.rates.rate, closed.rates.momentum)
         self._weights.step(parts, min(exponents, default=0), _weight(closed, start), rates)
 
@@ -272,17 +377,6 @@ class Member:
             return CloseRecord(**common, round=number) if state.open == number and state.has_quorum() else None
 
         self._log.append(wanted)
-
-    def _settle(self) -> bool:
-        """Take from the residual what was sent, if its record counts; tell whether it does."""
-        if self._attempt is None:
-            return False
-        record, sent = self._attempt
-        counts = self._log.state.counts(self.name, record.write_id)
-        self._attempt = None
-        if counts:
-            self._weights.settle(sent)
-        return counts
 
     def _held_term(self) -> str:
         if self._term is None:

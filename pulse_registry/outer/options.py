@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pulse_registry.errors import InvalidArgument
+from pulse_schemas.objects import Values
 from pulse_schemas.outer import Rates, Weighting
 
 
@@ -17,7 +18,9 @@ class OuterOptions:
         inner_steps: of the inner optimizer in a round.
         lr, momentum: of the outer optimizer, SGD with Nesterov's momentum.
         gain: of the gate, which passes a cell where BF16(theta) and BF16(theta - gain s) are other bits. 1 is the rule
-            of the PULSE paper; ``lr / (1 - momentum)`` knows how far the outer optimizer moves a cell in the end.
+            of the PULSE paper; ``lr / (1 - momentum)`` knows how far the outer optimizer moves a cell in the end. None:
+            all cells are sent.
+        values: that are sent: ``levels``, small integers, or ``float32`` ones, the payload of the PULSE paper.
         quorum: contributions that a round needs.
         patience: closed rounds that a member may miss before nobody waits for it.
         weighting: of contributions: ``equal``, or by the ``steps`` that each has made.
@@ -30,13 +33,14 @@ class OuterOptions:
     inner_steps: int = 8
     lr: float = 0.7
     momentum: float = 0.9
-    gain: float = 7.0
+    gain: float | None = 7.0
     quorum: int = 1
     patience: int = 3
     weighting: Weighting = "equal"
     grace_s: float = 60.0
     takeover_s: float = 30.0
     poll_s: float = 0.5
+    values: Values = "levels"
 
     def rates(self) -> Rates:
         """Return what outer steps are made with.
@@ -44,10 +48,19 @@ class OuterOptions:
         Raises:
             InvalidArgument: one is out of range.
         """
-        try:
-            return Rates(inner_steps=self.inner_steps, rate=float(self.lr), momentum=float(self.momentum))
-        except ValueError as error:
-            raise InvalidArgument(
-                f"inner_steps {self.inner_steps}, lr {self.lr}, momentum {self.momentum}: inner steps are from 1 to "
-                "65,535, lr is above 0, and momentum from 0 to below 1"
-            ) from error
+        return rates_of(self.inner_steps, self.lr, self.momentum)
+
+
+def rates_of(inner_steps: int, lr: float, momentum: float) -> Rates:
+    """Return rates of outer steps.
+
+    Raises:
+        InvalidArgument: one is out of range.
+    """
+    try:
+        return Rates(inner_steps=inner_steps, rate=float(lr), momentum=float(momentum))
+    except ValueError as error:
+        raise InvalidArgument(
+            f"inner_steps {inner_steps}, lr {lr}, momentum {momentum}: inner steps are from 1 to 65,535, lr is above "
+            "0, and momentum from 0 to below 1"
+        ) from error

@@ -10,8 +10,9 @@ with registry.outer(model, member="eu-1", inner_steps=8) as outer:
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,15 +29,17 @@ from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.masters import Masters, WholeMasters
 from pulse_registry.outer.member import Contributed, Member
 from pulse_registry.outer.options import OuterOptions
+from pulse_registry.outer.saved import SavedState
 from pulse_registry.outer.state import ClosedRound
 from pulse_registry.outer.versions import RoundVersions, RunVersions
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.store import Store
 from pulse_registry.weights.arrays import Weights
-from pulse_registry.weights.model import Model, read_model
+from pulse_registry.weights.model import Model, read_destination
 from pulse_schemas import Signer
 from pulse_schemas.outer import StartRecord
 
+_logger = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 60.0
 _TELL_S = 60.0
 """After so long, and each time twice as long, it is said what a round waits for."""
@@ -104,7 +107,14 @@ class Run:
 
 
 class OuterSession:
-    """Takes part in rounds with a model, whose float32 weights are replaced by each outer step. Not thread-safe."""
+    """Takes part in rounds with a model, whose float32 weights are replaced by each outer step. Not thread-safe.
+
+    No error loses anything that was learnt: what has not been sent waits, and goes out once. After StoreUnavailable
+    call the same method again, or ``finish``; or train on, and call ``step`` as ever.
+
+    Attributes:
+        last: what the newest round came to that this trainer was in; None: there was none yet.
+    """
 
     def __init__(
         self,
@@ -118,10 +128,13 @@ class OuterSession:
         """Prepare; no I/O yet."""
         self._run, self._model, self._options, self._rates = run, model, options, options.rates()
         self._clock, self._sleep = clock, sleep
-        self._steps = 0
+        self.last: RoundResult | None = None
+        self._steps = 0  # of the inner optimizer, that no contribution tells of
+        self._applied = 0  # the newest round whose weights the model has got
         self._member: Member | None = None
-        self._sent: Contributed | None = None
+        self._saved: SavedState | None = None
         self._newest: ClosedRound | None = None
+        self._hooks: list[Any] = []
 
     def __enter__(self) -> Self:
         """Join: see ``join``."""
@@ -132,6 +145,7 @@ class OuterSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave, unless by an error: then this member is late, until it comes back or is not waited for any more."""
+        self._detach()
         if error is None:
             self.leave()
 
@@ -144,11 +158,15 @@ class OuterSession:
         """Join the rounds; the model then holds the weights of the newest one. The first one starts them.
 
         Raises:
-            InvalidArgument: the rounds were started with other settings, or an option is not valid.
+            InvalidArgument: the rounds were started with other settings, an option is not valid, or the state that was
+                loaded is of other rounds.
             InvalidModel: a tensor of the model is not float32, or other than the run's.
+            LayoutMismatch: the state that was loaded is of other tensors.
             StoreUnavailable, CorruptObject, NotFound: the run, or a contribution, can't be read.
         """
-        run, options = self._run, self._options
+        run, options, saved = self._run, self._options, self._saved
+        if self._member is not None:
+            raise InvalidArgument(f"this trainer has joined as {options.member!r} before: call leave first")
         log = OuterLog(run.store, run.name, run.signer, run.guard, run.threads, clock=run.clock, new_id=run.new_id)
         started = log.refresh().start
         first = run.newest(self._model) if started is None else started.version
@@ -156,13 +174,12 @@ class OuterSession:
         weights = OuterWeights(version.geometry, run.backend, outer_loops(run.backend.name))
         weights.begin(version.copy_of)
         contributions = Contributions(run.store, version.geometry, run.backend, run.new_id)
-        self._weights = weights
-        self._masters()  # they fit, or nobody hears of this one
-        self._versions = RoundVersions(
-            run.versions, first, options.member, takeover_s=options.takeover_s, clock=self._clock
-        )
+        versions = RoundVersions(run.versions, first, options.member, takeover_s=options.takeover_s, clock=self._clock)
         member = Member(options.member, log, contributions, weights, grace_s=options.grace_s, clock=self._clock)
         digest, layout = weights.digest().hex(), version.geometry.id
+        WholeMasters.of(version.geometry, read_destination(self._model))  # it fits, or nobody hears of this one
+        if saved is not None:
+            saved.check(layout, len(weights.residual), log.state)
 
         def start(common: dict[str, Any]) -> StartRecord:
             try:
@@ -172,8 +189,8 @@ class OuterSession:
                     layout=layout,
                     digest=digest,
                     rates=self._rates,
-                    gain=float(options.gain),
-                    values="levels",
+                    gain=None if options.gain is None else float(options.gain),
+                    values=options.values,
                     exponent=_FIRST_EXPONENT,
                     quorum=options.quorum,
                     patience=options.patience,
@@ -187,41 +204,78 @@ class OuterSession:
             return self.join()  # others have begun meanwhile, with another version
         member.join(start)
         self._first, self._member, self._log = first, member, log
-        self._newest, self._steps, self._sent = member.closed, 0, None
-        self._store()
+        self._weights, self._versions = weights, versions
+        self._newest, self._applied, self._steps, self._saved = member.closed, member.round, 0, None
+        if saved is not None:
+            self._restore(saved, member)
+        weights.store(self._masters())
 
-    def step(self) -> RoundResult | None:
-        """Call after each step of the inner optimizer; every ``inner_steps``-th makes a round, and returns it.
+    def step(self, *, wait: bool = True) -> RoundResult | None:
+        """Call after each step of the inner optimizer; every ``inner_steps``-th contributes to a round.
 
         What comes too late for its round goes out with the one that is open then, at once, and this member waits for
         the end of that: so it is with the others again, who else would always be ahead of it.
 
+        Args:
+            wait: for the round to end, and return it. Else train on meanwhile: a later call returns it when it has
+                ended, at the latest the one that contributes to the next round, which waits. What the model has moved
+                since it contributed, it keeps.
+
         Raises:
             Fenced: another process has joined under this name.
             Diverged: the run's version is not what this trainer holds.
-            InvalidModel: the weights have become NaN or infinite.
-            StoreUnavailable: nothing is lost; call ``contribute``, ``await_round`` and ``apply`` again.
+            InvalidModel: the weights have become NaN or infinite; see ``reset``.
+            StoreUnavailable: nothing is lost; call ``finish``, or train on: the next call goes on with the round.
         """
+        member = self._joined()
         self._steps += 1
-        if self._steps < self._rates.inner_steps:
-            return None
-        while True:
-            counts, steps = self.contribute().counts, self._steps
+        if member.contributed is None and not self._half_applied():
+            if member.attempt is None and self._steps < member.inner_steps:
+                return None
+            self.contribute()
+        if wait or self._half_applied():
+            return self.finish()
+        if self._steps < member.inner_steps:
+            return self.apply() if member.poll() else None
+        result = self.finish()
+        self.contribute()
+        return result
+
+    def finish(self) -> RoundResult:
+        """Contribute, unless that was done, wait until the round has ended, and apply it; what failed is called again.
+
+        Raises:
+            Fenced, Diverged, InvalidModel, StoreUnavailable: as ``step``.
+        """
+        while not self._half_applied():
+            counts = self.contribute().counts
             self.await_round()
-            result = self.apply()
             if counts:
-                return result
-            self._steps = steps
+                break
+            self.apply()
+        return self.apply()
 
-    def attach(self, optimizer: Any) -> None:
-        """Call ``step`` after each step of a torch optimizer."""
-        optimizer.register_step_post_hook(lambda *_: self.step())
+    def contribute(self, steps: int | None = None) -> Contributed:
+        """Send what this trainer has learnt since the newest round, once a round; ``await_round`` and ``apply`` follow.
 
-    def contribute(self) -> Contributed:
-        """Send what this trainer has learnt since the newest round; fewer steps than the others' are told as such."""
+        Args:
+            steps: of the inner optimizer, of who does not call ``step``; None: those that it has counted, or 1. There may
+                be fewer than the others make.
+
+        Raises:
+            Fenced, Diverged, InvalidModel, StoreUnavailable: as ``step``.
+        """
+        member = self._joined()
+        if self._half_applied():
+            self.apply()
+        if member.contributed is not None:
+            return member.contributed
+        if member.attempt is None:
+            self._steps = max(1, self._steps if steps is None else steps)
         self._settle()
-        self._sent = self._joined().contribute(self._masters(), max(1, self._steps))
-        return self._sent
+        sent = member.contribute(self._masters(), self._steps)
+        self._steps -= sent.steps
+        return sent
 
     def await_round(self) -> None:
         """Wait until the round has ended; this member ends it, at its quorum and after its grace."""
@@ -234,18 +288,150 @@ class OuterSession:
             self._log.wait(self._options.poll_s, min(member.grace_left(), _LONGEST_WAIT_S), self._sleep)
 
     def apply(self) -> RoundResult:
-        """Make the outer step of what has ended, in the model; its own inner steps are replaced."""
-        member, sent = self._joined(), self._sent
-        before = member.round
+        """Make the outer step of what has ended, in the model.
+
+        What the model has moved since ``contribute``, it keeps, for the next round. What was not contributed, or came
+        too late, goes out with the next contribution, whole, and with its steps.
+
+        Raises:
+            InvalidArgument: no round has ended: call ``await_round``.
+            InvalidModel: the weights have become NaN or infinite; see ``reset``.
+            StoreUnavailable: call again.
+        """
+        member, weights = self._joined(), self._weights
+        if not (member.has_ended or self._half_applied()):
+            raise InvalidArgument("no round has ended: call await_round first")
+        masters = self._masters()
+        if weights.origin is None:
+            weights.collect(masters)
+        sent: Contributed | None = None
         try:
             member.catch_up()
         finally:  # of several rounds, some may have been made when the store failed
-            if member.round > before:
-                self._newest, self._steps, self._sent = member.closed, 0, None
-                self._store()
-        if (last := member.closed) is None or last.number == before:
-            raise InvalidArgument("no round has ended: call await_round first")
+            if self._half_applied():
+                weights.store(masters)
+                sent = member.newest if member.newest is not None and member.newest.round > self._applied else None
+                self._steps += 0 if sent is None or sent.counts else sent.steps
+                self._applied, self._newest = member.round, member.closed
         self._settle(wait=False)
+        self.last = self._result(member, sent)
+        return self.last
+
+    def reset(self) -> None:
+        """Give the model the weights of the newest round again, and drop its inner steps since; nothing is sent."""
+        self._joined()
+        self._weights.drop(self._masters())
+        self._steps = 0
+
+    def attach(self, *optimizers: Any, wait: bool = True) -> None:
+        """Call ``step`` after each step of a torch optimizer; of several, when each has made one. Ends with ``leave``.
+
+        What a round came to is in ``last``.
+
+        Raises:
+            InvalidArgument: there is none, or some are attached: give all in one call.
+        """
+        if self._hooks or not optimizers:
+            raise InvalidArgument("give all optimizers of the model in one call of attach")
+        every, stepped = {id(one) for one in optimizers}, set[int]()
+
+        def hook(optimizer: Any, *_: Any) -> None:
+            stepped.add(id(optimizer))
+            if stepped == every:
+                stepped.clear()
+                self.step(wait=wait)
+
+        self._hooks = [one.register_step_post_hook(hook) for one in optimizers]
+
+    def change(
+        self,
+        *,
+        from_round: int,
+        inner_steps: int | None = None,
+        lr: float | None = None,
+        momentum: float | None = None,
+    ) -> None:
+        """Let rounds from one on be of other rates, for all members. One says so, or all say the same.
+
+        Args:
+            from_round: the first of them, which must not have begun.
+            inner_steps, lr, momentum: see ``OuterOptions``; None: as they are at that round by what was said until now.
+
+        Raises:
+            InvalidArgument: that round has begun with other rates, or one is out of range.
+            StoreUnavailable: call again.
+        """
+        self._joined().change(from_round, inner_steps, lr, momentum)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this trainer has not sent, for its checkpoint: texts, whole numbers, and one float32 tensor.
+
+        That is 4 bytes a cell: its residual, with what the model has moved since the newest round. There are two such
+        tensors, if it is not known whether a contribution has reached the log. The weights and the momentum are
+        the rounds'.
+
+        Raises:
+            InvalidModel: the weights have become NaN or infinite.
+        """
+        member, weights, masters = self._joined(), self._weights, self._masters()
+        state, attempt = member.state, member.attempt
+        saved = SavedState(
+            run=state.run,
+            member=member.name,
+            layout=weights.geometry.id,
+            start="" if state.start is None else state.start.write_id,
+            round=member.round,
+            steps=self._steps,
+            newest=state.members[member.name].newest or "",
+            attempt="" if attempt is None else attempt.record.write_id,
+            residual=weights.unsent(masters),
+            rest=None if attempt is None else weights.unsent(masters, attempt.sent),
+        )
+        return saved.to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on, at ``join``, with what ``state_dict`` has returned; call it before.
+
+        If this member has contributed after that, a part of it was sent: all of it is dropped, and a warning says so.
+        So nothing is ever sent twice.
+
+        Raises:
+            InvalidArgument: this trainer has joined, or it is another one's state.
+        """
+        if self._member is not None:
+            raise InvalidArgument("this trainer has joined: call load_state_dict before join, or before the with block")
+        saved = SavedState.parse(state)
+        saved.check_owner(self._run.name, self._options.member)
+        self._saved = saved
+
+    def leave(self) -> None:
+        """Leave the rounds; what was not sent is lost, unless ``state_dict`` has it."""
+        self._detach()
+        if self._member is not None:
+            self._settle()
+            self._member.leave()
+            self._member = None
+            self._run.versions.close()
+
+    def _restore(self, saved: SavedState, member: Member) -> None:
+        found = saved.unsent(member.state.members[member.name].newest)
+        if found is None:
+            _logger.warning(
+                "run %r: member %r has contributed after its state was saved, at round %d: what it had not sent then "
+                "is dropped, since a part of it was sent",
+                self._run.name,
+                member.name,
+                saved.round,
+            )
+            return
+        self._weights.residual[:] = found
+        if member.round == saved.round and found is saved.residual:
+            self._steps = saved.steps
+
+    def _result(self, member: Member, sent: Contributed | None) -> RoundResult:
+        last = member.closed
+        if last is None:
+            raise InvalidArgument(f"round {member.round} has not ended")
         return RoundResult(
             round=last.number,
             version=self._first + last.number,
@@ -256,14 +442,6 @@ class OuterSession:
             nbytes=0 if sent is None else sent.nbytes,
             cells=self._weights.geometry.cells,
         )
-
-    def leave(self) -> None:
-        """Leave the rounds; what was not sent is lost."""
-        if self._member is not None:
-            self._settle()
-            self._member.leave()
-            self._member = None
-            self._run.versions.close()
 
     def _settle(self, *, wait: bool = True) -> None:
         """See that the newest round's version is there, and is what this member holds."""
@@ -276,11 +454,17 @@ class OuterSession:
             self._sleep(self._options.poll_s)
         self._newest = None
 
-    def _store(self) -> None:
-        self._weights.store(self._masters())
+    def _half_applied(self) -> bool:
+        """Tell whether an outer step was made that the model has not got."""
+        return self._joined().round > self._applied
 
     def _masters(self) -> Masters:
-        return WholeMasters.of(self._weights.geometry, read_model(self._model))
+        return WholeMasters.of(self._weights.geometry, read_destination(self._model))
+
+    def _detach(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _joined(self) -> Member:
         if self._member is None:

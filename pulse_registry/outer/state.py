@@ -135,10 +135,14 @@ class OuterState:
         """Tell whether a record is a member's newest contribution that counts."""
         return member in self.members and self.members[member].newest == write_id
 
+    def rates_of(self, number: int) -> Rates:
+        """Return the rates of a round, as far as the log says."""
+        return self.rates_from[max(first for first in self.rates_from if first <= number)]
+
     @property
     def rates(self) -> Rates:
         """The rates of the open round."""
-        return self.rates_from[max(first for first in self.rates_from if first <= self.open)]
+        return self.rates_of(self.open)
 
     def awaited(self) -> frozenset[str]:
         """Return the members that the open round waits for, those that have contributed included."""

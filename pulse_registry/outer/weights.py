@@ -15,8 +15,9 @@ import numpy as np
 from pulse_kernels import Backend, Cells
 from pulse_kernels.protocol import Floats, OuterLoops, OuterRates
 from pulse_registry.errors import InvalidModel
-from pulse_registry.outer.masters import Masters
-from pulse_registry.outer.mean import GroupLevels, step_group
+from pulse_registry.format.contribution import LARGEST
+from pulse_registry.outer.masters import ADVICE, Masters
+from pulse_registry.outer.mean import GroupLevels, GroupValues, Part, step_group
 from pulse_registry.peers.lone import LonePeers
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.sums import sum_lanes
@@ -24,6 +25,9 @@ from pulse_registry.peers.vote import Attempt
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 
+Sent = Sequence[tuple[Group, Part]]
+"""What a member sends, by group."""
+AGAIN: Final = "nothing was sent; call reset() to go on from the weights of the newest round"
 _GATED: Final = np.dtype([("group", "<i8"), ("count", "<i8"), ("square", "<f8")])
 
 
@@ -38,6 +42,8 @@ class Gate:
 class OuterWeights:
     """Float32 arrays of the cells of a BF16 layout's groups, end to end: 12 bytes a cell in host memory.
 
+    What a model has moved goes into the residual once: ``origin`` is where the model was when that was done last.
+
     Attributes:
         geometry: of the versions.
         groups: those that are kept here, in order; all, unless the model is sharded.
@@ -45,6 +51,8 @@ class OuterWeights:
         theta: weights that all members hold; a version is these, rounded to BF16.
         momentum: of the outer optimizer; all members hold the same.
         residual: of this member alone.
+        origin: the model when it was collected, until weights are stored in it: 4 bytes a cell more. None: it was at
+            ``theta``.
     """
 
     def __init__(
@@ -69,15 +77,14 @@ class OuterWeights:
         """
         for tensor in geometry.layout.tensors:
             if tensor.dtype != "BF16":
-                raise InvalidModel(
-                    f"tensor {tensor.name!r} is {tensor.dtype}: outer rounds are of float32 masters alone"
-                )
+                raise InvalidModel(f"tensor {tensor.name!r} is {tensor.dtype} in the run: {ADVICE}")
         self.geometry, self._backend, self._loops = geometry, backend, loops
         self.peers = LonePeers() if peers is None else peers
         self.groups = [*geometry.groups] if numbers is None else [geometry.groups[number] for number in numbers]
         ends = np.cumsum([0, *(group.cells for group in self.groups)]).tolist()
         self._places = {group.number: slice(*ends[k : k + 2]) for k, group in enumerate(self.groups)}
         self.theta, self.momentum, self.residual = (np.zeros(ends[-1], np.float32) for _ in range(3))
+        self.origin: Floats | None = None
 
     def begin(self, version: Callable[[Group], Cells]) -> None:
         """Take the weights of a version, by group; there is no momentum, and nothing is left to send."""
@@ -86,64 +93,81 @@ class OuterWeights:
             self._of(self.theta, group)[:] = cells.view(np.float32)
         self.momentum[:] = 0
         self.residual[:] = 0
+        self.origin = None
 
-    def collect(self, masters: Masters) -> None:
-        """Add to the residual what the weights have moved since the round's start; a collective.
+    def collect(self, masters: Masters, limit: float = LARGEST) -> None:
+        """Add to the residual what the weights have moved since the round's start, or the last call; a collective.
+
+        Args:
+            masters: the model.
+            limit: below which each sum must be.
 
         Raises:
-            InvalidModel: on all ranks: a sum is NaN or infinite; nothing was changed.
+            InvalidModel: on all ranks: a sum is NaN, infinite or over the limit; nothing was changed.
         """
-        attempt, kept = Attempt(self.peers), self.residual.copy()
+        attempt, residual, origin = Attempt(self.peers), self.residual.copy(), np.empty_like(self.residual)
         for group, local in masters.cells(attempt):
-            attempt.run(partial(self._collect, group, local), None)
-        try:
-            attempt.agree("pseudo-gradient")
-        except BaseException:
-            self.residual = kept
-            raise
+            attempt.run(partial(self._move, group, local, residual, limit), None)
+            self._of(origin, group)[:] = local
+        attempt.agree("pseudo-gradient")
+        self.residual, self.origin = residual, origin
 
-    def _collect(self, group: Group, local: Floats) -> None:
-        residual = self._of(self.residual, group)
-        if not self._loops.collect(self._of(self.theta, group), local, residual):
-            place = group.start + int(np.argmin(np.isfinite(residual)))
-            raise InvalidModel(f"the pseudo-gradient is not finite: {self._name(place)}; nothing was sent")
+    def unsent(self, masters: Masters, sent: Sent = ()) -> Floats:
+        """Return the residual, less what was sent, with what the weights have moved meanwhile; a collective.
 
-    def measured(self, gain: float) -> Gate:
-        """Return what the gate passes, of all ranks; a collective."""
+        Raises:
+            InvalidModel: on all ranks: a sum is NaN or infinite.
+        """
+        attempt, residual = Attempt(self.peers), self.residual.copy()
+        self._take(residual, sent)
+        for group, local in masters.cells(attempt):
+            attempt.run(partial(self._move, group, local, residual, np.inf), None)
+        attempt.agree("residual")
+        return residual
+
+    def measured(self, gain: float | None) -> Gate:
+        """Return what the gate passes, of all ranks; all cells, where ``gain`` is None. A collective."""
+        known = _known(gain)
         rows = [
-            (group.number, *self._loops.square(self._of(self.theta, group), self._of(self.residual, group), gain))
+            (group.number, *self._loops.square(self._of(self.theta, group), self._of(self.residual, group), known))
             for group in self.groups
         ]
         every = b"".join(self.peers.all_gather(np.array(rows, _GATED).tobytes(), "gated"))
         table = np.sort(np.frombuffer(every, _GATED), order="group")  # added up in one order, however it is sharded
         return Gate(int(table["count"].sum()), sum(table["square"].tolist()))
 
-    def gated(self, gain: float, exponent: int, weight: int) -> list[tuple[Group, GroupLevels]]:
-        """Return what is sent, by group; the residual stays as it is until ``settle``.
+    def gated(self, gain: float | None, exponent: int, weight: int) -> list[tuple[Group, Part]]:
+        """Return the levels that are sent, by group; the residual stays as it is until ``settle``.
 
         Raises:
             InvalidModel: a value is too large for its exponent to be taken exactly.
         """
-        limit, found = np.ldexp(np.float32(1), 24 + exponent), []
+        limit, found = np.ldexp(np.float32(1), 24 + exponent), list[tuple[Group, Part]]()
         for group in self.groups:
             residual = self._of(self.residual, group)
-            if len(residual) and np.abs(residual).max() >= limit:
-                place = group.start + int(np.abs(residual).argmax())
-                raise InvalidModel(
-                    f"the pseudo-gradient is over 2^24 times what levels are steps of: {self._name(place)}; training "
-                    "has left the others: lower its learning rate, and begin again from the newest version"
-                )
-            index, levels = self._loops.gate(self._of(self.theta, group), residual, gain, exponent)
+            index, levels = self._loops.gate(self._of(self.theta, group), residual, _known(gain), exponent)
             if len(index):
+                sizes = np.abs(residual[index])
+                if sizes.max() >= limit:
+                    raise self._too_large(group.start + int(index[sizes.argmax()]))
                 found.append((group, GroupLevels(index, levels, exponent, weight)))
         return found
 
-    def settle(self, sent: Sequence[tuple[Group, GroupLevels]]) -> None:
-        """Take from the residual what was sent, exactly: once its record is in the log, and never before."""
-        for group, part in sent:
-            self._loops.settle(self._of(self.residual, group), part.index, part.levels, part.exponent)
+    def passed(self, gain: float | None, weight: int) -> list[tuple[Group, Part]]:
+        """Return the float32 values that are sent, by group; the residual stays as it is until ``settle``."""
+        found = list[tuple[Group, Part]]()
+        for group in self.groups:
+            residual = self._of(self.residual, group)
+            index = self._loops.passed(self._of(self.theta, group), residual, _known(gain))
+            if len(index):
+                found.append((group, GroupValues(index, residual[index], weight)))
+        return found
 
-    def step(self, parts: Mapping[int, Sequence[GroupLevels]], exponent: int, weight: int, rates: OuterRates) -> None:
+    def settle(self, sent: Sent) -> None:
+        """Take from the residual what was sent, exactly: once its record is in the log, and never before."""
+        self._take(self.residual, sent)
+
+    def step(self, parts: Mapping[int, Sequence[Part]], exponent: int, weight: int, rates: OuterRates) -> None:
         """Make a round's outer step.
 
         Args:
@@ -157,8 +181,21 @@ class OuterWeights:
             step_group(self._loops, theta, momentum, parts.get(group.number, ()), exponent, weight, rates)
 
     def store(self, masters: Masters) -> None:
-        """Write the weights into a model; a collective."""
+        """Write the weights into a model; what it has moved since it was collected, it keeps. A collective."""
+        moved = self.theta
+        if self.origin is not None:
+            attempt, moved = Attempt(self.peers), np.empty_like(self.theta)
+            for group, local in masters.cells(attempt):
+                with np.errstate(over="ignore", invalid="ignore"):
+                    self._of(moved, group)[:] = self._of(self.theta, group) - (self._of(self.origin, group) - local)
+            attempt.agree("weights")
+        masters.store(lambda group: self._of(moved, group))
+        self.origin = None
+
+    def drop(self, masters: Masters) -> None:
+        """Write the weights into a model, and forget what it has moved since it was collected; a collective."""
         masters.store(lambda group: self._of(self.theta, group))
+        self.origin = None if self.origin is None else self.theta.copy()
 
     def version_cells(self, group: Group) -> Cells:
         """Return the group's weights, rounded to BF16."""
@@ -172,6 +209,29 @@ class OuterWeights:
         share = sum((Digest(*pair) for pair in shares), Digest())
         return Digest(*sum_lanes(self.peers, (share.lane_0, share.lane_1), "state"))
 
+    def _move(self, group: Group, local: Floats, residual: Floats, limit: float) -> None:
+        """Add what the weights of a group have moved, and check the sums."""
+        origin, sums = self.theta if self.origin is None else self.origin, self._of(residual, group)
+        if not self._loops.collect(self._of(origin, group), local, sums):
+            place = group.start + int(np.argmin(np.isfinite(sums)))
+            raise InvalidModel(f"the pseudo-gradient is not finite: {self._name(place)}; {AGAIN}")
+        sizes = np.abs(sums)
+        if len(sizes) and sizes.max() >= limit:
+            raise self._too_large(group.start + int(sizes.argmax()))
+
+    def _take(self, residual: Floats, sent: Sent) -> None:
+        for group, part in sent:
+            if isinstance(part, GroupLevels):
+                self._loops.settle(self._of(residual, group), part.index, part.levels, part.exponent)
+            else:
+                self._of(residual, group)[part.index] = 0
+
+    def _too_large(self, place: int) -> InvalidModel:
+        return InvalidModel(
+            f"the pseudo-gradient is too large to be sent: {self._name(place)}; training has left the others: lower "
+            f"its learning rate; {AGAIN}"
+        )
+
     def _of(self, cells: Floats, group: Group) -> Floats:
         return cells[self._places[group.number]]
 
@@ -179,3 +239,8 @@ class OuterWeights:
         number = next(k for k, size in enumerate(self.geometry.sizes) if place < self.geometry.tensor_start(k) + size)
         within = place - self.geometry.tensor_start(number)
         return f"tensor {self.geometry.layout.tensors[number].name!r} at flat index {within}"
+
+
+def _known(gain: float | None) -> float:
+    """Return the gain that the loops know: an infinite one passes all."""
+    return np.inf if gain is None else gain

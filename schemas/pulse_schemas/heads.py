@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from pulse_schemas.base import Count, Digest, Hash, Schema
+from pulse_schemas.objects import Values
 
 
 class PatchHead(Schema):
@@ -21,7 +22,8 @@ class PatchHead(Schema):
 class ContributionHead(Schema):
     """Of which layout and weights, for which round of which run's member, and how many cells have a level.
 
-    ``base``: digest of the BF16 weights by whose classes it is coded. A level is so many times 2 to ``exponent``.
+    ``base``: digest of the BF16 weights by whose classes it is coded. ``values``: what is sent of a cell: a level, that
+    many times 2 to ``exponent``, or a float32 value, of which ``exponent`` says nothing.
     """
 
     format: Literal["pulse-contribution/1"] = "pulse-contribution/1"
@@ -29,6 +31,7 @@ class ContributionHead(Schema):
     base: Digest
     round: Count
     member: str
+    values: Values
     exponent: int
     changed: Count
     groups: Count

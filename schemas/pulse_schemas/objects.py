@@ -9,6 +9,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from pulse_schemas.base import Count, Hash, Key, Many, Schema
 
 Coder = Literal["gap", "class"]
+Values = Literal["levels", "float32"]
+"""What a contribution to an outer round has of each cell that it sends."""
 
 
 class ObjectRef(Schema):

@@ -23,7 +23,7 @@ from pulse_schemas.base import (
     load_json,
     sealed_body,
 )
-from pulse_schemas.objects import ObjectRef
+from pulse_schemas.objects import ObjectRef, Values
 
 MOST_MEMBERS = 256
 """Of a run at one time: with more, sums of levels could leave 64 bits."""
@@ -31,8 +31,9 @@ Member = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", descriptio
 Round = Annotated[int, Field(ge=1, lt=2**31)]
 Exponent = Annotated[int, Field(ge=-120, le=60, description="a level is so many times 2 to this")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Steps = Annotated[int, Field(ge=1, lt=2**16)]
-Values = Literal["levels", "float32"]
+MOST_STEPS = 2**16 - 1
+"""That a contribution may say it is of."""
+Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Weighting = Literal["equal", "steps"]
 
 
@@ -67,8 +68,9 @@ class _Common(Schema):
 class StartRecord(_Common):
     """Trainers work together from ``version`` on, whose weights are of ``layout`` and have ``digest``.
 
-    ``gain``: of the gate. ``exponent``: about which the first round's levels lie. ``quorum``: contributions that a
-    round needs. ``patience``: closed rounds that a member may miss before nobody waits for it.
+    ``gain``: of the gate; None: all cells pass. ``values``: that contributions have; exponents say nothing of float32
+    ones. ``exponent``: about which the first round's levels lie. ``quorum``: contributions that a round needs.
+    ``patience``: closed rounds that a member may miss before nobody waits for it.
     """
 
     kind: Literal["start"] = "start"
@@ -76,7 +78,7 @@ class StartRecord(_Common):
     layout: Hash
     digest: Digest
     rates: Rates
-    gain: Positive
+    gain: Positive | None
     values: Values
     exponent: Exponent
     quorum: Annotated[int, Field(ge=1, le=MOST_MEMBERS)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from pulse_kernels.cells import Index
 from pulse_kernels.cpu.compile import compiled
-from pulse_kernels.protocol import Floats, Gated, Levels, OuterRates, Totals
+from pulse_kernels.protocol import Floats, Gated, Levels, OuterRates
 
 _SHARE: Final = 0.05
 """Of the cells, how many there is room for at first."""
@@ -41,13 +41,17 @@ class CompiledOuter:
         every = np.concatenate([np.empty(0, np.uint32), *(index for index, _ in parts)])
         return every, np.concatenate([np.empty(0, np.int16), *(levels for _, levels in parts)])
 
+    def passed(self, theta: Floats, residual: Floats, gain: float) -> Index:
+        """Choose what to send whole: see OuterLoops.passed."""
+        index = np.empty(len(theta), np.uint32)
+        count = compiled("outer_passed", 4)(theta, residual, np.float32(gain), index)
+        return index[:count].copy()
+
     def settle(self, residual: Floats, index: Index, levels: Levels, exponent: int) -> None:
         """Take what was sent: see OuterLoops.settle."""
         compiled("outer_settle", 4)(residual, index, levels, np.ldexp(np.float32(1), exponent))
 
-    def step(
-        self, theta: Floats, momentum: Floats, index: Index, total: Totals, unit: float, rates: OuterRates
-    ) -> None:
+    def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         """Make an outer step: see OuterLoops.step."""
-        scalars = np.float32(unit), np.float32(rates.rate), np.float32(rates.momentum)
-        compiled("outer_step", 4)(theta, momentum, index, total, *scalars)
+        scalars = np.float32(rates.rate), np.float32(rates.momentum)
+        compiled("outer_step", 4)(theta, momentum, index, gradient, *scalars)

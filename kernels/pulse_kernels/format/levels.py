@@ -1,12 +1,13 @@
-"""Coding of the levels of one group: small integers at some of its cells, as one byte string that is decoded alone.
+"""Coding of what is sent of one group: levels at some of its cells, as one byte string that is decoded alone.
 
 It is the ``class`` coding of a group (``format.group``), whose classes are those of the BF16 weights that all members
-of a round hold, and whose values are the levels, as distances from 0 of I16 cells.
+of a round hold, and whose values are the levels, as distances from 0 of I16 cells. Float32 values, where these are
+sent, are distances from 0 of F32 cells.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,20 +16,21 @@ from pulse_kernels.errors import CodecError
 from pulse_kernels.format.gap_tables import parameters_of
 from pulse_kernels.format.group import GROUP_BYTES, choose_classes
 from pulse_kernels.format.group_bytes import join, split
-from pulse_kernels.protocol import Backend, Coded, Levels
+from pulse_kernels.protocol import Backend, Coded, Floats, Levels
 
 _WEIGHT: Final = CELL_TYPES["BF16"]
-_LEVEL: Final = CELL_TYPES["I16"]
+_LEVEL: Final = np.dtype(np.int16)
+_CELLS: Final = {_LEVEL: CELL_TYPES["I16"], np.dtype(np.float32): CELL_TYPES["F32"]}
 
 
-def encode_levels(backend: Backend, weights: list[Cells], index: Index, levels: Levels) -> bytes:
-    """Code the levels of a group.
+def encode_levels(backend: Backend, weights: list[Cells], index: Index, levels: Levels | Floats) -> bytes:
+    """Code the levels, or the values, of a group.
 
     Args:
         backend: computes.
         weights: uint16, the group's BF16 weights, all of them, in spans that lie end to end.
         index: uint32, strictly increasing positions among them, not empty.
-        levels: int16, none of them 0.
+        levels: int16, or float32, none of them 0.
 
     Returns:
         The same bytes for the same arguments, on every backend.
@@ -36,12 +38,15 @@ def encode_levels(backend: Backend, weights: list[Cells], index: Index, levels: 
     first, counts = choose_classes(backend.count_classes(backend.gather_spans(weights, index), _WEIGHT))
     ranks, kinds, populations = backend.class_ranks(weights, index, _WEIGHT, first, len(counts))
     parameters = parameters_of(counts, populations)
-    new = levels.view(np.uint16)
-    parts = backend.encode_changes(_LEVEL, ranks, kinds, counts, parameters, np.zeros_like(new), new)
+    cell_type = _CELLS[levels.dtype]
+    new = levels.view(cell_type.dtype)
+    parts = backend.encode_changes(cell_type, ranks, kinds, counts, parameters, np.zeros_like(new), new)
     return join(Coded(first, counts, parameters, *parts))
 
 
-def decode_levels(backend: Backend, weights: list[Cells], count: int, data: bytes | memoryview) -> tuple[Index, Levels]:
+def decode_levels(
+    backend: Backend, weights: list[Cells], count: int, data: bytes | memoryview, dtype: np.dtype[Any] = _LEVEL
+) -> tuple[Index, Levels | Floats]:
     """Invert ``encode_levels``: return (index, levels).
 
     Args:
@@ -49,6 +54,7 @@ def decode_levels(backend: Backend, weights: list[Cells], count: int, data: byte
         weights: as they were when the levels were coded.
         count: how many levels there are; memory is bounded by it before anything is allocated.
         data: the coded group.
+        dtype: of what was coded, int16 or float32.
 
     Raises:
         CodecError: the bytes break a rule of the format.
@@ -58,6 +64,8 @@ def decode_levels(backend: Backend, weights: list[Cells], count: int, data: byte
     if not 0 < count <= cells <= GROUP_BYTES // _WEIGHT.width:
         raise CodecError(f"{count} levels of {cells} cells are not possible in a group")
     coded = split(True, count, data)
-    places, steps = backend.decode_changes(coded, _LEVEL, cells)
+    cell_type = _CELLS[dtype]
+    places, steps = backend.decode_changes(coded, cell_type, cells)
     index, source, _ = backend.class_select(weights, coded.counts, places, _WEIGHT, coded.first, len(coded.counts))
-    return index, steps[source].view(np.int16)
+    distance = steps[source]
+    return index, backend.move(np.zeros_like(distance), distance, cell_type).view(dtype)

@@ -107,14 +107,13 @@ def step(
     theta: torch.Tensor,
     momentum: torch.Tensor,
     index: torch.Tensor,
-    total: torch.Tensor,
-    unit: float,
+    gradient: torch.Tensor,
     rates: OuterRates,
 ) -> None:
-    """Make an outer step: see OuterLoops.step; ``total`` is int64."""
-    gradient = torch.zeros_like(theta)
-    gradient[index] = total.float() * torch.tensor(unit, dtype=torch.float32, device=theta.device)
-    _launch(step_cells, theta.numel(), theta, momentum, gradient, rates.rate, rates.momentum)
+    """Make an outer step: see OuterLoops.step."""
+    given = torch.zeros_like(theta)
+    given[index] = gradient
+    _launch(step_cells, theta.numel(), theta, momentum, given, rates.rate, rates.momentum)
 
 
 def _launch(kernel: Kernel, cells: int, *arguments: object) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels.cells import Cells, Index
-from pulse_kernels.protocol import LEVELS, Floats, Gated, Levels, OuterRates, Totals
+from pulse_kernels.protocol import LEVELS, Floats, Gated, Levels, OuterRates
 from pulse_kernels.reference.backend import ReferenceBackend
 
 
@@ -33,24 +33,26 @@ class ReferenceOuter:
         fired = residual[_fired(theta, residual, gain)].astype(np.float64)
         return len(fired), float(np.dot(fired, fired))
 
+    def passed(self, theta: Floats, residual: Floats, gain: float) -> Index:
+        """Choose what to send whole: see OuterLoops.passed."""
+        return np.flatnonzero(_fired(theta, residual, gain) & (residual != 0)).astype(np.uint32)
+
     def settle(self, residual: Floats, index: Index, levels: Levels, exponent: int) -> None:
         """Take what was sent: see OuterLoops.settle."""
         residual[index] -= np.ldexp(levels.astype(np.float32), exponent)
 
-    def step(
-        self, theta: Floats, momentum: Floats, index: Index, total: Totals, unit: float, rates: OuterRates
-    ) -> None:
+    def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         """Make an outer step: see OuterLoops.step."""
         rate, decay = np.float32(rates.rate), np.float32(rates.momentum)
-        gradient = np.zeros(len(theta), np.float32)
-        gradient[index] = total.astype(np.float32) * np.float32(unit)
-        np.add(decay * momentum, gradient, out=momentum)
-        np.subtract(theta, rate * (gradient + decay * momentum), out=theta)
+        given = np.zeros(len(theta), np.float32)
+        given[index] = gradient
+        np.add(decay * momentum, given, out=momentum)
+        np.subtract(theta, rate * (given + decay * momentum), out=theta)
 
 
 def _fired(theta: Floats, residual: Floats, gain: float) -> npt.NDArray[np.bool_]:
     """Tell where BF16(theta) and BF16(theta - gain residual) are other bits."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         moved = theta - np.float32(gain) * residual
     different: npt.NDArray[np.bool_] = _bf16(theta) != _bf16(moved)
     return different

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pulse_kernels import Cells, get_backend
 from pulse_kernels.cells import Index
-from pulse_kernels.protocol import Levels
+from pulse_kernels.protocol import Floats, Levels
 from pulse_registry.errors import BaseMismatch, CorruptObject, PulseError, UnsupportedFormat
 from pulse_registry.format.contribution import Contribution, contribution_bytes
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -24,7 +24,7 @@ GEOMETRY = Geometry(
     Layout(tensors=(Tensor(name="a", dtype="BF16", shape=(9, 2**20)), Tensor(name="b", dtype="BF16", shape=(700,))))
 )
 SMALL = Geometry(Layout(tensors=(Tensor(name="a", dtype="BF16", shape=(500,)),)))
-Part = tuple[Group, Index, Levels]
+Part = tuple[Group, Index, Levels | Floats]
 
 
 def weights_of(geometry: Geometry, seed: int = 1) -> Cells:
@@ -48,7 +48,14 @@ def drawn(geometry: Geometry, share: float, seed: int = 2) -> Iterator[Part]:
 def coded(geometry: Geometry, parts: list[Part], held: Cells) -> bytes:
     def head(changed: int, groups: int) -> ContributionHead:
         return ContributionHead(
-            layout=geometry.id, base="0" * 32, round=3, member="eu-1", exponent=-20, changed=changed, groups=groups
+            layout=geometry.id,
+            base="0" * 32,
+            round=3,
+            member="eu-1",
+            values="levels" if parts[0][2].dtype == np.int16 else "float32",
+            exponent=-20,
+            changed=changed,
+            groups=groups,
         )
 
     return contribution_bytes(BACKEND, geometry, head, parts, lambda group: spans(held, group))
@@ -75,6 +82,31 @@ def test_levels_of_several_groups_come_back(share: float) -> None:
         if len(index):
             decoded = found.decode(BACKEND, group, spans(held, group))
             assert (decoded[0].tolist(), decoded[1].tolist()) == (index.tolist(), levels.tolist())
+
+
+def test_float32_values_of_several_groups_come_back_bit_for_bit() -> None:
+    held, parts = weights_of(GEOMETRY), list[Part]()
+    for group, index, _ in drawn(GEOMETRY, 0.001):
+        rng = np.random.default_rng(group.number)
+        values = (rng.standard_normal(len(index)) * 2.0 ** rng.integers(-140, 30, len(index))).astype(np.float32)
+        values[values == 0] = np.float32(-1e-45)
+        parts.append((group, index, values))
+    found = parse(GEOMETRY, coded(GEOMETRY, parts, held))
+    assert found.head.values == "float32"
+    for group, index, values in parts:
+        decoded = found.decode(BACKEND, group, spans(held, group))
+        assert decoded[0].tolist() == index.tolist()
+        assert decoded[1].dtype == np.float32
+        assert decoded[1].view(np.uint32).tolist() == values.view(np.uint32).tolist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2.0**60, 0.0])
+def test_a_value_that_nobody_sends_is_refused(bad: float) -> None:
+    held = weights_of(SMALL)
+    values = np.array([1.0, bad, -2.0], np.float32)
+    data = coded(SMALL, [(SMALL.groups[0], np.array([3, 7, 90], np.uint32), values)], held)
+    with pytest.raises(CorruptObject, match="group 0"):
+        parse(SMALL, data).decode(BACKEND, SMALL.groups[0], spans(held, SMALL.groups[0]))
 
 
 def test_a_group_of_other_weights_is_refused() -> None:

@@ -78,6 +78,28 @@ def test_the_gate_passes_what_changes_the_bf16_weight(loops: OuterLoops, gain: f
 
 
 @EACH
+@pytest.mark.parametrize("gain", [1.0, 7.0])
+def test_what_is_sent_whole_is_what_the_gate_passes_but_for_zeros(loops: OuterLoops, gain: float) -> None:
+    theta, residual = pair()
+    theta[:2], residual[:2] = -0.0, (0.0, -0.0)  # the gate passes -0.0 less -0.0, which is 0.0
+    moved = theta - np.float32(gain) * residual
+    changes = theta.astype(ml_dtypes.bfloat16).view(np.uint16) != moved.astype(ml_dtypes.bfloat16).view(np.uint16)
+    assert changes[1]
+    assert loops.passed(theta, residual, gain).tolist() == np.flatnonzero(changes & (residual != 0)).tolist()
+
+
+@EACH
+def test_without_a_gate_all_cells_pass(loops: OuterLoops) -> None:
+    theta, residual = pair()
+    assert loops.passed(theta, residual, np.inf).tolist() == np.flatnonzero(residual).tolist()
+    index, levels = loops.gate(theta, residual, np.inf, -24)
+    expected = np.clip(np.rint(np.ldexp(residual, 24)), -LEVELS, LEVELS)
+    assert index.tolist() == np.flatnonzero(expected).tolist()
+    assert levels.tolist() == expected[expected != 0].tolist()
+    assert loops.square(theta, residual, np.inf)[1] == pytest.approx(float((residual.astype(np.float64) ** 2).sum()))
+
+
+@EACH
 def test_cells_whose_level_is_0_stay_whole_in_the_residual(loops: OuterLoops) -> None:
     theta, residual = pair()
     before = residual.copy()
@@ -113,19 +135,16 @@ def test_level_and_residual_make_what_was_before_exactly(
 def test_the_outer_step_rounds_each_operation_by_itself(loops: OuterLoops) -> None:
     theta, momentum = pair()
     index = np.flatnonzero(np.random.default_rng(5).random(len(theta)) < 0.3).astype(np.uint32)
-    total = np.random.default_rng(6).integers(-(2**40), 2**40, len(index))
-    unit = 2.0**-60 / 3
-    wanted = plain_step(theta, momentum, index, total, unit)
-    fused = fused_step(theta, momentum, index, total, unit)
-    loops.step(theta, momentum, index, total, unit, RATES)
+    given = drawn(len(index), 6, 1e-5)
+    wanted = plain_step(theta, momentum, index, given)
+    fused = fused_step(theta, momentum, index, given)
+    loops.step(theta, momentum, index, given, RATES)
     assert bits(theta).tolist() == bits(wanted[0]).tolist()
     assert bits(momentum).tolist() == bits(wanted[1]).tolist()
     assert (bits(fused) != bits(theta)).any()  # the control: a fused multiply-add would be seen
 
 
-def plain_step(
-    theta: Floats, momentum: Floats, index: npt.NDArray[np.uint32], total: npt.NDArray[np.int64], unit: float
-) -> tuple[Floats, Floats]:
+def plain_step(theta: Floats, momentum: Floats, index: npt.NDArray[np.uint32], given: Floats) -> tuple[Floats, Floats]:
     """The formulas in float64, which holds each product of two float32 exactly, rounded after each operation.
 
     A sum of two float32 in float64, rounded again, is the float32 sum: 53 bits are more than twice 24 and 2.
@@ -136,26 +155,24 @@ def plain_step(
 
     rate, decay = np.float64(np.float32(0.7)), np.float64(np.float32(0.9))
     gradient = np.zeros(len(theta))
-    gradient[index] = rounded(total.astype(np.float32).astype(np.float64) * np.float64(np.float32(unit)))
+    gradient[index] = given
     moved = rounded(rounded(decay * momentum.astype(np.float64)) + gradient)
     stepped = rounded(rate * rounded(gradient + rounded(decay * moved)))
     return (theta.astype(np.float64) - stepped).astype(np.float32), moved.astype(np.float32)
 
 
-def fused_step(
-    theta: Floats, momentum: Floats, index: npt.NDArray[np.uint32], total: npt.NDArray[np.int64], unit: float
-) -> Floats:
+def fused_step(theta: Floats, momentum: Floats, index: npt.NDArray[np.uint32], given: Floats) -> Floats:
     """The same where products are not rounded before they are added."""
     rate, decay = np.float64(np.float32(0.7)), np.float64(np.float32(0.9))
     gradient = np.zeros(len(theta))
-    gradient[index] = total.astype(np.float32).astype(np.float64) * np.float64(np.float32(unit))
+    gradient[index] = given
     moved = (decay * momentum + gradient).astype(np.float32).astype(np.float64)
     direction = (gradient + decay * moved).astype(np.float32).astype(np.float64)
     return (theta - rate * direction).astype(np.float32)
 
 
 @pytest.mark.parametrize("cells", [0, 1, 4096, 100_000])
-@pytest.mark.parametrize("gain", [1.0, 7.0, 3e4])
+@pytest.mark.parametrize("gain", [1.0, 7.0, 3e4, np.inf])
 def test_both_implementations_give_the_same_bits(cells: int, gain: float) -> None:
     """Through three rounds; at a large gain all cells pass, more than there is room for at first."""
     states = [(*pair(cells), np.zeros(cells, np.float32)) for _ in range(2)]
@@ -166,8 +183,9 @@ def test_both_implementations_give_the_same_bits(cells: int, gain: float) -> Non
             assert loops.collect(theta, local, residual)
             index, levels = loops.gate(theta, residual, gain, -20)
             loops.settle(residual, index, levels, -20)
-            loops.step(theta, momentum, index, 3 * levels.astype(np.int64), 2.0**-20 / 3, RATES)
-            found.append([index, levels, bits(theta), bits(residual), bits(momentum)])
+            passed = loops.passed(theta, residual, gain)
+            loops.step(theta, momentum, index, np.ldexp(levels.astype(np.float32), -20), RATES)
+            found.append([index, levels, passed, bits(theta), bits(residual), bits(momentum)])
         for plain, fast in zip(*found, strict=True):
             assert (plain.dtype, plain.tolist()) == (fast.dtype, fast.tolist())
     if cells > 1 and gain > 1e4:

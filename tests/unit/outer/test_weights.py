@@ -108,9 +108,20 @@ def test_a_gradient_far_beyond_its_exponent_is_named() -> None:
     state = started(held)
     held["turned"][3, 5] += 2.0
     state.collect(WholeMasters.of(state.geometry, read_model(held)))
-    with pytest.raises(InvalidModel, match=r"over 2\^24 times .* tensor 'turned' at flat index"):
+    with pytest.raises(InvalidModel, match="too large to be sent: tensor 'turned' at flat index 65"):
         state.gated(7.0, -24, 1)
     assert state.gated(7.0, -22, 1)
+
+
+def test_a_gradient_over_the_limit_changes_nothing() -> None:
+    held = model()
+    state = started(held)
+    held["vector"][7] += 0.5
+    before = state.residual.copy()
+    with pytest.raises(InvalidModel, match="too large to be sent: tensor 'vector' at flat index 7"):
+        state.collect(WholeMasters.of(state.geometry, read_model(held)), 0.5)
+    assert state.residual.tobytes() == before.tobytes()
+    assert state.origin is None
 
 
 def test_other_tensors_and_dtypes_are_refused() -> None:

@@ -15,7 +15,10 @@ _LEVELS = np.float32(32767)
 
 
 def _fires(theta: Any, residual: Any, gain: Any) -> Any:
-    """Tell whether a weight and the one that it may move to round to other BF16 patterns; neither is NaN."""
+    """Tell whether a weight and the one that it may move to round to other BF16 patterns.
+
+    Neither is NaN, but where a residual of 0 meets an infinite gain: that one's pattern is no finite weight's.
+    """
     here = _F32(theta).view(_U32)
     there = _F32(theta - _F32(gain * residual)).view(_U32)
     here = (here + _U32(0x7FFF) + ((here >> _U32(16)) & _U32(1))) >> _U32(16)
@@ -60,19 +63,29 @@ def outer_gate(
     return n, k
 
 
+def outer_passed(theta: Array, residual: Array, gain: Any, index: Array) -> int:
+    """Write the cells that fire and have a residual; return how many."""
+    n = 0
+    for k in range(len(theta)):
+        if residual[k] != 0 and _fires(theta[k], residual[k], gain):
+            index[n] = k
+            n += 1
+    return n
+
+
 def outer_settle(residual: Array, index: Array, levels: Array, unit: Any) -> None:
     """Take what was sent from the residual."""
     for k in range(len(index)):
         residual[index[k]] = _F32(residual[index[k]] - _F32(_F32(levels[k]) * unit))
 
 
-def outer_step(theta: Array, momentum: Array, index: Array, total: Array, unit: Any, rate: Any, decay: Any) -> None:
+def outer_step(theta: Array, momentum: Array, index: Array, given: Array, rate: Any, decay: Any) -> None:
     """Make a step; between two cells of the index the gradient is 0."""
     n = 0
     for k in range(len(theta)):
         gradient = _F32(0)
         if n < len(index) and index[n] == k:
-            gradient = _F32(_F32(total[n]) * unit)
+            gradient = given[n]
             n += 1
         moved = _F32(_F32(decay * momentum[k]) + gradient)
         momentum[k] = moved

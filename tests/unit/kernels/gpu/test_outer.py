@@ -28,7 +28,7 @@ def bits(values: Floats) -> list[int]:
 
 
 @pytest.mark.parametrize("cells", [0, 1, 1024, 5000])
-@pytest.mark.parametrize(("gain", "exponent"), [(1.0, -20), (7.0, -24), (3e4, -60)])
+@pytest.mark.parametrize(("gain", "exponent"), [(1.0, -20), (7.0, -24), (3e4, -60), (np.inf, -24)])
 def test_rounds_on_the_device_are_those_of_the_reference(device: str, cells: int, gain: float, exponent: int) -> None:
     theta, residual, momentum = drawn(cells, 1, 0.02), drawn(cells, 2, 1e-5), np.zeros(cells, np.float32)
     held = [torch.from_numpy(one.copy()).to(device) for one in (theta, residual, momentum)]
@@ -43,9 +43,9 @@ def test_rounds_on_the_device_are_those_of_the_reference(device: str, cells: int
         assert int(fired.sum()) == PLAIN.square(theta, residual, gain)[0]
         PLAIN.settle(residual, index, levels, exponent)
         outer.settle(held[1], found_index, found_levels, exponent)
-        total, unit = 3 * levels.astype(np.int64) - 1, 2.0**exponent / 3
-        PLAIN.step(theta, momentum, index, total, unit, RATES)
-        outer.step(held[0], held[2], found_index, torch.from_numpy(total).to(device), unit, RATES)
+        gradient = (3 * levels.astype(np.float32) - 1) * np.float32(2.0**exponent / 3)
+        PLAIN.step(theta, momentum, index, gradient, RATES)
+        outer.step(held[0], held[2], found_index, torch.from_numpy(gradient).to(device), RATES)
         for mine, theirs in zip(held, (theta, residual, momentum), strict=True):
             assert bits(mine.cpu().numpy()) == bits(theirs)
 
