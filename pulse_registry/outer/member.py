@@ -82,6 +82,7 @@ class Member:
         round: the newest round whose outer step its weights have made.
         attempt: its contribution, while it is not known whether that counts.
         newest: what became of its newest contribution; None: it has made none.
+        digest: of the weights, as they were when that step was made.
     """
 
     def __init__(
@@ -105,13 +106,13 @@ class Member:
             clock: monotonic, in seconds; never compared with another machine's.
         """
         self.name, self.round = name, 0
+        self.digest = ""
         self._log, self._contributions, self._weights = log, contributions, weights
         self._grace_s, self._clock = grace_s, clock
         self.attempt: Attempt | None = None
         self.newest: Contributed | None = None
         self._term: str | None = None
         self._quorum_at: tuple[int, float] | None = None
-        self._base: str | None = None  # digest of the weights, when their step was made
         self._leaving: str | None = None
 
     @property
@@ -152,6 +153,7 @@ class Member:
         self._log.append(lambda _, common: JoinRecord(**common, member=self.name), term)
         if self.name not in self._log.state.members:
             raise InvalidArgument(f"run {state.run!r} has {MOST_MEMBERS} members: let one leave first")
+        self.digest = self._weights.digest().hex()
         self.catch_up()
         return self._log.state
 
@@ -232,7 +234,7 @@ class Member:
             if closed is None:
                 raise NotFound(f"round {self.round + 1} of run {self._log.state.run!r} is behind two checkpoints")
             self._step(closed)
-            self.round, self._base = closed.number, self._weights.digest().hex()
+            self.round, self.digest = closed.number, self._weights.digest().hex()
             done.append(closed)
         return done
 
@@ -272,6 +274,20 @@ class Member:
             raise InvalidArgument(f"rounds are numbered from 1, and {round_} is none")
         self._log.append(wanted)
         return self._log.state.rates_of(round_)
+
+    def check_unchanged(self) -> None:
+        """See that the weights are those that the last step has made.
+
+        Raises:
+            Diverged: something else has changed them.
+        """
+        found = self._weights.digest().hex()
+        if found != self.digest:
+            raise Diverged(
+                f"round {self.round}: something has changed the weights that member {self.name!r} and all others hold, "
+                f"since their step was made: their digest was {self.digest}, and is {found}. Begin again from the "
+                "newest version"
+            )
 
     def leave(self) -> None:
         """End the term: nobody waits for this member.
@@ -330,13 +346,8 @@ class Member:
             sent = weights.gated(start.gain, exponent, 1)
         else:
             exponent, sent = state.middle, weights.passed(start.gain, 1)
-        base, entries = weights.digest().hex(), sum(len(part.index) for _, part in sent)
-        if self._base not in (None, base):
-            raise Diverged(
-                f"round {round_}: something has changed the weights that member {self.name!r} and all others hold, "
-                f"since their step was made: their digest was {self._base}, and is {base}. Begin again from the newest "
-                "version"
-            )
+        self.check_unchanged()
+        base, entries = self.digest, sum(len(part.index) for _, part in sent)
         stored = None
         if entries:
             stored = self._contributions.put(weights, sent, base, round_, self.name, exponent)

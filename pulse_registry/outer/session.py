@@ -14,13 +14,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from pulse_kernels import Backend
 from pulse_kernels.select import outer_loops
-from pulse_registry.errors import InvalidArgument
+from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log.clock import Clock, NewId, random_id, utc_now
 from pulse_registry.log.guard import Guard
@@ -259,8 +260,8 @@ class OuterSession:
         """Send what this trainer has learnt since the newest round, once a round; ``await_round`` and ``apply`` follow.
 
         Args:
-            steps: of the inner optimizer, of who does not call ``step``; None: those that it has counted, or 1. There may
-                be fewer than the others make.
+            steps: of the inner optimizer, of who does not call ``step``; None: those that it has counted, or 1. There
+                may be fewer than the others make.
 
         Raises:
             Fenced, Diverged, InvalidModel, StoreUnavailable: as ``step``.
@@ -313,7 +314,8 @@ class OuterSession:
                 sent = member.newest if member.newest is not None and member.newest.round > self._applied else None
                 self._steps += 0 if sent is None or sent.counts else sent.steps
                 self._applied, self._newest = member.round, member.closed
-        self._settle(wait=False)
+        with suppress(StoreUnavailable):  # the step is made; the next contribution asks for its version again
+            self._settle(wait=False)
         self.last = self._result(member, sent)
         return self.last
 
@@ -448,7 +450,7 @@ class OuterSession:
         if self._newest is None:
             return
         closed = self._newest
-        while not self._versions.settle(closed.number, self._weights, closed.contributions):
+        while not self._versions.settle(closed.number, self._joined().digest, closed.contributions, self._push):
             if not wait:
                 return
             self._sleep(self._options.poll_s)
@@ -457,6 +459,10 @@ class OuterSession:
     def _half_applied(self) -> bool:
         """Tell whether an outer step was made that the model has not got."""
         return self._joined().round > self._applied
+
+    def _push(self, version: int) -> None:
+        self._joined().check_unchanged()
+        self._run.versions.push(version, self._weights)
 
     def _masters(self) -> Masters:
         return WholeMasters.of(self._weights.geometry, read_destination(self._model))

@@ -56,13 +56,14 @@ class RoundVersions:
         self._takeover_s, self._clock = takeover_s, clock
         self._seen: tuple[int, float] | None = None
 
-    def settle(self, round_: int, weights: OuterWeights, members: Collection[str]) -> bool:
+    def settle(self, round_: int, digest: str, members: Collection[str], push: Callable[[int], None]) -> bool:
         """Tell whether the version of a round is there, and is what this member holds; pushes it if it is its turn.
 
         Args:
             round_: the newest one whose step the weights have made.
-            weights: of this member.
+            digest: of the weights of this member.
             members: that contributed to it.
+            push: commits these weights as a version.
 
         Raises:
             Diverged: the run has other weights. Nothing of this member should count any more.
@@ -77,19 +78,18 @@ class RoundVersions:
             return True  # the others were faster by many rounds: this one compares the next version that it makes
         if found is None and self._clock() - self._seen[1] >= self._turn(members) * self._takeover_s:
             began = self._clock()
-            self._run.push(version, weights)
+            push(version)
             found = self._run.digest(version)
             if found is None:  # another one took over: it needs about as long, or both would go on to fence each other
                 ended = self._clock()
                 self._seen = round_, ended + (ended - began)
         if found is None:
             return False
-        mine = weights.digest().hex()
-        if found != mine:
+        if found != digest:
             raise Diverged(
                 f"round {round_}: version {version} has digest {found}, and the weights of member {self._member!r} "
-                f"have {mine}: they were changed by something else than these rounds, or computed wrongly. Begin again "
-                "from the newest version"
+                f"have {digest}: they were changed by something else than these rounds, or computed wrongly. Begin "
+                "again from the newest version"
             )
         return True
 

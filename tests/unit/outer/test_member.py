@@ -274,7 +274,7 @@ def test_weights_that_something_else_has_changed_are_found_before_they_are_sent(
     one.train()
     one.weights.theta[7] *= 2
     keys = [*site.store.list("outer/log/")]
-    with pytest.raises(Diverged, match="round 2: something has changed the weights that member 'a'"):
+    with pytest.raises(Diverged, match="round 1: something has changed the weights that member 'a'"):
         one.contribute()
     assert [*site.store.list("outer/log/")] == keys
 

@@ -11,9 +11,10 @@ import pytest
 import pulse_registry
 from pulse_kernels.select import outer_loops
 from pulse_registry import PushOptions, Registry
-from pulse_registry.errors import Diverged, Fenced, NotFound
+from pulse_registry.errors import Diverged, Fenced, Gone, NotFound
 from pulse_registry.outer.versions import RoundVersions
 from pulse_registry.outer.weights import OuterWeights
+from pulse_registry.retention import RetentionPolicy
 from tests.unit.outer.test_member import BACKEND, GEOMETRY, Clock, version
 
 
@@ -27,6 +28,8 @@ class Run:
     def digest(self, number: int) -> str | None:
         try:
             return self.registry.version(number).digest
+        except Gone:
+            raise
         except NotFound:
             return None
 
@@ -58,6 +61,10 @@ def stepped(weights: OuterWeights, seed: int) -> None:
     weights.theta += (np.random.default_rng(seed).standard_normal(len(weights.theta)) * 1e-4).astype(np.float32)
 
 
+def settled(versions: RoundVersions, run: Run, weights: OuterWeights, round_: int) -> bool:
+    return versions.settle(round_, weights.digest().hex(), "ab", lambda number: run.push(number, weights))
+
+
 @pytest.fixture
 def root() -> str:
     return f"memory://{uuid.uuid4().hex}"
@@ -71,9 +78,9 @@ def test_the_first_by_name_pushes_and_the_others_compare(root: str) -> None:
     for round_ in (1, 2):
         for weights in held.values():
             stepped(weights, round_)
-        assert not versions["b"].settle(round_, held["b"], "ab")
-        assert versions["a"].settle(round_, held["a"], "ab")
-        assert versions["b"].settle(round_, held["b"], "ab")
+        assert not settled(versions["b"], runs["b"], held["b"], round_)
+        assert settled(versions["a"], runs["a"], held["a"], round_)
+        assert settled(versions["b"], runs["b"], held["b"], round_)
     assert (runs["a"].pushed, runs["b"].pushed) == ([0, 1, 2], [])
     found = runs["b"].registry.load(2, framework="numpy")["w"]
     assert (
@@ -88,14 +95,14 @@ def test_who_is_gone_is_followed_by_the_next_and_may_come_back(root: str) -> Non
     runs["a"].push(0, held["a"])
     for weights in held.values():
         stepped(weights, 1)
-    assert not versions["b"].settle(1, held["b"], "ab")
+    assert not settled(versions["b"], runs["b"], held["b"], 1)
     clock.now = 31.0
-    assert versions["b"].settle(1, held["b"], "ab")
-    assert versions["a"].settle(1, held["a"], "ab")  # it wakes, and finds it there
+    assert settled(versions["b"], runs["b"], held["b"], 1)
+    assert settled(versions["a"], runs["a"], held["a"], 1)  # it wakes, and finds it there
     for weights in held.values():
         stepped(weights, 2)
-    assert versions["a"].settle(2, held["a"], "ab")  # it is fenced, and begins another term
-    assert versions["b"].settle(2, held["b"], "ab")
+    assert settled(versions["a"], runs["a"], held["a"], 2)  # it is fenced, and begins another term
+    assert settled(versions["b"], runs["b"], held["b"], 2)
     assert (runs["a"].pushed, runs["b"].pushed) == ([0, 2], [1])
 
 
@@ -107,6 +114,20 @@ def test_other_weights_are_found(root: str) -> None:
     for weights in held.values():
         stepped(weights, 1)
     held["b"].theta[77] *= 2
-    assert versions["a"].settle(1, held["a"], "ab")
+    assert settled(versions["a"], runs["a"], held["a"], 1)
     with pytest.raises(Diverged, match=r"round 1: version 1 has digest [0-9a-f]{32}, and the weights of member 'b'"):
-        versions["b"].settle(1, held["b"], "ab")
+        settled(versions["b"], runs["b"], held["b"], 1)
+
+
+def test_a_version_that_was_retired_meanwhile_is_not_waited_for(root: str) -> None:
+    run, weights = Run(root), outer_weights()
+    for number in range(3):
+        run.push(number, weights)
+        stepped(weights, number)
+    policy = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+    for _ in range(3):
+        run.registry.gc(policy, dry_run=False)
+    with pytest.raises(Gone):
+        run.digest(1)
+    slow = RoundVersions(run, 0, "b", takeover_s=30.0, clock=Clock())
+    assert settled(slow, run, weights, 1)
