@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from pulse_registry.demo import sharded_worker, trainer, worker
 from pulse_registry.demo.culprit import culprit
+from pulse_registry.demo.ending import DemoFailed
 from pulse_registry.demo.messages import Checked, Event, Failed, Published, Trained
 from pulse_registry.demo.place import MeetingPoint, Place, meeting_point
 from pulse_registry.demo.process import Wires, enter
@@ -24,10 +25,6 @@ from pulse_registry.demo.settings import LAGGARD, LATE, Settings
 
 _TICK_SECONDS = 0.25
 _END_SECONDS = 60.0
-
-
-class DemoFailed(Exception):
-    """A process ended with an error, was killed, or gave no sign of life."""
 
 
 class Crew:

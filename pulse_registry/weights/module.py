@@ -15,8 +15,8 @@ from typing import Any
 from pulse_registry.errors import InvalidModel
 
 SPREAD_BY_ZERO_3 = (
-    "is spread over ranks by DeepSpeed ZeRO-3, and has no cells here: push within deepspeed.zero.GatheredParameters, "
-    "or give each rank's part as Slice(p.ds_tensor, of=p.ds_shape, at=its flat offset)"
+    "is spread over ranks by DeepSpeed ZeRO-3, and has no cells here: use ZeRO-2 or FSDP2, push within "
+    "deepspeed.zero.GatheredParameters, or give each rank's part as Slice(p.ds_tensor, of=p.ds_shape, at=its offset)"
 )
 _CHECKPOINT = "torch.distributed.algorithms._checkpoint"
 _FLAT = "_fsdp_wrapped_module"

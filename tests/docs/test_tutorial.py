@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from pulse_registry.cli import main
+from pulse_registry.demo.bucket import free_ports
 from tests.docs.blocks import ROOT, blocks
-from tests.support.servers import S3Bucket, free_ports
+from tests.support.servers import S3Bucket
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+from pulse_registry.demo.bucket import free_ports
 
 ACCESS_KEY = "pulse-test-key"
 SECRET_KEY = "pulse-test-secret"
@@ -182,17 +183,6 @@ def _one_at_a_time(call: Callable[..., Any], lock: threading.Lock) -> Callable[.
             return call(*args, **kwargs)
 
     return locked
-
-
-def free_ports(number: int) -> list[int]:
-    """Return ports that are free now; another process may take one before it is used."""
-    with ExitStack() as stack:
-        found = []
-        for _ in range(number):
-            listener = stack.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            found.append(int(listener.getsockname()[1]))
-        return found
 
 
 @contextmanager

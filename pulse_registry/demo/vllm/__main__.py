@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from types import FrameType
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pulse_registry.demo.ending import to_the_end
 from pulse_registry.demo.settings import NotPossible
 from pulse_registry.demo.vllm.chart import draw
 from pulse_registry.demo.vllm.events import (
@@ -24,11 +24,9 @@ from pulse_registry.demo.vllm.events import (
     Stepped,
     Trained,
 )
-from pulse_registry.demo.vllm.program import DemoFailed
 from pulse_registry.demo.vllm.report import make_report
 from pulse_registry.demo.vllm.session import Session
 from pulse_registry.demo.vllm.settings import Settings
-from pulse_registry.process.private_files import new_file
 from pulse_registry.quoting import printable, say
 
 app = typer.Typer(add_completion=False)
@@ -62,24 +60,20 @@ def main(
 
 def _run(settings: Settings, console: Console) -> int:
     console.print(printable(f"Logs and models in {settings.out}"), highlight=False, soft_wrap=True)
-    try:
+
+    def run() -> dict[str, Any]:
         with Session(settings) as session:
             for event in session.watch():
                 if not isinstance(event, Completed):
                     line = f"{session.board.seconds(event.at):6.1f} s  {_line(event)}"
                     console.print(printable(line), highlight=False, soft_wrap=True)
-    except KeyboardInterrupt:
-        say("demo: stopped; no process is left", error=True)
-        return 130
-    except DemoFailed as error:
-        for line in f"demo: {error}".splitlines():
-            say(line, error=True)
-        return 1
-    assert session.proof is not None
-    report = make_report(settings, session.board, session.proof)
-    draw(session.board, Path(settings.model).name, settings.out / "report.png")
-    with open(new_file(settings.out / "report.json", mode=0o644), "w", encoding="utf-8") as file:
-        file.write(json.dumps(report, indent=1) + "\n")
+        assert session.proof is not None
+        draw(session.board, Path(settings.model).name, settings.out / "report.png")
+        return make_report(settings, session.board, session.proof)
+
+    report = to_the_end("demo", settings.out, run)
+    if isinstance(report, int):
+        return report
     _tell(console, report)
     console.print(printable(f"Report, chart and logs: {settings.out}"), highlight=False, soft_wrap=True)
     return 0 if report["ok"] else 1

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from pulse_registry.demo.ending import DemoFailed
 from pulse_registry.demo.vllm.engine import Engine
 from pulse_registry.demo.vllm.events import Completed, Span
-from pulse_registry.demo.vllm.program import DemoFailed
 
 
 class Client:

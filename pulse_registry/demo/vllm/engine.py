@@ -9,15 +9,18 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from pulse_registry.demo.vllm.bucket import Bucket, free_ports
+from pulse_registry.demo.bucket import Bucket, free_ports
+from pulse_registry.demo.ending import DemoFailed
+from pulse_registry.demo.program import Program, Start
+from pulse_registry.demo.vllm.environment import ON_CPU
 from pulse_registry.demo.vllm.events import Event, Followed, NotFollowed, Serving
-from pulse_registry.demo.vllm.program import DemoFailed, Program, Start
 from pulse_registry.demo.vllm.settings import Settings
 
 _SETTINGS: Final = ("--dtype", "bfloat16", "--max-model-len", "512", "--enforce-eager", "--enable-scale-out")
@@ -28,16 +31,9 @@ _FOLLOWS: Final = (
     "--worker-extension-cls",
     "pulse_registry.integrations.vllm.WorkerExtension",
 )
-_ENVIRONMENT: Final = {
+_ENVIRONMENT: Final = ON_CPU | {
     "PULSE_VLLM_CPU": "unpacked",  # linear layers read their live weights, and no packed copy
     "VLLM_SERVER_DEV_MODE": "1",  # for the requests that change weights; it listens on the loopback alone
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "OMP_NUM_THREADS": "1",
-    "TORCH_COMPILE_DISABLE": "1",  # compiling takes a minute, and a compiler
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
 }
 Answer = tuple[list[int], list[float]]
 """Tokens, and the log-probability of each."""
@@ -101,22 +97,23 @@ class Engine:
 
     def labelled(self) -> bool:
         """Tell whether the sidecar has told the server which version it holds, so that completions carry it."""
-        return str(self._http.get("/weight_info").json().get("weight_version")).isdecimal()
+        return str(self._ask("GET", "/weight_info").get("weight_version")).isdecimal()
 
     def held(self) -> str:
         """Compare all live cells with the version that they are to hold, bit by bit, and return its number."""
-        [version] = self._ask("/collective_rpc", {"method": "pulse_verify"})["results"]
+        [version] = self._ask("POST", "/collective_rpc", {"method": "pulse_verify"})["results"]
         return str(version)
 
     def answers(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[Answer]:
         """Return the greedy answer to each prompt, one after the other, from nothing in the caches."""
-        self._ask("/reset_prefix_cache", None)
+        self._ask("POST", "/reset_prefix_cache")
         return [self._answer(prompt, tokens) for prompt in prompts]
 
     def stream(self, prompt: Sequence[int], tokens: int, seed: int) -> Iterator[dict[str, Any]]:
         """Yield what vLLM sends of a completion, piece by piece; each has tokens, and the last one their versions."""
         sampling = {"temperature": 1.0, "seed": seed}
-        with self._http.stream("POST", _GENERATE, json=_body(prompt, tokens, sampling) | {"stream": True}) as answer:
+        body = _body(prompt, tokens, sampling) | {"stream": True}
+        with self._answers(_GENERATE), self._http.stream("POST", _GENERATE, json=body) as answer:
             if answer.status_code != 200:
                 answer.read()
                 raise DemoFailed(f"{self.name} answers {answer.status_code}: {answer.text[:500]}")
@@ -143,14 +140,22 @@ class Engine:
             return False
 
     def _answer(self, prompt: Sequence[int], tokens: int) -> Answer:
-        [choice] = self._ask(_GENERATE, _body(prompt, tokens, {"temperature": 0.0, "logprobs": 0}))["choices"]
+        [choice] = self._ask("POST", _GENERATE, _body(prompt, tokens, {"temperature": 0.0, "logprobs": 0}))["choices"]
         return choice["token_ids"], [token["logprob"] for token in choice["logprobs"]["content"]]
 
-    def _ask(self, path: str, body: object) -> Any:
-        answer = self._http.post(path, json=body)
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        with self._answers(path):
+            answer = self._http.request(method, path, json=body)
         if answer.status_code != 200:
             raise DemoFailed(f"{self.name} answers {path} with {answer.status_code}: {answer.text[:500]}")
         return answer.json() if answer.content else None
+
+    @contextmanager
+    def _answers(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except httpx.HTTPError as error:
+            raise DemoFailed(f"{self.name} does not answer {path}: {type(error).__name__}: {error}") from error
 
 
 _GENERATE: Final = "/inference/v1/generate"

@@ -15,15 +15,16 @@ from datetime import datetime
 from typing import Any
 
 import pulse_registry
+from pulse_registry.demo.bucket import Bucket, start_bucket
+from pulse_registry.demo.ending import DemoFailed
 from pulse_registry.demo.fingerprint import fingerprint
 from pulse_registry.demo.policy import ChatCodec, quiet_transformers
+from pulse_registry.demo.program import Program
 from pulse_registry.demo.sums import sums
 from pulse_registry.demo.vllm.board import Board
-from pulse_registry.demo.vllm.bucket import Bucket, start_bucket
 from pulse_registry.demo.vllm.client import Client
 from pulse_registry.demo.vllm.engine import Answer, Engine
 from pulse_registry.demo.vllm.events import Committed, Event, Stepped, Trained
-from pulse_registry.demo.vllm.program import DemoFailed, Program
 from pulse_registry.demo.vllm.proof import Proof, prove
 from pulse_registry.demo.vllm.settings import ENGINES, Settings
 

@@ -12,19 +12,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from pulse_registry.demo.vllm.environment import ON_CPU
+
 START_S: Final = 480  # three ranks on two cores that others use, too
 CALL_S: Final = 120
 ROOT: Final = Path(__file__).parents[3]
-ENVIRONMENT: Final = {
-    "PYTHONPATH": str(ROOT),
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "OMP_NUM_THREADS": "1",
-    "TORCH_COMPILE_DISABLE": "1",  # compiling takes a minute, and a compiler
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-}
+ENVIRONMENT: Final = {"PYTHONPATH": str(ROOT)} | ON_CPU
 Answer = tuple[list[int], list[float]]
 """Tokens, and the log-probability of each."""
 

@@ -11,12 +11,12 @@ import numpy as np
 import uvicorn
 
 import pulse_registry
+from pulse_registry.demo.bucket import free_ports
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.store import PrefixStore, open_store
 from pulse_server import create_app
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenSet, new_token
-from tests.support.servers import free_ports
 from tests.support.waiting import HANG_S, until
 
 CELLS = 4096

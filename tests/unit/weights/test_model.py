@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "zeros that are not there": (lambda: torch._efficientzerotensor(3), "without memory of its own"),
     "meta": (lambda: torch.empty(3, device="meta"), "meta"),
     "freed": (freed, "memory was freed or they were offloaded: bring them back first"),
-    "partitioned": (partitioned, "DeepSpeed ZeRO-3, and has no cells here: push within deepspeed.zero.Gathered"),
+    "partitioned": (partitioned, "DeepSpeed ZeRO-3, and has no cells here: use ZeRO-2 .*GatheredParameters"),
     "strings": (lambda: np.array(["a"]), "U1"),
     "objects": (lambda: np.array([None]), "object"),
     "records": (lambda: np.zeros(3, "u4,u4"), "u4"),

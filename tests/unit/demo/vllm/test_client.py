@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from pulse_registry.demo.ending import DemoFailed
 from pulse_registry.demo.vllm.client import Client
 from pulse_registry.demo.vllm.engine import Engine
 from pulse_registry.demo.vllm.events import Completed, Span
-from pulse_registry.demo.vllm.program import DemoFailed
 
 WHOLE = [{"token_ids": [5]}, {"token_ids": [6, 7], "weight_versions": [{"version": "3", "start": 0, "end": 3}]}]
 

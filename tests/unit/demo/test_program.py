@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pulse_registry.demo.vllm.program import Program
+from pulse_registry.demo.program import Program
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it asks the kernel to end with its parent")
@@ -70,7 +70,7 @@ def test_it_ends_when_the_demo_is_killed(tmp_path: Path) -> None:
     code = f"""
     import os, sys, time
     from pathlib import Path
-    from pulse_registry.demo.vllm.program import Program
+    from pulse_registry.demo.program import Program
     Program("some", [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"],
             Path({str(tmp_path)!r}), {{}})
     time.sleep(600)

@@ -26,10 +26,6 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-class DemoFailed(Exception):
-    """A program ended with an error, refused what it was asked, or gave no sign of life."""
-
-
 class Program:
     """A process in a session of its own. Start it from a thread that lives as long as it is to live."""
 

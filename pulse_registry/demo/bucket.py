@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pulse_registry.demo.vllm.program import Start
+from pulse_registry.demo.program import Start
 from pulse_registry.process.private_files import new_file
 
 NAME: Final = "policies"
