@@ -25,6 +25,10 @@ _HEAD = "/patch-head"
 _PARTED = re.compile(r"(objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32})/(?:patch-head|[0-9]{5})")
 """Keys of a patch in parts: its folder comes first."""
 _CONTRIBUTION = re.compile(r"objects/contribution/([0-9]{12})-([a-z0-9][a-z0-9._-]{0,63})-[0-9a-f]{32}\.safetensors")
+_OUTER_OBJECT = re.compile(
+    r"objects/(contribution|merged|checkpoint)/([0-9]{12})-"
+    r"(?:[^/]+\.safetensors|[0-9a-f]{32}/(?:checkpoint-head|[0-9]{7}))"
+)
 _VERSIONS = re.compile(r"objects/(?:patch/([0-9]{12})-([0-9]{12})|keyframe/([0-9]{12}))-")
 
 
@@ -98,6 +102,30 @@ def keyframe_key(version: int, write_id: str, file_name: str) -> str:
     if not file_name or "/" in file_name or file_name in (".", ".."):
         raise InvalidArgument(f"{file_name!r} is not the plain name of a file")
     return keyframe_prefix(version, write_id) + file_name
+
+
+def checkpoint_head_key(round_: int, write_id: str) -> str:
+    """Return the key, below ``OUTER``, of the head of the checkpoint of a round that one write makes."""
+    return f"{OBJECTS}checkpoint/{_number(round_)}-{write_id}/checkpoint-head"
+
+
+def checkpoint_group_key(head_key: str, group: int) -> str:
+    """Return the key of one group of the checkpoint whose head has a key."""
+    return f"{head_key.rpartition('/')[0]}/{group:07d}"
+
+
+def merged_key(round_: int, write_id: str) -> str:
+    """Return the key, below ``OUTER``, of a round's contributions, added up, that one write makes."""
+    return f"{OBJECTS}merged/{_number(round_)}-{write_id}.safetensors"
+
+
+def outer_object(key: str) -> tuple[str, int] | None:
+    """Return what an object below ``OUTER`` is (contribution, merged, checkpoint), and its round; None: none of ours.
+
+    Of all objects of a checkpoint it is the same.
+    """
+    found = _OUTER_OBJECT.fullmatch(key)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def file_key(digest: str) -> str:

@@ -1,4 +1,4 @@
-"""The head of a patch object, or a contribution: its safetensors header, and the directory of its groups.
+"""The head of a patch object, a contribution or a checkpoint: its safetensors header, and the directory of its groups.
 
 ``directory`` has one entry of 80 bytes a group that changes, in group order (docs/spec.md, 5). The head, all bytes
 before the first group, commits to every group by its BLAKE3.
@@ -15,11 +15,15 @@ from pulse_registry.format.directory import ENTRY_BYTES, Directory
 from pulse_registry.format.safetensors import header_bytes, parse_head, tensor_entry
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import Fault, PatchHead, PatchRef, SchemaError
-from pulse_schemas.heads import ContributionHead
+from pulse_schemas.heads import CheckpointHead, ContributionHead
 
-Head = PatchHead | ContributionHead
-H = TypeVar("H", PatchHead, ContributionHead)
-_NAMES: Final = {PatchHead: "a patch object", ContributionHead: "a contribution"}
+Head = PatchHead | ContributionHead | CheckpointHead
+H = TypeVar("H", PatchHead, ContributionHead, CheckpointHead)
+_NAMES: Final = {
+    PatchHead: "a patch object",
+    ContributionHead: "a contribution",
+    CheckpointHead: "a checkpoint of outer rounds",
+}
 MOST_HEADER = 4096
 """Bytes that a patch's safetensors header never has: its fields are a hash and four numbers."""
 _LEAST_LIMIT = 64 << 10

@@ -100,6 +100,15 @@ class OuterLog:
             self._settle(self._guard, seen)
         return self.state
 
+    def fold_whole(self) -> OuterState:
+        """Read the log anew, from its first record on, and keep all rounds that were not retired.
+
+        Raises:
+            CorruptObject, UnsupportedFormat, Untrusted, StoreUnavailable: as ``refresh``.
+        """
+        self.state, self._opening = OuterState(self.state.run, whole=True), True
+        return self.refresh()
+
     def wait(self, poll_s: float, timeout_s: float, sleep: Callable[[float], object]) -> None:
         """Wait until a record follows, at most ``timeout_s``: a service answers at once, a bucket is not asked.
 

@@ -15,6 +15,7 @@ import numpy as np
 from pulse_kernels.protocol import OuterRates
 from pulse_registry.errors import Diverged, Fenced, InvalidArgument, NotFound
 from pulse_registry.format.contribution import LARGEST
+from pulse_registry.outer.checkpointing import Checkpointing
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.exponents import WINDOW, chosen
 from pulse_registry.outer.log import OuterLog
@@ -94,6 +95,7 @@ class Member:
         *,
         grace_s: float,
         clock: Callable[[], float] = time.monotonic,
+        checkpointing: Checkpointing | None = None,
     ) -> None:
         """Prepare; no I/O yet.
 
@@ -104,6 +106,7 @@ class Member:
             weights: those of the version that the rounds start from, or of whatever round ``at`` says.
             grace_s: seconds from a round's quorum on after which this member closes it without the late.
             clock: monotonic, in seconds; never compared with another machine's.
+            checkpointing: its share in checkpoints; None: it has none, and can't catch up with rounds behind two.
         """
         self.name, self.round = name, 0
         self.digest = ""
@@ -114,6 +117,7 @@ class Member:
         self._term: str | None = None
         self._quorum_at: tuple[int, float] | None = None
         self._leaving: str | None = None
+        self._checkpointing, self._lost = checkpointing, False
 
     @property
     def state(self) -> OuterState:
@@ -148,6 +152,7 @@ class Member:
         self._log.append(lambda state, common: None if state.start else start(common))
         state = self._log.refresh()
         self._check_start(state, start)
+        self.catch_up()  # before anybody waits for this one
         term = self._term or self._log.new_id()
         self._term = term
         self._log.append(lambda _, common: JoinRecord(**common, member=self.name), term)
@@ -172,6 +177,8 @@ class Member:
             InvalidModel: the pseudo-gradient is not finite, or far too large; nothing was sent, nor kept.
             StoreUnavailable: it may be in the log, or land yet.
         """
+        if self._lost:
+            raise InvalidArgument(f"the weights of member {self.name!r} are of no round yet: call apply again")
         round_ = self.round + 1
         self._follow()
         if self.contributed is not None:
@@ -231,11 +238,20 @@ class Member:
         self._settle()
         while self.has_ended:
             closed = self._log.state.ended(self.round + 1)
-            if closed is None:
-                raise NotFound(f"round {self.round + 1} of run {self._log.state.run!r} is behind two checkpoints")
-            self._step(closed)
+            if closed is None or self._lost:
+                done += self._begin_again()
+                continue
+            try:
+                self._step(closed)
+            except NotFound:
+                # Others may have gone on so far meanwhile that what leads there was deleted.
+                if self._log.refresh().ended(closed.number) is not None:
+                    raise
+                continue
             self.round, self.digest = closed.number, self._weights.digest().hex()
             done.append(closed)
+        if self._checkpointing is not None:
+            self._checkpointing.settle(self._log, self.round)
         return done
 
     @property
@@ -302,8 +318,12 @@ class Member:
         def wanted(state: OuterState, common: dict[str, Any]) -> OuterRecord | None:
             return LeaveRecord(**common, member=self.name, term=term) if state.holds_term(self.name, term) else None
 
+        if self._checkpointing is not None:
+            self._checkpointing.settle(self._log, self.round, wait=True)
         self._log.append(wanted, self._leaving)
         self._term = None
+        if self._checkpointing is not None:
+            self._checkpointing.close()
 
     def waits_for(self) -> str:
         """Return in words whom the open round waits for."""
@@ -368,6 +388,16 @@ class Member:
         )
         return Attempt(record, steps, sent)
 
+    def _begin_again(self) -> list[ClosedRound]:
+        """Come to a checkpoint, where the rounds that come next are not to be read any more."""
+        if self._checkpointing is None:
+            raise NotFound(f"round {self.round + 1} of run {self._log.state.run!r} is behind two checkpoints")
+        self._checkpointing.before_step()
+        self._lost, self.round = True, 0
+        self.round = self._checkpointing.begin(self._log, self._weights)
+        self._lost, self.digest = False, self._weights.digest().hex()
+        return [] if self.closed is None else [self.closed]
+
     def _step(self, closed: ClosedRound) -> None:
         """Fetch and decode all contributions of a round, then make its outer step: until then nothing is changed.
 
@@ -381,7 +411,11 @@ class Member:
                 parts.setdefault(group.number, []).append(part)
                 exponents.append(record.exponent)
         rates = OuterRates(closed.rates.rate, closed.rates.momentum)
+        if self._checkpointing is not None:
+            self._checkpointing.before_step()
         self._weights.step(parts, min(exponents, default=0), _weight(closed, start), rates)
+        if self._checkpointing is not None:
+            self._checkpointing.stepped(self._log.state, closed, self._weights)
 
     def _close(self, number: int) -> None:
         def wanted(state: OuterState, common: dict[str, Any]) -> OuterRecord | None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,9 @@ from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log.clock import Clock, NewId, random_id, utc_now
 from pulse_registry.log.guard import Guard
+from pulse_registry.outer.checkpoint_writer import CheckpointWriter
+from pulse_registry.outer.checkpointing import Checkpointing
+from pulse_registry.outer.checkpoints import Checkpoints
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.masters import Masters, WholeMasters
@@ -36,6 +40,7 @@ from pulse_registry.outer.versions import RoundVersions, RunVersions
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.store import Store
 from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import Model, read_destination
 from pulse_schemas import Signer
 from pulse_schemas.outer import StartRecord
@@ -85,12 +90,14 @@ class Run:
         versions: its versions.
         newest: returns the number of the newest version; makes the first one of a model if there is none.
         load: returns the cells of a version.
+        geometry: returns that of a layout that the run has.
         signer: signs what this trainer says.
         guard: judges what the others say; None believes the store.
         threads: makes an executor, of so many threads and their name's beginning.
         events: hear of rounds that wait for long.
         clock: the time of day, which records carry; nothing is decided by it.
         new_id: gives write ids.
+        spool: folder for checkpoints on their way; None for the usual one.
     """
 
     name: str
@@ -99,12 +106,14 @@ class Run:
     versions: RunVersions
     newest: Callable[[Model], int]
     load: Callable[[int], Weights]
+    geometry: Callable[[str], Geometry]
     signer: Signer | None = None
     guard: Guard | None = None
     threads: Callable[[int, str], Executor] = ThreadPoolExecutor
     events: Events = field(default_factory=Events)
     clock: Clock = utc_now
     new_id: NewId = random_id
+    spool: Path | None = None
 
 
 class OuterSession:
@@ -171,14 +180,38 @@ class OuterSession:
         log = OuterLog(run.store, run.name, run.signer, run.guard, run.threads, clock=run.clock, new_id=run.new_id)
         started = log.refresh().start
         first = run.newest(self._model) if started is None else started.version
-        version = run.load(first)
-        weights = OuterWeights(version.geometry, run.backend, outer_loops(run.backend.name))
-        weights.begin(version.copy_of)
-        contributions = Contributions(run.store, version.geometry, run.backend, run.new_id)
+        opened: Weights | None = None
+        if started is None:
+            opened = run.load(first)
+            geometry = opened.geometry
+        else:
+            geometry = run.geometry(started.layout)
+        weights = OuterWeights(geometry, run.backend, outer_loops(run.backend.name))
+        WholeMasters.of(geometry, read_destination(self._model))  # it fits, or nobody hears of this one
+        checkpointing = Checkpointing(
+            options.member,
+            Checkpoints(run.store, geometry, run.backend),
+            CheckpointWriter(run.store, run.backend, run.threads, run.new_id, run.spool),
+            run.load,
+        )
+        begun_at = 0
+        if opened is None:
+            begun_at = checkpointing.begin(log, weights)
+        else:
+            weights.begin(opened.copy_of)
+        contributions = Contributions(run.store, geometry, run.backend, run.new_id)
         versions = RoundVersions(run.versions, first, options.member, takeover_s=options.takeover_s, clock=self._clock)
-        member = Member(options.member, log, contributions, weights, grace_s=options.grace_s, clock=self._clock)
-        digest, layout = weights.digest().hex(), version.geometry.id
-        WholeMasters.of(version.geometry, read_destination(self._model))  # it fits, or nobody hears of this one
+        member = Member(
+            options.member,
+            log,
+            contributions,
+            weights,
+            grace_s=options.grace_s,
+            clock=self._clock,
+            checkpointing=checkpointing,
+        )
+        digest, layout = weights.digest().hex() if started is None else started.digest, geometry.id
+        member.round = begun_at
         if saved is not None:
             saved.check(layout, len(weights.residual), log.state)
 

@@ -87,13 +87,11 @@ class OuterWeights:
         self.origin: Floats | None = None
 
     def begin(self, version: Callable[[Group], Cells]) -> None:
-        """Take the weights of a version, by group; there is no momentum, and nothing is left to send."""
+        """Take the weights of a version, by group; there is no momentum. What was not sent stays."""
         for group in self.groups:
             cells = version(group).astype(np.uint32) << 16
             self._of(self.theta, group)[:] = cells.view(np.float32)
         self.momentum[:] = 0
-        self.residual[:] = 0
-        self.origin = None
 
     def collect(self, masters: Masters, limit: float = LARGEST) -> None:
         """Add to the residual what the weights have moved since the round's start, or the last call; a collective.
@@ -196,6 +194,15 @@ class OuterWeights:
         """Write the weights into a model, and forget what it has moved since it was collected; a collective."""
         masters.store(lambda group: self._of(self.theta, group))
         self.origin = None if self.origin is None else self.theta.copy()
+
+    def patterns(self, group: Group) -> tuple[Cells, Cells]:
+        """Return theta and momentum of a group as uint32 patterns, to read and write in place."""
+        return self._of(self.theta, group).view(np.uint32), self._of(self.momentum, group).view(np.uint32)
+
+    def sums(self, group: Group) -> tuple[Digest, Digest]:
+        """Return a group's shares of the state digests of theta and of momentum, as float32 cells."""
+        theta, momentum = (Digest(*self._backend.digest(cells, group.start)) for cells in self.patterns(group))
+        return theta, momentum
 
     def version_cells(self, group: Group) -> Cells:
         """Return the group's weights, rounded to BF16."""

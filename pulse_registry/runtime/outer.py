@@ -26,14 +26,17 @@ class OuterRun:
 
     def session(self, model: Model, options: OuterOptions) -> OuterSession:
         """Return a session of a model."""
-        runtime, around = self._runtime, self._runtime.dependencies
+        runtime, around, context = self._runtime, self._runtime.dependencies, self._runtime.context()
         run = Run(
             runtime.run,
             runtime.stores.store,
-            runtime.context().backend,
+            context.backend,
             self,
             self.newest,
             self.load,
+            context.geometry,
+            threads=around.threads,
+            spool=context.spool,
             events=runtime.events,
             clock=around.clock,
             new_id=around.new_id,

@@ -1,4 +1,4 @@
-"""Heads of patches and contributions, in their safetensors metadata under the key ``pulse``."""
+"""Heads of patches, contributions and checkpoints, in their safetensors metadata under the key ``pulse``."""
 
 from __future__ import annotations
 
@@ -33,5 +33,19 @@ class ContributionHead(Schema):
     member: str
     values: Values
     exponent: int
+    changed: Count
+    groups: Count
+
+
+class CheckpointHead(Schema):
+    """Of which layout and round, and how many cells of how many groups the rounds have touched.
+
+    ``base``: digest of the BF16 weights beside which the float32 ones are coded.
+    """
+
+    format: Literal["pulse-checkpoint/1"] = "pulse-checkpoint/1"
+    layout: Hash
+    base: Digest
+    round: Count
     changed: Count
     groups: Count

@@ -146,7 +146,7 @@ class RatesRecord(_Common):
 
 
 class CheckpointRecord(_Common):
-    """Weights and momentum after ``round`` are in ``object``, whose first ``head_size`` bytes tell what each group is.
+    """Weights and momentum after ``round``: ``object`` is the head, which names ``parts`` bytes of groups beside it.
 
     ``theta``, ``momentum``: state digests of both, as float32 cells, which every member that holds the round compares.
     """
@@ -154,16 +154,9 @@ class CheckpointRecord(_Common):
     kind: Literal["checkpoint"] = "checkpoint"
     round: Round
     object: ObjectRef
-    head_size: Count
-    head_blake3: Hash
+    parts: Count
     theta: Digest
     momentum: Digest
-
-    @model_validator(mode="after")
-    def _within(self) -> Self:
-        if self.head_size > self.object.size:
-            raise ValueError("head_size is over the object's size")
-        return self
 
 
 class MergedRecord(_Common):

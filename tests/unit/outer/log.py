@@ -91,8 +91,8 @@ class Log:
 
     def checkpoint(self, number: int) -> str | None:
         """Name a checkpoint of a round."""
-        fields = {"object": self._object(f"checkpoint/{number:012d}"), "head_size": 3, "head_blake3": "0" * 64}
-        return self.append(CheckpointRecord, round=number, theta=BASE, momentum=BASE, **fields)
+        stored = self._object(f"checkpoint/{number:012d}")
+        return self.append(CheckpointRecord, round=number, theta=BASE, momentum=BASE, object=stored, parts=100)
 
     def merged(self, number: int) -> str | None:
         """Name the merged contributions of a round."""

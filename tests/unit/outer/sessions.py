@@ -17,6 +17,7 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import Model
 from pulse_schemas import Layout, Tensor
+from tests.support.inline import Inline
 from tests.unit.outer.test_member import BACKEND, Clock
 
 Arrays = dict[str, npt.NDArray[np.float32]]
@@ -34,16 +35,26 @@ def drawn(seed: int = 1, scale: float = 0.02) -> Arrays:
 
 
 class Versions:
-    """Versions of a run: digests by number."""
+    """Versions of a run: digests and cells by number."""
 
     def __init__(self) -> None:
-        self.digests = dict[int, str]()
+        self.digests, self._cells = dict[int, str](), dict[int, Weights]()
 
     def digest(self, version: int) -> str | None:
         return self.digests.get(version)
 
     def push(self, version: int, weights: OuterWeights) -> None:
         self.digests.setdefault(version, weights.digest().hex())
+        if version not in self._cells:
+            made = self._cells[version] = Weights.empty(GEOMETRY)
+            for group in GEOMETRY.groups:
+                made.fill(group, weights.version_cells(group))
+
+    def load(self, version: int) -> Weights:
+        if version not in self._cells:
+            cells = [drawn()[one.name].view(np.uint32) >> 16 for one in GEOMETRY.layout.tensors]
+            return Weights(GEOMETRY, [one.astype(np.uint16) for one in cells])
+        return self._cells[version]
 
     def close(self) -> None:
         pass
@@ -60,15 +71,14 @@ class Site:
         self.store, self.clock, self.versions = MemoryStore(uuid.uuid4().hex), Clock(), Versions()
         self.slept = 0
 
-    def version(self, _: int = 0) -> Weights:
-        cells = [drawn()[one.name].view(np.uint32) >> 16 for one in GEOMETRY.layout.tensors]
-        return Weights(GEOMETRY, [one.astype(np.uint16) for one in cells])
-
     def session(
         self, model: Model, member: str = "a", store: Store | None = None, *, name: str = "run", **options: Any
     ) -> OuterSession:
         """Return a session that has not joined; rounds of one inner step."""
-        run = Run(name, store or self.store, BACKEND, self.versions, lambda _: 0, self.version)
+        run = Run(
+            name, store or self.store, BACKEND, self.versions, lambda _: 0, self.versions.load, lambda _: GEOMETRY,
+            threads=lambda count, name: Inline(),
+        )  # fmt: skip
         given = OuterOptions(member, **{"inner_steps": 1, "poll_s": 1.0, **options})
         return OuterSession(run, model, given, clock=self.clock, sleep=self._sleep)
 

@@ -1,0 +1,158 @@
+"""A member's share in the checkpoints of rounds: begins at one, writes one when it is its turn, compares all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pulse_registry.errors import BaseMismatch, CorruptObject, Diverged, NotFound, PulseError, UnsupportedFormat
+from pulse_registry.outer.checkpoint_turn import SHARE, writer_of
+from pulse_registry.outer.checkpoint_writer import CheckpointWriter
+from pulse_registry.outer.checkpoints import Checkpoints, Sums
+from pulse_registry.outer.log import OuterLog
+from pulse_registry.outer.state import ClosedRound, OuterState
+from pulse_registry.outer.weights import OuterWeights
+from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.digest import Digest
+from pulse_schemas.outer import CheckpointRecord
+
+_logger = logging.getLogger(__name__)
+_BAD = (NotFound, CorruptObject, BaseMismatch, UnsupportedFormat)
+
+
+class Checkpointing:
+    """Not thread-safe."""
+
+    def __init__(
+        self,
+        member: str,
+        checkpoints: Checkpoints,
+        writer: CheckpointWriter | None,
+        load: Callable[[int], Weights],
+        *,
+        share: float = SHARE,
+    ) -> None:
+        """Prepare; no I/O yet.
+
+        Args:
+            member: whose share it is.
+            checkpoints: in the store.
+            writer: of them; None: this member writes none.
+            load: returns the cells of a version of the run.
+            share: see ``SHARE``; of all members the same.
+        """
+        self._member, self._checkpoints, self._writer, self._load = member, checkpoints, writer, load
+        self._share = share
+        self._mine: dict[int, Sums] = {}  # of the rounds that a checkpoint may come of
+        self._compared = 0
+
+    def begin(self, log: OuterLog, weights: OuterWeights) -> int:
+        """Bring weights to the newest checkpoint that can be read, or to the version that the rounds began with.
+
+        Args:
+            log: that was read; it is folded whole where only older rounds lead to the newest one.
+            weights: get theta and momentum; what was not sent stays.
+
+        Returns:
+            The round that they are of; the log's state keeps all later ones.
+
+        Raises:
+            NotFound, CorruptObject, BaseMismatch: nothing that can be read leads to the newest round.
+            StoreUnavailable: call again.
+        """
+        failed: PulseError | None = None
+        for record in [*reversed(log.state.checkpoints), None]:
+            number = 0 if record is None else record.round
+            if number < log.state.dropped:
+                log.fold_whole()
+            if number < log.state.dropped:
+                break  # what leads on from there was retired
+            try:
+                self._begin_at(log.state, record, weights)
+            except _BAD as error:
+                _logger.warning("run %s: round %d can't be begun at: %s", log.state.run, number, error)
+                failed = failed or error
+            else:
+                return number
+        raise failed or NotFound(f"run {log.state.run!r}: nothing leads to its newest outer round")
+
+    def before_step(self) -> None:
+        """Wait until nothing reads the state that the next outer step changes."""
+        if self._writer is not None:
+            self._writer.wait_coded()
+
+    def stepped(self, state: OuterState, closed: ClosedRound, weights: OuterWeights) -> None:
+        """Take note of the state after a round, and begin to write it if that is due, and this member's turn."""
+        turn = writer_of(state, closed, weights.geometry.cells, self._share)
+        newest = state.checkpoints[-1].round if state.checkpoints else 0
+        wanted = turn is not None and closed.number > newest
+        if wanted or any(one.round == closed.number for one in state.checkpoints):
+            self._mine[closed.number] = {group.number: weights.sums(group) for group in weights.groups}
+        if wanted and turn == self._member and self._writer is not None and not self._writer.busy:
+            self._writer.begin(closed.number, weights.digest().hex(), weights)
+
+    def settle(self, log: OuterLog, round_: int, *, wait: bool = False) -> None:
+        """Tell in the log of a checkpoint that is stored, and compare what others have told of.
+
+        Args:
+            log: to append to.
+            round_: that this member has come to.
+            wait: for the one that is under way.
+
+        Raises:
+            Diverged: a checkpoint is not what this member held after that round.
+            StoreUnavailable: call again; a checkpoint that was stored may be lost, and another is when it is due.
+        """
+        written = None if self._writer is None else self._writer.take(wait=wait)
+        if written is not None:
+
+            def wanted(state: OuterState, common: dict[str, Any]) -> CheckpointRecord | None:
+                if state.checkpoints and state.checkpoints[-1].round >= written.round:
+                    return None
+                return CheckpointRecord(
+                    **common,
+                    round=written.round,
+                    object=written.object,
+                    parts=written.parts,
+                    theta=written.theta,
+                    momentum=written.momentum,
+                )
+
+            log.append(wanted)
+        for record in log.state.checkpoints:
+            if self._compared < record.round <= round_:
+                self._compare(record)
+                self._compared = record.round
+        self._mine = {number: sums for number, sums in self._mine.items() if number > self._compared}
+
+    def close(self) -> None:
+        """End what writes. Idempotent."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _begin_at(self, state: OuterState, record: CheckpointRecord | None, weights: OuterWeights) -> None:
+        if state.start is None:
+            raise NotFound(f"run {state.run!r} has no outer rounds")
+        version = self._load(state.start.version + (0 if record is None else record.round))
+        if record is None:
+            weights.begin(version.copy_of)
+        else:
+            self._checkpoints.read(record, weights, version.copy_of)
+
+    def _compare(self, record: CheckpointRecord) -> None:
+        mine = self._mine.get(record.round)
+        if mine is None:
+            return
+        theta, momentum = (sum((one[k] for one in mine.values()), Digest()).hex() for k in (0, 1))
+        if (theta, momentum) == (record.theta, record.momentum):
+            return
+        try:
+            where = self._checkpoints.differing(record, mine)
+        except _BAD as error:
+            where = f"which part of it, can't be told ({error})"
+        raise Diverged(
+            f"round {record.round}: member {self._member!r} holds another state than the checkpoint that record "
+            f"{record.seq} names: {where}. One of the two was changed by something else than these rounds, or computed "
+            "wrongly. Begin again from the newest version"
+        )
