@@ -25,6 +25,7 @@ from pulse_registry.cli.import_ import import_
 from pulse_registry.cli.inspect import inspect
 from pulse_registry.cli.key import key
 from pulse_registry.cli.log import log
+from pulse_registry.cli.outer import outer
 from pulse_registry.cli.output import print_error
 from pulse_registry.cli.pull import pull
 from pulse_registry.cli.push import push
@@ -72,6 +73,7 @@ app.add_typer(key, name="key")
 app.command("warm-up")(warm_up)
 app.command("import")(import_)
 app.add_typer(token, name="token")
+app.add_typer(outer, name="outer")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

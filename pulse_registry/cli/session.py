@@ -14,6 +14,8 @@ from pulse_registry.errors import NotFound
 from pulse_registry.options import Options, PullOptions
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.dependencies import Dependencies
+from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.signing import signer_of, trust_of
 from pulse_registry.store import Store
 
@@ -76,6 +78,22 @@ def open_session(
         if push is None and registry.state().seq < 0:
             raise NotFound(f"there is no run {run!r} in {access.root}")
         yield Session(registry, meter)
+
+
+@contextmanager
+def open_runtime(access: Access, run: str, *, title: str, quiet: bool) -> Iterator[Runtime]:
+    """Open what a run is worked with, to read what ``Registry`` does not tell of.
+
+    Raises:
+        As ``open_session``; a run that does not exist is none.
+    """
+    with Meter(title, quiet=quiet) as meter, opened_store(access) as store:
+        options = Options(trust=trust_of(access.trust or None))
+        runtime = Runtime(MeteredStore(store, meter), run, options, Dependencies())
+        try:
+            yield runtime
+        finally:
+            runtime.end()
 
 
 @contextmanager

@@ -60,6 +60,22 @@ class CheckpointGroups:
         return cls(head, entries)
 
 
+def told_groups(record: CheckpointRecord, data: bytes) -> Directory:
+    """Return which groups a head names, which is the one that a record tells of; checked without the layout.
+
+    Raises:
+        CorruptObject: it is another one, or breaks the format.
+        UnsupportedFormat: another release wrote it.
+    """
+    key = record.object.key
+    if blake3(data).hexdigest() != record.object.blake3:
+        raise CorruptObject(f"{key}: its bytes are not those that were recorded")
+    head, entries = read_container(key, data, len(data) + record.parts, CheckpointHead)
+    if head.round != record.round:
+        raise CorruptObject(f"{key}: it is not the checkpoint that the record names")
+    return entries
+
+
 def most_checkpoint_head(geometry: Geometry) -> int:
     """Return how many bytes a checkpoint's head has at most."""
     return most_head_bytes(geometry)

@@ -5,15 +5,17 @@ It lies below ``outer/`` of its run, under the names of a run's log; workers nev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final
 
 from pulse_registry.errors import (
     AlreadyExists,
+    Conflict,
     CorruptObject,
     Distrust,
+    InvalidArgument,
     NotFound,
     StoreUnavailable,
     UnsupportedFormat,
@@ -90,15 +92,20 @@ class OuterLog:
             Untrusted: the guard does not believe a record, or misses one; nothing of it was folded.
             StoreUnavailable: what was read before is kept; call again.
         """
+        for _ in self.follow():
+            pass
+        return self.state
+
+    def follow(self) -> Iterator[tuple[OuterRecord, str | None]]:
+        """Read what is new, as ``refresh`` does, and yield each record, with why it counts for nothing, or None."""
         seen = None if self._guard is None else self._guard.begin()
         if self._opening and self.state.seq < 0 and not self.state.whole and self._store.gateway() is None:
             self._open(seen)
         for record, sealed in follow(self.read, self.state.seq + 1, self._threads if self._opening else None):
-            self.fold(record, sealed)
+            yield record, self.fold(record, sealed)
         self._opening = False
         if self._guard is not None:
             self._settle(self._guard, seen)
-        return self.state
 
     def fold_whole(self) -> OuterState:
         """Read the log anew, from its first record on, and keep all rounds that were not retired.
@@ -168,6 +175,9 @@ class OuterLog:
                 self._store.put(keys.record_key(record.seq), sealed, if_absent=True)
             except AlreadyExists:
                 continue  # others' record, or this one, whose answer was lost on its way
+            except (Conflict, InvalidArgument):  # a service refuses it, and has written nothing
+                del self._unknown[write_id]
+                raise
             del self._unknown[write_id]
             self.fold(record, sealed)
             if self._store.gateway() is None:
@@ -186,8 +196,8 @@ class OuterLog:
         except NotFound:
             return None
 
-    def fold(self, record: OuterRecord, sealed: bytes) -> None:
-        """Fold the record that follows, if the guard believes it.
+    def fold(self, record: OuterRecord, sealed: bytes) -> str | None:
+        """Fold the record that follows, if the guard believes it; return why it counts for nothing, or None.
 
         Raises:
             CorruptObject, Untrusted: as ``refresh``.
@@ -197,11 +207,12 @@ class OuterLog:
             if record.previous != state.last and state.seq >= 0 and (before := self.read(state.seq)) is not None:
                 guard.check(*before)  # is another record there now than was folded?
             guard.check(record, sealed)
-        state.advance(record, sealed_hash(sealed))
+        void = state.advance(record, sealed_hash(sealed))
         if record.seq == 0:
             self.signed = open_sealed(sealed).signature is not None
         if guard is not None:
             guard.folded(record, sealed)
+        return void
 
     def _open(self, seen: int | None) -> None:
         """Begin at the newest snapshot that can be relied upon, if there is one."""

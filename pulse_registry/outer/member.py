@@ -227,8 +227,8 @@ class Member:
             return float("inf")
         return max(0.0, self._quorum_at[1] + self._grace_s - self._clock())
 
-    def catch_up(self) -> list[ClosedRound]:
-        """Make the outer steps of all rounds that have ended, and return these rounds.
+    def catch_up(self, until: int | None = None) -> list[ClosedRound]:
+        """Make the outer steps of all rounds that have ended, up to ``until``, and return these rounds.
 
         Raises:
             CorruptObject, BaseMismatch, NotFound: a contribution can't be read; the weights are those of ``round``.
@@ -236,7 +236,7 @@ class Member:
         """
         done = []
         self._settle()
-        while self.has_ended:
+        while self.has_ended and (until is None or self.round < until):
             closed = self._log.state.ended(self.round + 1)
             if closed is None or self._lost:
                 done += self._begin_again()

@@ -79,6 +79,9 @@ class RoundResult:
         return self.entries / max(1, self.cells)
 
 
+Wait = Callable[[float, float, Callable[[float], object]], object]
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What a session needs of the run.
@@ -91,6 +94,7 @@ class Run:
         newest: returns the number of the newest version; makes the first one of a model if there is none.
         load: returns the cells of a version.
         geometry: returns that of a layout that the run has.
+        wait: waits for what others commit, at most so long: pause between looks, seconds, and what pauses.
         signer: signs what this trainer says.
         guard: judges what the others say; None believes the store.
         threads: makes an executor, of so many threads and their name's beginning.
@@ -107,6 +111,7 @@ class Run:
     newest: Callable[[Model], int]
     load: Callable[[int], Weights]
     geometry: Callable[[str], Geometry]
+    wait: Wait = lambda poll_s, timeout_s, sleep: sleep(min(poll_s, timeout_s))
     signer: Signer | None = None
     guard: Guard | None = None
     threads: Callable[[int, str], Executor] = ThreadPoolExecutor
@@ -486,7 +491,8 @@ class OuterSession:
         while not self._versions.settle(closed.number, self._joined().digest, closed.contributions, self._push):
             if not wait:
                 return
-            self._sleep(self._options.poll_s)
+            left = self._versions.turn_left(closed.contributions)
+            self._run.wait(self._options.poll_s, min(left, _LONGEST_WAIT_S), self._sleep)
         self._newest = None
 
     def _half_applied(self) -> bool:

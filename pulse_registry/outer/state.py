@@ -179,7 +179,7 @@ class OuterState:
         Raises:
             CorruptObject: it breaks a rule of the log; the state is unchanged.
         """
-        wrong = self._violation(record)
+        wrong = self.violation(record)
         if wrong is not None:
             raise CorruptObject(f"run {self.run!r}: outer record {record.seq} is not valid: {wrong}")
         void = self.void(record)
@@ -241,8 +241,8 @@ class OuterState:
             return f"it was made from other weights than round {record.round} is of"
         return None
 
-    def _violation(self, record: OuterRecord) -> str | None:
-        """Return in words the rule that a record breaks as the next one, or None."""
+    def violation(self, record: OuterRecord) -> str | None:
+        """Return in words the rule that a record breaks as the next one, whoever it is of; None if it breaks none."""
         if record.run != self.run:
             return f"it belongs to run {record.run!r}, not to {self.run!r}"
         if record.seq != self.seq + 1:

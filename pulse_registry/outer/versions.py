@@ -93,6 +93,11 @@ class RoundVersions:
             )
         return True
 
+    def turn_left(self, members: Collection[str]) -> float:
+        """Return in how many seconds it is this member's turn to push the version that it has looked for."""
+        looked = self._clock() if self._seen is None else self._seen[1]
+        return max(0.0, looked + self._turn(members) * self._takeover_s - self._clock())
+
     def _turn(self, members: Collection[str]) -> int:
         """Return how many members come before this one; who has not contributed comes after all."""
         order = sorted(members)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from pulse_registry.errors import Conflict, Gone, NotFound
+from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.options import OuterOptions
+from pulse_registry.outer.replay import Replayed, replay
 from pulse_registry.outer.session import OuterSession, Run
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.process.closing import Closing
@@ -40,10 +44,28 @@ class OuterRun:
             events=runtime.events,
             clock=around.clock,
             new_id=around.new_id,
+            wait=self.wait,
             signer=runtime.signer(),
             guard=runtime.outer_guard(),
         )
         return OuterSession(run, model, options, clock=around.monotonic, sleep=around.sleep)
+
+    def log(self, *, whole: bool = False) -> OuterLog:
+        """Return the log of the rounds; ``whole`` as the log has it."""
+        runtime = self._runtime
+        threads = None if runtime.stores.gateway is not None else runtime.dependencies.threads
+        return OuterLog(runtime.stores.store, runtime.run, None, runtime.outer_guard(), threads, whole=whole)
+
+    def cells(self) -> int | None:
+        """Return how many cells the newest version has; None: there is none."""
+        latest = self._runtime.reader.refresh().latest
+        return None if latest is None else latest.cells
+
+    def replay(self) -> Iterator[Replayed]:
+        """Make the outer steps of all rounds anew; see ``replay``."""
+        runtime = self._runtime
+        context = runtime.context()
+        return replay(self.log(whole=True), runtime.stores.store, context.backend, self.load, self.digest)
 
     def newest(self, model: Model) -> int:
         """Return the number of the newest version; the first one is made of a model's weights, if there is none.
@@ -76,6 +98,10 @@ class OuterRun:
             raise
         except NotFound:
             return None
+
+    def wait(self, poll_s: float, timeout_s: float, sleep: Callable[[float], object]) -> None:
+        """Wait until a record may follow in the run's log, as workers wait for versions."""
+        self._runtime.versions.wait(self._runtime.reader.state, poll_s, timeout_s, sleep)
 
     def push(self, version: int, weights: OuterWeights) -> None:
         """Commit weights as a version, if it is the next one."""

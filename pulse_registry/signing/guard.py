@@ -15,7 +15,15 @@ from pulse_registry.signing.keys import key_text, parse_key
 from pulse_registry.signing.last_seen import Memory
 from pulse_registry.signing.pinned_keys import ANY_MEMBER, OUTER, SNAPSHOT, Pin, Trust
 from pulse_schemas import Countersignature, open_sealed
-from pulse_schemas.outer import CloseRecord, ContributeRecord, JoinRecord, LeaveRecord, StartRecord
+from pulse_schemas.outer import (
+    CheckpointRecord,
+    CloseRecord,
+    ContributeRecord,
+    JoinRecord,
+    LeaveRecord,
+    MergedRecord,
+    StartRecord,
+)
 
 _WAY_BACK: Final = "; for what is in the log already, see `pulse countersign`"
 
@@ -182,7 +190,9 @@ def _kind(record: AnyRecord) -> str:
     match record:
         case JoinRecord() | ContributeRecord() | LeaveRecord():
             return f"{ANY_MEMBER}{record.member}"
-        case StartRecord() | CloseRecord():  # others see for themselves whether they are right
+        case (
+            StartRecord() | CloseRecord() | CheckpointRecord() | MergedRecord()
+        ):  # others see for themselves whether they are right
             return ANY_MEMBER
     return OUTER if record.format == "pulse-outer/1" else record.kind
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, Many, ReaderName, RunName, Step, Timestamp
+from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, Many, ReaderName, RunName, Step, Timestamp, WriteId
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, lower-case hex")]
 WorkerId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="a worker's own name")]
@@ -357,6 +357,65 @@ class WorkerList(Answer):
 
     run: RunName
     workers: Many[WorkerBody]
+
+
+class RoundPart(Answer):
+    """What a member gave to an outer round: ``entries`` levels in ``nbytes``, after ``steps`` steps of its own."""
+
+    member: str
+    steps: int
+    entries: int
+    nbytes: int
+    created_at: Timestamp
+
+
+class RoundBody(Answer):
+    """One outer round, and the version that it makes. ``late``: those it is of who have not contributed."""
+
+    round: int
+    version: int
+    ended: bool
+    parts: Many[RoundPart]
+    late: Many[str]
+
+
+Standing = Literal["contributed", "awaited", "later", "missed", "left"]
+
+
+class MemberBody(Answer):
+    """One trainer: its term, since which round that is waited for, and how it stands to the open one.
+
+    ``later``: it is waited for from round ``since`` on. ``missed``: it missed so many rounds that nobody waits for it.
+    ``last``: its newest part in the rounds that are told, and ``last_round`` which one that is of.
+    """
+
+    member: str
+    term: WriteId
+    since: int
+    missed: int
+    standing: Standing
+    last_round: int | None
+    last: RoundPart | None
+
+
+class OuterBody(Answer):
+    """A run's outer rounds: ``open``, ``rounds`` that have ended (the newest, in order), and who trains.
+
+    Version ``first + r`` is that of round r. ``cells``: of a version; of a part, ``entries / cells`` is the density.
+    """
+
+    run: RunName
+    seq: int
+    first: int
+    cells: int | None
+    inner_steps: int
+    rate: float
+    momentum: float
+    quorum: int
+    patience: int
+    members: Many[MemberBody]
+    open: RoundBody
+    rounds: Many[RoundBody]
 
 
 class Problem(Answer):

@@ -16,6 +16,7 @@ from pulse_registry.errors import InvalidArgument, NotFound, PulseError
 from pulse_registry.log import AppendGuard, LogReader, Snapshotter
 from pulse_registry.log.documents import most_bytes
 from pulse_registry.log.runs import list_runs
+from pulse_registry.outer.append_guard import OuterAppendGuard
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.signing import PinGuard, SigningKey, Trust
 from pulse_registry.signing.keys import parse_key
@@ -28,6 +29,7 @@ from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
 from pulse_server.runs.layout_sizes import LayoutSizes
 from pulse_server.runs.log_feed import Pace
+from pulse_server.runs.outer_feed import OuterFeed
 from pulse_server.runs.workers import SHARE, Workers
 from pulse_server.scheduling.background import Background
 from pulse_server.scheduling.threads import Calls
@@ -69,6 +71,7 @@ class Service:
         settings: as given.
         store: holds all runs; retried, counted, and with small documents remembered.
         feeds: of the runs that are asked for.
+        outer_feeds: of the outer rounds that are asked for.
         urls: signs URLs of objects.
         call: calls what may ask the store, in a thread, when it is the caller's turn.
         sizes: of layouts.
@@ -105,6 +108,13 @@ class Service:
         self.pages: Kept[Rendered] = Kept(_KEPT_BYTES)
         self.routes: Kept[FreshRoute] = Kept(_KEPT_BYTES)
         self.feeds = Feeds(self._new_feed, max_feeds=settings.max_feeds, missing_s=settings.poll_seconds, clock=clock)
+        self.outer_feeds = Feeds(
+            self._new_outer_feed,
+            max_feeds=settings.max_feeds,
+            missing_s=settings.poll_seconds,
+            what="outer rounds",
+            clock=clock,
+        )
         self.urls = UrlSigner(self.store, settings.url_ttl_s, signed=metrics.signed.labels("get").inc)
         self.workers = Workers(self.store, self.feeds, self.call, self._background, metrics, settings, clock=clock)
         self.leases: Quota[tuple[str, str]] = Quota(
@@ -120,8 +130,8 @@ class Service:
         )
         self._collects: asyncio.Task[None] | None = None
         self._sharing: asyncio.Task[None] | None = None
-        metrics.feeds.set_function(lambda: len(self.feeds))
-        metrics.waiters.set_function(lambda: sum(feed.waiting for feed in self.feeds))
+        metrics.feeds.set_function(lambda: len(self.feeds) + len(self.outer_feeds))
+        metrics.waiters.set_function(lambda: sum(feed.waiting for feed in (*self.feeds, *self.outer_feeds)))
         metrics.watch_runs(self.workers.figures)
 
     async def start(self) -> None:
@@ -138,6 +148,7 @@ class Service:
         """Send away all who wait for news, now and from here on; call it in the event loop. The rest goes on."""
         self.stopping = True
         self.feeds.release()
+        self.outer_feeds.release()
 
     async def stop(self) -> None:
         """End: what was accepted is finished, and no thread is left at work."""
@@ -149,6 +160,7 @@ class Service:
         if tasks:
             await asyncio.wait(tasks)
         await self.feeds.stop()
+        await self.outer_feeds.stop()
         await self.workers.share()
         await asyncio.to_thread(self._end_threads)
 
@@ -220,11 +232,23 @@ class Service:
             clock=self._clock,
         )
 
+    def _new_outer_feed(self, run: str) -> OuterFeed:
+        return OuterFeed(
+            OuterAppendGuard(self.store_of(run), run, self._pin_guard(run, outer=True), self._signer, each=self.each),
+            self._followers,
+            Pace(self.settings.poll_seconds, self.settings.idle_seconds),
+            turns=self._turns,
+            defect=partial(self._background.tell, _FOLLOW),
+            clock=self._clock,
+        )
+
     def _new_reader(self, run: str) -> LogReader:
-        guard = None
-        if self._trust is not None:
-            guard = PinGuard(self._trust, self.store.url, run, self.settings.state_dir)
-        return LogReader(self.store_of(run), run, guard)
+        return LogReader(self.store_of(run), run, self._pin_guard(run))
+
+    def _pin_guard(self, run: str, *, outer: bool = False) -> PinGuard | None:
+        if self._trust is None:
+            return None
+        return PinGuard(self._trust, self.store.url, run, self.settings.state_dir, outer=outer)
 
     async def _collect_garbage(self) -> None:
         for run in await self._all_runs():

@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from pulse_server.routes import events, health, leases, log, objects, route, runs, uploads, versions, workers
+from pulse_server.routes import events, health, leases, log, objects, outer, route, runs, uploads, versions, workers
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     # The addresses that are asked for most come first: a request is tried on one after the other.
@@ -16,6 +16,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     objects.router,
     workers.router,
     leases.router,
+    outer.router,
     events.router,
     uploads.router,
     runs.router,

@@ -11,11 +11,12 @@ from fastapi import Depends, Request, Security
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
-from pulse_registry.log import RunState
 from pulse_schemas.api import Scope
 from pulse_server.auth.access import Principal, Requirement
 from pulse_server.routes.params import RunName
 from pulse_server.runs.feed import RunFeed
+from pulse_server.runs.log_feed import LogFeed, R, S
+from pulse_server.runs.outer_feed import OuterFeed
 from pulse_server.service import Service
 
 _SCOPES: Final[dict[str, Scope]] = {"read": "read", "publish": "publish", "admin": "admin"}
@@ -66,8 +67,18 @@ class RunRequest:
         feeds = self.service.feeds
         return feeds.live(self.name) or await feeds.open(self.name, remember=remember)
 
-    async def wait_for(self, feed: RunFeed, ready: Callable[[RunState], bool], seconds: float) -> bool:
-        """Wait as `RunFeed.wait` does, but no longer than the service allows; then check the token again.
+    async def outer_feed(self) -> OuterFeed:
+        """Return the feed of the run's outer rounds, which others may have begun at another replica.
+
+        Raises:
+            NotFound: it has none.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: their log can't be read.
+        """
+        feeds = self.service.outer_feeds
+        return feeds.live(self.name) or await feeds.open(self.name, remember=False)
+
+    async def wait_for(self, feed: LogFeed[S, R], ready: Callable[[S], bool], seconds: float) -> bool:
+        """Wait as `LogFeed.wait` does, but no longer than the service allows; then check the token again.
 
         Raises:
             Unauthenticated, AccessDenied: the token was revoked, has expired or was changed meanwhile.

@@ -10,6 +10,7 @@ from pulse_schemas.api import ObjectBody, PhaseBody, VersionBody, WorkerBody
 RUN: Final = "math-7b"
 WRITE_ID: Final = "5c8f3f1c2f0e4b7fa64c2b8f7d0a9e31"
 PATCH: Final = keys.patch_key(41, 42, WRITE_ID)
+CONTRIBUTION: Final = keys.OUTER + keys.contribution_key(3, "eu-1", WRITE_ID)
 LAYOUT: Final = "3f" * 32
 DIGEST: Final = "9a" * 16
 WHEN: Final = "2026-03-01T12:00:00.000Z"
@@ -50,3 +51,4 @@ TIMELINE: Final = (
     PhaseBody(phase="apply", start=0.92, end=0.94, busy=0.02, nbytes=0),
 )
 SEALED: Final = '{"blake3":"...","body":{"format":"pulse-record/1","kind":"commit","run":"math-7b","seq":43}}'
+OUTER_SEALED: Final = '{"blake3":"...","body":{"format":"pulse-outer/1","kind":"close","run":"math-7b","seq":9}}'

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from blake3 import blake3
 from fastapi import Request
@@ -24,7 +24,7 @@ from pulse_server.routes import examples
 from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
 from pulse_server.routes.operation import Responses, answer, body_limit, operations, problem, raw_body
 from pulse_server.routes.params import DECIMAL, LayoutId, Number, Seq, Wait, between, waiting, whole
-from pulse_server.runs.feed import RunFeed
+from pulse_server.runs.log_feed import LogFeed
 from pulse_server.scheduling.turns import CALLER
 from pulse_server.service import Service
 from pulse_server.transport.answers import Rendered, no_content
@@ -49,7 +49,7 @@ the longest `retire` record 2,000 values. Beside what reads far more, no other t
 _TAKES_AWAY: Final = {b'"kind":"retire"': RetireRecord, b'"kind":"delete"': DeleteRecord}
 """The records that only an admin may append, by what is in their bytes, and may be in another one's metadata."""
 
-_SEALED: Final[Responses] = {200: answer("The sealed document, as stored.", examples.SEALED)}
+SEALED_ANSWER: Final[Responses] = {200: answer("The sealed document, as stored.", examples.SEALED)}
 
 
 @router.get(
@@ -72,7 +72,7 @@ async def read_log(run: ReadRun, since: Since = 0, limit: Limit = 100, wait: Wai
             await feed.refresh()
         elif not run.service.stopping:
             await run.wait_for(feed, lambda state: state.seq >= since, wait)
-    return (await _page(run.service, feed, since, limit)).aged(feed.age_s)
+    return (await page_of(run.service, feed, since, limit)).aged(feed.age_s)
 
 
 @router.post(
@@ -115,7 +115,7 @@ async def append(request: Request, run: PublishRun) -> Response:
     "/v1/runs/{run}/log/{seq}",
     summary="Read one record",
     response_class=Response,
-    responses={**_SEALED, 404: problem("There is no such run or record.")},
+    responses={**SEALED_ANSWER, 404: problem("There is no such run or record.")},
 )
 async def read_record(run: ReadRun, seq: Seq) -> Response:
     """Read one record."""
@@ -137,7 +137,7 @@ async def read_record(run: ReadRun, seq: Seq) -> Response:
     summary="Read the countersignature of a record",
     description=("For readers that don't trust the record's own signature. The service does not verify it."),
     response_class=Response,
-    responses={**_SEALED, 404: problem("There is no such run or record, or nobody has countersigned it.")},
+    responses={**SEALED_ANSWER, 404: problem("There is no such run or record, or nobody has countersigned it.")},
 )
 async def read_countersignature(run: ReadRun, seq: Seq) -> Response:
     """Read the countersignature of a record."""
@@ -148,7 +148,7 @@ async def read_countersignature(run: ReadRun, seq: Seq) -> Response:
     "/v1/runs/{run}/head",
     summary="Read the hint",
     response_class=Response,
-    responses={**_SEALED, 404: problem("The run has no head.")},
+    responses={**SEALED_ANSWER, 404: problem("The run has no head.")},
 )
 async def read_head(run: ReadRun) -> Response:
     """Read the hint that says which snapshot to open the run from."""
@@ -178,7 +178,7 @@ async def list_snapshots(run: ReadRun) -> Response:
     "/v1/runs/{run}/snapshots/{seq}",
     summary="Read one snapshot",
     response_class=Response,
-    responses={**_SEALED, 404: problem("There is no such snapshot.")},
+    responses={**SEALED_ANSWER, 404: problem("There is no such snapshot.")},
 )
 async def read_snapshot(run: ReadRun, seq: Seq) -> Response:
     """Read one snapshot."""
@@ -247,27 +247,32 @@ async def _check_kind(run: RunRequest, sealed: bytes) -> None:
             raise AccessDenied(f"run {run.name!r}: a {record.kind} record needs a token of scope 'admin'")
 
 
-async def _page(service: Service, feed: RunFeed, since: int, limit: int) -> Rendered:
-    """Return a page of records; all who ask for the same one of the same state share it."""
+async def page_of(service: Service, feed: LogFeed[Any, Any], since: int, limit: int, folder: str = "") -> Rendered:
+    """Return a page of records; all who ask for the same one of the same state share it.
+
+    ``folder``, with a slash, is where the log lies below the run; "" for the run's own.
+    """
     until = min(feed.state.seq + 1, since + limit)
-    key = ("log", feed.run, feed.state.last, since, until)
+    key = (f"{folder}log", feed.run, feed.state.last, since, until)
     page = service.pages.get(key)
     if page is None:
         mine = (*key, CALLER.get())  # nobody waits in another's line for it
         task = feed.reading.get(mine)
         if task is None:
-            task = feed.reading[mine] = asyncio.create_task(_read_page(service, feed.run, since, until))
+            task = feed.reading[mine] = asyncio.create_task(
+                _read_page(service, f"{feed.run}/{folder}", feed.run, since, until)
+            )
             task.add_done_callback(lambda _: feed.reading.pop(mine, None))
         page = await asyncio.shield(task)
         service.pages.keep(key, page, len(page.body))
     return page
 
 
-async def _read_page(service: Service, run: str, since: int, until: int) -> Rendered:
+async def _read_page(service: Service, below: str, run: str, since: int, until: int) -> Rendered:
     records: list[str] = []
     nbytes, at = 0, since
     while at < until and nbytes <= _PAGE_BYTES:
-        for sealed in await _read_records(service, run, at, min(until, at + _READ_TOGETHER)):
+        for sealed in await _read_records(service, below, at, min(until, at + _READ_TOGETHER)):
             nbytes += len(sealed)
             if nbytes <= _PAGE_BYTES or not records:
                 records.append(sealed.decode())
@@ -275,8 +280,8 @@ async def _read_page(service: Service, run: str, since: int, until: int) -> Rend
     return Rendered.of(LogPage.model_construct(run=run, since=since, records=tuple(records)))
 
 
-async def _read_records(service: Service, run: str, since: int, until: int) -> list[bytes]:
-    wanted = [f"{run}/{keys.record_key(seq)}" for seq in range(since, until)]
+async def _read_records(service: Service, below: str, since: int, until: int) -> list[bytes]:
+    wanted = [f"{below}{keys.record_key(seq)}" for seq in range(since, until)]
     found = [known for key in wanted if (known := service.store.known(key)) is not None]
     if len(found) == len(wanted):
         return found

@@ -16,8 +16,9 @@ from pulse_registry.store import Store
 from pulse_schemas.api import UrlBody, UrlRequest
 from pulse_server.errors import InvalidRequest
 from pulse_server.routes import examples
-from pulse_server.routes.dependencies import PublishRun, ReadRun
-from pulse_server.routes.operation import answer, body_limit, operations, problem, raw_body
+from pulse_server.routes.contribution_size import check_size
+from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
+from pulse_server.routes.operation import Responses, answer, body_limit, operations, problem, raw_body
 from pulse_server.routes.params import ObjectPath, checked_key, document, object_key
 from pulse_server.scheduling.turns import CALLER
 from pulse_server.service import Service
@@ -27,9 +28,22 @@ router = operations("objects")
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 _PIECE: Final = 256 << 10
 """Of an object that is read through the service: its reader may be slow, and have thousands beside it."""
-_BYTES: Final = "application/octet-stream"
+BYTES: Final = "application/octet-stream"
 _WANTED: Final = UrlRequest(keys=(examples.PATCH,))
 _LENGTHS: Final = {"Content-Length": "the size of the object", "Accept-Ranges": "bytes"}
+ANSWERS_OF_READ: Final[Responses] = {
+    200: answer("The bytes of the object, from a store that can't presign.", "", BYTES, _LENGTHS),
+    206: answer("The bytes that `Range` asked for.", "", BYTES, {"Content-Range": "which bytes they are"}),
+    307: answer("Where to read it, until the URL expires.", headers={"Location": "a signed URL"}),
+    404: problem("There is no such object."),
+    416: problem("The `Range` is past the end of the object."),
+}
+ANSWERS_OF_STORE: Final[Responses] = {
+    201: answer("The object is stored."),
+    400: problem("The store signs URLs (ask for an upload), or the bytes are damaged."),
+    409: problem("The key is taken."),
+    411: problem("There is no `Content-Length`."),
+}
 
 
 @router.head(
@@ -37,42 +51,25 @@ _LENGTHS: Final = {"Content-Length": "the size of the object", "Accept-Ranges": 
     summary="Read the size of an object",
     response_class=Response,
     responses={
-        200: answer("The object exists.", media_type=_BYTES, headers=_LENGTHS),
+        200: answer("The object exists.", media_type=BYTES, headers=_LENGTHS),
         404: problem("There is no such object."),
     },
 )
 async def head_object(run: ReadRun, path: ObjectPath) -> Response:
     """Tell an object's size."""
     size = await run.service.size(run.name, object_key(path))
-    return Response(headers={"content-length": str(size), "accept-ranges": "bytes"}, media_type=_BYTES)
+    return Response(headers={"content-length": str(size), "accept-ranges": "bytes"}, media_type=BYTES)
 
 
 @router.get(
     "/v1/runs/{run}/objects/{path:path}",
     summary="Read an object",
     response_class=Response,
-    responses={
-        200: answer("The bytes of the object, from a store that can't presign.", "", _BYTES, _LENGTHS),
-        206: answer("The bytes that `Range` asked for.", "", _BYTES, {"Content-Range": "which bytes they are"}),
-        307: answer("Where to read it, until the URL expires.", headers={"Location": "a signed URL"}),
-        404: problem("There is no such object."),
-        416: problem("The `Range` is past the end of the object."),
-    },
+    responses=ANSWERS_OF_READ,
 )
 async def read_object(request: Request, run: ReadRun, path: ObjectPath) -> Response:
     """Read an object, or be told where to."""
-    service, name, key = run.service, run.name, object_key(path)
-    if service.urls.signs:
-        urls = await service.urls_of(name, [key])
-        return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers={"location": urls.by_key[key]})
-    size = await service.size(name, key)
-    wanted = _wanted(request.headers.get("range"), size, key)
-    start, stop = wanted or (0, size)
-    headers = {"content-length": str(stop - start), "accept-ranges": "bytes"}
-    if wanted is not None:
-        headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
-    status = HTTPStatus.OK if wanted is None else HTTPStatus.PARTIAL_CONTENT
-    return StreamingResponse(_chunks(service, service.store_of(name), key, start, stop), status, headers, _BYTES)
+    return await send_object(request, run, object_key(path))
 
 
 @router.put(
@@ -81,31 +78,13 @@ async def read_object(request: Request, run: ReadRun, path: ObjectPath) -> Respo
     summary="Store an object through the service",
     description=("For stores that can't sign URLs; see uploads."),
     response_class=Response,
-    responses={
-        201: answer("The object is stored."),
-        400: problem("The store signs URLs (ask for an upload), or the bytes are damaged."),
-        409: problem("The key is taken."),
-        411: problem("There is no `Content-Length`."),
-    },
-    openapi_extra=raw_body(_BYTES),
+    responses=ANSWERS_OF_STORE,
+    openapi_extra=raw_body(BYTES),
 )
 @body_limit(None)
 async def store_object(request: Request, run: PublishRun, path: ObjectPath) -> Response:
     """Store an object."""
-    service, name, key = run.service, run.name, object_key(path)
-    if service.urls.signs:
-        raise InvalidArgument(f"objects of {name!r} go to the store itself: ask for an upload of {key}")
-    announced = request.headers.get("content-length", "")
-    if not announced.isdigit():
-        raise InvalidRequest("the length of an object must be said beforehand", HTTPStatus.LENGTH_REQUIRED)
-    store, sender = service.store_of(name), CALLER.get()
-    try:
-        await service.spool.put(store, key, request.stream(), int(announced), sender=sender, run=name)
-    except ClientDisconnect:
-        return no_content(HTTPStatus.BAD_REQUEST)  # nobody is there to read it
-    except AlreadyExists as error:
-        raise AlreadyExists(f"run {name!r} has {key} already: keys are fresh for every write") from error
-    return no_content(HTTPStatus.CREATED)
+    return await take_object(request, run, object_key(path))
 
 
 @router.post(
@@ -126,6 +105,52 @@ async def make_urls(
     keys = [checked_key(key) for key in wanted.keys]
     urls = await run.service.urls_of(run.name, keys)
     return Rendered.of(UrlBody.model_construct(urls=urls.by_key, expires_at=urls.expires_at))
+
+
+async def send_object(request: Request, run: RunRequest, key: str) -> Response:
+    """Return an object, or where to read it.
+
+    Raises:
+        NotFound: it is not there.
+        InvalidRequest: it has none of the bytes that are asked for (416).
+    """
+    service, name = run.service, run.name
+    if service.urls.signs:
+        urls = await service.urls_of(name, [key])
+        return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers={"location": urls.by_key[key]})
+    size = await service.size(name, key)
+    wanted = _wanted(request.headers.get("range"), size, key)
+    start, stop = wanted or (0, size)
+    headers = {"content-length": str(stop - start), "accept-ranges": "bytes"}
+    if wanted is not None:
+        headers["content-range"] = f"bytes {start}-{stop - 1}/{size}"
+    status = HTTPStatus.OK if wanted is None else HTTPStatus.PARTIAL_CONTENT
+    return StreamingResponse(_chunks(service, service.store_of(name), key, start, stop), status, headers, BYTES)
+
+
+async def take_object(request: Request, run: RunRequest, key: str) -> Response:
+    """Store an object that comes with a request, where the store can't sign.
+
+    Raises:
+        InvalidArgument: the store signs, or it is too large.
+        InvalidRequest: its length was not said (411).
+        AlreadyExists: the key is taken.
+    """
+    service, name = run.service, run.name
+    if service.urls.signs:
+        raise InvalidArgument(f"objects of {name!r} go to the store itself: ask for an upload of {key}")
+    announced = request.headers.get("content-length", "")
+    if not announced.isdigit():
+        raise InvalidRequest("the length of an object must be said beforehand", HTTPStatus.LENGTH_REQUIRED)
+    await check_size(run, key, int(announced))
+    store, sender = service.store_of(name), CALLER.get()
+    try:
+        await service.spool.put(store, key, request.stream(), int(announced), sender=sender, run=name)
+    except ClientDisconnect:
+        return no_content(HTTPStatus.BAD_REQUEST)  # nobody is there to read it
+    except AlreadyExists as error:
+        raise AlreadyExists(f"run {name!r} has {key} already: keys are fresh for every write") from error
+    return no_content(HTTPStatus.CREATED)
 
 
 async def _chunks(service: Service, store: Store, key: str, start: int, stop: int) -> AsyncIterator[bytes]:

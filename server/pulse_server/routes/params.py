@@ -29,6 +29,11 @@ _OBJECT: Final = re.compile(
     rf"|keyframe/[0-9]{{12}}-{_WRITE_ID}/[A-Za-z0-9][A-Za-z0-9._-]{{0,127}}|files/[0-9a-f]{{64}})",
     re.ASCII,
 )
+_OUTER_OBJECT: Final = re.compile(
+    rf"outer/objects/((contribution/[0-9]{{12}}-[a-z0-9][a-z0-9._-]{{0,63}}|merged/[0-9]{{12}})-{_WRITE_ID}\.safetensors"
+    rf"|checkpoint/[0-9]{{12}}-{_WRITE_ID}/(checkpoint-head|[0-9]{{7}}))",
+    re.ASCII,
+)
 
 
 def segment(description: str, pattern: str, example: str, *, alias: str | None = None) -> Any:
@@ -93,6 +98,10 @@ RunName = Annotated[str, segment("the run's name", GIVEN_RUN_NAME.pattern, examp
 LayoutId = Annotated[str, segment("the layout's id", "[0-9a-f]{64}", examples.LAYOUT, alias="id")]
 Seq = Annotated[str, segment("a number of a record", NUMBER, "43")]
 ObjectPath = Annotated[str, segment("an object's key without objects/", ".+", examples.PATCH.removeprefix("objects/"))]
+OuterObjectPath = Annotated[
+    str,
+    segment("an object's key without outer/objects/", ".+", examples.CONTRIBUTION.removeprefix("outer/objects/")),
+]
 
 
 def waiting(what: str) -> Any:
@@ -109,6 +118,23 @@ def object_key(path: str) -> str:
     return checked_key(keys.OBJECTS + path)
 
 
+def outer_object_key(path: str) -> str:
+    """Return the key, below its run, of the object of outer rounds that a request's path names.
+
+    Raises:
+        InvalidArgument: it is no key that a member of outer rounds makes.
+    """
+    key = f"{keys.OUTER}{keys.OBJECTS}{path}"
+    if not is_outer(checked_key(key)):
+        raise InvalidArgument(f"{shown(key)} is no object's key")
+    return key
+
+
+def is_outer(key: str) -> bool:
+    """Tell whether a key of an object is one of outer rounds."""
+    return _OUTER_OBJECT.fullmatch(key) is not None
+
+
 def checked_key(key: str) -> str:
     """Return a key of an object, below its run, if it is one that a writer of the registry makes.
 
@@ -116,10 +142,13 @@ def checked_key(key: str) -> str:
         InvalidArgument: it is not.
     """
     check_key(key)
-    if not keys.is_object_key(key) or _OBJECT.fullmatch(key) is None:
+    if not is_outer(key) and (not keys.is_object_key(key) or _OBJECT.fullmatch(key) is None):
         raise InvalidArgument(
             f"{shown(key)} is no object's key: objects/patch/<base>-<target>-<write id>.safetensors, "
             "objects/patch/<base>-<target>-<write id>/<patch-head, or a part>, "
-            "objects/keyframe/<version>-<write id>/<file>, or objects/files/<BLAKE3>"
+            "objects/keyframe/<version>-<write id>/<file>, objects/files/<BLAKE3>, or "
+            "outer/objects/contribution/<round>-<member>-<write id>.safetensors, "
+            "outer/objects/merged/<round>-<write id>.safetensors, or "
+            "outer/objects/checkpoint/<round>-<write id>/<checkpoint-head, or a group>"
         )
     return key

@@ -13,6 +13,7 @@ from pulse_registry.errors import AlreadyExists, InvalidArgument
 from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
 from pulse_schemas.api import CompleteRequest, PartDone, PartRequest, SignedRequest, UploadBody, UploadRequest
 from pulse_server.routes import examples
+from pulse_server.routes.contribution_size import check_size
 from pulse_server.routes.dependencies import PublishRun, RunRequest
 from pulse_server.routes.operation import answer, body_limit, operations, problem
 from pulse_server.routes.params import checked_key, document, segment, text
@@ -52,6 +53,7 @@ _COMPLETE: Final = CompleteRequest(
 async def begin_upload(run: PublishRun, wanted: Annotated[UploadRequest, document(_UPLOAD)]) -> Response:
     """Begin to store an object."""
     service, key = run.service, checked_key(wanted.key)
+    await check_size(run, key, wanted.size)
     settings, signer = service.settings, service.store_of(run.name).presigner()
     if signer is None:
         body = UploadBody(kind="direct", request=SignedRequest(url=own_path(run.name, key), headers={}))
@@ -78,6 +80,7 @@ async def sign_part(run: PublishRun, upload: UploadName, part: Annotated[PartReq
     """Sign the request that stores a part."""
     service, upload_id = run.service, _decoded(upload)
     key, signer = checked_key(part.key), _signer(run)
+    await check_size(run, key, part.number * part.size)  # all parts but the last are of one size
     put = await service.call(
         signer.presign_part, key, upload_id, part.number, part.size, part.sha256, service.settings.url_ttl_s
     )

@@ -16,7 +16,7 @@ from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_schemas import SchemaError
 from pulse_schemas.base import sealed_body
 
-_SEALED: Final = re.compile(r"[^/]+/log/(snapshots/)?[0-9]{12}\.json")
+_SEALED: Final = re.compile(r"[^/]+/(outer/)?log/(snapshots/)?[0-9]{12}\.json")
 _LAYOUT: Final = re.compile(r"[^/]+/layouts/([0-9a-f]{64})\.json")
 
 

@@ -27,6 +27,7 @@ class Feeds(Generic[F]):
         *,
         max_feeds: int,
         missing_s: float,
+        what: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is followed yet.
@@ -35,8 +36,10 @@ class Feeds(Generic[F]):
             make: returns a new feed of a run.
             max_feeds: feeds that are kept; more only while all of them are in use.
             missing_s: how long a run that was not there is taken as not there.
+            what: of runs is followed, where it is not their own log: a run may lack it.
             clock: monotonic time in seconds.
         """
+        self._what = what
         self._make, self._max, self._missing_s, self._clock = make, max_feeds, missing_s, clock
         self._feeds: OrderedDict[str, F] = OrderedDict()
         self._missing: dict[str, float] = {}
@@ -75,13 +78,13 @@ class Feeds(Generic[F]):
         if feed is not None:
             return feed
         if remember and self._clock() < self._missing.get(run, 0.0):
-            raise _no_run(run)
+            raise self._none(run)
         feed = self._find(run)
         if follow or not feed.opened or feed.age_s > _LISTED_AGE_S:
             await self._look(feed)
         if not feed.exists:
             self._miss(feed)
-            raise _no_run(run)
+            raise self._none(run)
         self._missing.pop(run, None)
         self._make_room(feed)
         if follow:
@@ -151,6 +154,5 @@ class Feeds(Generic[F]):
             self._missing.clear()
         self._missing[feed.run] = self._clock() + self._missing_s
 
-
-def _no_run(run: str) -> NotFound:
-    return NotFound(f"there is no run {run!r}")
+    def _none(self, run: str) -> NotFound:
+        return NotFound(f"run {run!r} has no {self._what}" if self._what else f"there is no run {run!r}")

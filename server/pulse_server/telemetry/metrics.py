@@ -98,6 +98,12 @@ class Metrics:
         self.commits = Counter(
             "pulse_commits", "Records offered, by what became of them.", ("outcome",), registry=registry
         )
+        self.outer_records = Counter(
+            "pulse_outer_records",
+            "Records of outer rounds offered, by what became of them.",
+            ("outcome",),
+            registry=registry,
+        )
         self.signed = Counter("pulse_signed_urls", "URLs signed, by what for.", ("use",), registry=registry)
         self.signed_bytes = Counter(
             "pulse_signed_bytes", "Size of the objects behind them.", ("use",), registry=registry

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
-from pulse_registry.format import keys
 from pulse_registry.log import timestamp
 from pulse_registry.store import Store
 
@@ -122,4 +121,4 @@ class UrlSigner:
 
 def own_path(run: str, key: str) -> str:
     """Return the service's own path of an object; ``key`` is below the run."""
-    return f"/v1/runs/{quote(run)}/objects/{quote(key.removeprefix(keys.OBJECTS))}"
+    return f"/v1/runs/{quote(run)}/{quote(key)}"

@@ -1,0 +1,124 @@
+"""``pulse outer``: rounds, records and members as they are stored, and rounds that are made anew and compared."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pulse_registry.outer.log import OuterLog
+from pulse_registry.store import FileStore, PrefixStore
+from pulse_schemas.outer import CloseRecord, JoinRecord
+from tests.support.command_line import Pulse
+from tests.support.outer_rounds import make_rounds
+
+ROUNDS = 3
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry with a run of three outer rounds, made once; tests copy it."""
+    root = tmp_path_factory.mktemp("outer") / "registry"
+    make_rounds(str(root), "math", ROUNDS)
+    return root
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "registry")
+    return tmp_path / "registry"
+
+
+@pytest.fixture
+def at(root: Path) -> tuple[object, ...]:
+    return "--root", root, "--run", "math"
+
+
+def test_rounds_are_listed_with_who_was_there_and_how_much(pulse: Pulse, at: tuple[object, ...]) -> None:
+    found = pulse("outer", "log", *at, "--json").json
+    assert [(one["round"], one["version"], one["ended"]) for one in found] == [
+        (1, 1, True), (2, 2, True), (3, 3, True), (4, 4, False),
+    ]  # fmt: skip
+    for one in found[:-1]:
+        assert (one["contributed"], one["late"]) == (["eu-1", "us-1"], [])
+        assert one["density"] == one["entries"] / 2 / 1500
+        assert one["bytes"] > one["entries"] / 8
+    assert found[-1] == {
+        "round": 4, "version": 4, "ended": False, "contributed": [], "late": [], "entries": 0, "density": None,
+        "bytes": 0,
+    }  # fmt: skip
+    shown = pulse("outer", "log", *at)
+    assert (shown.code, shown.out.count("eu-1 us-1")) == (0, ROUNDS)
+
+
+def test_records_are_listed_with_what_counts_for_nothing(pulse: Pulse, at: tuple[object, ...], root: Path) -> None:
+    log = OuterLog(PrefixStore(FileStore(root), "math"), "math")
+    log.append(lambda _, common: CloseRecord(**common, round=2))
+    found = pulse("outer", "log", *at, "--records", "--json").json
+    assert [one["kind"] for one in found] == [
+        "start", "join", "join", *["contribute"] * 2 * ROUNDS, "leave", "leave", "close",
+    ]  # fmt: skip
+    assert [one["seq"] for one in found] == [*range(len(found))]
+    assert [one["void"] is None for one in found] == [True] * (len(found) - 1) + [False]
+    assert found[-1]["void"] == "round 2 is not open; round 4 is"
+    assert found[3]["member"] == "eu-1"
+    assert found[3]["bytes"] > 0
+    assert "round 2 is not open" in pulse("outer", "log", *at, "--records").out
+
+
+def test_members_are_listed_with_how_they_stand(pulse: Pulse, at: tuple[object, ...], root: Path) -> None:
+    log = OuterLog(PrefixStore(FileStore(root), "math"), "math")
+    joined = log.append(lambda _, common: JoinRecord(**common, member="late-1"))
+    assert joined is not None
+    found = pulse("outer", "members", *at, "--json").json
+    assert [(one["member"], one["standing"], one["since"], one["last_round"]) for one in found] == [
+        ("eu-1", "left", 1, 3), ("late-1", "later", 5, None), ("us-1", "left", 1, 3),
+    ]  # fmt: skip
+    assert found[1]["term"] == joined.write_id
+    assert found[0]["bytes"] > 0
+    shown = pulse("outer", "members", *at).out
+    assert "late-1" in shown
+    assert "later" in shown
+
+
+def test_rounds_are_made_anew_and_are_what_was_committed(pulse: Pulse, at: tuple[object, ...]) -> None:
+    found = pulse("outer", "verify", *at, "--json")
+    assert found.code == 0
+    assert (found.json["verified"], found.json["differs"]) == (True, None)
+    assert [one["digest"] for one in found.json["rounds"]] == [one["committed"] for one in found.json["rounds"]]
+    assert len({one["digest"] for one in found.json["rounds"]}) == ROUNDS
+    assert pulse("outer", "verify", *at).out == "3 rounds were made anew, and 3 versions are what they came to\n"
+
+
+def test_the_first_round_that_differs_is_named(pulse: Pulse, at: tuple[object, ...], root: Path) -> None:
+    other = root.parent / "other"  # rounds from the same weights, with one member more
+    make_rounds(str(other), "math", ROUNDS, members=("eu-1", "us-1", "us-2"))
+    shutil.rmtree(root / "math" / "outer")
+    shutil.copytree(other / "math" / "outer", root / "math" / "outer")
+    found = pulse("outer", "verify", *at, "--json")
+    assert (found.code, found.json["verified"], found.json["differs"]) == (5, False, 1)
+    assert len(found.json["rounds"]) == 1
+    shown = pulse("outer", "verify", *at)
+    assert shown.code == 5
+    assert shown.out.startswith("round 1 comes to digest ")
+
+
+def test_a_contribution_that_is_gone_or_damaged_is_named(pulse: Pulse, at: tuple[object, ...], root: Path) -> None:
+    folder = root / "math" / "outer" / "objects" / "contribution"
+    second = next(path for path in folder.iterdir() if path.name.startswith("000000000002-us-1-"))
+    held = bytearray(second.read_bytes())
+    held[-1] ^= 1
+    second.write_bytes(held)
+    found = pulse("outer", "verify", *at, "--json")
+    assert (found.code, found.json["error"], second.name in found.json["message"]) == (6, "CorruptObject", True)
+    second.unlink()
+    found = pulse("outer", "verify", *at, "--json")
+    assert (found.code, found.json["error"]) == (3, "NotFound")
+
+
+@pytest.mark.parametrize("command", ["log", "members", "verify"])
+def test_a_run_without_outer_rounds_has_none(pulse: Pulse, command: str, root: Path) -> None:
+    found = pulse("outer", command, "--root", root, "--run", "other", "--json")
+    assert (found.code, found.json["error"]) == (3, "NotFound")
+    assert "has no outer rounds" in found.json["message"]
