@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -67,6 +68,7 @@ def _document(found: GcResult) -> dict[str, Any]:
         "snapshots": found.snapshots,
         "leases": found.leases,
         "more": found.more,
+        "rounds": None if found.rounds is None else asdict(found.rounds),
     }
 
 
@@ -79,6 +81,13 @@ def _print(found: GcResult, run: str, grace: str) -> None:
     say(f"{len(plan.orphans):,} orphans of {size(found.orphan_bytes)} {would}retired: no record names them")
     say(f"{found.deleted:,} objects {would}deleted, retired over {grace} ago; {found.waiting:,} more wait for that")
     say(f"{found.snapshots:,} old snapshots and {found.leases:,} leases that ran out {would}deleted")
+    if (rounds := found.rounds) is not None:
+        upto = f" up to round {rounds.round}" if rounds.round else ""
+        say(f"outer rounds: {rounds.retired:,} objects{upto} {would}retired: two checkpoints follow them")
+        say(
+            f"outer rounds: {rounds.deleted:,} objects {would}deleted, {rounds.orphans:,} of which no record names; "
+            f"{rounds.waiting:,} more wait; {rounds.snapshots:,} old snapshots"
+        )
     if found.more:
         say("there is more than one run takes: run it again")
     if found.dry_run:

@@ -27,6 +27,22 @@ Sums = Mapping[int, tuple[Digest, Digest]]
 """Shares of the state digests of theta and of momentum, by number of the group."""
 
 
+def fetch_groups(store: Store, record: CheckpointRecord, geometry: Geometry) -> CheckpointGroups:
+    """Fetch and check the head of a checkpoint, from a store that is scoped to outer rounds.
+
+    Raises:
+        CorruptObject, UnsupportedFormat: it can't be read.
+        NotFound, StoreUnavailable: as the store.
+    """
+    key, most = record.object.key, most_checkpoint_head(geometry)
+    if record.object.size > most:
+        raise CorruptObject(
+            f"{key}: record {record.seq} says that it has {record.object.size:,} bytes, and it has {most:,} at most"
+        )
+    fetch = partial(store.get, key, max_bytes=record.object.size)
+    return checked(fetch, partial(CheckpointGroups.parse, record, geometry))
+
+
 class Checkpoints:
     """The checkpoints of one run's rounds."""
 
@@ -49,7 +65,7 @@ class Checkpoints:
             BaseMismatch: it belongs to other BF16 weights.
             NotFound, StoreUnavailable: as the store.
         """
-        groups = self.groups(record)
+        groups = fetch_groups(self._store, record, self._geometry)
         sums = [self._read_group(record, groups.entries.get(one.number), weights, one, version(one))
                 for one in weights.groups]  # fmt: skip
         share = [sum(column, Digest()) for column in zip(*sums, strict=True)] or [Digest(), Digest()]
@@ -59,28 +75,13 @@ class Checkpoints:
         if (Digest(*lanes[:2]).hex(), Digest(*lanes[2:]).hex()) != (record.theta, record.momentum):
             raise CorruptObject(f"{record.object.key}: it is not the state that record {record.seq} tells of")
 
-    def groups(self, record: CheckpointRecord) -> CheckpointGroups:
-        """Fetch and check the head of a checkpoint.
-
-        Raises:
-            CorruptObject, UnsupportedFormat: it can't be read.
-            NotFound, StoreUnavailable: as the store.
-        """
-        key, most = record.object.key, most_checkpoint_head(self._geometry)
-        if record.object.size > most:
-            raise CorruptObject(
-                f"{key}: record {record.seq} says that it has {record.object.size:,} bytes, and it has {most:,} at most"
-            )
-        fetch = partial(self._store.get, key, max_bytes=record.object.size)
-        return checked(fetch, partial(CheckpointGroups.parse, record, self._geometry))
-
     def differing(self, record: CheckpointRecord, mine: Sums) -> str:
         """Say in words in which tensors a checkpoint is other than a state whose sums are known, as far as can be told.
 
         Raises:
-            CorruptObject, NotFound, StoreUnavailable: as ``groups``.
+            CorruptObject, NotFound, StoreUnavailable: as ``fetch_groups``.
         """
-        entries = self.groups(record).entries
+        entries = fetch_groups(self._store, record, self._geometry).entries
         for number, (theta, momentum) in mine.items():
             entry = entries.get(number)
             if entry is None:

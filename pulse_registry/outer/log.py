@@ -216,8 +216,8 @@ class OuterLog:
 
     def _open(self, seen: int | None) -> None:
         """Begin at the newest snapshot that can be relied upon, if there is one."""
-        found = self._snapshots.newest()
-        first = None if found is None else self.read(0)
+        first = self.read(0)
+        found = None if first is None else self._snapshots.newest()
         if found is None or first is None:
             return
         if self._guard is not None and seen is not None and seen < found.seq:

@@ -19,9 +19,11 @@ from pulse_registry.format import keys
 from pulse_registry.format.keys import versions_of
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState, StoreClock
 from pulse_registry.log.fold import advance
+from pulse_registry.outer.log import OuterLog
 from pulse_registry.retention.leases import Leases, read_leases
 from pulse_registry.retention.plan import Needs, Plan, harm, is_garbage, plan_gc
 from pulse_registry.retention.policy import RetentionPolicy
+from pulse_registry.retention.rounds import RoundsCollector, RoundsGc, needed_versions
 from pulse_registry.retention.survey import BATCH, MOST, Map, Survey, first_younger, survey
 from pulse_schemas import DeleteRecord, RetireRecord
 
@@ -52,6 +54,7 @@ class GcResult:
         leases: leases deleted that had run out.
         more: whether there was more than one run takes: run it again.
         dry_run: whether nothing was done.
+        rounds: what became of outer rounds; None: the run has none.
     """
 
     plan: Plan
@@ -63,6 +66,7 @@ class GcResult:
     leases: int
     more: bool
     dry_run: bool
+    rounds: RoundsGc | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,15 @@ class Collector:
     """Collects one run's garbage; for one thread at a time."""
 
     def __init__(
-        self, store: Store, run: str, reader: LogReader, writer: LogWriter, new_id: NewId, *, each: Map = map
+        self,
+        store: Store,
+        run: str,
+        reader: LogReader,
+        writer: LogWriter,
+        new_id: NewId,
+        rounds: OuterLog | None = None,
+        *,
+        each: Map = map,
     ) -> None:
         """Prepare to collect; no I/O yet.
 
@@ -92,6 +104,7 @@ class Collector:
             reader: reads its log.
             writer: appends to its log; it needs no term.
             new_id: gives write ids.
+            rounds: the log of its outer rounds; None: one that neither signs nor pins.
             each: how to make many requests: `map`, or a parallel one.
         """
         self._store = store
@@ -101,6 +114,7 @@ class Collector:
         self._new_id = new_id
         self._each = each
         self._clock = StoreClock(store)
+        self._rounds = RoundsCollector(store, rounds or OuterLog(store, run), self._clock, each=each)
 
     def collect(self, policy: RetentionPolicy, *, dry_run: bool = True) -> GcResult:
         """Retire and delete what the policy, the tags and the readers' leases allow; with ``dry_run``, only look.
@@ -131,7 +145,9 @@ class Collector:
             orphans_until=now - timedelta(seconds=policy.orphan_seconds),
             each=self._each,
         )
-        needs = Needs(leases.held, self._young_from(state, now, policy), tuple(found.orphans))
+        rounds = self._rounds.state()
+        needed = needed_versions(rounds, state.latest.cells if state.latest is not None else 0)
+        needs = Needs(leases.held, self._young_from(state, now, policy), tuple(found.orphans), needed)
         plan = plan_gc(state, policy, needs)
         listed = islice(self._store.list(keys.SNAPSHOTS), MOST)  # the oldest; the next collection goes on
         snapshots = sorted(key for key in listed if keys.snapshot_seq(key) is not None)
@@ -146,6 +162,8 @@ class Collector:
             more=found.more,
             dry_run=dry_run,
         )
+        if rounds.start is not None:
+            collected = dataclasses.replace(collected, rounds=self._rounds.collect(policy, now, dry_run=dry_run))
         if dry_run:
             return collected
         self._retire(policy, needs)

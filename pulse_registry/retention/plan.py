@@ -21,11 +21,13 @@ class Needs:
         held: the versions that readers with a living lease hold, by reader.
         young_from: the first version that is too young to go by its age.
         orphans: keys that no record names, of objects that are old enough to be a crashed writer's.
+        rounds: versions that outer rounds need, and why.
     """
 
     held: Mapping[str, int] = field(default_factory=dict)
     young_from: int = 0
     orphans: tuple[str, ...] = ()
+    rounds: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ def _chosen(state: RunState, policy: RetentionPolicy, needs: Needs) -> dict[int,
         keep(version, f"tag {name}")
     for reader, version in needs.held.items():
         keep(version, f"held by {reader}")
+    for version, why in needs.rounds.items():
+        keep(version, why)
     for version in _numbers(state):
         if version > newest - policy.keep_last:
             keep(version, f"one of the last {policy.keep_last}")

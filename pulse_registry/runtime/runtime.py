@@ -22,6 +22,7 @@ from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log import LogReader, LogWriter
 from pulse_registry.log.names import run_name
 from pulse_registry.options import Options
+from pulse_registry.outer.log import OuterLog
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.process.closing import Closing
 from pulse_registry.process.cores import checked_threads
@@ -266,7 +267,8 @@ class Runtime:
         if self.stores.gateway is not None:
             raise InvalidArgument(f"{self.url} is a service, which collects by itself: go to the bucket")
         store, new_id = self.stores.store, self._around.new_id
-        return Collector(store, self.run, self.reader, self.writer(), new_id, each=ParallelMap(pool))
+        rounds = OuterLog(store, self.run, self.signer(), self.outer_guard(), self._around.threads)
+        return Collector(store, self.run, self.reader, self.writer(), new_id, rounds, each=ParallelMap(pool))
 
     def countersigning(self, pool: Executor) -> Countersigning:
         """Return what finds and answers for refused records.

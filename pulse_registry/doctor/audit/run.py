@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pulse_registry.doctor.audit.defect import RESTORE, Defect, DefectKind
 from pulse_registry.doctor.audit.log import THREADS, LogAudit
+from pulse_registry.doctor.audit.rounds import RoundsAudit
 from pulse_registry.doctor.cleaning import PREFIX
 from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.format import keys
@@ -36,13 +37,14 @@ class RunAudit:
     Attributes:
         run: its name.
         log: the audit of its log.
+        rounds: that of its outer rounds.
         objects, nbytes: objects that live versions need, and their size, once the audit is over.
     """
 
     def __init__(self, store: Store, run: str, guard: Callable[[], Guard | None] = lambda: None) -> None:
         """Prepare; no I/O yet. The arguments, and what it raises, are those of `LogAudit`."""
         self.run = run
-        self.log = LogAudit(store, run, guard)
+        self.log, self.rounds = LogAudit(store, run, guard), RoundsAudit(store, run, guard)
         self.objects = self.nbytes = 0
         self._store = store
 
@@ -74,6 +76,21 @@ class RunAudit:
             if found.key not in told and _is_needed(self.log.renew(), found.key):
                 told.add(found.key)
                 yield found
+        yield from self._rounds(contents=contents)
+
+    def _rounds(self, *, contents: bool) -> Iterator[Defect]:
+        """Look at the run's outer rounds, if it has any."""
+        yield from self.rounds.defects()
+        found = [*self.rounds.groups()]
+        heads = [one for one in found if isinstance(one, Defect)]
+        needed = self.rounds.needed() | {one.key: one for one in found if isinstance(one, ObjectRef)}
+        self.objects, self.nbytes = self.objects + len(needed), self.nbytes + sum(i.size for i in needed.values())
+        told = set[str]()
+        wrong = self._contents(needed.values()) if contents else self._unlisted(needed, keys.OUTER + keys.OBJECTS)
+        for defect in chain(heads, wrong if needed else ()):
+            if defect.key not in told and self.rounds.is_needed(defect.key):
+                told.add(defect.key)
+                yield defect
 
     def _parts(self, state: RunState, *, contents: bool) -> Iterator[Defect]:
         """Look at the parts of patches, which their heads name; one head is in memory at a time."""

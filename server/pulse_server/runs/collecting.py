@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
+from pulse_registry.outer.log import OuterLog
 from pulse_registry.retention import Collector, GcResult, RetentionPolicy
 from pulse_registry.retention.survey import Map
 from pulse_registry.store import PrefixStore, Store
@@ -87,5 +88,6 @@ class Collecting:
     def _collect(self, run: str) -> GcResult:
         store, reader = PrefixStore(self._store, run), self._reader_of(run)
         writer = LogWriter(store, run, reader, utc_now, random_id, "service", signer=self._signer)
-        collector = Collector(store, run, reader, writer, random_id, each=self._each)
+        rounds = OuterLog(store, run, self._signer)
+        collector = Collector(store, run, reader, writer, random_id, rounds, each=self._each)
         return collector.collect(self._policy, dry_run=False)
