@@ -31,6 +31,7 @@ from pulse_registry.retention import GcResult, RetentionPolicy
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.outer import OuterRun
 from pulse_registry.runtime.runtime import Runtime
+from pulse_registry.runtime.sharded_outer import ShardedOuterRun
 from pulse_registry.signing.countersigning import Countersigning, RefusedRecord
 from pulse_registry.store import Store
 from pulse_registry.timeline import Timeline
@@ -199,7 +200,9 @@ class Registry:
         options = OuterOptions(
             member, inner_steps, lr, momentum, gain, quorum, patience, weighting, grace, values=values
         )
-        return OuterRun(self._runtime).session(model, options)
+        peers = self._runtime.outer_peers(model)
+        run = OuterRun(self._runtime) if peers is None else ShardedOuterRun(self._runtime, *peers)
+        return run.session(model, options)
 
     def take_over(self, model: Model) -> Version | None:
         """Begin as the run's trainer now, and not at the first push, which then has nothing to fetch.

@@ -6,7 +6,7 @@ weights, and over the levels as I16 cells, where there are levels. Float32 value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -20,6 +20,7 @@ from pulse_kernels.protocol import Floats, Levels
 from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
 from pulse_registry.format.directory import Directory, Entry
 from pulse_registry.format.patch import check_directory
+from pulse_registry.format.patch_coding import Coded
 from pulse_registry.format.patch_head import MOST_HEADER, head_bytes, most_head_bytes, read_container
 from pulse_registry.format.safetensors import parse_head
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -73,6 +74,16 @@ class Contribution:
         view = memoryview(data)
         groups = {number: view[a:b] for number, a, b in zip(entries, starts.tolist(), ends.tolist(), strict=True)}
         return cls(key, head, entries, groups)
+
+    @classmethod
+    def of_groups(cls, key: str, head: ContributionHead, coded: Sequence[Coded]) -> Self:
+        """Return some groups of an object that was read elsewhere, and checked there."""
+        data = {one.entry.group: memoryview(one.data) for one in coded}
+        return cls(key, head, Directory.of(one.entry for one in coded), data)
+
+    def coded(self, numbers: Collection[int]) -> list[Coded]:
+        """Return those of some groups that have levels, in group order."""
+        return [Coded(self.entries[n], bytes(self._data[n])) for n in self.entries if n in numbers]
 
     def decode(self, backend: Backend, group: Group, weights: list[Cells]) -> tuple[Index, Levels | Floats]:
         """Return (index, levels) of a group that has some, or float32 values, checked against its sums.
@@ -138,20 +149,24 @@ def contribution_bytes(
         parts: levels, or float32 values, by group, in group order; groups without any are left out.
         weights: by whose classes they are coded.
     """
-    entries, groups = list[Entry](), list[bytes]()
-    for group, index, levels in parts:
-        if not len(index):
-            continue
-        held = weights(group)
-        data = encode_levels(backend, held, index, levels)
-        sums = _sums(backend, group, index, backend.gather_spans(held, index), levels)
-        entries.append(Entry(group.number, len(index), len(data), "class", blake3(data).digest(), *sums))
-        groups.append(data)
-    directory = Directory.of(entries)
+    coded = [code_levels(backend, *part, weights(part[0])) for part in parts if len(part[1])]
+    return joined_groups(geometry, head, coded)
+
+
+def code_levels(backend: Backend, group: Group, index: Index, levels: Levels | Floats, weights: list[Cells]) -> Coded:
+    """Code the levels of one group, or its float32 values, of which there are some; see ``contribution_bytes``."""
+    data = encode_levels(backend, weights, index, levels)
+    sums = _sums(backend, group, index, backend.gather_spans(weights, index), levels)
+    return Coded(Entry(group.number, len(index), len(data), "class", blake3(data).digest(), *sums), data)
+
+
+def joined_groups(geometry: Geometry, head: Callable[[int, int], ContributionHead], coded: Sequence[Coded]) -> bytes:
+    """Return a contribution of coded groups, which come in group order; see ``contribution_bytes``."""
+    directory = Directory.of(one.entry for one in coded)
     begins = head_bytes(head(int(directory.changed.sum()), len(directory)), directory)
     if len(begins) > most_head_bytes(geometry):
         raise ValueError("the directory has more groups than the layout")
-    return b"".join((begins, *groups))
+    return b"".join((begins, *(one.data for one in coded)))
 
 
 def _sums(backend: Backend, group: Group, index: Index, old: Cells, levels: Levels | Floats) -> tuple[Digest, Digest]:

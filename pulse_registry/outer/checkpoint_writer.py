@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final, Self, TypeVar
 
 from blake3 import blake3
 
@@ -21,7 +21,7 @@ from pulse_kernels.format.outer_state import encode_state
 from pulse_kernels.select import exponent_loops
 from pulse_registry.errors import InvalidModel, PulseError, StoreUnavailable
 from pulse_registry.format import keys
-from pulse_registry.format.directory import Entry
+from pulse_registry.format.directory import Directory, Entry
 from pulse_registry.format.outer_checkpoint import checkpoint_head_bytes, group_entry
 from pulse_registry.outer.log import FOLDER
 from pulse_registry.outer.weights import OuterWeights
@@ -31,6 +31,10 @@ from pulse_registry.weights.digest import Digest
 from pulse_schemas import ObjectRef
 
 _logger = logging.getLogger(__name__)
+_HEX: Final = 32
+"""Digits of a digest."""
+_YES, _NO = b"+", b"-"
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,18 @@ class WrittenCheckpoint:
     parts: int
     theta: str
     momentum: str
+
+    def to_bytes(self) -> bytes:
+        """Return it as ranks send it."""
+        said = self.round, self.parts, self.theta, self.momentum
+        return b"\n".join([*(str(one).encode() for one in said), self.object.canonical()])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what ``to_bytes`` of a rank has returned."""
+        *said, stored = data.split(b"\n")
+        round_, parts, theta, momentum = (one.decode() for one in said)
+        return cls(int(round_), ObjectRef.parse(stored), int(parts), theta, momentum)
 
 
 class CheckpointWriter:
@@ -69,15 +85,17 @@ class CheckpointWriter:
         self._pool: Executor | None = None
         self._coded = threading.Event()
         self._coded.set()
-        self._written: Future[WrittenCheckpoint] | None = None
+        self._under_way: _UnderWay | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether a checkpoint is under way, or waits to be taken."""
-        return self._written is not None
+        """Whether a checkpoint is under way, or waits to be taken; the same on all ranks."""
+        return self._under_way is not None
 
     def begin(self, round_: int, base: str, weights: OuterWeights) -> None:
         """Write the state after a round; until ``wait_coded`` has returned, the weights must stay as they are.
+
+        Each rank of a sharded model writes the groups that it keeps; all of them call.
 
         Args:
             round_: that it is of.
@@ -88,7 +106,9 @@ class CheckpointWriter:
             self._pool = self._threads(1, "pulse-outer-checkpoint")
         self._coded.clear()
         try:
-            self._written = self._pool.submit(self._write, round_, base, weights)
+            key = keys.checkpoint_head_key(round_, self._new_id())
+            groups = self._pool.submit(self._write, key, weights)
+            self._under_way = _UnderWay(round_, base, key, weights, groups)
         except BaseException:
             self._coded.set()
             raise
@@ -98,16 +118,25 @@ class CheckpointWriter:
         self._coded.wait()
 
     def take(self, *, wait: bool = False) -> WrittenCheckpoint | None:
-        """Return the checkpoint that is stored now, once; None if there is none, or it failed, which is logged."""
-        future = self._written
-        if future is None or not (wait or future.done()):
+        """Store the head of a checkpoint whose groups all ranks have stored, and return it, once; a collective.
+
+        None: there is none, it is not ready yet, or it failed on a rank, which is logged there.
+        """
+        under_way = self._under_way
+        if under_way is None:
             return None
-        self._written = None
-        try:
-            return future.result()
-        except (PulseError, OSError) as error:
-            _logger.warning("no checkpoint of outer rounds was written, and another is when it is due: %s", error)
+        peers, groups = under_way.weights.peers, under_way.groups
+        ready = peers.all_gather(_YES if wait or groups.done() else _NO, "checkpoint")
+        if not all(one == _YES for one in ready):
             return None
+        self._under_way = None
+        mine = _result(groups.result)
+        every = peers.gather(b"" if mine is None else mine.to_bytes(), "groups of the checkpoint")
+        head = None
+        if every is not None and all(every):
+            head = _result(lambda: self._finished(under_way, [_Groups.from_bytes(under_way.key, one) for one in every]))
+        said = peers.broadcast(b"" if head is None else head.to_bytes(), "checkpoint's head")
+        return WrittenCheckpoint.from_bytes(said) if said else None
 
     def close(self) -> None:
         """End the thread, once what it is at is done. Idempotent."""
@@ -115,20 +144,23 @@ class CheckpointWriter:
         if pool is not None:
             pool.shutdown(wait=True)
 
-    def _write(self, round_: int, base: str, weights: OuterWeights) -> WrittenCheckpoint:
+    def _write(self, key: str, weights: OuterWeights) -> _Groups:
+        """Code and store the groups that are kept here."""
         where = self._folder or temporary_folder()
         try:
             with tempfile.TemporaryFile(dir=where) as file:
-                entries, theta, momentum = self._code(weights, file)
+                groups = self._code(weights, file)
                 self._coded.set()
                 file.seek(0)
-                return self._upload(round_, base, weights, entries, file, theta, momentum)
+                for entry in groups.entries.values():
+                    create(self._store, keys.checkpoint_group_key(key, entry.group), file.read(entry.size))
+                return groups
         except OSError as error:
             raise StoreUnavailable(f"a checkpoint can't be kept in {where}: {error.strerror}") from error
         finally:
             self._coded.set()
 
-    def _code(self, weights: OuterWeights, file: IO[bytes]) -> tuple[list[Entry], Digest, Digest]:
+    def _code(self, weights: OuterWeights, file: IO[bytes]) -> _Groups:
         """Write down the groups that were touched, and return what is said of them, and the sums of all."""
         entries, totals = list[Entry](), (Digest(), Digest())
         for group in weights.groups:
@@ -142,24 +174,55 @@ class CheckpointWriter:
             if touched:
                 file.write(data)
                 entries.append(group_entry(group.number, touched, data, *sums))
-        return entries, *totals
+        return _Groups(Directory.of(entries), *totals)
 
-    def _upload(
-        self,
-        round_: int,
-        base: str,
-        weights: OuterWeights,
-        entries: list[Entry],
-        file: IO[bytes],
-        theta: Digest,
-        momentum: Digest,
-    ) -> WrittenCheckpoint:
-        """Put the groups, then the head."""
-        key = keys.checkpoint_head_key(round_, self._new_id())
-        for entry in entries:
-            create(self._store, keys.checkpoint_group_key(key, entry.group), file.read(entry.size))
-        head = checkpoint_head_bytes(weights.geometry.id, base, round_, entries)
+    def _finished(self, under_way: _UnderWay, every: Sequence[_Groups]) -> WrittenCheckpoint:
+        """Put the head, after all groups."""
+        key = under_way.key
+        entries = Directory.joined(key, (one.entries.to_bytes() for one in every))
+        theta, momentum = (sum((getattr(one, what) for one in every), Digest()) for what in ("theta", "momentum"))
+        head = checkpoint_head_bytes(
+            under_way.weights.geometry.id, under_way.base, under_way.round, list(entries.values())
+        )
         create(self._store, key, head)
         stored = ObjectRef(key=key, size=len(head), blake3=blake3(head).hexdigest())
-        parts = sum(entry.size for entry in entries)
-        return WrittenCheckpoint(round_, stored, parts, theta.hex(), momentum.hex())
+        return WrittenCheckpoint(under_way.round, stored, int(entries.sizes.sum()), theta.hex(), momentum.hex())
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """What is said of the groups that one rank has stored, and the sums of all that it keeps."""
+
+    entries: Directory
+    theta: Digest
+    momentum: Digest
+
+    def to_bytes(self) -> bytes:
+        """Return it as ranks send it."""
+        return self.theta.hex().encode() + self.momentum.hex().encode() + self.entries.to_bytes()
+
+    @classmethod
+    def from_bytes(cls, key: str, data: bytes) -> Self:
+        """Read what ``to_bytes`` of a rank has returned."""
+        theta, momentum = data[:_HEX].decode(), data[_HEX : 2 * _HEX].decode()
+        return cls(Directory.parse(key, data[2 * _HEX :]), Digest.parse(theta), Digest.parse(momentum))
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A checkpoint whose groups are being stored."""
+
+    round: int
+    base: str
+    key: str
+    weights: OuterWeights
+    groups: Future[_Groups]
+
+
+def _result(find: Callable[[], Result]) -> Result | None:
+    """Return what is found; None where that fails, which is logged: another one is written when it is due."""
+    try:
+        return find()
+    except (PulseError, OSError) as error:
+        _logger.warning("no checkpoint of outer rounds was written, and another is when it is due: %s", error)
+        return None

@@ -6,14 +6,27 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pulse_registry.errors import BaseMismatch, CorruptObject, Diverged, NotFound, PulseError, UnsupportedFormat
+from pulse_kernels import Cells
+from pulse_registry.errors import (
+    BaseMismatch,
+    CorruptObject,
+    Diverged,
+    NotFound,
+    PulseError,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
 from pulse_registry.outer.checkpoint_turn import SHARE, writer_of
 from pulse_registry.outer.checkpoint_writer import CheckpointWriter
 from pulse_registry.outer.checkpoints import Checkpoints, Sums
 from pulse_registry.outer.log import OuterLog
+from pulse_registry.outer.shared_log import SharedOuterLog
 from pulse_registry.outer.state import ClosedRound, OuterState
 from pulse_registry.outer.weights import OuterWeights
-from pulse_registry.weights.arrays import Weights
+from pulse_registry.peers.lone import LonePeers
+from pulse_registry.peers.peers import Peers
+from pulse_registry.peers.sums import sum_lanes
+from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
 from pulse_schemas.outer import CheckpointRecord
 
@@ -29,7 +42,8 @@ class Checkpointing:
         member: str,
         checkpoints: Checkpoints,
         writer: CheckpointWriter | None,
-        load: Callable[[int], Weights],
+        load: Callable[[int], Callable[[Group], Cells]],
+        peers: Peers | None = None,
         *,
         share: float = SHARE,
     ) -> None:
@@ -39,15 +53,16 @@ class Checkpointing:
             member: whose share it is.
             checkpoints: in the store.
             writer: of them; None: this member writes none.
-            load: returns the cells of a version of the run.
+            load: returns what reads the groups of a version of the run that are kept here.
+            peers: the ranks of the member, which make the same calls; one by default.
             share: see ``SHARE``; of all members the same.
         """
         self._member, self._checkpoints, self._writer, self._load = member, checkpoints, writer, load
-        self._share = share
+        self._share, self._peers = share, LonePeers() if peers is None else peers
         self._mine: dict[int, Sums] = {}  # of the rounds that a checkpoint may come of
         self._compared = 0
 
-    def begin(self, log: OuterLog, weights: OuterWeights) -> int:
+    def begin(self, log: OuterLog | SharedOuterLog, weights: OuterWeights) -> int:
         """Bring weights to the newest checkpoint that can be read, or to the version that the rounds began with.
 
         Args:
@@ -92,7 +107,7 @@ class Checkpointing:
         if wanted and turn == self._member and self._writer is not None and not self._writer.busy:
             self._writer.begin(closed.number, weights.digest().hex(), weights)
 
-    def settle(self, log: OuterLog, round_: int, *, wait: bool = False) -> None:
+    def settle(self, log: OuterLog | SharedOuterLog, round_: int, *, wait: bool = False) -> None:
         """Tell in the log of a checkpoint that is stored, and compare what others have told of.
 
         Args:
@@ -136,21 +151,24 @@ class Checkpointing:
             raise NotFound(f"run {state.run!r} has no outer rounds")
         version = self._load(state.start.version + (0 if record is None else record.round))
         if record is None:
-            weights.begin(version.copy_of)
+            weights.begin(version)
         else:
-            self._checkpoints.read(record, weights, version.copy_of)
+            self._checkpoints.read(record, weights, version)
 
     def _compare(self, record: CheckpointRecord) -> None:
         mine = self._mine.get(record.round)
         if mine is None:
             return
-        theta, momentum = (sum((one[k] for one in mine.values()), Digest()).hex() for k in (0, 1))
-        if (theta, momentum) == (record.theta, record.momentum):
+        shares = [sum((one[k] for one in mine.values()), Digest()) for k in (0, 1)]
+        lanes = sum_lanes(self._peers, [lane for one in shares for lane in (one.lane_0, one.lane_1)], "checkpoint")
+        if (Digest(*lanes[:2]).hex(), Digest(*lanes[2:]).hex()) == (record.theta, record.momentum):
             return
         try:
-            where = self._checkpoints.differing(record, mine)
-        except _BAD as error:
-            where = f"which part of it, can't be told ({error})"
+            found = self._checkpoints.differing(record, mine)
+        except (*_BAD, StoreUnavailable) as error:
+            found = f"which part of it, can't be told ({error})"
+        every = self._peers.all_gather((found or "").encode(), "where")
+        where = next((said.decode() for said in every if said), "weights that no round has touched")
         raise Diverged(
             f"round {record.round}: member {self._member!r} holds another state than the checkpoint that record "
             f"{record.seq} names: {where}. One of the two was changed by something else than these rounds, or computed "

@@ -17,6 +17,7 @@ from pulse_registry.format.outer_checkpoint import CheckpointGroups, most_checkp
 from pulse_registry.outer.log import FOLDER
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.peers.sums import sum_lanes
+from pulse_registry.peers.vote import Attempt
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.verified_read import checked, verified
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -65,9 +66,14 @@ class Checkpoints:
             BaseMismatch: it belongs to other BF16 weights.
             NotFound, StoreUnavailable: as the store.
         """
-        groups = fetch_groups(self._store, record, self._geometry)
-        sums = [self._read_group(record, groups.entries.get(one.number), weights, one, version(one))
-                for one in weights.groups]  # fmt: skip
+        attempt = Attempt(weights.peers)
+        found = attempt.run(lambda: [fetch_groups(self._store, record, self._geometry)], list[CheckpointGroups]())
+
+        def read(group: Group) -> tuple[Digest, Digest]:
+            return self._read_group(record, found[0].entries.get(group.number), weights, group, version(group))
+
+        sums = [attempt.run(partial(read, one), (Digest(), Digest())) for one in weights.groups]
+        attempt.agree("groups of the checkpoint")
         share = [sum(column, Digest()) for column in zip(*sums, strict=True)] or [Digest(), Digest()]
         lanes = sum_lanes(
             weights.peers, tuple(lane for one in share for lane in (one.lane_0, one.lane_1)), "checkpoint"
@@ -75,8 +81,8 @@ class Checkpoints:
         if (Digest(*lanes[:2]).hex(), Digest(*lanes[2:]).hex()) != (record.theta, record.momentum):
             raise CorruptObject(f"{record.object.key}: it is not the state that record {record.seq} tells of")
 
-    def differing(self, record: CheckpointRecord, mine: Sums) -> str:
-        """Say in words in which tensors a checkpoint is other than a state whose sums are known, as far as can be told.
+    def differing(self, record: CheckpointRecord, mine: Sums) -> str | None:
+        """Say in words in which tensors a checkpoint is other than a state whose sums are known; None: in none of them.
 
         Raises:
             CorruptObject, NotFound, StoreUnavailable: as ``fetch_groups``.
@@ -97,7 +103,7 @@ class Checkpoints:
             names = [self._geometry.layout.tensors[span.tensor].name for span in self._geometry.groups[number].spans]
             which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
             return f"{what} of group {number} ({which})"
-        return "weights that no round has touched"
+        return None
 
     def _read_group(
         self, record: CheckpointRecord, entry: Entry | None, weights: OuterWeights, group: Group, version: Cells

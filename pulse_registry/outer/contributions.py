@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import numpy as np
 from blake3 import blake3
 
 from pulse_kernels import Backend
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format import keys
-from pulse_registry.format.contribution import Contribution, contribution_bytes, most_bytes
+from pulse_registry.format.contribution import Contribution, code_levels, joined_groups, most_bytes
+from pulse_registry.format.directory import ENTRY_BYTES, Directory
+from pulse_registry.format.patch_coding import Coded
 from pulse_registry.log.clock import NewId, random_id
 from pulse_registry.outer.log import FOLDER
 from pulse_registry.outer.mean import GroupLevels, GroupValues, Part
 from pulse_registry.outer.weights import OuterWeights, Sent
+from pulse_registry.peers.peers import COORDINATOR
+from pulse_registry.peers.sums import sum_lanes
+from pulse_registry.peers.vote import Attempt
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import ObjectRef
@@ -29,37 +36,46 @@ class Contributions:
         self._new_id = new_id
         self._store, self._geometry, self._backend = PrefixStore(store, FOLDER), geometry, backend
 
-    def put(self, weights: OuterWeights, sent: Sent, base: str, round_: int, member: str, exponent: int) -> ObjectRef:
-        """Store what is sent, and return what a record says of it.
+    def put(self, weights: OuterWeights, sent: Sent, head: ContributionHead) -> tuple[int, ObjectRef | None]:
+        """Store what is sent of all ranks, and return what a record says of it; a collective.
+
+        Args:
+            weights: of the round's start.
+            sent: of the groups that are at home here.
+            head: of the object, but for how many cells and groups it has.
+
+        Returns:
+            How many entries there are; and the object, None if there is none.
 
         Raises:
-            StoreUnavailable, AccessDenied: as the store. The object may be there, under a name that nobody else uses.
+            StoreUnavailable, AccessDenied: on all ranks: as the store. The object may be there all the same.
         """
+        peers = weights.peers
+        attempt = Attempt(peers)
+        mine = attempt.run(lambda: self._coded(weights, sent), list[Coded]())
+        every = peers.gather(_packed(mine), "contribution")
 
-        def head(changed: int, groups: int) -> ContributionHead:
-            return ContributionHead(
-                layout=self._geometry.id,
-                base=base,
-                round=round_,
-                member=member,
-                values="levels" if all(isinstance(part, GroupLevels) for _, part in sent) else "float32",
-                exponent=exponent,
-                changed=changed,
-                groups=groups,
-            )
+        def counted(changed: int, groups: int) -> ContributionHead:
+            return head.model_copy(update={"changed": changed, "groups": groups})
 
-        parts = [
-            (group, part.index, part.levels if isinstance(part, GroupLevels) else part.values) for group, part in sent
-        ]
-        data = contribution_bytes(
-            self._backend, self._geometry, head, parts, lambda group: [weights.version_cells(group)]
-        )
-        key = keys.contribution_key(round_, member, self._new_id())
-        self._store.put(key, data)
-        return ObjectRef(key=key, size=len(data), blake3=blake3(data).hexdigest())
+        def store() -> bytes:
+            coded = sorted((one for data in every or () for one in _unpacked(data)), key=lambda one: one.entry.group)
+            if not coded:
+                return b""
+            data = joined_groups(self._geometry, counted, coded)
+            key = keys.contribution_key(head.round, head.member, self._new_id())
+            self._store.put(key, data)
+            return ObjectRef(key=key, size=len(data), blake3=blake3(data).hexdigest()).canonical()
+
+        here = peers.rank == COORDINATOR
+        stored = attempt.run(store, b"") if here else b""
+        stored = peers.broadcast(stored if here else None, "contribution's object")
+        attempt.agree("contribution")
+        [entries] = sum_lanes(peers, (sum(len(part.index) for _, part in sent),), "entries")
+        return entries, ObjectRef.parse(stored) if stored else None
 
     def get(self, weights: OuterWeights, record: ContributeRecord, values: Values, weight: int) -> Sent:
-        """Fetch and decode a contribution to the round that begins with these weights.
+        """Fetch a contribution to the round that begins with these weights, and decode what is at home; a collective.
 
         Args:
             weights: of the round's start.
@@ -68,21 +84,53 @@ class Contributions:
             weight: of the member.
 
         Raises:
-            CorruptObject: it is damaged, or not what the record says.
+            CorruptObject: on all ranks: it is damaged, or not what the record says.
             BaseMismatch: it was made from other weights.
             NotFound, StoreUnavailable: as the store.
         """
         if record.object is None:
             return []
-        key, most = record.object.key, most_bytes(self._geometry)
-        if record.object.size > most:
-            raise CorruptObject(
-                f"{key}: record {record.seq} says that it has {record.object.size:,} bytes, and it has {most:,} at most"
+        peers, ref = weights.peers, record.object
+        attempt, nothing = Attempt(peers), [b""] * weights.peers.size
+        parts = nothing
+        if peers.rank == COORDINATOR:
+            parts = attempt.run(lambda: self._fetched(ref, record, values, weights.homes), nothing)
+        came = peers.exchange(parts, "groups of a contribution")[COORDINATOR]
+        sent = attempt.run(lambda: self._decoded(weights, record, values, weight, came), list[tuple[Group, Part]]())
+        attempt.agree("contribution")
+        return sent
+
+    def _coded(self, weights: OuterWeights, sent: Sent) -> list[Coded]:
+        return [
+            code_levels(
+                self._backend,
+                group,
+                part.index,
+                part.levels if isinstance(part, GroupLevels) else part.values,
+                [weights.version_cells(group)],
             )
-        data = self._store.get(key, max_bytes=record.object.size)
-        found = Contribution.parse(record.object, self._geometry, data)
+            for group, part in sent
+        ]
+
+    def _fetched(
+        self, ref: ObjectRef, record: ContributeRecord, values: Values, homes: Sequence[Collection[int]]
+    ) -> list[bytes]:
+        """Fetch and check an object; return what is at home at each rank."""
+        key, most = ref.key, most_bytes(self._geometry)
+        if ref.size > most:
+            raise CorruptObject(
+                f"{key}: record {record.seq} says that it has {ref.size:,} bytes, and it has {most:,} at most"
+            )
+        found = Contribution.parse(ref, self._geometry, self._store.get(key, max_bytes=ref.size))
         if found.head.values != values or not is_head_of(found.head, record):
             raise CorruptObject(f"{key}: it is not the contribution that record {record.seq} names")
+        return [_packed(found.coded(numbers)) for numbers in homes]
+
+    def _decoded(
+        self, weights: OuterWeights, record: ContributeRecord, values: Values, weight: int, came: memoryview
+    ) -> list[tuple[Group, Part]]:
+        key = "" if record.object is None else record.object.key
+        found = Contribution.of_groups(key, head_of(record, self._geometry, values), _unpacked(came))
         sent = list[tuple[Group, Part]]()
         for number in found.entries:
             group = self._geometry.groups[number]
@@ -92,6 +140,38 @@ class Contributions:
             else:
                 sent.append((group, GroupLevels(index, cells.view(np.int16), record.exponent, weight)))
         return sent
+
+
+def _packed(coded: Sequence[Coded]) -> bytes:
+    """Return coded groups as ranks send them: how many, their entries, their bytes."""
+    entries = Directory.of(one.entry for one in coded).to_bytes()
+    return b"".join((len(coded).to_bytes(8, "little"), entries, *(one.data for one in coded)))
+
+
+def _unpacked(data: bytes | memoryview) -> list[Coded]:
+    view = memoryview(data)
+    if not view:
+        return []
+    at = 8 + ENTRY_BYTES * int.from_bytes(view[:8], "little")
+    coded = []
+    for entry in Directory.parse("contribution", bytes(view[8:at])).values():
+        coded.append(Coded(entry, bytes(view[at : at + entry.size])))
+        at += entry.size
+    return coded
+
+
+def head_of(record: ContributeRecord, geometry: Geometry, values: Values) -> ContributionHead:
+    """Return what the object of a record says of itself, but for how many groups it has."""
+    return ContributionHead(
+        layout=geometry.id,
+        base=record.base,
+        round=record.round,
+        member=record.member,
+        values=values,
+        exponent=record.exponent,
+        changed=record.entries,
+        groups=0,
+    )
 
 
 def is_head_of(head: ContributionHead, record: ContributeRecord) -> bool:

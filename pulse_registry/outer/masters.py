@@ -7,14 +7,13 @@ cells of the group.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, Self
 
 import numpy as np
 
 from pulse_kernels.protocol import Floats
 from pulse_registry.errors import InvalidModel
-from pulse_registry.peers.vote import Attempt
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.model import View, layout_of
@@ -26,14 +25,22 @@ ADVICE: Final = (
 )
 
 
+Take = Callable[[Mapping[str, View]], "Masters"]
+"""Takes a model's tensors as they are now; a collective."""
+
+
 class Masters(Protocol):
     """The float32 weights of a model; each method is a collective of the member's ranks."""
 
-    def cells(self, attempt: Attempt) -> Iterator[tuple[Group, Floats]]:
-        """Yield the groups that are at home here, in order, and their cells as they are now, in the order of a group.
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Numbers of the groups of the versions that are at home here, in order."""
 
-        Args:
-            attempt: this rank's; after a failure it gives nothing, and what it gets means nothing.
+    def cells(self) -> Iterator[tuple[Group, Floats]]:
+        """Yield the groups that are at home here, in order, and their cells as they are now; all are to be taken.
+
+        Raises:
+            PulseError: on all ranks, at the end, what went wrong on one: then some groups have not come.
         """
 
     def store(self, read: Callable[[Group], Floats]) -> None:
@@ -56,6 +63,7 @@ class WholeMasters:
             views: of the tensors by name, to which copies are written back.
         """
         self._geometry, self._live, self._views = geometry, live, views or {}
+        self.numbers = range(len(geometry.groups))
 
     @classmethod
     def of(cls, geometry: Geometry, views: Mapping[str, View]) -> Self:
@@ -70,7 +78,7 @@ class WholeMasters:
             return cls(geometry, Weights.into(Geometry(layout), views))
         return cls(geometry, Weights.of(Geometry(layout), views), views)
 
-    def cells(self, attempt: Attempt) -> Iterator[tuple[Group, Floats]]:
+    def cells(self) -> Iterator[tuple[Group, Floats]]:
         """Yield all groups; see ``Masters.cells``."""
         for group in self._geometry.groups:
             spans = [self._live.cells(one.tensor, slice(one.start, one.stop)) for one in group.spans]

@@ -22,8 +22,10 @@ from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.masters import Masters
 from pulse_registry.outer.mean import Part
 from pulse_registry.outer.options import rates_of
+from pulse_registry.outer.shared_log import SharedOuterLog
 from pulse_registry.outer.state import ClosedRound, OuterState
 from pulse_registry.outer.weights import OuterWeights, Sent
+from pulse_schemas.heads import ContributionHead
 from pulse_schemas.outer import (
     MOST_MEMBERS,
     MOST_STEPS,
@@ -89,7 +91,7 @@ class Member:
     def __init__(
         self,
         name: str,
-        log: OuterLog,
+        log: OuterLog | SharedOuterLog,
         contributions: Contributions,
         weights: OuterWeights,
         *,
@@ -367,10 +369,17 @@ class Member:
         else:
             exponent, sent = state.middle, weights.passed(start.gain, 1)
         self.check_unchanged()
-        base, entries = self.digest, sum(len(part.index) for _, part in sent)
-        stored = None
-        if entries:
-            stored = self._contributions.put(weights, sent, base, round_, self.name, exponent)
+        head = ContributionHead(
+            layout=weights.geometry.id,
+            base=self.digest,
+            round=round_,
+            member=self.name,
+            values=start.values,
+            exponent=exponent,
+            changed=0,
+            groups=0,
+        )
+        entries, stored = self._contributions.put(weights, sent, head)
         record = ContributeRecord(
             run=state.run,
             seq=1,  # this, and the next two, are those of its place in the log
@@ -380,7 +389,7 @@ class Member:
             round=round_,
             member=self.name,
             term=self._held_term(),
-            base=base,
+            base=self.digest,
             steps=min(steps, MOST_STEPS),
             exponent=exponent,
             entries=entries,

@@ -5,10 +5,10 @@ No model is needed, and no GPU: the weights of the version that the rounds began
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pulse_kernels import Backend
+from pulse_kernels import Backend, Cells
 from pulse_kernels.select import outer_loops
 from pulse_registry.errors import CorruptObject, Gone, NotFound
 from pulse_registry.outer.contributions import Contributions
@@ -16,7 +16,7 @@ from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.member import Member
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.store import Store
-from pulse_registry.weights.arrays import Weights
+from pulse_registry.weights.cell_space import Geometry, Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ def replay(
     log: OuterLog,
     store: Store,
     backend: Backend,
-    load: Callable[[int], Weights],
+    geometry: Callable[[str], Geometry],
+    load: Callable[[int, Geometry, Sequence[int]], Callable[[Group], Cells]],
     committed: Callable[[int], str | None],
 ) -> Iterator[Replayed]:
     """Make the outer steps of all rounds that have ended, and yield each with its version's digest.
@@ -55,7 +56,8 @@ def replay(
         log: of the run's outer rounds, that keeps all rounds; it is read on.
         store: scoped to the run.
         backend: computes.
-        load: returns the cells of a version.
+        geometry: returns that of a layout that the run has.
+        load: returns what reads the groups of a version, by their numbers.
         committed: returns the state digest of a version; None: it is not there.
 
     Raises:
@@ -70,15 +72,15 @@ def replay(
         raise NotFound(f"run {state.run!r} has no outer rounds")
     if state.retired:
         raise NotFound(f"what leads to round {state.retired} of run {state.run!r} was retired: it can't be replayed")
-    version = load(start.version)
-    weights = OuterWeights(version.geometry, backend, outer_loops(backend.name))
-    weights.begin(version.copy_of)
+    cells = geometry(start.layout)
+    weights = OuterWeights(cells, backend, outer_loops(backend.name))
+    weights.begin(load(start.version, cells, range(len(cells.groups))))
     if (found := weights.digest().hex()) != start.digest:
         raise CorruptObject(
             f"run {state.run!r}: its outer rounds began with weights of digest {start.digest}, and version "
             f"{start.version} has {found}"
         )
-    member = Member("replay", log, Contributions(store, version.geometry, backend), weights, grace_s=float("inf"))
+    member = Member("replay", log, Contributions(store, cells, backend), weights, grace_s=float("inf"))
     while done := member.catch_up(member.round + 1):
         number = start.version + done[0].number
         try:

@@ -27,6 +27,7 @@ class SavedState:
     Attributes:
         run, member: whose it is.
         layout: id of that of the versions.
+        groups: numbers of those that this rank keeps, of a sharded model; else ``all``.
         start: write id of the record that started the rounds.
         round: the newest one whose step the weights had made.
         steps: inner steps since, that were counted.
@@ -39,6 +40,7 @@ class SavedState:
     run: str
     member: str
     layout: str
+    groups: str
     start: str
     round: int
     steps: int
@@ -74,7 +76,7 @@ class SavedState:
                 fields[name] = _floats(name, fields[name])
             for name in ("round", "steps"):
                 fields[name] = int(fields[name])
-            for name in ("run", "member", "layout", "start", "newest", "attempt"):
+            for name in ("run", "member", "layout", "groups", "start", "newest", "attempt"):
                 fields[name] = str(fields[name])
             saved = cls(**fields)
         except (KeyError, TypeError, ValueError) as error:
@@ -95,23 +97,31 @@ class SavedState:
                 "it has not sent is that one's to send"
             )
 
-    def check(self, layout: str, cells: int, state: OuterState) -> None:
+    def check(self, layout: str, groups: str, cells: int, state: OuterState) -> None:
         """Refuse what can't be of these rounds.
 
         Args:
             layout: id of that of the versions.
-            cells: of it.
+            groups: that this rank keeps.
+            cells: of these.
             state: of the rounds.
 
         Raises:
             LayoutMismatch: it is of other tensors.
             InvalidArgument: it is of other rounds.
         """
-        if self.layout != layout or any(len(one) != cells for one in (self.residual, self.rest) if one is not None):
+        if self.layout != layout:
             raise LayoutMismatch(
                 f"the saved state is of layout {self.layout}, and the rounds of run {self.run!r} are of {layout}: "
                 "begin without it"
             )
+        if self.groups != groups:
+            raise LayoutMismatch(
+                f"the saved state is of groups {self.groups}, and this rank keeps {groups}: begin with as many "
+                "ranks as there were, sharded alike, or without it"
+            )
+        if any(len(one) != cells for one in (self.residual, self.rest) if one is not None):
+            raise LayoutMismatch(f"the saved state is not of {cells:,} cells, as the layout is: begin without it")
         if state.start is None or state.start.write_id != self.start:
             raise InvalidArgument(
                 f"the saved state is of other rounds than those that run {self.run!r} has now: begin without it"

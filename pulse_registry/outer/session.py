@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pulse_kernels import Backend
+from pulse_kernels import Backend, Cells
 from pulse_kernels.select import outer_loops
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.events import Event, EventKind, Events
@@ -31,16 +32,20 @@ from pulse_registry.outer.checkpointing import Checkpointing
 from pulse_registry.outer.checkpoints import Checkpoints
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.log import OuterLog
-from pulse_registry.outer.masters import Masters, WholeMasters
+from pulse_registry.outer.masters import Masters, Take, WholeMasters
 from pulse_registry.outer.member import Contributed, Member
 from pulse_registry.outer.options import OuterOptions
 from pulse_registry.outer.saved import SavedState
+from pulse_registry.outer.shared_clock import shared_clock
+from pulse_registry.outer.shared_log import HeardLog, SharedOuterLog
 from pulse_registry.outer.state import ClosedRound
 from pulse_registry.outer.versions import RoundVersions, RunVersions
 from pulse_registry.outer.weights import OuterWeights
+from pulse_registry.peers.lone import LonePeers
+from pulse_registry.peers.peers import Peers
+from pulse_registry.peers.vote import Attempt
 from pulse_registry.store import Store
-from pulse_registry.weights.arrays import Weights
-from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.model import Model, read_destination
 from pulse_schemas import Signer
 from pulse_schemas.outer import StartRecord
@@ -91,9 +96,12 @@ class Run:
         store: scoped to it.
         backend: computes.
         versions: its versions.
-        newest: returns the number of the newest version; makes the first one of a model if there is none.
-        load: returns the cells of a version.
+        newest: returns the number of the newest version, and its layout's id; makes the first one of a model if there
+            is none.
         geometry: returns that of a layout that the run has.
+        load: returns what reads the groups of a version, by their numbers.
+        masters: returns what takes a model that is to have versions of some geometry.
+        peers: the ranks that hold the model together; each of them has a session, and makes the same calls.
         wait: waits for what others commit, at most so long: pause between looks, seconds, and what pauses.
         signer: signs what this trainer says.
         guard: judges what the others say; None believes the store.
@@ -108,9 +116,11 @@ class Run:
     store: Store
     backend: Backend
     versions: RunVersions
-    newest: Callable[[Model], int]
-    load: Callable[[int], Weights]
+    newest: Callable[[Model], tuple[int, str]]
     geometry: Callable[[str], Geometry]
+    load: Callable[[int, Geometry, Sequence[int]], Callable[[Group], Cells]]
+    masters: Callable[[Geometry], Take] = lambda geometry: partial(WholeMasters.of, geometry)
+    peers: Peers = field(default_factory=LonePeers)
     wait: Wait = lambda poll_s, timeout_s, sleep: sleep(min(poll_s, timeout_s))
     signer: Signer | None = None
     guard: Guard | None = None
@@ -142,7 +152,7 @@ class OuterSession:
     ) -> None:
         """Prepare; no I/O yet."""
         self._run, self._model, self._options, self._rates = run, model, options, options.rates()
-        self._clock, self._sleep = clock, sleep
+        self._clock, self._sleep = shared_clock(run.peers, clock), sleep
         self.last: RoundResult | None = None
         self._steps = 0  # of the inner optimizer, that no contribution tells of
         self._applied = 0  # the newest round whose weights the model has got
@@ -182,28 +192,26 @@ class OuterSession:
         run, options, saved = self._run, self._options, self._saved
         if self._member is not None:
             raise InvalidArgument(f"this trainer has joined as {options.member!r} before: call leave first")
-        log = OuterLog(run.store, run.name, run.signer, run.guard, run.threads, clock=run.clock, new_id=run.new_id)
+        self._check_same()
+        log = self._opened()
         started = log.refresh().start
-        first = run.newest(self._model) if started is None else started.version
-        opened: Weights | None = None
-        if started is None:
-            opened = run.load(first)
-            geometry = opened.geometry
-        else:
-            geometry = run.geometry(started.layout)
-        weights = OuterWeights(geometry, run.backend, outer_loops(run.backend.name))
-        WholeMasters.of(geometry, read_destination(self._model))  # it fits, or nobody hears of this one
+        first, layout = run.newest(self._model) if started is None else (started.version, started.layout)
+        geometry = run.geometry(layout)
+        take = run.masters(geometry)
+        masters = take(read_destination(self._model))  # it fits, or nobody hears of this one
+        weights = OuterWeights(geometry, run.backend, outer_loops(run.backend.name), run.peers, masters.numbers)
         checkpointing = Checkpointing(
             options.member,
             Checkpoints(run.store, geometry, run.backend),
-            CheckpointWriter(run.store, run.backend, run.threads, run.new_id, run.spool),
-            run.load,
+            CheckpointWriter(run.store, run.backend, run.threads, log.new_id, run.spool),
+            lambda version: run.load(version, geometry, masters.numbers),
+            run.peers,
         )
         begun_at = 0
-        if opened is None:
-            begun_at = checkpointing.begin(log, weights)
+        if started is None:
+            weights.begin(run.load(first, geometry, masters.numbers))
         else:
-            weights.begin(opened.copy_of)
+            begun_at = checkpointing.begin(log, weights)
         contributions = Contributions(run.store, geometry, run.backend, run.new_id)
         versions = RoundVersions(run.versions, first, options.member, takeover_s=options.takeover_s, clock=self._clock)
         member = Member(
@@ -215,10 +223,12 @@ class OuterSession:
             clock=self._clock,
             checkpointing=checkpointing,
         )
-        digest, layout = weights.digest().hex() if started is None else started.digest, geometry.id
+        digest = weights.digest().hex() if started is None else started.digest
         member.round = begun_at
         if saved is not None:
-            saved.check(layout, len(weights.residual), log.state)
+            attempt = Attempt(run.peers)
+            attempt.run(partial(saved.check, layout, weights.held, len(weights.residual), log.state), None)
+            attempt.agree("saved state")
 
         def start(common: dict[str, Any]) -> StartRecord:
             try:
@@ -243,7 +253,7 @@ class OuterSession:
             return self.join()  # others have begun meanwhile, with another version
         member.join(start)
         self._first, self._member, self._log = first, member, log
-        self._weights, self._versions = weights, versions
+        self._weights, self._versions, self._take = weights, versions, take
         self._newest, self._applied, self._steps, self._saved = member.closed, member.round, 0, None
         if saved is not None:
             self._restore(saved, member)
@@ -419,6 +429,7 @@ class OuterSession:
             run=state.run,
             member=member.name,
             layout=weights.geometry.id,
+            groups=weights.held,
             start="" if state.start is None else state.start.write_id,
             round=member.round,
             steps=self._steps,
@@ -504,7 +515,25 @@ class OuterSession:
         self._run.versions.push(version, self._weights)
 
     def _masters(self) -> Masters:
-        return WholeMasters.of(self._weights.geometry, read_destination(self._model))
+        return self._take(read_destination(self._model))
+
+    def _opened(self) -> OuterLog | SharedOuterLog:
+        """Return the outer log, not read yet."""
+        run, peers = self._run, self._run.peers
+        kind = OuterLog if peers.size == 1 else HeardLog
+        log = kind(run.store, run.name, run.signer, run.guard, run.threads, clock=run.clock, new_id=run.new_id)
+        return SharedOuterLog(log, peers) if isinstance(log, HeardLog) else log
+
+    def _check_same(self) -> None:
+        """Check that all ranks of this member were given the same.
+
+        Raises:
+            InvalidArgument: on all ranks: they were not.
+        """
+        every = self._run.peers.all_gather(repr((self._options, self._saved is None)).encode(), "options")
+        for rank, said in enumerate(every):
+            if said != every[0]:
+                raise InvalidArgument(f"rank {rank} was given {said.decode()}, and rank 0 {every[0].decode()}")
 
     def _detach(self) -> None:
         for hook in self._hooks:

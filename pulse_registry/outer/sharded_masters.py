@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -49,8 +49,10 @@ class ShardedMasters:
         self._homes: Numbers | None = None
         self.numbers: list[int] = []
 
-    def take(self, views: Mapping[str, View]) -> None:
-        """Take what this rank holds now; a collective. Where the groups are at home is decided by the first call.
+    def take(self, views: Mapping[str, View]) -> Self:
+        """Take what this rank holds now, and return these masters; a collective.
+
+        Where the groups are at home is decided by the first call.
 
         Raises:
             InvalidModel: on all ranks: a tensor is of another dtype, name or shape than the versions' layout has; a
@@ -64,10 +66,11 @@ class ShardedMasters:
         if any(one != _KNOWN for one in said):
             self._plan(views)
             self._id = id_
+        return self
 
-    def cells(self, attempt: Attempt) -> Iterator[tuple[Group, Floats]]:
+    def cells(self) -> Iterator[tuple[Group, Floats]]:
         """Yield the groups that are at home here; see ``Masters.cells``."""
-        slices = self._spoken.slices
+        attempt, slices = Attempt(self._peers), self._spoken.slices
         live = attempt.run(lambda: list(self._spoken.live(self._views).values()), list[View]())
 
         def read(tensor: int, where: slice) -> Cells:
@@ -85,6 +88,7 @@ class ShardedMasters:
             cells[first : first + len(part)] = part.view(np.float32)
             if first + len(part) == group.cells:
                 yield group, cells
+        attempt.agree("cells of masters")
 
     def store(self, read: Callable[[Group], Floats]) -> None:
         """Write all cells, with all who hold them; see ``Masters.store``."""

@@ -48,6 +48,7 @@ class OuterWeights:
         geometry: of the versions.
         groups: those that are kept here, in order; all, unless the model is sharded.
         peers: the ranks of this member.
+        homes: of each rank, the numbers of the groups that it keeps.
         theta: weights that all members hold; a version is these, rounded to BF16.
         momentum: of the outer optimizer; all members hold the same.
         residual: of this member alone.
@@ -82,9 +83,18 @@ class OuterWeights:
         self.peers = LonePeers() if peers is None else peers
         self.groups = [*geometry.groups] if numbers is None else [geometry.groups[number] for number in numbers]
         ends = np.cumsum([0, *(group.cells for group in self.groups)]).tolist()
+        mine = np.array([group.number for group in self.groups], np.int64)
+        every = self.peers.all_gather(mine.tobytes(), "homes")
+        self.homes = [frozenset(np.frombuffer(numbers, np.int64).tolist()) for numbers in every]
         self._places = {group.number: slice(*ends[k : k + 2]) for k, group in enumerate(self.groups)}
         self.theta, self.momentum, self.residual = (np.zeros(ends[-1], np.float32) for _ in range(3))
         self.origin: Floats | None = None
+
+    @property
+    def held(self) -> str:
+        """The numbers of the groups that are kept here, in words."""
+        numbers = [group.number for group in self.groups]
+        return "all" if len(numbers) == len(self.geometry.groups) else ",".join(map(str, numbers))
 
     def begin(self, version: Callable[[Group], Cells]) -> None:
         """Take the weights of a version, by group; there is no momentum. What was not sent stays."""
@@ -104,7 +114,7 @@ class OuterWeights:
             InvalidModel: on all ranks: a sum is NaN, infinite or over the limit; nothing was changed.
         """
         attempt, residual, origin = Attempt(self.peers), self.residual.copy(), np.empty_like(self.residual)
-        for group, local in masters.cells(attempt):
+        for group, local in masters.cells():
             attempt.run(partial(self._move, group, local, residual, limit), None)
             self._of(origin, group)[:] = local
         attempt.agree("pseudo-gradient")
@@ -118,7 +128,7 @@ class OuterWeights:
         """
         attempt, residual = Attempt(self.peers), self.residual.copy()
         self._take(residual, sent)
-        for group, local in masters.cells(attempt):
+        for group, local in masters.cells():
             attempt.run(partial(self._move, group, local, residual, np.inf), None)
         attempt.agree("residual")
         return residual
@@ -135,13 +145,14 @@ class OuterWeights:
         return Gate(int(table["count"].sum()), sum(table["square"].tolist()))
 
     def gated(self, gain: float | None, exponent: int, weight: int) -> list[tuple[Group, Part]]:
-        """Return the levels that are sent, by group; the residual stays as it is until ``settle``.
+        """Return the levels that are sent, by group; the residual stays as it is until ``settle``. A collective.
 
         Raises:
-            InvalidModel: a value is too large for its exponent to be taken exactly.
+            InvalidModel: on all ranks: a value is too large for its exponent to be taken exactly.
         """
-        limit, found = np.ldexp(np.float32(1), 24 + exponent), list[tuple[Group, Part]]()
-        for group in self.groups:
+        limit, found, attempt = np.ldexp(np.float32(1), 24 + exponent), list[tuple[Group, Part]](), Attempt(self.peers)
+
+        def gate(group: Group) -> None:
             residual = self._of(self.residual, group)
             index, levels = self._loops.gate(self._of(self.theta, group), residual, _known(gain), exponent)
             if len(index):
@@ -149,6 +160,10 @@ class OuterWeights:
                 if sizes.max() >= limit:
                     raise self._too_large(group.start + int(index[sizes.argmax()]))
                 found.append((group, GroupLevels(index, levels, exponent, weight)))
+
+        for group in self.groups:
+            attempt.run(partial(gate, group), None)
+        attempt.agree("levels")
         return found
 
     def passed(self, gain: float | None, weight: int) -> list[tuple[Group, Part]]:
@@ -182,11 +197,10 @@ class OuterWeights:
         """Write the weights into a model; what it has moved since it was collected, it keeps. A collective."""
         moved = self.theta
         if self.origin is not None:
-            attempt, moved = Attempt(self.peers), np.empty_like(self.theta)
-            for group, local in masters.cells(attempt):
+            moved = np.empty_like(self.theta)
+            for group, local in masters.cells():
                 with np.errstate(over="ignore", invalid="ignore"):
                     self._of(moved, group)[:] = self._of(self.theta, group) - (self._of(self.origin, group) - local)
-            attempt.agree("weights")
         masters.store(lambda group: self._of(moved, group))
         self.origin = None
 

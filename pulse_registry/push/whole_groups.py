@@ -48,7 +48,8 @@ def follow_whole_groups(
     """
     attempt, slices = Attempt(peers), cells.slices
     nothing: list[SlicedCells] = []
-    fetched = attempt.run(lambda: [_fetched(context, peers.rank, homes, slices.geometry, state, entry)], nothing)
+    numbers = np.flatnonzero(homes == peers.rank).tolist()
+    fetched = attempt.run(lambda: [fetch_groups(context, slices.geometry, numbers, state, entry)], nothing)
     attempt.agree("whole groups")
     [at_home] = fetched
     live = host_weights(cells)
@@ -60,11 +61,22 @@ def follow_whole_groups(
     attempt.agree("cells of groups")
 
 
-def _fetched(
-    context: Context, rank: int, homes: Numbers, geometry: Geometry, state: RunState, entry: VersionEntry
+def fetch_groups(
+    context: Context, geometry: Geometry, numbers: Sequence[int], state: RunState, entry: VersionEntry
 ) -> SlicedCells:
-    """Fetch the groups that are at home here, whole."""
-    slices = _of_home(geometry, np.flatnonzero(homes == rank).tolist())
+    """Fetch some groups of a version, whole, checked by their sums where they are read from a chain of patches.
+
+    Args:
+        context: store and threads.
+        geometry: of the version's layout.
+        numbers: of the groups.
+        state: of the run.
+        entry: the version.
+
+    Raises:
+        NotFound, CorruptObject, StoreUnavailable: as ``Registry.pull``.
+    """
+    slices = slices_of_groups(geometry, numbers)
     weights = Weights.empty(slices.local)
     if slices.slices:
         inner = HostDestination(weights, context.backend, context.pool)
@@ -75,7 +87,7 @@ def _fetched(
     return SlicedCells(slices, weights.cells)
 
 
-def _of_home(geometry: Geometry, numbers: Sequence[int]) -> SliceMap:
+def slices_of_groups(geometry: Geometry, numbers: Sequence[int]) -> SliceMap:
     """Return groups as slices: a run of each tensor that they hold cells of."""
     spans = [span for number in numbers for span in geometry.groups[number].spans]
     boxes = [

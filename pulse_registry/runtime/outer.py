@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from pulse_kernels import Cells
 from pulse_registry.errors import Conflict, Gone, NotFound
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.options import OuterOptions
@@ -12,12 +13,12 @@ from pulse_registry.outer.session import OuterSession, Run
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.process.closing import Closing
 from pulse_registry.push.publisher import Publisher
+from pulse_registry.push.whole_groups import fetch_groups
 from pulse_registry.runtime.runtime import Runtime
-from pulse_registry.timeline import Timeline
 from pulse_registry.weights.arrays import Weights
-from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.dtypes import numpy_dtype
-from pulse_registry.weights.model import Model, layout_of, read_model
+from pulse_registry.weights.model import Model
 
 
 class OuterRun:
@@ -37,8 +38,8 @@ class OuterRun:
             context.backend,
             self,
             self.newest,
-            self.load,
             context.geometry,
+            self.load,
             threads=around.threads,
             spool=context.spool,
             events=runtime.events,
@@ -65,10 +66,12 @@ class OuterRun:
         """Make the outer steps of all rounds anew; see ``replay``."""
         runtime = self._runtime
         context = runtime.context()
-        return replay(self.log(whole=True), runtime.stores.store, context.backend, self.load, self.digest)
+        return replay(
+            self.log(whole=True), runtime.stores.store, context.backend, context.geometry, self.load, self.digest
+        )
 
-    def newest(self, model: Model) -> int:
-        """Return the number of the newest version; the first one is made of a model's weights, if there is none.
+    def newest(self, model: Model) -> tuple[int, str]:
+        """Return the number of the newest version, and its layout's id; the first one is made of a model, if need be.
 
         Raises:
             InvalidModel, StoreUnavailable: as ``Registry.push``.
@@ -78,17 +81,18 @@ class OuterRun:
             began = around.monotonic()
             if not self._push(0, model):
                 around.sleep(around.monotonic() - began)  # who took over needs about as long
-        return len(state.versions) - 1
+        number = len(state.versions) - 1
+        return number, state.version(number).layout
 
-    def load(self, version: int) -> Weights:
-        """Return the cells of a version.
+    def load(self, version: int, geometry: Geometry, numbers: Sequence[int]) -> Callable[[Group], Cells]:
+        """Return what reads groups of a version.
 
         Raises:
             NotFound, CorruptObject, StoreUnavailable: as ``Registry.load``.
         """
-        found = self._runtime.puller.load(version, "numpy", Timeline())
-        views = read_model(found)
-        return Weights.of(Geometry(layout_of(views, "keep")), views)
+        state = self._runtime.reader.refresh()
+        context, entry = self._runtime.context(), state.version(version)
+        return fetch_groups(context, geometry, numbers, state, entry).copy_of
 
     def digest(self, version: int) -> str | None:
         """Return the state digest of a version; None: it is not there yet."""

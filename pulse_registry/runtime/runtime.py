@@ -96,6 +96,7 @@ class Runtime:
         self._name = self._name_of_worker()
         self._reporter, self._lease = self._reporting(), self._leasing()
         self._push_peers: Peers | None = None
+        self._outer_peers: list[Peers] = []
         self.publisher: Publisher | ShardedPublisher | None = None
         self.background: Background | None = None
         self.lacks_key = False
@@ -236,6 +237,24 @@ class Runtime:
             context, self.writer(), around.new_id, self.options.push, around.threads(1, "pulse-outer"), self.placement
         )
 
+    def sharded_outer_publisher(self, peers: Peers) -> ShardedPublisher:
+        """Return this rank's part of one; see ``outer_publisher``."""
+        context, around, options = self.context(), self._around, self.options.push
+        thread = around.threads(1, "pulse-outer")
+        return ShardedPublisher(context, self.writer(), around.new_id, options, thread, peers, self.placement)
+
+    def outer_peers(self, model: Model) -> tuple[Peers, Peers] | None:
+        """Return the ranks that hold a model together: once for those that call, and once for their pushes.
+
+        None: it is one process'.
+        """
+        calling = self.options.peers or self._peers_of(model)
+        if calling is None:
+            return None
+        pushing = self._peers_of(model) or calling
+        self._outer_peers += calling, pushing
+        return calling, pushing
+
     def _peers_of(self, model: Model) -> Peers | None:
         """Return the ranks that push together: those of the options, or of torch.distributed for a sharded model."""
         if self.options.push_peers is not None:
@@ -325,7 +344,7 @@ class Runtime:
             self._reporter.close()
         if self._lease is not None:
             self._lease.close()
-        for peers in (self._push_peers, self.options.peers):
+        for peers in (self._push_peers, self.options.peers, *self._outer_peers):
             if peers is not None:
                 peers.close()
         if self.options.owns_store:

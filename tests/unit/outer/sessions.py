@@ -76,8 +76,8 @@ class Site:
     ) -> OuterSession:
         """Return a session that has not joined; rounds of one inner step."""
         run = Run(
-            name, store or self.store, BACKEND, self.versions, lambda _: 0, self.versions.load, lambda _: GEOMETRY,
-            threads=lambda count, name: Inline(),
+            name, store or self.store, BACKEND, self.versions, lambda _: (0, GEOMETRY.id), lambda _: GEOMETRY,
+            lambda version, *_, **__: self.versions.load(version).copy_of, threads=lambda count, name: Inline(),
         )  # fmt: skip
         given = OuterOptions(member, **{"inner_steps": 1, "poll_s": 1.0, **options})
         return OuterSession(run, model, given, clock=self.clock, sleep=self._sleep)

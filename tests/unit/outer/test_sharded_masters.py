@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pulse_kernels import get_backend
 from pulse_registry.outer.sharded_masters import ShardedMasters
 from pulse_registry.peers.local_peers import LocalGroup, LocalPeers, run_ranks
-from pulse_registry.peers.vote import Attempt
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
 from tests.support.groups import small_groups
@@ -56,10 +55,8 @@ def test_cells_come_to_their_homes_and_go_back_to_all_who_hold_them(seed: int, r
             masters = ShardedMasters(peers, geometry, BACKEND, map)
             for _ in range(2):  # the second time nothing is agreed on anew
                 masters.take(read_model(dealt[peers.rank]))
-            attempt = Attempt(peers)
-            for group, found in masters.cells(attempt):
+            for group, found in masters.cells():
                 assert found.view(np.uint32).tolist() == old[group.start : group.start + group.cells].tolist()
-            attempt.agree()
             masters.store(lambda group: new[group.start : group.start + group.cells].view(np.float32))
             return masters.numbers
 
