@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -11,13 +12,14 @@ from playwright.sync_api import Page, expect
 
 from tests.scenarios.page.conftest import OpenTab, run_place
 from tests.scenarios.page.site import Site
+from tests.support.outer_rounds import make_rounds
 
 pytestmark = pytest.mark.slow
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><b>bold</b>{{1+1}}</td></table><script>alert(1)</script>"
 LONG = "x" * 300
 
-VIEWS = ("runs", "run", "sign-in", "failure")
+VIEWS = ("runs", "run", "outer", "sign-in", "failure")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,12 @@ def show(view: str, site: Site, guarded: Site, open_tab: OpenTab, **context: obj
     elif view == "runs":
         page = open_tab(site, **context)
         expect(page.get_by_role("rowheader").first).to_be_visible()
+    elif view == "outer":
+        run = f"together-{uuid.uuid4().hex[:8]}"
+        make_rounds(site.root, run, 2)
+        page = open_tab(site, run_place(run), **context)
+        expect(page.locator(".timeline")).to_have_attribute("data-drawn", "2")
+        expect(page.get_by_role("region", name="Rounds").get_by_role("row")).to_have_count(4)
     else:
         page = open_tab(site, run_place("math-7b"), **context)
         expect(page.locator(".timeline")).to_have_attribute("data-drawn", "3")

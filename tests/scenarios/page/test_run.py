@@ -10,8 +10,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from pulse_registry.client.reports import rank_name
+from pulse_registry.outer.log import OuterLog
+from pulse_registry.store import PrefixStore, open_store
+from pulse_schemas.outer import JoinRecord
 from tests.scenarios.page.conftest import OpenTab, run_place
 from tests.scenarios.page.site import CELLS, Site
+from tests.support.outer_rounds import make_rounds
 
 
 def tile(page: Page, name: str) -> str:
@@ -276,3 +280,35 @@ def test_a_page_that_has_missed_too_much_begins_anew_with_the_newest_versions(si
     expect(page.locator(tile(page, "version"))).to_have_text("5,001")
     versions = page.get_by_role("region", name="Newest versions").get_by_role("rowheader")
     expect(versions).to_have_text(["5,001", "5,000"])
+
+
+def test_outer_rounds_are_shown_with_who_is_late_and_how_much_came(site: Site, open_tab: OpenTab) -> None:
+    make_rounds(site.root, "together", 3)
+    page = open_tab(site, run_place("together"))
+    part = page.locator(".outer-part")
+    expect(part.locator(".outer-sub")).to_have_text(
+        "Round 4 is open: 0 contributions, 0 awaited; it needs 2. 1 inner step a round."
+    )
+    rounds = part.get_by_role("region", name="Rounds").get_by_role("row")
+    expect(rounds.get_by_role("rowheader")).to_have_text(["4", "3", "2", "1"])
+    second = rounds.nth(3).get_by_role("cell")
+    expect(second.nth(0)).to_have_text("2")
+    expect(second.nth(1)).to_have_text("eu-1, us-1")
+    expect(second.nth(2)).to_have_text("–")
+    expect(second.nth(4)).to_have_text(re.compile(r"^\d+(\.\d+)? %$"))
+    expect(second.nth(5)).to_have_text(re.compile(r"^\d+(\.\d+)? k?B$"))
+    members = part.get_by_role("region", name="Members").get_by_role("row")
+    expect(members.get_by_role("rowheader")).to_have_text(["eu-1", "us-1"])
+    expect(members.nth(1).get_by_role("cell").nth(0)).to_have_text("has left")
+    expect(members.nth(1).get_by_role("cell").nth(1)).to_have_text("3")
+
+    log = OuterLog(PrefixStore(open_store(site.root), "together"), "together")
+    log.append(lambda _, common: JoinRecord(**common, member="asia-1"))
+    expect(members.get_by_role("rowheader")).to_have_text(["asia-1", "eu-1", "us-1"])
+    expect(members.nth(1).get_by_role("cell").nth(0)).to_have_text("from a later round on")
+
+
+def test_a_run_without_outer_rounds_shows_none(site: Site, open_tab: OpenTab) -> None:
+    page = open_tab(site, run_place("math-7b"))
+    expect(page.locator("#connection")).to_have_text("Live")
+    expect(page.locator(".outer-part")).to_be_hidden()

@@ -79,13 +79,7 @@ def seeds(states: States, backend: Backend) -> tuple[bytes, ...]:
 
 def fitted(data: bytes) -> tuple[bytes, PatchRef]:
     """Return the object with the hashes of its groups right, and what a record would say of it."""
-    header, directory, groups, document = _parts(data)
-    at, entries = 0, []
-    for fields in _ENTRY.iter_unpack(directory[: len(directory) // _ENTRY.size * _ENTRY.size]):
-        size = fields[2]
-        entries.append(_ENTRY.pack(*fields[:4], blake3(groups[at : at + size]).digest(), *fields[5:]))
-        at += size
-    head = header + b"".join(entries) + directory[len(entries) * _ENTRY.size :]
+    head, groups, document = rehashed(data)
     pulse = _pulse(document)
     base, target, changed = (_number(pulse.get(name)) for name in ("base", "target", "changed"))
     data = head + groups
@@ -99,6 +93,17 @@ def fitted(data: bytes) -> tuple[bytes, PatchRef]:
         head_blake3=blake3(head).hexdigest(),
     )
     return data, ref
+
+
+def rehashed(data: bytes) -> tuple[bytes, bytes, Any]:
+    """Return (head, groups, what the JSON says) of a container, the hashes of whose groups are made right."""
+    header, directory, groups, document = _parts(data)
+    at, entries = 0, []
+    for fields in _ENTRY.iter_unpack(directory[: len(directory) // _ENTRY.size * _ENTRY.size]):
+        size = fields[2]
+        entries.append(_ENTRY.pack(*fields[:4], blake3(groups[at : at + size]).digest(), *fields[5:]))
+        at += size
+    return header + b"".join(entries) + directory[len(entries) * _ENTRY.size :], groups, document
 
 
 def _parts(data: bytes) -> tuple[bytes, bytes, bytes, Any]:

@@ -12,6 +12,7 @@ from tests.security.fuzz import (
     groups,
     heads,
     keyframes,
+    outer,
     patches,
     pulls,
     requests,
@@ -29,6 +30,10 @@ def _patch() -> Target:
     return patches.patch_target(get_backend("reference"), get_backend("numba"))
 
 
+def _contribution() -> Target:
+    return outer.contribution_target(get_backend("reference"), get_backend("numba"))
+
+
 TARGETS: dict[str, Callable[[], Target]] = {
     "record": documents.record_target,
     "snapshot": documents.snapshot_target,
@@ -38,6 +43,9 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "patch-head": documents.patch_head_target,
     "patch": _patch,
     "group": _group,
+    "contribution": _contribution,
+    "outer-record": outer.outer_record_target,
+    "admission": outer.admission_target,
     "index": keyframes.index_target,
     "shard": keyframes.shard_target,
     "safetensors": heads.head_target,

@@ -6,6 +6,7 @@ import { copyOf, setText } from "./dom.js";
 import { follow } from "./events.js";
 import { count } from "./format.js";
 import { History } from "./history.js";
+import { OuterRounds } from "./outer.js";
 import { plotly } from "./plot.js";
 import { Tiles } from "./tiles.js";
 import { Timeline } from "./timeline.js";
@@ -15,6 +16,7 @@ import { Workers } from "./workers.js";
 
 const PAGE = 1_000;
 const CHAIN_EVERY_MS = 4_000; // merged patches come without an event of their own
+const OUTER_EVERY_MS = 2_000; // contributions come without an event
 const CHECK_EVERY_MS = 15_000;
 const NEWS_EVERY_MS = 10_000;
 
@@ -33,6 +35,8 @@ class RunView {
   #full = null;
   #chain = { keyframes: [], patches: [] };
   #chainDue = 0;
+  #outer = null;
+  #outerDue = 0;
   #loadingFrom = Infinity;
   #newsAt = -Infinity;
   #frameAsked = false;
@@ -50,6 +54,7 @@ class RunView {
     const view = copyOf("run-view");
     this.tiles = new Tiles(view);
     this.workers = new Workers(view.querySelector(".workers-part"), () => api.now());
+    this.outerRounds = new OuterRounds(view.querySelector(".outer-part"));
     this.table = view.querySelector(".versions");
     this.shown = view.querySelector(".shown");
     this.chainText = view.querySelector(".chain-sub");
@@ -66,6 +71,7 @@ class RunView {
     const list = await api.json(`${runPath(this.#run)}/workers`, this.#signal);
     this.reports = list.workers;
     await this.#loadChain();
+    await this.#loadOuter();
     this.#draw();
     this.#preparePlots();
   }
@@ -149,6 +155,18 @@ class RunView {
     this.#chain = await this.#frame.api.json(`${runPath(this.#run)}/chain`, this.#signal);
   }
 
+  // A run without outer rounds is asked again now and then: they may begin.
+  async #loadOuter() {
+    this.#outerDue = 0;
+    try {
+      this.#outer = await this.#frame.api.json(`${runPath(this.#run)}/outer`, this.#signal);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      this.#outer = null;
+    }
+    if (this.#outer !== null) this.#outerDue = performance.now() + OUTER_EVERY_MS;
+  }
+
   #take(body) {
     this.#full = body.full_nbytes;
     this.#frame.age();
@@ -157,6 +175,10 @@ class RunView {
   // Each second: ages go on; the chain is asked again where it may have grown.
   async #tick() {
     this.tiles.draw(this.#history, this.#full, this.workers.summary, this.#frame.api.now());
+    if (this.#outerDue !== 0 && performance.now() >= this.#outerDue) {
+      this.#outerDue = performance.now() + OUTER_EVERY_MS;
+      if (await this.#quietly(() => this.#loadOuter())) this.#draw();
+    }
     if (this.#chainDue === 0 || performance.now() < this.#chainDue) return;
     this.#chainDue = performance.now() + CHAIN_EVERY_MS;
     if (await this.#quietly(() => this.#loadChain())) this.#draw();
@@ -166,6 +188,7 @@ class RunView {
   async #check() {
     const done = await this.#quietly(async () => this.#take(await this.#frame.api.json(runPath(this.#run), this.#signal)));
     if (done) this.#chainDue ||= performance.now();
+    if (done) this.#outerDue ||= performance.now();
   }
 
   // Runs a request whose failure is told elsewhere: by the stream, which fails alike and says so.
@@ -229,6 +252,7 @@ class RunView {
     const now = this.#frame.api.now();
     this.workers.show(this.reports, this.#history.newest?.version ?? null);
     this.tiles.draw(this.#history, this.#full, this.workers.summary, now);
+    this.outerRounds.draw(this.#outer, now);
     if (this.#history.newest === null) return; // there is nothing to plot yet, and no table
     for (const part of this.afterFirst) part.hidden = false;
     drawVersions(this.table, this.#history, this.#full, now);
