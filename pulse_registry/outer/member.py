@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pulse_kernels.protocol import OuterRates
-from pulse_registry.errors import Diverged, Fenced, InvalidArgument, NotFound
+from pulse_registry.errors import Diverged, Fenced, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.format.contribution import LARGEST
 from pulse_registry.outer.checkpointing import Checkpointing
 from pulse_registry.outer.contributions import Contributions
@@ -85,6 +86,7 @@ class Member:
         round: the newest round whose outer step its weights have made.
         attempt: its contribution, while it is not known whether that counts.
         newest: what became of its newest contribution; None: it has made none.
+        lost: whether its weights are of no round, since the store failed while it came to a checkpoint.
         digest: of the weights, as they were when that step was made.
     """
 
@@ -119,7 +121,7 @@ class Member:
         self._term: str | None = None
         self._quorum_at: tuple[int, float] | None = None
         self._leaving: str | None = None
-        self._checkpointing, self._lost = checkpointing, False
+        self._checkpointing, self.lost = checkpointing, False
 
     @property
     def state(self) -> OuterState:
@@ -179,7 +181,7 @@ class Member:
             InvalidModel: the pseudo-gradient is not finite, or far too large; nothing was sent, nor kept.
             StoreUnavailable: it may be in the log, or land yet.
         """
-        if self._lost:
+        if self.lost:
             raise InvalidArgument(f"the weights of member {self.name!r} are of no round yet: call apply again")
         round_ = self.round + 1
         self._follow()
@@ -240,7 +242,7 @@ class Member:
         self._settle()
         while self.has_ended and (until is None or self.round < until):
             closed = self._log.state.ended(self.round + 1)
-            if closed is None or self._lost:
+            if closed is None or self.lost:
                 done += self._begin_again()
                 continue
             try:
@@ -253,7 +255,8 @@ class Member:
             self.round, self.digest = closed.number, self._weights.digest().hex()
             done.append(closed)
         if self._checkpointing is not None:
-            self._checkpointing.settle(self._log, self.round)
+            with suppress(StoreUnavailable):  # the steps are made; of checkpoints another is due again
+                self._checkpointing.settle(self._log, self.round)
         return done
 
     @property
@@ -402,9 +405,9 @@ class Member:
         if self._checkpointing is None:
             raise NotFound(f"round {self.round + 1} of run {self._log.state.run!r} is behind two checkpoints")
         self._checkpointing.before_step()
-        self._lost, self.round = True, 0
+        self.lost, self.round = True, 0
         self.round = self._checkpointing.begin(self._log, self._weights)
-        self._lost, self.digest = False, self._weights.digest().hex()
+        self.lost, self.digest = False, self._weights.digest().hex()
         return [] if self.closed is None else [self.closed]
 
     def _step(self, closed: ClosedRound) -> None:

@@ -357,7 +357,7 @@ class OuterSession:
         try:
             member.catch_up()
         finally:  # of several rounds, some may have been made when the store failed
-            if self._half_applied():
+            if self._half_applied() and not member.lost:
                 weights.store(masters)
                 sent = member.newest if member.newest is not None and member.newest.round > self._applied else None
                 self._steps += 0 if sent is None or sent.counts else sent.steps
@@ -507,8 +507,8 @@ class OuterSession:
         self._newest = None
 
     def _half_applied(self) -> bool:
-        """Tell whether an outer step was made that the model has not got."""
-        return self._joined().round > self._applied
+        """Tell whether an outer step was made, or begun, that the model has not got."""
+        return self._joined().lost or self._joined().round > self._applied
 
     def _push(self, version: int) -> None:
         self._joined().check_unchanged()

@@ -25,6 +25,7 @@ def simulate(
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     processes: Annotated[int, typer.Option(help="Side by side.", min=1)] = os.cpu_count() or 1,
     ranks: Annotated[int, typer.Option(help="Trainers are jobs of up to so many ranks; 0: of one.", min=0)] = 0,
+    members: Annotated[int, typer.Option(help="So many trainers work in outer rounds; 0: none.", min=0)] = 0,
     seconds: Annotated[float, typer.Option(help="Begin no seed after this time.")] = 1e9,
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
@@ -32,13 +33,14 @@ def simulate(
     if context.invoked_subcommand is not None:
         return
     if seed is not None:
-        outcome = run(seed, operations, ranks=ranks)
+        outcome = run(seed, operations, ranks=ranks, members=members)
         typer.echo("\n".join(outcome.tail))
         typer.echo(f"{outcome.operations} store operations, {outcome.counts}, trace {outcome.trace}")
         typer.echo(outcome.violation or "everything held")
         raise typer.Exit(outcome.violation is not None)
     document = {}
-    options = {"first": first, "processes": processes, "each": operations, "seconds": seconds, "ranks": ranks}
+    options = {"first": first, "processes": processes, "each": operations, "seconds": seconds}
+    options |= {"ranks": ranks, "members": members}
     for document in campaign(total, say=typer.echo, **options):
         if out is not None:
             write_result(out, document)

@@ -16,6 +16,7 @@ import pytest
 from benchmarks.results import machine, versions
 from tests.scenarios.simulator.job_mutants import JOB_MUTANTS
 from tests.scenarios.simulator.mutants import MUTANTS, Mutant
+from tests.scenarios.simulator.rounds_mutants import ROUNDS_MUTANTS
 from tests.scenarios.simulator.simulation import Outcome, run
 
 EACH = 20_000
@@ -23,19 +24,22 @@ EACH = 20_000
 Say = Callable[[str], None]
 
 
-def again(seed: int, operations: int, ranks: int = 0) -> str:
+def again(seed: int, operations: int, ranks: int = 0, members: int = 0) -> str:
     """Return the command that runs a seed again."""
     jobs = f" --ranks {ranks}" if ranks else ""
-    return f"python -m tests.scenarios.simulator --seed {seed} --operations {operations}{jobs}"
+    rounds = f" --members {members}" if members else ""
+    return f"python -m tests.scenarios.simulator --seed {seed} --operations {operations}{jobs}{rounds}"
 
 
-def outcomes(seeds: Sequence[int], operations: int, processes: int, ranks: int = 0) -> Iterator[Outcome]:
+def outcomes(
+    seeds: Sequence[int], operations: int, processes: int, ranks: int = 0, members: int = 0
+) -> Iterator[Outcome]:
     """Run seeds, in their order, in so many processes."""
     if processes == 1:
-        yield from (run(seed, operations, ranks=ranks) for seed in seeds)
+        yield from (run(seed, operations, ranks=ranks, members=members) for seed in seeds)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(functools.partial(run, operations=operations, ranks=ranks), seeds)
+        yield from pool.map(functools.partial(run, operations=operations, ranks=ranks, members=members), seeds)
 
 
 def campaign(
@@ -46,11 +50,12 @@ def campaign(
     each: int = EACH,
     seconds: float = 1e9,
     ranks: int = 0,
+    members: int = 0,
     say: Say = print,
 ) -> Iterator[dict[str, Any]]:
     """Run seeds from ``first`` on until so many store operations were made in all, or the time is over.
 
-    With ``ranks``, trainers are jobs of up to so many.
+    With ``ranks``, trainers are jobs of up to so many; with ``members``, so many work in outer rounds.
 
     Yields the document as it is after each seed.
     """
@@ -58,11 +63,11 @@ def campaign(
     counts: Counter[str] = Counter()
     done, operations, virtual = 0, 0, 0.0
     failed: list[dict[str, Any]] = []
-    for outcome in outcomes(range(first, first + -(-total // each)), each, processes, ranks):
+    for outcome in outcomes(range(first, first + -(-total // each)), each, processes, ranks, members):
         done, operations, virtual = done + 1, operations + outcome.operations, virtual + outcome.seconds
         counts.update(outcome.counts)
         if outcome.violation is not None:
-            command = again(outcome.seed, each, ranks)
+            command = again(outcome.seed, each, ranks, members)
             failed.append({"seed": outcome.seed, "violation": outcome.violation, "again": command})
             say(f"seed {outcome.seed}: {outcome.violation}\n  {command}")
         taken = time.perf_counter() - began
@@ -73,6 +78,7 @@ def campaign(
             "seeds": {"first": first, "count": done, "operations_each": each},
             "operations": operations,
             "ranks": ranks,
+            "members": members,
             "virtual_hours": round(virtual / 3600, 1),
             "seconds": round(taken, 1),
             "processes": processes,
@@ -90,7 +96,7 @@ def measure_mutant(mutant: Mutant, seeds: Sequence[int], operations: int) -> dic
     for seed in seeds:
         with pytest.MonkeyPatch.context() as patched:
             mutant.apply(patched)
-            outcome = run(seed, operations, ranks=mutant.ranks)
+            outcome = run(seed, operations, ranks=mutant.ranks, members=mutant.members)
         found[seed] = outcome.operations if outcome.violation and not outcome.died else None
         first = first or ("" if outcome.died else outcome.violation or "")
     times = sorted(taken for taken in found.values() if taken is not None)
@@ -109,7 +115,7 @@ def measure_mutant(mutant: Mutant, seeds: Sequence[int], operations: int) -> dic
 def mutants(seeds: Sequence[int], operations: int, say: Say = print) -> list[dict[str, Any]]:
     """Measure all mutants."""
     rows = []
-    for mutant in MUTANTS + JOB_MUTANTS:
+    for mutant in MUTANTS + JOB_MUTANTS + ROUNDS_MUTANTS:
         rows.append(measure_mutant(mutant, seeds, operations))
         say(f"{rows[-1]['name']}: {rows[-1]['found_by']} of {len(seeds)} seeds, median {rows[-1]['median']}")
     return rows

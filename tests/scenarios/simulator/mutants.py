@@ -39,7 +39,7 @@ CALM, STALLS, LOST, DAMAGE = Weather(), Weather(stall=0.04, stalled="put"), Weat
 class Mutant:
     """A safeguard, and how to take it away; ``weather`` brings what it is for, and ``seed`` finds it soon.
 
-    With ``ranks`` it is one of jobs, of up to so many.
+    With ``ranks`` it is one of jobs, of up to so many; with ``members``, of outer rounds of so many.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Mutant:
     weather: Weather = CALM
     seed: int = 0
     ranks: int = 0
+    members: int = 0
 
 
 def _refused_is_own(patched: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,14 @@ _TENSORS: tuple[tuple[tuple[str, Any, tuple[int, ...]], ...], ...] = (
     (("a.weight", ml_dtypes.bfloat16, (6, 16)), ("b.bias", ml_dtypes.bfloat16, (40,)), ("c.count", np.int16, (24,))),
     (("d.scale", np.float32, (5,)), ("a.weight", ml_dtypes.bfloat16, (8, 16))),
     (("a.weight", ml_dtypes.bfloat16, (96, 48)), ("b.bias", ml_dtypes.bfloat16, (700,)), ("c.count", np.int16, (24,))),
+    (("a.weight", ml_dtypes.bfloat16, (12, 8)), ("b.bias", ml_dtypes.bfloat16, (24,))),
+    (("a.weight", np.float32, (12, 8)), ("b.bias", np.float32, (24,))),
 )
 """A run's layout changes now and then, between the first two; tensors are in the order of the layout."""
 MANY_CELLS = 2
 """The kind that hundreds of ranks share."""
+ROUNDS, MASTERS = 3, 4
+"""The kind that is trained in outer rounds, as versions and as masters."""
 _G = 0x9E3779B97F4A7C15
 _BF16_TRICKS = (0x0000, 0x8000, 0x7FC0, 0xFFC1, 0x7F80, 0xFF80, 0x0001, 0x8001)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, Literal
 
 from pulse_registry.errors import PulseError
 from pulse_registry.events import Event, EventKind, Events
@@ -79,23 +79,24 @@ class Process:
 
     def __init__(self, bucket: Bucket, who: str, weather: Weather) -> None:
         self.world = world = bucket.world
-        self.link = Link(bucket, who, weather)
+        self.link, self.weather = Link(bucket, who, weather), weather
         self.skew = world.rng.uniform(-weather.skew, weather.skew)
         # Who writes may send a put again, and find its own; to who reads it makes no difference.
         self._patient = world.rng.random() < (0.05 if who.startswith("worker") else 0.5)
         self._queues: list[Deferred] = []
+        self.backend: Literal["numba", "reference"] = "numba"
         self.surroundings = Dependencies(
             clock=lambda: world.moment(self.skew),
             new_id=lambda: world.rng.randbytes(16).hex(),
             threads=self._threads,
-            monotonic=lambda: world.now,
+            monotonic=lambda: world.now + self.skew,
             sleep=world.pause,
             retrying=self._retrying,
         )
 
     def registry(self, peers: Peers | None = None, **options: Any) -> Registry:
         """Open the run; with ``peers``, as one of the ranks of a job."""
-        publish = PushOptions(dtype="keep", **options)
+        publish = PushOptions(**({"dtype": "keep"} | options))
         return Registry(
             self.link,
             RUN,
@@ -103,7 +104,7 @@ class Process:
                 push=publish,
                 on_event=self._heard,
                 network=NetworkOptions(object_cost=_OBJECT_COST),
-                compute=ComputeOptions(backend="numba"),
+                compute=ComputeOptions(backend=self.backend),
                 peers=peers,
             ),
             dependencies=self.surroundings,
@@ -126,7 +127,7 @@ class Process:
             self.world.fail(f"{self.link.who} avoids {event.key} for no reason: {event.message}")
 
     def _threads(self, count: int, name: str) -> Executor:
-        if count > 1 or name == "pulse":
+        if count > 1 or name in ("pulse", "pulse-outer-checkpoint"):
             return Inline()
         self._queues.append(Deferred())
         return self._queues[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import traceback
@@ -29,6 +30,9 @@ from tests.scenarios.simulator.compacting import Compacting
 from tests.scenarios.simulator.job import Job
 from tests.scenarios.simulator.policy import Policy
 from tests.scenarios.simulator.process import Process
+from tests.scenarios.simulator.rounds import Disk, Rounds
+from tests.scenarios.simulator.rounds_aftermath import RoundsAftermath
+from tests.scenarios.simulator.rounds_truth import RoundsTruth
 from tests.scenarios.simulator.trainer import Trainer
 from tests.scenarios.simulator.truth import RUN, Json, Truth
 from tests.scenarios.simulator.weather import Weather
@@ -73,11 +77,11 @@ class Outcome:
 class Simulation:
     """One seed's actors, and their bucket."""
 
-    def __init__(self, seed: int, weather: Weather | None = None, ranks: int = 0) -> None:
-        """Cast the actors; with ``ranks``, trainers are jobs of up to so many."""
-        self.seed, self._ranks = seed, ranks
+    def __init__(self, seed: int, weather: Weather | None = None, ranks: int = 0, members: int = 0) -> None:
+        """Cast the actors; trainers are jobs of up to so many ranks, or so many members of outer rounds."""
+        self.seed, self._ranks, self._members = seed, ranks, members
         self.world = world = World(seed)
-        self.truth = Truth(world, GRACE_S)
+        self.truth = RoundsTruth(world, GRACE_S) if members else Truth(world, GRACE_S)
         self.bucket = Bucket(world, self.truth)
         drawn = Weather.drawn(world.rng).for_ranks(ranks)
         self.weather = weather or drawn
@@ -86,6 +90,9 @@ class Simulation:
         self.truth.get = self._stored
         self.truth.check = self._check_object
         self.truth.leases = self._leases
+        if isinstance(self.truth, RoundsTruth):
+            self._cast_members(self.truth, members)
+            return
         if ranks:
             self._cast_job("job-1", ranks, eager=True)
             self._cast_job("job-2", ranks, eager=False)
@@ -106,7 +113,7 @@ class Simulation:
         try:
             self.world.run(operations)
             self.world.end_all()
-            self.world.spawn(lambda: Aftermath(self.bucket, self.truth, self._ranks).live())
+            self.world.spawn(self._aftermath)
             self.world.run()
         except Violation as error:
             violation = str(error)
@@ -124,6 +131,35 @@ class Simulation:
             died,
             tuple(self.world.tail),
         )
+
+    def _aftermath(self) -> None:
+        if isinstance(self.truth, RoundsTruth):
+            RoundsAftermath(self.bucket, self.truth, self._settings).live()
+        else:
+            Aftermath(self.bucket, self.truth, self._ranks).live()
+
+    def _cast_members(self, truth: RoundsTruth, members: int) -> None:
+        """Cast members, now and then a twin of one, and two workers."""
+        rng = self.world.rng
+        self._settings = settings = {
+            "inner_steps": rng.randrange(1, 4),
+            "quorum": rng.randrange(1, 2 + members // 2),
+            "patience": rng.choice((1, 3)),
+            "weighting": rng.choice(("equal", "steps")),
+            "gain": rng.choice((1.0, 7.0, 7.0, None)),
+        }
+
+        def member(process: Process, name: str, disk: Disk | None, waits: float) -> None:
+            self.world.pause(rng.random() * waits)
+            Rounds(process, truth, name, settings, disk).live()
+
+        for number in range(members):
+            name, disk, waits = f"m{number}", rng.choice((None, Disk())), rng.choice((0.0, 10.0, 2000.0))
+            self._cast(name, functools.partial(member, name=name, disk=disk, waits=waits))
+        if rng.random() < 0.5:
+            self._cast("twin", lambda process: member(process, f"m{rng.randrange(members)}", None, 800.0))
+        for number in range(2):
+            self._cast(f"worker-{number}", lambda process: Worker(process, truth).live())
 
     def _cast(self, who: str, live: Callable[[Process], None]) -> None:
         """Add an actor, who comes back after each crash."""
@@ -223,18 +259,19 @@ def _tuples(ref: Json) -> dict[str, Any]:
     return {**ref, "shards": tuple(ref["shards"])}
 
 
-def run(seed: int, operations: int, weather: Weather | None = None, ranks: int = 0) -> Outcome:
+def run(seed: int, operations: int, weather: Weather | None = None, ranks: int = 0, members: int = 0) -> Outcome:
     """Run one seed, in the weather that it draws or in another one, without the library's warnings.
 
-    With ``ranks``, trainers are jobs of up to so many, and of most seeds patches are in parts.
+    With ``ranks``, trainers are jobs of up to so many, and of most seeds patches are in parts. With ``members``, so
+    many trainers work in outer rounds.
     """
     before = logging.root.manager.disable
-    logging.disable(logging.ERROR if ranks else logging.WARNING)
+    logging.disable(logging.ERROR if ranks or members else logging.WARNING)
     try:
         with ExitStack() as stack:
             if ranks and seed % 4:
                 stack.enter_context(small_groups(SMALL_GROUP if ranks <= MOST_DRAWN else 32 * SMALL_GROUP))
                 stack.enter_context(small_parts(seed % 4))
-            return Simulation(seed, weather, ranks).run(operations)
+            return Simulation(seed, weather, ranks, members).run(operations)
     finally:
         logging.disable(before)

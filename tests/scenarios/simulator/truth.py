@@ -21,13 +21,15 @@ RUN = "run"
 _KNOWN = re.compile(
     r"run/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|layouts/[0-9a-f]{64}\.json|leases/[^/]+\.json"
     r"|clock"
+    r"|outer/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|objects/(?:contribution|merged)/[^/]+\.safetensors"
+    r"|objects/checkpoint/[0-9]{12}-[0-9a-f]{32}/(?:checkpoint-head|[0-9]{7}))"
     r"|objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}(?:\.safetensors|/patch-head|/[0-9]{5})"
     r"|objects/files/[0-9a-f]{64}"
     r"|objects/keyframe/[0-9]{12}-[0-9a-f]{32}/model(?:-[0-9]{5}-of-[0-9]{5}\.safetensors|\.safetensors\.index\.json))"
 )
 _RECORD = re.compile(r"run/log/([0-9]{12})\.json")
-_FOREVER = re.compile(r"run/(?:head|log/[0-9]{12}\.json|layouts/.*)")
-_MUTABLE = re.compile(r"run/(?:head|leases/.*|clock)")
+_FOREVER = re.compile(r"run/(?:(?:outer/)?(?:head|log/[0-9]{12}\.json)|layouts/.*)")
+_MUTABLE = re.compile(r"run/(?:(?:outer/)?head|leases/.*|clock)")
 _ENTRY = struct.Struct("<I4xI4x32s32x")
 """Of the directory in a patch's head: number, bytes and BLAKE3 of a group."""
 _ROUNDED_S = 1.0
