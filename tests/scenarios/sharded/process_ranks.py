@@ -197,6 +197,41 @@ def trains(
     return found | (with_copy if options.coder == "class" else pulls)(folder, run, make, wholes)
 
 
+def outer(folder: str, make: Callable[[torch.dtype, int], torch.nn.Module]) -> Found:
+    """Make outer rounds of an inner step with a sharded model, and with a whole one beside it, at rank 0."""
+    here, size = dist.get_rank() == 0, dist.get_world_size()
+    model, run = make(torch.float32, 3), f"outer-{make.__name__}-{size}"
+    whole, differing = gathered(model), list[str]()
+    copies = {id(one): one.clone() for one in whole.values()}
+    beside = {name: copies[id(one)] for name, one in whole.items()}
+    registry = pulse_registry.open(folder, run=run, compute=ONE, process_group=dist.group.WORLD)
+    alone = pulse_registry.open(folder, run=f"{run}-{'twin' if here else 'unused'}", compute=ONE)
+    with closing(registry, alone):
+        mine, twin = (one.outer(held, member="a", inner_steps=1) for one, held in ((registry, model), (alone, beside)))
+        mine.join()
+        if here:
+            twin.join()
+        for number in range(3):
+            step(model, number)
+            moved = gathered(model)
+            mine.step()
+            after = gathered(model)
+            if here:
+                for name, one in moved.items():
+                    beside[name].copy_(one)
+                twin.step()
+                differing += [
+                    f"{name} after round {number + 1}"
+                    for name, one in after.items()
+                    if not torch.equal(one.view(torch.int32), beside[name].view(torch.int32))
+                ]
+        mine.leave()
+        if here:
+            twin.leave()
+        digests = [[version.digest for version in one.versions()] for one in (registry, alone if here else registry)]
+    return {"differing": differing, "digests": digests}
+
+
 def with_copy(
     folder: str, run: str, make: Callable[[torch.dtype, int], torch.nn.Module], wholes: Sequence[Whole]
 ) -> Found:
@@ -474,6 +509,8 @@ def cases(folder: str, size: int) -> list[Callable[[], Found]]:
         (two_dimensions, torch.bfloat16, dense),
     ):
         case(f"trains {make.__name__} {options.coder}", trains, make, dtype, options)
+    for make in (fsdp, hsdp, two_dimensions, replicas):
+        case(f"outer {make.__name__}", outer, make)
     for work in (experts, pending, resized, *((refused, one_rank) if size == 2 else ())):
         case(work.__name__, work)
     return found

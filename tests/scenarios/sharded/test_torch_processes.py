@@ -117,6 +117,15 @@ def test_processes_share_a_host_copy_to_pull_patches_that_need_whole_groups(ran:
         assert [(rank["wrong"], rank["together"]) for rank in found.values()] == [([], ["state"] * 5)] * size
 
 
+@pytest.mark.parametrize("make", ["fsdp", "hsdp", "two_dimensions", "replicas"])
+def test_ranks_make_outer_rounds_as_one_process_with_the_whole_model_does(ran: Ran, make: str) -> None:
+    for found in ran.of(f"outer {make}").values():
+        assert [rank["differing"] for rank in found.values()] == [[]] * len(found)
+        mine, twin = found[0]["digests"]
+        assert mine == twin
+        assert len(set(mine)) == len(mine) == 4
+
+
 def test_whole_tensors_on_one_rank_each_are_pushed_and_pulled_as_by_one_process(ran: Ran) -> None:
     for size, found in ran.of("experts").items():
         check_twin(found, ran.objects(f"experts-{size}"), ran.objects(f"experts-{size}-twin"))
