@@ -43,7 +43,8 @@ from pulse_registry.errors import (
 from pulse_registry.events import Event, EventKind
 from pulse_registry.opening import open
 from pulse_registry.options import CacheOptions, ComputeOptions, NetworkOptions, PullOptions, PushOptions
-from pulse_registry.outer.session import OuterSession, RoundResult
+from pulse_registry.outer.result import RoundResult
+from pulse_registry.outer.session import OuterSession
 from pulse_registry.pull.apply import Staged
 from pulse_registry.pull.prefetch import Prefetch
 from pulse_registry.pull.route import Leg, Route

@@ -12,42 +12,33 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pulse_kernels import Backend, Cells
 from pulse_kernels.select import outer_loops
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
-from pulse_registry.events import Event, EventKind, Events
-from pulse_registry.log.clock import Clock, NewId, random_id, utc_now
-from pulse_registry.log.guard import Guard
+from pulse_registry.events import Event, EventKind
 from pulse_registry.outer.checkpoint_writer import CheckpointWriter
 from pulse_registry.outer.checkpointing import Checkpointing
 from pulse_registry.outer.checkpoints import Checkpoints
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.log import OuterLog
-from pulse_registry.outer.masters import Masters, Take, WholeMasters
+from pulse_registry.outer.masters import Masters
 from pulse_registry.outer.member import Contributed, Member
 from pulse_registry.outer.options import OuterOptions
+from pulse_registry.outer.result import RoundResult
+from pulse_registry.outer.run import Run
 from pulse_registry.outer.saved import SavedState
 from pulse_registry.outer.shared_clock import shared_clock
 from pulse_registry.outer.shared_log import HeardLog, SharedOuterLog
 from pulse_registry.outer.state import ClosedRound
-from pulse_registry.outer.versions import RoundVersions, RunVersions
+from pulse_registry.outer.versions import RoundVersions
 from pulse_registry.outer.weights import OuterWeights
-from pulse_registry.peers.lone import LonePeers
-from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.vote import Attempt
-from pulse_registry.store import Store
-from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.model import Model, read_destination
-from pulse_schemas import Signer
 from pulse_schemas.outer import StartRecord
 
 _logger = logging.getLogger(__name__)
@@ -56,79 +47,6 @@ _TELL_S = 60.0
 """After so long, and each time twice as long, it is said what a round waits for."""
 _FIRST_EXPONENT = -20
 """About which the first round's levels lie, 12 either way: of learning rates from 1e-9 to 1e-2, in 8 steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundResult:
-    """What a round came to.
-
-    Attributes:
-        round, version: its number, and that of the version that it made.
-        members: that contributed; ``late``: that it was of, too, and whose part comes with a later one.
-        entries, nbytes: that this member sent to it; ``counts``: whether in time.
-        cells: of the model.
-    """
-
-    round: int
-    version: int
-    members: tuple[str, ...]
-    late: tuple[str, ...]
-    counts: bool
-    entries: int
-    nbytes: int
-    cells: int
-
-    @property
-    def density(self) -> float:
-        """Return the share of the cells that this member sent."""
-        return self.entries / max(1, self.cells)
-
-
-Wait = Callable[[float, float, Callable[[float], object]], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a session needs of the run.
-
-    Attributes:
-        name: of the run.
-        store: scoped to it.
-        backend: computes.
-        versions: its versions.
-        newest: returns the number of the newest version, and its layout's id; makes the first one of a model if there
-            is none.
-        geometry: returns that of a layout that the run has.
-        load: returns what reads the groups of a version, by their numbers.
-        masters: returns what takes a model that is to have versions of some geometry.
-        peers: the ranks that hold the model together; each of them has a session, and makes the same calls.
-        wait: waits for what others commit, at most so long: pause between looks, seconds, and what pauses.
-        signer: signs what this trainer says.
-        guard: judges what the others say; None believes the store.
-        threads: makes an executor, of so many threads and their name's beginning.
-        events: hear of rounds that wait for long.
-        clock: the time of day, which records carry; nothing is decided by it.
-        new_id: gives write ids.
-        spool: folder for checkpoints on their way; None for the usual one.
-    """
-
-    name: str
-    store: Store
-    backend: Backend
-    versions: RunVersions
-    newest: Callable[[Model], tuple[int, str]]
-    geometry: Callable[[str], Geometry]
-    load: Callable[[int, Geometry, Sequence[int]], Callable[[Group], Cells]]
-    masters: Callable[[Geometry], Take] = lambda geometry: partial(WholeMasters.of, geometry)
-    peers: Peers = field(default_factory=LonePeers)
-    wait: Wait = lambda poll_s, timeout_s, sleep: sleep(min(poll_s, timeout_s))
-    signer: Signer | None = None
-    guard: Guard | None = None
-    threads: Callable[[int, str], Executor] = ThreadPoolExecutor
-    events: Events = field(default_factory=Events)
-    clock: Clock = utc_now
-    new_id: NewId = random_id
-    spool: Path | None = None
 
 
 class OuterSession:

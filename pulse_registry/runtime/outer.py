@@ -9,7 +9,8 @@ from pulse_registry.errors import Conflict, Gone, NotFound
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.options import OuterOptions
 from pulse_registry.outer.replay import Replayed, replay
-from pulse_registry.outer.session import OuterSession, Run
+from pulse_registry.outer.run import Run
+from pulse_registry.outer.session import OuterSession
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.process.closing import Closing
 from pulse_registry.push.publisher import Publisher

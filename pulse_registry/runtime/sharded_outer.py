@@ -12,7 +12,8 @@ from pulse_kernels import Cells
 from pulse_registry.errors import Conflict, Gone, NotFound
 from pulse_registry.outer.masters import Take
 from pulse_registry.outer.options import OuterOptions
-from pulse_registry.outer.session import OuterSession, Run
+from pulse_registry.outer.run import Run
+from pulse_registry.outer.session import OuterSession
 from pulse_registry.outer.sharded_masters import ShardedMasters
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.peers.peers import COORDINATOR, Peers

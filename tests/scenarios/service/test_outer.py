@@ -13,7 +13,7 @@ from pulse_registry import Registry
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.outer.options import OuterOptions
-from pulse_registry.outer.session import RoundResult
+from pulse_registry.outer.result import RoundResult
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.outer import OuterRun
 from pulse_registry.runtime.runtime import Runtime

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_registry.outer.options import OuterOptions
-from pulse_registry.outer.session import OuterSession, Run
+from pulse_registry.outer.run import Run
+from pulse_registry.outer.session import OuterSession
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.store import MemoryStore, Store
 from pulse_registry.weights.arrays import Weights

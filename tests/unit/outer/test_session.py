@@ -10,7 +10,7 @@ import pytest
 
 import pulse_registry
 from pulse_registry.errors import InvalidArgument, InvalidModel
-from pulse_registry.outer.session import RoundResult
+from pulse_registry.outer.result import RoundResult
 from tests.support.installed import needs
 
 needs("torch")

@@ -12,7 +12,8 @@ import pytest
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.events import Event
 from pulse_registry.options import Options
-from pulse_registry.outer.session import OuterSession, RoundResult
+from pulse_registry.outer.result import RoundResult
+from pulse_registry.outer.session import OuterSession
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Dependencies

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pulse_registry.errors import Fenced, InvalidArgument, InvalidModel, StoreUnavailable
-from pulse_registry.outer.session import OuterSession, RoundResult
+from pulse_registry.outer.result import RoundResult
+from pulse_registry.outer.session import OuterSession
 from pulse_registry.testing import Fault, FaultStore
 from tests.unit.outer.sessions import Arrays, Site, Switch, bits, drawn, flat, train
 
