@@ -88,6 +88,7 @@ class Member:
         newest: what became of its newest contribution; None: it has made none.
         lost: whether its weights are of no round, since the store failed while it came to a checkpoint.
         digest: of the weights, as they were when that step was made.
+        closed: that round, which the log's state may keep no longer; None before round 1.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Member:
         """
         self.name, self.round = name, 0
         self.digest = ""
+        self.closed: ClosedRound | None = None
         self._log, self._contributions, self._weights = log, contributions, weights
         self._grace_s, self._clock = grace_s, clock
         self.attempt: Attempt | None = None
@@ -162,7 +164,7 @@ class Member:
         self._log.append(lambda _, common: JoinRecord(**common, member=self.name), term)
         if self.name not in self._log.state.members:
             raise InvalidArgument(f"run {state.run!r} has {MOST_MEMBERS} members: let one leave first")
-        self.digest = self._weights.digest().hex()
+        self.digest, self.closed = self._weights.digest().hex(), self._log.state.ended(self.round)
         self.catch_up()
         return self._log.state
 
@@ -252,17 +254,12 @@ class Member:
                 if self._log.refresh().ended(closed.number) is not None:
                     raise
                 continue
-            self.round, self.digest = closed.number, self._weights.digest().hex()
+            self.round, self.digest, self.closed = closed.number, self._weights.digest().hex(), closed
             done.append(closed)
         if self._checkpointing is not None:
             with suppress(StoreUnavailable):  # the steps are made; of checkpoints another is due again
                 self._checkpointing.settle(self._log, self.round)
         return done
-
-    @property
-    def closed(self) -> ClosedRound | None:
-        """The newest round whose outer step its weights have made; None before round 1."""
-        return self._log.state.ended(self.round)
 
     def change(self, round_: int, inner_steps: int | None, lr: float | None, momentum: float | None) -> Rates:
         """Let rounds from one on be of other rates; None: as they were. Any member may say so, and all may say it.
@@ -408,6 +405,7 @@ class Member:
         self.lost, self.round = True, 0
         self.round = self._checkpointing.begin(self._log, self._weights)
         self.lost, self.digest = False, self._weights.digest().hex()
+        self.closed = self._log.state.ended(self.round)
         return [] if self.closed is None else [self.closed]
 
     def _step(self, closed: ClosedRound) -> None:
