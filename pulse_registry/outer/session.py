@@ -240,9 +240,12 @@ class OuterSession:
         if member.attempt is None:
             self._steps = max(1, self._steps if steps is None else steps)
         self._settle()
-        sent = member.contribute(self._masters(), self._steps)
-        self._steps -= sent.steps
-        return sent
+        attempted = member.attempt is not None
+        try:
+            return member.contribute(self._masters(), self._steps)
+        finally:
+            if not attempted and (member.attempt is not None or member.contributed is not None):
+                self._steps = 0
 
     def await_round(self) -> None:
         """Wait until the round has ended; this member ends it, at its quorum and after its grace."""
@@ -350,7 +353,7 @@ class OuterSession:
             groups=weights.held,
             start="" if state.start is None else state.start.write_id,
             round=member.round,
-            steps=self._steps,
+            steps=self._steps + (0 if attempt is None else attempt.steps),
             newest=state.members[member.name].newest or "",
             attempt="" if attempt is None else attempt.record.write_id,
             residual=weights.unsent(masters),
