@@ -20,11 +20,14 @@ from pulse_kernels import CELL_TYPES, Cells, CoderName, Index, encode_group, get
 from pulse_kernels.format.exponents import encode_cells
 from pulse_kernels.format.frequencies import frequencies, levels_of, store_table
 from pulse_kernels.format.gap_tables import geometric_table, geometric_tables
-from pulse_kernels.select import exponent_loops
+from pulse_kernels.protocol import OuterRates
+from pulse_kernels.select import exponent_loops, outer_loops
 from pulse_registry.format import keys
 from pulse_registry.format.keyframe import index_document, pulse_metadata, shards_of
 from pulse_registry.format.pieces import Pieces
 from pulse_registry.format.sparse_update import SparseUpdate
+from pulse_registry.outer.mean import GroupLevels
+from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.signing import SigningKey
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
@@ -43,6 +46,9 @@ from pulse_schemas import (
     PatchRef,
     Tensor,
 )
+from pulse_schemas.outer import DeleteRoundsRecord
+from tests.support import outer_objects
+from tests.support.outer_objects import every_outer_kind
 from tests.support.patches import encode_patch
 
 FOLDER = Path(__file__).parent
@@ -465,6 +471,74 @@ def exponents() -> Document:
     return {"cases": made}
 
 
+def outer() -> Document:
+    """Outer records of every kind, chained; contributions of levels and of values; and the step of the first round."""
+    chained = every_outer_kind()
+    last = chained[-1]
+    deleted = DeleteRoundsRecord(
+        run=last.run, seq=last.seq + 1, write_id="f" * 32, previous=blake3(last.seal()).hexdigest(),
+        created_at=last.created_at, round=2,
+    )  # fmt: skip
+    geometry = outer_objects.GEOMETRY
+    state = OuterWeights(geometry, REFERENCE, outer_loops("reference"))
+    state.begin(lambda group: outer_objects.weights(group)[0].copy())
+    held = {tensor.name: b"" for tensor in geometry.layout.tensors}
+    flat = outer_objects.weights(geometry.groups[0])[0]
+    at = 0
+    for tensor, size in zip(geometry.layout.tensors, geometry.sizes, strict=True):
+        held[tensor.name] = flat[at : at + size].tobytes()
+        at += size
+    ((group, index, first),) = outer_objects.levels()
+    second = [(group, index[1::2] + np.uint32(1), np.where(first[1::2] < 0, 9, -2).astype(np.int16))]
+    sent = {
+        "levels": (outer_objects.levels(), {"exponent": -20}),
+        "fewer levels, of another exponent": (second, {"exponent": -17, "member": "us-1"}),
+        "float32 values": (outer_objects.values(), {}),
+    }
+    weights = {"levels": 8, "fewer levels, of another exponent": 3}
+    parts = [
+        GroupLevels(part[1], part[2], int(said["exponent"]), weights[about])
+        for about, ((part,), said) in sent.items()
+        if about in weights
+    ]
+    before = state.digest().hex()
+    rates = outer_objects.RATES
+    # A third member has sent nothing: 8 inner steps.
+    state.step({0: parts}, -20, 8 + 3 + 8, OuterRates(rates.rate, rates.momentum))
+    return {
+        "layout": _document(geometry.layout),
+        "weights": {name: data.hex() for name, data in held.items()},
+        "digest": before,
+        "records": [
+            {
+                "fields": {"format": record.format, **record.model_dump(mode="json")},
+                "bytes": record.seal().hex(),
+                "blake3": blake3(record.seal()).hexdigest(),
+            }
+            for record in (*chained, deleted)
+        ],
+        "contributions": [
+            {
+                "about": about,
+                "sent": [
+                    [group.start + int(i), int(cell)]
+                    for i, cell in zip(part[1], part[2].view(f"<u{part[2].itemsize}"), strict=True)
+                ],
+                "bytes": outer_objects.contribution([part], **{"base": before, **said}).hex(),
+            }
+            for about, ((part,), said) in sent.items()
+        ],
+        "step": {
+            "contributions": [{"about": about, "weight": weight} for about, weight in weights.items()],
+            "weight": 8 + 3 + 8,
+            "rates": rates.model_dump(mode="json"),
+            "theta": state.theta.astype("<f4").tobytes().hex(),
+            "momentum": state.momentum.astype("<f4").tobytes().hex(),
+            "digest": state.digest().hex(),
+        },
+    }
+
+
 VECTORS: dict[str, Callable[[], Document]] = {
     "casts": casts,
     "digests": digests,
@@ -474,6 +548,7 @@ VECTORS: dict[str, Callable[[], Document]] = {
     "keyframes": keyframes,
     "keyframes-small-floats": keyframes_of_small_floats,
     "layouts": layouts,
+    "outer": outer,
     "patch-parts": patch_parts,
     "patches": patches,
     "records": records,

@@ -147,8 +147,10 @@ def least(token: int) -> int:
     return token if token < 4 else (2 + token % 2) << extra(token)
 
 
-def read_group(data: bytes, coder: str, dtype: str, old: Sequence[int], changed: int) -> Changes:
-    """Section 5.1: return (index, distance) in index order."""
+def read_group(
+    data: bytes, coder: str, dtype: str, old: Sequence[int], changed: int, sent: str | None = None
+) -> Changes:
+    """Section 5.1: return (index, distance) in index order; of cells of dtype ``sent``, which were 0 (5.8)."""
     classes, first, t = struct.unpack_from("<BBH", data)
     entries = [struct.unpack_from("<IB", data, 4 + 5 * k) for k in range(classes)]
     stored, at = data[4 + 5 * classes : 4 + 5 * classes + t], 4 + 5 * classes + t
@@ -185,9 +187,9 @@ def read_group(data: bytes, coder: str, dtype: str, old: Sequence[int], changed:
             places[kind] += 1 + least(gap_token) + raw % 2 ** extra(gap_token)
             index = members[kind][places[kind]]
             distance = -m - 1 if value % 2 else m + 1
-            if classes and dtype in FLOATS and old[index] >> (bits_of(dtype) - 1):
+            if sent is None and classes and dtype in FLOATS and old[index] >> (bits_of(dtype) - 1):
                 distance = -distance
-            changes.append((index, distance % (1 << bits_of(dtype))))
+            changes.append((index, distance % (1 << bits_of(sent or dtype))))
         assert (chunk.x, chunk.words) == (2**16, [])
     return sorted(changes)
 
@@ -247,6 +249,60 @@ def apply_patch(
         at += size
     assert at == len(coded)
     return json.loads(header["__metadata__"]["pulse"]), [cells for _, _, cells in groups]
+
+
+def read_contribution(
+    data: bytes, layout: dict[str, Any], tensors: dict[str, bytes]
+) -> tuple[dict[str, Any], list[list[int]]]:
+    """Section 5.8: return what it says of itself, and [flat index, cell] of what is sent, sums and hashes checked."""
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + length])
+    pulse = json.loads(header["__metadata__"]["pulse"])
+    sent = {"levels": "I16", "float32": "F32"}[pulse["values"]]
+    body = data[8 + length :]
+    first, last = header["directory"]["data_offsets"]
+    directory, coded = body[first:last], body[slice(*header["groups"]["data_offsets"])]
+    groups, at, found = groups_of(layout, tensors), 0, []
+    for number, changed, size, coder, hashed, *sums in struct.iter_unpack("<IIII32s4Q", directory):
+        group = coded[at : at + size]
+        assert blake3(group).digest() == hashed
+        assert coder == 1
+        dtype, start, cells = groups[number]
+        new = {i: moved(0, by, sent) for i, by in read_group(group, "class", dtype, cells, changed, sent)}
+        for lane in (0, 1):
+            assert sum(h(lane, start + index, cells[index]) for index in new) & MASK == sums[lane]
+            assert sum(h(lane, start + index, cell) for index, cell in new.items()) & MASK == sums[2 + lane]
+        found += [[start + index, cell] for index, cell in new.items()]
+        at += size
+    assert at == len(coded)
+    return pulse, found
+
+
+def rounded(number: float) -> float:
+    """Return the nearest number of 32 bits: of one product, quotient, sum or difference of such numbers it is right."""
+    (found,) = struct.unpack("<f", struct.pack("<f", number))
+    return float(found)
+
+
+def outer_step(
+    theta: list[float],
+    momentum: list[float],
+    parts: list[tuple[list[list[int]], int, int]],
+    weight: int,
+    rates: dict[str, float],
+) -> None:
+    """Section 3.5, in place: ``parts`` are levels as bit patterns, exponent and weight of each contribution."""
+    least_exponent = min(exponent for _, exponent, _ in parts)
+    totals = [0] * len(theta)
+    for cells, exponent, each in parts:
+        for index, cell in cells:
+            level = cell - (cell >> 15 << 16)
+            totals[index] += each * level * 2 ** (exponent - least_exponent)
+    unit, lr, mu = rounded(2.0**least_exponent / weight), rounded(rates["rate"]), rounded(rates["momentum"])
+    for index, total in enumerate(totals):
+        g = rounded(rounded(total) * unit)
+        momentum[index] = rounded(rounded(mu * momentum[index]) + g)
+        theta[index] = rounded(theta[index] - rounded(lr * rounded(g + rounded(mu * momentum[index]))))
 
 
 def read_parts(objects: dict[str, bytes], layout: dict[str, Any]) -> list[tuple[int, int, int]]:

@@ -14,7 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pulse_kernels import CELL_TYPES, Backend, decode_group, encode_group, get_backend
 from pulse_kernels.format.frequencies import frequencies, levels_of, read_table
 from pulse_kernels.format.gap_tables import geometric_table
+from pulse_kernels.protocol import OuterRates
+from pulse_kernels.select import outer_loops
+from pulse_registry.format.contribution import Contribution
 from pulse_registry.format.patch import Patch
+from pulse_registry.outer.mean import GroupLevels
+from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.keyframe_cells import KeyframeCells
 from pulse_registry.weights.arrays import Weights
@@ -31,6 +36,7 @@ from pulse_schemas import (
     canonical_json,
     unseal_record,
 )
+from pulse_schemas.outer import OUTER_KINDS, unseal_outer_record
 from tests.support.meeting import resolve
 from tests.support.records import DictStore
 from tests.vectors import make, spec_reader
@@ -299,3 +305,71 @@ def test_keyframes_hold_the_listed_cells(name: str):
         assert (entry["dtype"], entry["shape"]) == spec_reader.shard_entry(document["layout"], name)
         start, stop = entry["data_offsets"]
         assert data[8 + length :][start:stop].hex() == document["cells"][name]
+
+
+def test_outer_records_are_sealed_and_chained_and_of_every_kind():
+    previous, kinds = None, set()
+    for case in stored("outer")["records"]:
+        data, fields = bytes.fromhex(case["bytes"]), case["fields"]
+        assert json.loads(data)["body"] == fields
+        assert data == canonical_json(json.loads(data))
+        assert case["blake3"] == blake3(data).hexdigest()
+        record = unseal_outer_record(data)
+        assert record.model_dump(mode="json") == fields
+        assert record.seal() == data
+        assert fields["previous"] == previous
+        previous = case["blake3"]
+        kinds.add(fields["kind"])
+    assert kinds == set(OUTER_KINDS)
+
+
+@pytest.mark.parametrize("case", stored("outer")["contributions"], ids=lambda case: case["about"])
+def test_contributions_hold_what_is_listed(case: dict[str, Any], backend: Backend):
+    document, data = stored("outer"), bytes.fromhex(case["bytes"])
+    geometry = layout_in(document)
+    held = weights_in(geometry, document["weights"])
+    ref = ObjectRef(key="objects/contribution/x", size=len(data), blake3=blake3(data).hexdigest())
+    found, listed = Contribution.parse(ref, geometry, data), []
+    for number in found.entries:
+        group = geometry.groups[number]
+        index, cells = found.decode(backend, group, [held.copy_of(group)])
+        patterns = cells.view(f"<u{cells.itemsize}")
+        listed += [[group.start + int(i), int(cell)] for i, cell in zip(index, patterns, strict=True)]
+    assert listed == case["sent"]
+    tensors = {name: bytes.fromhex(text) for name, text in document["weights"].items()}
+    said, read = spec_reader.read_contribution(data, document["layout"], tensors)
+    assert read == case["sent"]
+    assert said == {"format": found.head.format, **found.head.model_dump(mode="json")}
+    assert said["base"] == document["digest"]
+
+
+@pytest.mark.parametrize("loops", ["reference", "numba"])
+def test_the_outer_step_comes_to_the_listed_bits(loops: str):
+    document = stored("outer")
+    geometry, step = layout_in(document), document["step"]
+    sent = {case["about"]: case for case in document["contributions"]}
+    parts, plain = [], []
+    for one in step["contributions"]:
+        case = sent[one["about"]]
+        head, cells = spec_reader.read_contribution(
+            bytes.fromhex(case["bytes"]),
+            document["layout"],
+            {name: bytes.fromhex(text) for name, text in document["weights"].items()},
+        )
+        exponent = head["exponent"]
+        index = np.array([i for i, _ in cells], np.uint32)
+        levels = np.array([cell for _, cell in cells], np.uint16).view(np.int16)
+        parts.append(GroupLevels(index, levels, exponent, one["weight"]))
+        plain.append((cells, exponent, one["weight"]))
+    held = OuterWeights(geometry, get_backend(loops), outer_loops(loops))
+    held.begin(weights_in(geometry, document["weights"]).copy_of)
+    assert held.digest().hex() == document["digest"]
+    theta, momentum = held.theta.tolist(), held.momentum.tolist()
+    least = min(exponent for _, exponent, _ in plain)
+    held.step({0: parts}, least, step["weight"], OuterRates(step["rates"]["rate"], step["rates"]["momentum"]))
+    assert held.theta.astype("<f4").tobytes().hex() == step["theta"]
+    assert held.momentum.astype("<f4").tobytes().hex() == step["momentum"]
+    assert held.digest().hex() == step["digest"]
+    spec_reader.outer_step(theta, momentum, plain, step["weight"], step["rates"])
+    assert struct.pack(f"<{len(theta)}f", *theta).hex() == step["theta"]
+    assert struct.pack(f"<{len(momentum)}f", *momentum).hex() == step["momentum"]
