@@ -32,7 +32,7 @@ def test_every_claim_names_a_test(adversary: str) -> None:
 
 
 def test_all_adversaries_are_there() -> None:
-    assert len(ADVERSARIES) == 12
+    assert len(ADVERSARIES) == 13
 
 
 def test_every_bound_names_a_test() -> None:

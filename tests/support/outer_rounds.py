@@ -17,6 +17,7 @@ from pulse_registry.outer.session import OuterSession
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.outer import OuterRun
 from pulse_registry.runtime.runtime import Runtime
+from pulse_registry.signing import Trust
 from pulse_schemas import Signer
 from tests.support.waiting import NEVER_S
 
@@ -50,6 +51,7 @@ def make_rounds(
     count: int,
     members: Sequence[str] = ("eu-1", "us-1"),
     signers: Mapping[str, Signer] | None = None,
+    trust: Trust | None = None,
 ) -> Model:
     """Let members train for so many rounds, and leave; return the weights that they end with."""
     with ExitStack() as stack:
@@ -59,6 +61,7 @@ def make_rounds(
                 owns_store=True,
                 compute=ComputeOptions(backend="reference"),
                 signer=None if signers is None else signers[name],
+                trust=trust,
             )
             runtime = Runtime(connect(root), run, options, Dependencies())
             stack.callback(runtime.end)

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from pulse_registry.errors import CorruptObject, Distrust, InvalidArgument, Untrusted
+from pulse_registry.format import keys
+from pulse_registry.outer.append_guard import OuterAppendGuard
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.state import OuterState
 from pulse_registry.signing import Pin, PinGuard, SigningKey, Trust
-from pulse_registry.store import MemoryStore, Store
+from pulse_registry.store import FileStore, MemoryStore, PrefixStore, Store
+from pulse_schemas import open_sealed
 from pulse_schemas.outer import CloseRecord, JoinRecord, LeaveRecord, OuterRecord, Rates, RatesRecord, StartRecord
 from tests.security.signing.actors import COMPACTOR, STRANGER, TRAINER, key
+from tests.support.outer_rounds import make_rounds
 
 RATES = Rates(inner_steps=8, rate=0.7, momentum=0.9)
 EU, US = key(11), key(12)
@@ -174,3 +178,64 @@ def test_pins_of_members_are_read_and_written_alike() -> None:
     for wrong in ("outer:", "outer:EU", "outer:a/b", "start", "join", f"outer:{'a' * 65}"):
         with pytest.raises(InvalidArgument, match="outer:MEMBER"):
             Pin.parse(f"{EU.public}={wrong}")
+
+
+OWN = "epoch,commit,attach,snapshot"
+
+
+def test_members_train_with_keys_of_their_own_and_anybody_who_pins_them_can_verify(tmp_path: Path) -> None:
+    root, pins = str(tmp_path / "root"), (f"{EU.public}={OWN},outer:eu-1", f"{US.public}={OWN},outer:us-1")
+    trust = Trust(pins, state_dir=tmp_path / "seen")
+    make_rounds(root, "run", 2, signers={"eu-1": EU, "us-1": US}, trust=trust)
+    store = PrefixStore(FileStore(Path(root)), "run")
+    reader = OuterLog(store, "run", guard=PinGuard(Trust(pins), root, "run", outer=True))
+    assert reader.refresh().open == 3
+    signed = [open_sealed(store.get(f"outer/{keys.record_key(seq)}")).signature for seq in range(reader.state.seq + 1)]
+    assert {one.public for one in signed if one is not None} == {EU.public, US.public}
+    assert None not in signed
+
+
+def test_a_member_whose_key_is_pinned_for_another_joins_no_rounds(tmp_path: Path) -> None:
+    root, pins = str(tmp_path / "root"), (f"{EU.public}={OWN},outer:eu-1", f"{US.public}={OWN},outer:us-1")
+    trust = Trust(pins, state_dir=tmp_path / "seen")
+    with pytest.raises(Untrusted, match="may not sign for member 'eu-1'"):
+        make_rounds(root, "run", 1, members=("eu-1",), signers={"eu-1": US}, trust=trust)
+    assert [*FileStore(Path(root)).list("run/outer/log/")] == ["run/outer/log/000000000000.json"]  # anybody may begin
+
+
+def test_a_service_that_pins_members_admits_each_by_its_own_key() -> None:
+    store = empty()
+    guarded = OuterAppendGuard(store, "run", PinGuard(Trust(PINS), store.url, "run", outer=True))
+    written = empty()
+    mine = log(written, EU)
+    mine.append(start)
+    mine.append(join("eu-1"))
+    sealed = written.get("outer/log/000000000000.json")
+    guarded.admit(sealed)
+    for signer in (None, US, STRANGER):
+        other = empty()
+        other.put("outer/log/000000000000.json", sealed)
+        heedless = log(other, signer)
+        heedless.refresh()
+        heedless.signed = False
+        made = heedless.append(join("eu-1"))
+        assert made is not None
+        with pytest.raises(InvalidArgument, match="outer record 1 of run 'run'"):
+            guarded.admit(other.get("outer/log/000000000001.json"))
+    assert [*store.list("outer/log/")] == ["outer/log/000000000000.json"]
+    guarded.admit(written.get("outer/log/000000000001.json"))
+    assert guarded.state.seq == 1
+
+
+def test_a_service_without_pins_admits_nothing_unsigned_to_signed_rounds() -> None:
+    store, written = empty(), empty()
+    guarded = OuterAppendGuard(store, "run")
+    log(written, EU).append(start)
+    guarded.admit(written.get("outer/log/000000000000.json"))
+    heedless = log(written, None)
+    heedless.refresh()
+    heedless.signed = False
+    heedless.append(join("eu-1"))
+    with pytest.raises(InvalidArgument, match="is not signed, and record 0 is"):
+        guarded.admit(written.get("outer/log/000000000001.json"))
+    assert guarded.state.seq == 0
