@@ -52,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-vllm test test-slow test-lowest test-engines sweep-engines test-trainers test-gpu compile-kernels check bench bench-gpu bench-server bench-engines engines docs diagrams docs-check sweep programs clean
+.PHONY: help demo demo-vllm demo-outer test test-slow test-lowest test-engines sweep-engines test-trainers test-gpu compile-kernels check bench bench-gpu bench-server bench-engines engines docs diagrams docs-check sweep programs clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -67,6 +67,9 @@ demo-vllm: ## run TRL's GRPO on a real model while real vLLM servers follow it
 	fi
 	@$(MAKE) --no-print-directory $(READY) engines
 	$(BIN)/python -m pulse_registry.demo.vllm --trainer-python $(TRAINERS)/bin/python --engine-python $(ENGINES)/bin/python $(ARGS)
+
+demo-outer: $(READY) ## run four trainers that train one real model in outer rounds through a bucket, and are disturbed
+	$(BIN)/python -m pulse_registry.demo.outer $(ARGS)
 
 # Each test that is not in the sweep is in one of these two; `pytest` by itself runs those of both.
 test: $(READY) ## run the tests, but for the slow ones

@@ -71,6 +71,19 @@ class Program:
         """Return the end of the log."""
         return self.log.read_text(errors="replace")[-3000:]
 
+    def pause(self) -> None:
+        """Stop it where it stands, and what it has started, as a machine that sleeps."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after a pause."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it, and what it has started, without a word."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
     def stop(self) -> None:
         """End it and what it has started. Idempotent."""
         for number in (signal.SIGTERM, signal.SIGKILL):

@@ -18,6 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from pulse_kernels.protocol import Floats
 from pulse_kernels.select import outer_loops
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.events import Event, EventKind
@@ -96,6 +97,15 @@ class OuterSession:
     def round(self) -> int:
         """Number of the newest round whose step the model has made."""
         return self._joined().round
+
+    @property
+    def momentum(self) -> Floats:
+        """The outer optimizer's momentum, cell by cell in the order of the layout; only to be read.
+
+        All members hold the same after a round; of a sharded model, each rank that of the groups at home with it.
+        """
+        self._joined()
+        return self._weights.momentum
 
     def join(self) -> None:
         """Join the rounds; the model then holds the weights of the newest one. The first one starts them.

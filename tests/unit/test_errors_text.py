@@ -61,6 +61,7 @@ def test_headers_that_are_none_are_an_answer_that_is_of_no_use(headers: dict[str
 # What prints: the two modules that escape, and four that print nothing but what this process knows itself.
 PRINTS = {
     "pulse_registry/cli/output.py",
+    "pulse_registry/demo/outer/events.py",  # to the demo that began it, as JSON
     "pulse_registry/demo/vllm/trainer.py",  # to the demo that began it, as JSON
     "pulse_registry/quoting.py",  # `say`, for programs without the CLI
     "server/pulse_server/command.py",
@@ -72,6 +73,7 @@ CONSOLES = {
     "pulse_registry/cli/output.py",
     "pulse_registry/cli/progress.py",
     "pulse_registry/demo/display.py",
+    "pulse_registry/demo/outer/__main__.py",
     "pulse_registry/demo/show.py",
     "pulse_registry/demo/vllm/__main__.py",
 }

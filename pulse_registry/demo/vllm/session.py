@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
-import queue
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import pulse_registry
-from pulse_registry.demo.bucket import Bucket, start_bucket
-from pulse_registry.demo.ending import DemoFailed
+from pulse_registry.demo.bucket import Bucket
 from pulse_registry.demo.fingerprint import fingerprint
 from pulse_registry.demo.policy import ChatCodec, quiet_transformers
-from pulse_registry.demo.program import Program
+from pulse_registry.demo.programs import Programs
 from pulse_registry.demo.sums import sums
 from pulse_registry.demo.vllm.board import Board
 from pulse_registry.demo.vllm.client import Client
@@ -28,7 +23,6 @@ from pulse_registry.demo.vllm.events import Committed, Event, Stepped, Trained
 from pulse_registry.demo.vllm.proof import Proof, prove
 from pulse_registry.demo.vllm.settings import ENGINES, Settings
 
-_TICK_S = 0.25
 _ASKED, _ASKED_TOKENS = 6, 16
 """Prompts of the proof, and the tokens of each answer."""
 
@@ -45,10 +39,8 @@ class Session:
         self.board = Board()
         self.proof: Proof | None = None
         self._settings = settings
-        self._stack = ExitStack()
-        self._events: queue.SimpleQueue[Event | Exception] = queue.SimpleQueue()
+        self._programs = Programs[Event](settings.out, settings.patience)
         self._base = settings.out / "models" / "base"
-        self._programs: list[Program] = []
         self._engines: dict[str, Engine] = {}
         self._clients: dict[str, list[Client]] = {}
         self._control: list[Answer] = []
@@ -58,7 +50,7 @@ class Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._programs.close()
 
     def watch(self) -> Iterator[Event]:
         """Run all of it, and yield what happens.
@@ -67,27 +59,27 @@ class Session:
             DemoFailed: it can't go on.
         """
         settings = self._settings
-        bucket = self._start_bucket()
-        model = self._start("model", [sys.executable, "-m", f"{__package__}.model", settings.model, self._base], {})
-        self._until(lambda: model.status == 0)
+        bucket = self._programs.bucket()
+        model = self._programs.start(
+            "model", [sys.executable, "-m", f"{__package__}.model", settings.model, self._base], {}
+        )
+        self._programs.until(lambda: model.status == 0)
         self._prompts = self._asked()
-        self._until(bucket.ready)
+        self._programs.until(bucket.ready)
         self._start_trainer(bucket)
         threading.Thread(target=self._follow_run, args=(bucket.url,), name="run", daemon=True).start()
         heard = time.monotonic()
         while not self._done():
-            for event in itertools.chain(self._told(), self._advance(bucket)):
+            for event in itertools.chain(self._programs.told(), self._advance(bucket)):
                 heard = time.monotonic()
                 self.board.add(event)
                 yield event
-            self._check()
-            if time.monotonic() - heard > settings.patience:
-                raise self._nothing()
+            self._programs.check(heard)
         for client in itertools.chain.from_iterable(self._clients.values()):
             client.stop()
         for client in itertools.chain.from_iterable(self._clients.values()):
             client.join()
-        for event in self._told():
+        for event in self._programs.told():
             self.board.add(event)
             yield event
         self.board.ended = time.time()
@@ -105,31 +97,18 @@ class Session:
                     if not self._control:
                         self._control = engine.answers(self._prompts, _ASKED_TOKENS)
                     yield serving
-                    engine.follow(self._events.put)
+                    engine.follow(self._programs.events.put)
             elif name not in self._clients and engine.labelled():
                 seeds = range(settings.seed + 100 * len(self._clients), 10**9)
                 self._clients[name] = [
-                    Client(engine, self._prompts, settings.stream_tokens, seed, self._events.put)
+                    Client(engine, self._prompts, settings.stream_tokens, seed, self._programs.events.put)
                     for seed in seeds[: settings.streams]
                 ]
 
     def _new_engine(self, name: str, bucket: Bucket, version: int, *, follows: bool = True) -> Engine:
-        engine = Engine(name, self._settings, bucket, version, self._start, follows=follows)
-        self._stack.callback(engine.close)
+        engine = Engine(name, self._settings, bucket, version, self._programs.start, follows=follows)
+        self._programs.at_end.callback(engine.close)
         return engine
-
-    def _told(self) -> Iterator[Event]:
-        """Yield what was told by now, after a moment where there is nothing."""
-        wait = True
-        while True:
-            try:
-                event = self._events.get(timeout=_TICK_S) if wait else self._events.get_nowait()
-            except queue.Empty:
-                return
-            wait = False
-            if isinstance(event, Exception):
-                raise DemoFailed(f"{type(event).__name__}: {event}") from event
-            yield event
 
     def _done(self) -> bool:
         board = self.board
@@ -142,42 +121,6 @@ class Session:
         codec = ChatCodec(tokenizer)
         return [codec.encode(task) for task in itertools.islice(sums(self._settings.seed + 1), _ASKED)]
 
-    def _start_bucket(self) -> Bucket:
-        short = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="pulse-", ignore_cleanup_errors=True))
-        bucket = start_bucket(self._start, self._settings.out / "bucket", short)
-        os.environ.update(bucket.environment)
-        return bucket
-
-    def _until(self, ready: Callable[[], bool]) -> None:
-        give_up = time.monotonic() + self._settings.patience
-        while not ready():
-            self._check()
-            if time.monotonic() > give_up:
-                raise self._nothing()
-            time.sleep(_TICK_S)
-
-    def _check(self) -> None:
-        """Look whether all programs are well: some end, but none with an error."""
-        for program in self._programs:
-            if program.status:
-                raise DemoFailed(f"{program.name} has ended with {program.status}: {program.last_lines()}")
-
-    def _nothing(self) -> DemoFailed:
-        logs = self._settings.out / "logs"
-        return DemoFailed(f"nothing has happened for {self._settings.patience:.0f} s; see {logs}")
-
-    def _start(
-        self,
-        name: str,
-        command: Sequence[object],
-        environment: Mapping[str, str],
-        tell: Callable[[dict[str, Any]], None] | None = None,
-    ) -> Program:
-        program = Program(name, command, self._settings.out / "logs", environment, tell)
-        self._stack.callback(program.stop)
-        self._programs.append(program)
-        return program
-
     def _start_trainer(self, bucket: Bucket) -> None:
         settings = self._settings
         command = [settings.trainer_python, "-m", f"{__package__}.trainer", self._base, bucket.url]
@@ -188,12 +131,12 @@ class Session:
         def told(line: dict[str, Any]) -> None:
             match line:
                 case {"event": "step", "step": step, "reward": reward, "at": at}:
-                    self._events.put(Stepped(step, reward, at))
+                    self._programs.events.put(Stepped(step, reward, at))
                 case {"event": "trained", "sha256": sha256, "at": at}:
-                    self._events.put(Trained(sha256, at))
+                    self._programs.events.put(Trained(sha256, at))
 
         environment = {**bucket.environment, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        self._start("trainer", [*command, *texts], environment, told)
+        self._programs.start("trainer", [*command, *texts], environment, told)
 
     def _follow_run(self, url: str) -> None:
         """Tell of each version. In a thread."""
@@ -202,18 +145,18 @@ class Session:
                 for version in registry.watch(-1, timeout=self._settings.patience):
                     at = datetime.fromisoformat(version.created_at).timestamp()
                     what = (version.version, version.step, version.kind, version.changed, version.cells, version.nbytes)
-                    self._events.put(Committed(*what, at))
+                    self._programs.events.put(Committed(*what, at))
                     if version.version == self._settings.steps:
                         return
         except Exception as error:  # noqa: BLE001 - the thread's edge
-            self._events.put(error)
+            self._programs.events.put(error)
 
     def _prove(self, bucket: Bucket) -> Proof:
         newest = self.board.newest
         held = {name: engine.held() for name, engine in self._engines.items()}
         answers = {name: engine.answers(self._prompts, _ASKED_TOKENS) for name, engine in self._engines.items()}
         fresh = self._new_engine("fresh", bucket, newest, follows=False)
-        self._until(lambda: fresh.advance() is not None)
+        self._programs.until(lambda: fresh.advance() is not None)
         with pulse_registry.open(bucket.url, run=self._settings.run, create=False) as registry:
             registry.verify(newest)
             cells = registry.load(newest, framework="torch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -64,6 +65,26 @@ def test_it_ends_with_what_it_has_started(tmp_path: Path) -> None:
     some.stop()
     until(lambda: not alive(child))
     assert some.status is not None
+
+
+def test_it_stands_still_in_a_pause_and_goes_on_after_it_until_it_is_killed(tmp_path: Path) -> None:
+    some = program(
+        tmp_path,
+        """
+        import os, time
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+        """,
+    )
+    until(lambda: some.last_lines().strip().isdecimal())
+    status = Path("/proc") / some.last_lines().strip() / "status"
+    some.pause()
+    until(lambda: "(stopped)" in status.read_text())
+    some.resume()
+    until(lambda: "(stopped)" not in status.read_text())
+    assert some.status is None
+    some.kill()
+    assert some.status == -signal.SIGKILL
 
 
 def test_it_ends_when_the_demo_is_killed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pulse_registry.process.environment import READ, VARIABLES, Variable, strays
 
 PACKAGE = Path(pulse_registry.__file__).parent
 DOCUMENT = PACKAGE.parent / "docs/cli.md"
-SETS = {PACKAGE / f"demo/{module}.py" for module in ("place", "policy", "preload", "process", "vllm/session")}
+SETS = {PACKAGE / f"demo/{module}.py" for module in ("place", "policy", "preload", "process", "programs")}
 """Set variables of PyTorch's, of Hugging Face's, and the keys of the demo's bucket, for the demo's own processes."""
 
 
