@@ -514,12 +514,14 @@ class Registry:
     def compactor(self, options: CompactOptions | None = None) -> Compactor:
         """Return the run's compactor: each call of ``step`` makes and attaches one merged patch or keyframe.
 
+        It merges the contributions to outer rounds, too, so that who joins fetches one object a round.
+
         It works with this registry's threads and is for one thread at a time; close it before the registry.
 
         Raises:
             InvalidArgument: an option is out of range.
         """
-        return self._runtime.compactor(self._runtime.context(), options or CompactOptions())
+        return self._runtime.compactor(self._runtime.context(), options or CompactOptions(), rounds=True)
 
     def gc(self, policy: RetentionPolicy | None = None, *, dry_run: bool = True) -> GcResult:
         """Retire the versions that a policy does not keep, and delete what was retired longer ago than its grace time.

@@ -54,6 +54,8 @@ def compact(
 ) -> None:
     """Attach the merged patches that a run lacks, and keyframes by policy. Any number may work on one run.
 
+    The contributions to its outer rounds are merged, too: who joins fetches one object a round.
+
     Without --follow it ends when there is nothing left to do, and fails if something could not be done. It may be
     stopped at any moment.
     """
@@ -110,6 +112,11 @@ def _work(
             print_json(asdict(done))
             sys.stdout.flush()
         elif not json_output:
-            what = f"version {done.target}" if done.base is None else f"{done.base} -> {done.target}"
-            say(f"{done.kind} {what}: {size(done.nbytes)}", flush=True)
+            say(f"{_named(done)}: {size(done.nbytes)}", flush=True)
     return made
+
+
+def _named(done: Attached) -> str:
+    if done.kind == "round":
+        return f"merged contributions of outer round {done.target}"
+    return f"{done.kind} " + (f"version {done.target}" if done.base is None else f"{done.base} -> {done.target}")

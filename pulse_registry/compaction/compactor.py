@@ -15,6 +15,7 @@ from pulse_kernels import Cells
 from pulse_registry.compaction.ladder import CompactOptions, KeyframeTask, MergeTask, Task, due, patch_of
 from pulse_registry.compaction.local_copy import LocalCopy
 from pulse_registry.compaction.merge import merge
+from pulse_registry.compaction.rounds import RoundMerger, RoundTask
 from pulse_registry.compaction.temp_patch import TempPatch
 from pulse_registry.context import Context
 from pulse_registry.errors import (
@@ -32,6 +33,7 @@ from pulse_registry.events import Event, EventKind
 from pulse_registry.format.keyframe import write_keyframe
 from pulse_registry.format.patch_parts import key_of_patch
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState
+from pulse_registry.outer.log import OuterLog
 from pulse_registry.pull.failover import Routes
 from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.route import Leg
@@ -46,9 +48,9 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A merged patch or keyframe that was attached, and the bytes that were stored for it."""
+    """What was attached, and its bytes: a merged patch, a keyframe, or the totals of outer round ``target``."""
 
-    kind: Literal["patch", "keyframe"]
+    kind: Literal["patch", "keyframe", "round"]
     base: int | None
     target: int
     nbytes: int
@@ -64,6 +66,7 @@ class Compactor:
         writer: LogWriter,
         new_id: NewId,
         options: CompactOptions,
+        rounds: OuterLog | None = None,
     ) -> None:
         """Prepare; no I/O yet.
 
@@ -73,6 +76,7 @@ class Compactor:
             writer: of the run; it needs no term.
             new_id: gives new write ids.
             options: what to make beside the ladder.
+            rounds: the log of the run's outer rounds, whose contributions are to be merged, too; None: they are not.
         """
         self._context = context
         self._reader = reader
@@ -80,16 +84,18 @@ class Compactor:
         self._new_id = new_id
         self._options = options
         self._copy = LocalCopy(context)
+        self._merger = None if rounds is None else RoundMerger(context, rounds, self._copy)
         self._after = -1  # all that ends at or before this version is done, or was left
-        self._failed: dict[Task, tuple[int, int]] = {}  # tries, and versions at the last of them
+        self._failed: dict[Task | RoundTask, tuple[int, int]] = {}  # tries, and versions at the last of them
         self._again: set[Task] = set()  # those of them that are to be tried again
-        self._errors: dict[Task, PulseError] = {}  # of what failed, and was not done since
+        self._errors: dict[Task | RoundTask, PulseError] = {}  # of what failed, and was not done since
 
-    def pending(self) -> list[Task]:
+    def pending(self) -> list[Task | RoundTask]:
         """Return what the ladder lacks, as the log says now; what this compactor has left is in it too."""
-        return list(due(self._reader.refresh(), self._options))
+        rounds = [] if self._merger is None else self._merger.pending()
+        return [*due(self._reader.refresh(), self._options), *rounds]
 
-    def error(self, task: Task) -> PulseError | None:
+    def error(self, task: Task | RoundTask) -> PulseError | None:
         """Return what kept this compactor from a task when it tried last; None if nothing did."""
         return self._errors.get(task)
 
@@ -107,7 +113,7 @@ class Compactor:
             state = self._reader.refresh()
             task = next(self._next(state), None)
             if task is None:
-                return None
+                return self._step_rounds(state)
             done = self._try(state, task)
             if done is not None:
                 self._again.discard(task)
@@ -117,6 +123,26 @@ class Compactor:
     def close(self) -> None:
         """Give the copy of the weights back. Idempotent."""
         self._copy.close()
+
+    def _step_rounds(self, state: RunState) -> Attached | None:
+        """Make and attach the totals of the next outer round that lacks them, if there are outer rounds."""
+        for task in () if self._merger is None else self._merger.pending():
+            tries, at = self._failed.get(task, (0, -1))
+            if self._merger is None or tries == TRIES or at == len(state.versions):
+                continue
+            try:
+                nbytes = self._merger.make(state, task)
+            except (AccessDenied, Untrusted):
+                raise
+            except PulseError as error:
+                if isinstance(error, BaseMismatch):
+                    self._copy.forget()
+                self._note(state, task, error)
+                continue
+            self._errors.pop(task, None)
+            if nbytes is not None:
+                return Attached("round", None, task.round, nbytes)
+        return None
 
     def _next(self, state: RunState) -> Iterator[Task]:
         """Yield what is due and was not left, oldest first; take note of how far all is done."""
@@ -151,15 +177,19 @@ class Compactor:
         self._again.discard(task)
 
     def _fail(self, state: RunState, task: Task, error: PulseError) -> None:
+        (self._again.add if self._note(state, task, error) < TRIES else self._again.discard)(task)
+
+    def _note(self, state: RunState, task: Task | RoundTask, error: PulseError) -> int:
+        """Tell what kept this compactor from a task, and return how often it was tried."""
         # A store, or a disk, that fails is no fault of the objects.
         tries = self._failed.get(task, (0, 0))[0] + (not isinstance(error, StoreUnavailable))
         self._failed[task] = (tries, len(state.versions))
-        (self._again.add if tries < TRIES else self._again.discard)(task)
         self._errors[task] = error
         then = "it is left" if tries == TRIES else "it is tried again after the next version"
         self._context.events.tell(
             Event(EventKind.COMPACTION_FAILED, state.run, f"{task} could not be made: {error}; {then}", error.key)
         )
+        return tries
 
     def _do(self, state: RunState, task: Task) -> Attached | None:
         try:

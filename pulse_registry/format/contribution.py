@@ -15,24 +15,23 @@ from blake3 import blake3
 
 from pulse_kernels import Backend, Cells, CodecError, RankError
 from pulse_kernels.cells import Index
-from pulse_kernels.format.levels import decode_levels, encode_levels
+from pulse_kernels.format.levels import Sendable, decode_levels, encode_levels
 from pulse_kernels.protocol import Floats, Levels
 from pulse_registry.errors import BaseMismatch, CorruptObject, UnsupportedFormat
 from pulse_registry.format.directory import Directory, Entry
 from pulse_registry.format.patch import check_directory
 from pulse_registry.format.patch_coding import Coded
-from pulse_registry.format.patch_head import MOST_HEADER, head_bytes, most_head_bytes, read_container
+from pulse_registry.format.patch_head import MOST_HEADER, H, head_bytes, most_head_bytes, read_container
 from pulse_registry.format.safetensors import parse_head
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import Fault, ObjectRef, SchemaError
-from pulse_schemas.heads import ContributionHead
+from pulse_schemas.heads import ContributionHead, MergedHead
 from pulse_schemas.objects import Values
 
 LARGEST: Final = float(2**60)
 """Below which float32 values are sent: their sums, of 256 members by 16 bits of weight, stay far below infinity."""
 _DTYPES: Final[dict[Values, np.dtype[Any]]] = {"levels": np.dtype(np.int16), "float32": np.dtype(np.float32)}
-_CELLS: Final = {np.dtype(np.int16): np.uint16, np.dtype(np.float32): np.uint32}
 Weights = Callable[[Group], list[Cells]]
 """Lends the BF16 weights of a group, in spans that lie end to end."""
 
@@ -61,19 +60,8 @@ class Contribution:
                 layout.
             UnsupportedFormat: another release wrote it.
         """
-        key = ref.key
-        if len(data) != ref.size or blake3(data).hexdigest() != ref.blake3:
-            raise CorruptObject(f"{key}: its bytes are not those that were recorded")
-        size = _head_size(key, geometry, data)
-        head, entries = read_container(key, data[:size], len(data), ContributionHead)
-        if head.layout != geometry.id:
-            raise CorruptObject(f"{key}: it is of another layout")
-        check_directory(key, geometry, entries, head.changed)
-        ends = size + entries.sizes.cumsum()
-        starts = ends - entries.sizes
-        view = memoryview(data)
-        groups = {number: view[a:b] for number, a, b in zip(entries, starts.tolist(), ends.tolist(), strict=True)}
-        return cls(key, head, entries, groups)
+        head, entries, groups = opened(ref, geometry, data, ContributionHead)
+        return cls(ref.key, head, entries, groups)
 
     @classmethod
     def of_groups(cls, key: str, head: ContributionHead, coded: Sequence[Coded]) -> Self:
@@ -93,23 +81,55 @@ class Contribution:
             BaseMismatch: it was coded by other weights.
         """
         entry, data = self.entries[group.number], self._data[group.number]
-        try:
-            index, levels = decode_levels(backend, weights, entry.changed, data, _DTYPES[self.head.values])
-        except RankError as error:
-            raise self._other_weights(group) from error
-        except CodecError as error:
-            raise CorruptObject(f"{self.key}: group {group.number}: {error}") from error
-        old, new = _sums(backend, group, index, backend.gather_spans(weights, index), levels)
-        if old != entry.old_sum:
-            raise self._other_weights(group)
-        if new != entry.new_sum or not levels.all():
-            raise CorruptObject(f"{self.key}: the levels of group {group.number} are not those that were coded")
+        index, levels = decoded(self.key, backend, group, entry, data, weights, _DTYPES[self.head.values])
         if levels.dtype == np.float32 and not (np.abs(levels) < LARGEST).all():
             raise CorruptObject(f"{self.key}: group {group.number} has a value that is not below 2^60")
         return index, levels
 
-    def _other_weights(self, group: Group) -> BaseMismatch:
-        return BaseMismatch(f"{self.key}: group {group.number} was coded by other weights than these")
+
+def opened(
+    ref: ObjectRef, geometry: Geometry, data: bytes, kind: type[H]
+) -> tuple[H, Directory, Mapping[int, memoryview]]:
+    """Return the head, directory and groups of an object of some kind; see ``Contribution.parse``."""
+    key = ref.key
+    if len(data) != ref.size or blake3(data).hexdigest() != ref.blake3:
+        raise CorruptObject(f"{key}: its bytes are not those that were recorded")
+    size = _head_size(key, geometry, data)
+    head, entries = read_container(key, data[:size], len(data), kind)
+    if head.layout != geometry.id:
+        raise CorruptObject(f"{key}: it is of another layout")
+    check_directory(key, geometry, entries, head.changed)
+    ends = size + entries.sizes.cumsum()
+    starts = ends - entries.sizes
+    view = memoryview(data)
+    return head, entries, {
+        number: view[a:b] for number, a, b in zip(entries, starts.tolist(), ends.tolist(), strict=True)
+    }  # fmt: skip
+
+
+def decoded(
+    key: str,
+    backend: Backend,
+    group: Group,
+    entry: Entry,
+    data: memoryview,
+    weights: list[Cells],
+    dtype: np.dtype[Any],
+) -> tuple[Index, Any]:
+    """Return (index, levels) of a group, checked against its sums; see ``Contribution.decode``."""
+    other = f"{key}: group {group.number} was coded by other weights than these"
+    try:
+        index, levels = decode_levels(backend, weights, entry.changed, data, dtype)
+    except RankError as error:
+        raise BaseMismatch(other) from error
+    except CodecError as error:
+        raise CorruptObject(f"{key}: group {group.number}: {error}") from error
+    old, new = _sums(backend, group, index, backend.gather_spans(weights, index), levels)
+    if old != entry.old_sum:
+        raise BaseMismatch(other)
+    if new != entry.new_sum or not levels.all():
+        raise CorruptObject(f"{key}: the levels of group {group.number} are not those that were coded")
+    return index, levels
 
 
 def most_bytes(geometry: Geometry) -> int:
@@ -136,11 +156,11 @@ def told_head(key: str, begin: bytes, size: int) -> ContributionHead:
 def contribution_bytes(
     backend: Backend,
     geometry: Geometry,
-    head: Callable[[int, int], ContributionHead],
-    parts: Iterable[tuple[Group, Index, Levels | Floats]],
+    head: Callable[[int, int], ContributionHead | MergedHead],
+    parts: Iterable[tuple[Group, Index, Sendable]],
     weights: Weights,
 ) -> bytes:
-    """Code a contribution: the same bytes for the same arguments, on every backend.
+    """Code a contribution, or the totals of a round: the same bytes for the same arguments, on every backend.
 
     Args:
         backend: computes.
@@ -153,14 +173,16 @@ def contribution_bytes(
     return joined_groups(geometry, head, coded)
 
 
-def code_levels(backend: Backend, group: Group, index: Index, levels: Levels | Floats, weights: list[Cells]) -> Coded:
+def code_levels(backend: Backend, group: Group, index: Index, levels: Sendable, weights: list[Cells]) -> Coded:
     """Code the levels of one group, or its float32 values, of which there are some; see ``contribution_bytes``."""
     data = encode_levels(backend, weights, index, levels)
     sums = _sums(backend, group, index, backend.gather_spans(weights, index), levels)
     return Coded(Entry(group.number, len(index), len(data), "class", blake3(data).digest(), *sums), data)
 
 
-def joined_groups(geometry: Geometry, head: Callable[[int, int], ContributionHead], coded: Sequence[Coded]) -> bytes:
+def joined_groups(
+    geometry: Geometry, head: Callable[[int, int], ContributionHead | MergedHead], coded: Sequence[Coded]
+) -> bytes:
     """Return a contribution of coded groups, which come in group order; see ``contribution_bytes``."""
     directory = Directory.of(one.entry for one in coded)
     begins = head_bytes(head(int(directory.changed.sum()), len(directory)), directory)
@@ -169,8 +191,8 @@ def joined_groups(geometry: Geometry, head: Callable[[int, int], ContributionHea
     return b"".join((begins, *(one.data for one in coded)))
 
 
-def _sums(backend: Backend, group: Group, index: Index, old: Cells, levels: Levels | Floats) -> tuple[Digest, Digest]:
-    columns = old, levels.view(_CELLS[levels.dtype])
+def _sums(backend: Backend, group: Group, index: Index, old: Cells, levels: Sendable) -> tuple[Digest, Digest]:
+    columns = old, levels.view(f"<u{levels.itemsize}")
     first, second = (Digest(*backend.digest_sparse(index, column, group.start)) for column in columns)
     return first, second
 

@@ -15,13 +15,14 @@ from pulse_registry.format.directory import ENTRY_BYTES, Directory
 from pulse_registry.format.safetensors import header_bytes, parse_head, tensor_entry
 from pulse_registry.weights.cell_space import Geometry
 from pulse_schemas import Fault, PatchHead, PatchRef, SchemaError
-from pulse_schemas.heads import CheckpointHead, ContributionHead
+from pulse_schemas.heads import CheckpointHead, ContributionHead, MergedHead
 
-Head = PatchHead | ContributionHead | CheckpointHead
-H = TypeVar("H", PatchHead, ContributionHead, CheckpointHead)
+Head = PatchHead | ContributionHead | MergedHead | CheckpointHead
+H = TypeVar("H", PatchHead, ContributionHead, MergedHead, CheckpointHead)
 _NAMES: Final = {
     PatchHead: "a patch object",
     ContributionHead: "a contribution",
+    MergedHead: "a round's contributions, added up",
     CheckpointHead: "a checkpoint of outer rounds",
 }
 MOST_HEADER = 4096

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from blake3 import blake3
 
-from pulse_kernels import Backend
+from pulse_kernels import Backend, Cells
 from pulse_registry.errors import CorruptObject
 from pulse_registry.format import keys
 from pulse_registry.format.contribution import Contribution, code_levels, joined_groups, most_bytes
 from pulse_registry.format.directory import ENTRY_BYTES, Directory
+from pulse_registry.format.merged import Merged, merged_bytes, most_merged_bytes
 from pulse_registry.format.patch_coding import Coded
 from pulse_registry.log.clock import NewId, random_id
 from pulse_registry.outer.log import FOLDER
-from pulse_registry.outer.mean import GroupLevels, GroupValues, Part
+from pulse_registry.outer.mean import GroupLevels, GroupTotals, GroupValues, Part
 from pulse_registry.outer.weights import OuterWeights, Sent
-from pulse_registry.peers.peers import COORDINATOR
+from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.sums import sum_lanes
 from pulse_registry.peers.vote import Attempt
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import ObjectRef
-from pulse_schemas.heads import ContributionHead
+from pulse_schemas.heads import ContributionHead, MergedHead
 from pulse_schemas.objects import Values
-from pulse_schemas.outer import ContributeRecord
+from pulse_schemas.outer import ContributeRecord, MergedRecord
+
+
+class HoldsVersion(Protocol):
+    """Whoever holds the BF16 weights that a round began with."""
+
+    @property
+    def peers(self) -> Peers:
+        """Return its ranks."""
+
+    @property
+    def homes(self) -> Sequence[Collection[int]]:
+        """Return of each rank the numbers of the groups that it keeps."""
+
+    def version_cells(self, group: Group) -> Cells:
+        """Return the weights of a group that is kept here."""
 
 
 class Contributions:
@@ -74,7 +91,7 @@ class Contributions:
         [entries] = sum_lanes(peers, (sum(len(part.index) for _, part in sent),), "entries")
         return entries, ObjectRef.parse(stored) if stored else None
 
-    def get(self, weights: OuterWeights, record: ContributeRecord, values: Values, weight: int) -> Sent:
+    def get(self, weights: HoldsVersion, record: ContributeRecord, values: Values, weight: int) -> Sent:
         """Fetch a contribution to the round that begins with these weights, and decode what is at home; a collective.
 
         Args:
@@ -99,6 +116,84 @@ class Contributions:
         sent = attempt.run(lambda: self._decoded(weights, record, values, weight, came), list[tuple[Group, Part]]())
         attempt.agree("contribution")
         return sent
+
+    def put_merged(
+        self,
+        weights: HoldsVersion,
+        base: str,
+        round_: int,
+        exponent: int,
+        totals: Mapping[int, GroupTotals],
+        below: int,
+    ) -> ObjectRef | None:
+        """Store the totals of a round, once they are read back as they are; return what a record says of them.
+
+        None: they do not take fewer bytes than ``below``, and nothing was stored. By one rank.
+
+        Raises:
+            CorruptObject: what was coded is something else; nothing was stored.
+            StoreUnavailable, AccessDenied: as ``put``.
+        """
+        groups = [(self._geometry.groups[number], part) for number, part in sorted(totals.items())]
+        parts = [(group, part.index, part.totals) for group, part in groups]
+        data = merged_bytes(
+            self._backend, self._geometry, base, round_, exponent, parts, lambda group: [weights.version_cells(group)]
+        )
+        if len(data) >= below:
+            return None
+        key = keys.merged_key(round_, self._new_id())
+        stored = ObjectRef(key=key, size=len(data), blake3=blake3(data).hexdigest())
+        found = self._totals(weights, Merged.parse(stored, self._geometry, data))
+        same = found.keys() == totals.keys() and all(
+            np.array_equal(found[number].index, part.index) and np.array_equal(found[number].totals, part.totals)
+            for number, part in totals.items()
+        )
+        if not same:
+            raise CorruptObject(f"the totals of outer round {round_} are others once they are coded; not stored")
+        self._store.put(key, data)
+        return stored
+
+    def get_merged(self, weights: HoldsVersion, record: MergedRecord) -> dict[int, GroupTotals]:
+        """Fetch the totals of the round that begins with these weights, and decode what is at home; a collective.
+
+        Raises:
+            CorruptObject: on all ranks: they are damaged, or not what the record says.
+            BaseMismatch: they were coded by other weights.
+            NotFound, StoreUnavailable: as the store.
+        """
+        peers = weights.peers
+        attempt, parts = Attempt(peers), [b""] * peers.size
+        if peers.rank == COORDINATOR:
+            parts = attempt.run(lambda: self._fetched_merged(record, weights.homes), parts)
+        came = peers.exchange(parts, "groups of totals")[COORDINATOR]
+        totals = attempt.run(lambda: self._decoded_merged(weights, record, came), dict[int, GroupTotals]())
+        attempt.agree("totals")
+        return totals
+
+    def _fetched_merged(self, record: MergedRecord, homes: Sequence[Collection[int]]) -> list[bytes]:
+        key, most = record.object.key, most_merged_bytes(self._geometry)
+        if record.object.size > most:
+            raise CorruptObject(
+                f"{key}: record {record.seq} says that it has {record.object.size:,} bytes, and it has {most:,} at most"
+            )
+        found = Merged.parse(record.object, self._geometry, self._store.get(key, max_bytes=record.object.size))
+        said = (found.head.round, found.head.exponent, found.head.changed)
+        if said != (record.round, record.exponent, record.entries):
+            raise CorruptObject(f"{key}: they are not the totals that record {record.seq} names")
+        head = found.head.canonical()
+        return [len(head).to_bytes(8, "little") + head + _packed(found.coded(numbers)) for numbers in homes]
+
+    def _decoded_merged(self, weights: HoldsVersion, record: MergedRecord, came: memoryview) -> dict[int, GroupTotals]:
+        end = 8 + int.from_bytes(came[:8], "little")
+        head = MergedHead.parse(bytes(came[8:end]))
+        return self._totals(weights, Merged.of_groups(record.object.key, head, _unpacked(came[end:])))
+
+    def _totals(self, weights: HoldsVersion, found: Merged) -> dict[int, GroupTotals]:
+        totals = {}
+        for number in found.entries:
+            group = self._geometry.groups[number]
+            totals[number] = GroupTotals(*found.decode(self._backend, group, [weights.version_cells(group)]))
+        return totals
 
     def _coded(self, weights: OuterWeights, sent: Sent) -> list[Coded]:
         return [
@@ -127,7 +222,7 @@ class Contributions:
         return [_packed(found.coded(numbers)) for numbers in homes]
 
     def _decoded(
-        self, weights: OuterWeights, record: ContributeRecord, values: Values, weight: int, came: memoryview
+        self, weights: HoldsVersion, record: ContributeRecord, values: Values, weight: int, came: memoryview
     ) -> list[tuple[Group, Part]]:
         key = "" if record.object is None else record.object.key
         found = Contribution.of_groups(key, head_of(record, self._geometry, values), _unpacked(came))

@@ -41,6 +41,14 @@ class GroupValues:
     weight: int
 
 
+@dataclass(frozen=True, slots=True)
+class GroupTotals:
+    """The levels of all members of one group, added up: which cells, and the total of each."""
+
+    index: Index
+    totals: Totals
+
+
 Part = GroupLevels | GroupValues
 """What one member has sent of one group."""
 
@@ -57,20 +65,22 @@ def added_up(cells: int, parts: Sequence[GroupLevels], exponent: int) -> tuple[I
     return index.astype(np.uint32), total[index]
 
 
-def mean_of(cells: int, parts: Sequence[Part], exponent: int, weight: int) -> tuple[Index, Floats]:
+def mean_of(cells: int, parts: Sequence[Part] | GroupTotals, exponent: int, weight: int) -> tuple[Index, Floats]:
     """Return (index, mean) of a group of so many cells; zeros drop out.
 
     Args:
         cells: of the group.
         parts: of all contributions that have some there: all levels, or all values. Values are added up one after the
-            other, as they come; the order of levels says nothing.
+            other, as they come; the order of levels says nothing. Or their totals.
         exponent: the least of the round's contributions.
         weight: of all members of the round, those that sent nothing included.
     """
+    if isinstance(parts, GroupTotals):
+        return parts.index, _scaled(parts.totals, exponent, weight)
     levels = [part for part in parts if isinstance(part, GroupLevels)]
     if len(levels) == len(parts):
         index, total = added_up(cells, levels, exponent)
-        return index, total.astype(np.float32) * np.float32(np.ldexp(1.0, exponent) / weight)
+        return index, _scaled(total, exponent, weight)
     sums: Floats = np.zeros(cells, np.float32)
     for part in parts:
         if isinstance(part, GroupLevels):
@@ -84,7 +94,7 @@ def step_group(
     loops: OuterLoops,
     theta: Floats,
     momentum: Floats,
-    parts: Sequence[Part],
+    parts: Sequence[Part] | GroupTotals,
     exponent: int,
     weight: int,
     rates: OuterRates,
@@ -95,10 +105,15 @@ def step_group(
         loops: compute.
         theta: float32 weights of the group.
         momentum: of the same cells.
-        parts: of all contributions that have some there.
+        parts: of all contributions that have some there; or their totals.
         exponent: the least of them.
         weight: of all members of the round.
         rates: of the round.
     """
     index, gradient = mean_of(len(theta), parts, exponent, weight)
     loops.step(theta, momentum, index, gradient, rates)
+
+
+def _scaled(total: Totals, exponent: int, weight: int) -> Floats:
+    scaled: Floats = total.astype(np.float32) * np.float32(np.ldexp(1.0, exponent) / weight)
+    return scaled

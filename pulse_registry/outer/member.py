@@ -21,8 +21,8 @@ from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.exponents import WINDOW, chosen
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.masters import Masters
-from pulse_registry.outer.mean import Part
 from pulse_registry.outer.options import rates_of
+from pulse_registry.outer.round_parts import round_parts
 from pulse_registry.outer.shared_log import SharedOuterLog
 from pulse_registry.outer.state import ClosedRound, OuterState
 from pulse_registry.outer.weights import OuterWeights, Sent
@@ -409,21 +409,13 @@ class Member:
         return [] if self.closed is None else [self.closed]
 
     def _step(self, closed: ClosedRound) -> None:
-        """Fetch and decode all contributions of a round, then make its outer step: until then nothing is changed.
-
-        They are taken in the order of the members' names, which float32 values are summed in.
-        """
-        start, parts = _started(self._log.state), dict[int, list[Part]]()
-        exponents = []
-        for _, record in sorted(closed.contributions.items()):
-            weight = record.steps if start.weighting == "steps" else 1
-            for group, part in self._contributions.get(self._weights, record, start.values, weight):
-                parts.setdefault(group.number, []).append(part)
-                exponents.append(record.exponent)
+        """Fetch and decode what a round is made of, then make its outer step: until then nothing is changed."""
+        state, start = self._log.state, _started(self._log.state)
+        parts, exponent = round_parts(self._contributions, self._weights, state, closed, start)
         rates = OuterRates(closed.rates.rate, closed.rates.momentum)
         if self._checkpointing is not None:
             self._checkpointing.before_step()
-        self._weights.step(parts, min(exponents, default=0), _weight(closed, start), rates)
+        self._weights.step(parts, exponent, _weight(closed, start), rates)
         if self._checkpointing is not None:
             self._checkpointing.stepped(self._log.state, closed, self._weights)
 

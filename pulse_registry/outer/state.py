@@ -224,6 +224,10 @@ class OuterState:
             return "contributions of float32 values are not merged"
         if record.round <= self.spare:
             return f"what leads to round {self.spare} is behind two checkpoints"
+        closed = self.ended(record.round)
+        exponents = [one.exponent for one in closed.contributions.values() if one.entries] if closed else []
+        if record.exponent != min(exponents, default=None):
+            return f"its exponent is {record.exponent}, and the least of round {record.round} is another"
         return f"those of round {record.round} are merged" if record.round in self.merged else None
 
     def _void_contribution(self, record: ContributeRecord) -> str | None:

@@ -17,7 +17,7 @@ from pulse_kernels.protocol import Floats, OuterLoops, OuterRates
 from pulse_registry.errors import InvalidModel
 from pulse_registry.format.contribution import LARGEST
 from pulse_registry.outer.masters import ADVICE, Masters
-from pulse_registry.outer.mean import GroupLevels, GroupValues, Part, step_group
+from pulse_registry.outer.mean import GroupLevels, GroupTotals, GroupValues, Part, step_group
 from pulse_registry.peers.lone import LonePeers
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.sums import sum_lanes
@@ -180,11 +180,13 @@ class OuterWeights:
         """Take from the residual what was sent, exactly: once its record is in the log, and never before."""
         self._take(self.residual, sent)
 
-    def step(self, parts: Mapping[int, Sequence[Part]], exponent: int, weight: int, rates: OuterRates) -> None:
+    def step(
+        self, parts: Mapping[int, Sequence[Part] | GroupTotals], exponent: int, weight: int, rates: OuterRates
+    ) -> None:
         """Make a round's outer step.
 
         Args:
-            parts: of all contributions, by number of the group.
+            parts: of all contributions, by number of the group; or their totals.
             exponent: the least of them.
             weight: of all members of the round.
             rates: of the round.

@@ -213,6 +213,10 @@ class Runtime:
                     )
             return self.publisher
 
+    def outer_log(self) -> OuterLog:
+        """Return the log of the run's outer rounds."""
+        return OuterLog(self.stores.store, self.run, self.signer(), self.outer_guard(), self._around.threads)
+
     def outer_guard(self) -> PinGuard | None:
         """Return what judges the records of outer rounds; None where no keys are pinned."""
         return self._pin_guard(outer=True)
@@ -270,12 +274,16 @@ class Runtime:
 
         return TorchPeers(timeout_s=self.options.network.peer_timeout_s)
 
-    def compactor(self, context: Context, options: CompactOptions) -> Compactor:
-        """Return what makes merged patches and keyframes; it reads much, and nothing twice, so past the cache."""
+    def compactor(self, context: Context, options: CompactOptions, *, rounds: bool = False) -> Compactor:
+        """Return what makes merged patches and keyframes; it reads much, and nothing twice, so past the cache.
+
+        With ``rounds`` it merges the contributions to outer rounds as well.
+        """
         stores = self.stores
         if stores.cache is not None:
             context = dataclasses.replace(context, store=stores.below_cache, copies=None)
-        return Compactor(context, self.reader, self.writer(), self._around.new_id, options)
+        log = self.outer_log() if rounds else None
+        return Compactor(context, self.reader, self.writer(), self._around.new_id, options, log)
 
     def collector(self, pool: Executor) -> Collector:
         """Return what retires and deletes versions.
@@ -286,8 +294,8 @@ class Runtime:
         if self.stores.gateway is not None:
             raise InvalidArgument(f"{self.url} is a service, which collects by itself: go to the bucket")
         store, new_id = self.stores.store, self._around.new_id
-        rounds = OuterLog(store, self.run, self.signer(), self.outer_guard(), self._around.threads)
-        return Collector(store, self.run, self.reader, self.writer(), new_id, rounds, each=ParallelMap(pool))
+        each = ParallelMap(pool)
+        return Collector(store, self.run, self.reader, self.writer(), new_id, self.outer_log(), each=each)
 
     def countersigning(self, pool: Executor) -> Countersigning:
         """Return what finds and answers for refused records.

@@ -37,6 +37,22 @@ class ContributionHead(Schema):
     groups: Count
 
 
+class MergedHead(Schema):
+    """Of which layout, weights and round, and how many cells have a total, as an integer of so many bits.
+
+    A total is of all members' levels by their weights, in steps of 2 to ``exponent``.
+    """
+
+    format: Literal["pulse-merged/1"] = "pulse-merged/1"
+    layout: Hash
+    base: Digest
+    round: Count
+    bits: Literal[16, 32, 64]
+    exponent: int
+    changed: Count
+    groups: Count
+
+
 class CheckpointHead(Schema):
     """Of which layout and round, and how many cells of how many groups the rounds have touched.
 

@@ -10,27 +10,35 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from pulse_kernels.cells import CELL_TYPES, Cells, Index
 from pulse_kernels.errors import CodecError
 from pulse_kernels.format.gap_tables import parameters_of
 from pulse_kernels.format.group import GROUP_BYTES, choose_classes
 from pulse_kernels.format.group_bytes import join, split
-from pulse_kernels.protocol import Backend, Coded, Floats, Levels
+from pulse_kernels.protocol import Backend, Coded, Floats, Levels, Totals
 
 _WEIGHT: Final = CELL_TYPES["BF16"]
 _LEVEL: Final = np.dtype(np.int16)
-_CELLS: Final = {_LEVEL: CELL_TYPES["I16"], np.dtype(np.float32): CELL_TYPES["F32"]}
+_CELLS: Final = {
+    _LEVEL: CELL_TYPES["I16"],
+    np.dtype(np.int32): CELL_TYPES["I32"],
+    np.dtype(np.int64): CELL_TYPES["I64"],
+    np.dtype(np.float32): CELL_TYPES["F32"],
+}
+Sendable = Levels | Floats | Totals | npt.NDArray[np.int32]
+"""Levels of one member, totals of a round, in as many bits as they take, or float32 values."""
 
 
-def encode_levels(backend: Backend, weights: list[Cells], index: Index, levels: Levels | Floats) -> bytes:
+def encode_levels(backend: Backend, weights: list[Cells], index: Index, levels: Sendable) -> bytes:
     """Code the levels, or the values, of a group.
 
     Args:
         backend: computes.
         weights: uint16, the group's BF16 weights, all of them, in spans that lie end to end.
         index: uint32, strictly increasing positions among them, not empty.
-        levels: int16, or float32, none of them 0.
+        levels: int16, int32, int64 or float32, none of them 0.
 
     Returns:
         The same bytes for the same arguments, on every backend.
@@ -46,7 +54,7 @@ def encode_levels(backend: Backend, weights: list[Cells], index: Index, levels: 
 
 def decode_levels(
     backend: Backend, weights: list[Cells], count: int, data: bytes | memoryview, dtype: np.dtype[Any] = _LEVEL
-) -> tuple[Index, Levels | Floats]:
+) -> tuple[Index, Sendable]:
     """Invert ``encode_levels``: return (index, levels).
 
     Args:
@@ -54,7 +62,7 @@ def decode_levels(
         weights: as they were when the levels were coded.
         count: how many levels there are; memory is bounded by it before anything is allocated.
         data: the coded group.
-        dtype: of what was coded, int16 or float32.
+        dtype: of what was coded: int16, int32, int64 or float32.
 
     Raises:
         CodecError: the bytes break a rule of the format.

@@ -94,9 +94,13 @@ class Log:
         stored = self._object(f"checkpoint/{number:012d}")
         return self.append(CheckpointRecord, round=number, theta=BASE, momentum=BASE, object=stored, parts=100)
 
-    def merged(self, number: int) -> str | None:
+    def merged(self, number: int, exponent: int = -20) -> str | None:
         """Name the merged contributions of a round."""
-        return self.append(MergedRecord, round=number, exponent=-20, entries=3, object=self._object("merged"))
+        return self.append(MergedRecord, round=number, exponent=exponent, entries=3, object=self._object("merged"))
+
+    def send(self, member: str) -> str | None:
+        """Let a member contribute levels to the open round."""
+        return self.contribute(member, entries=3, object=self._object("contribution"))
 
     def retire(self, number: int) -> str | None:
         """Retire what leads to a round."""

@@ -18,7 +18,7 @@ def after(rounds: int, *checkpoints: int) -> Log:
     log = Log()
     log.join("a")
     for _ in range(rounds):
-        log.contribute("a")
+        log.send("a")
     for number in checkpoints:
         assert log.checkpoint(number) is None
     return log
@@ -51,6 +51,7 @@ def test_checkpoints_are_of_rounds_that_have_ended_and_the_newest_of_the_newest(
 
 def test_the_contributions_of_a_round_are_merged_once_while_somebody_may_want_them() -> None:
     log = after(5, 2, 4)
+    assert "the least of round 3 is another" in (log.merged(3, -19) or "")
     assert log.merged(3) is None
     assert "are merged" in (log.merged(3) or "")
     assert "behind two checkpoints" in (log.merged(2) or "")
@@ -122,7 +123,7 @@ def test_a_state_from_a_snapshot_goes_on_as_the_log_does(actions: list[tuple[str
             case "join":
                 log.join(member)
             case "contribute":
-                log.contribute(member)
+                log.send(member)
             case "close":
                 log.close(wanted)
             case "checkpoint":
