@@ -158,13 +158,13 @@ class Member:
         self._log.append(lambda state, common: None if state.start else start(common))
         state = self._log.refresh()
         self._check_start(state, start)
+        self.digest, self.closed = self._weights.digest().hex(), self._log.state.ended(self.round)
         self.catch_up()  # before anybody waits for this one
         term = self._term or self._log.new_id()
         self._term = term
         self._log.append(lambda _, common: JoinRecord(**common, member=self.name), term)
         if self.name not in self._log.state.members:
             raise InvalidArgument(f"run {state.run!r} has {MOST_MEMBERS} members: let one leave first")
-        self.digest, self.closed = self._weights.digest().hex(), self._log.state.ended(self.round)
         self.catch_up()
         return self._log.state
 
@@ -238,10 +238,13 @@ class Member:
 
         Raises:
             CorruptObject, BaseMismatch, NotFound: a contribution can't be read; the weights are those of ``round``.
+            Diverged: something has changed the weights that all hold.
             StoreUnavailable: call again.
         """
         done = []
         self._settle()
+        if self.has_ended and not self.lost:
+            self.check_unchanged()  # or a version would be pushed of whatever they have become
         while self.has_ended and (until is None or self.round < until):
             closed = self._log.state.ended(self.round + 1)
             if closed is None or self.lost:

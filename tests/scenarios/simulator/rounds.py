@@ -28,7 +28,9 @@ from tests.scenarios.simulator.policy import ROUNDS, Policy
 from tests.scenarios.simulator.process import Process
 from tests.scenarios.simulator.rounds_truth import Exact, Floats, RoundsTruth, bf16, exact, nothing, plus
 
-STEP_S = 10.0
+_STEP_S = 10.0
+_FALLS = 0.01
+"""How often a bit of the weights falls over, in a round."""
 Settings = dict[str, Any]
 
 
@@ -94,7 +96,7 @@ class Rounds:
         while until is not None and not until():
             self._by_parts()
         while until is None and work():
-            self._world.pause(self._rng.choice((0.1, 1.0, 1.0, 1.0, 30.0)) * self._rng.random() * STEP_S)
+            self._world.pause(self._rng.choice((0.1, 1.0, 1.0, 1.0, 30.0)) * self._rng.random() * _STEP_S)
             if self._rng.random() < 0.4 and self._disk is not None:
                 self._save(self._disk)
             if self._rng.random() < 0.01:
@@ -148,7 +150,7 @@ class Rounds:
         steps = self._rng.randint(1, 3)
         for _ in range(steps):
             self._train()
-        if self._rng.random() < 0.01 and self._process.weather.trouble:
+        if self._rng.random() < _FALLS and self._process.weather.trouble:
             self._flip()
         session = self._session
         if not self._done(lambda: session.contribute(steps)) or not self._look():

@@ -16,6 +16,7 @@ from pulse_registry.outer.state import ClosedRound, OuterState
 from pulse_registry.runtime.outer import OuterRun
 from pulse_registry.store import PrefixStore
 from pulse_schemas.outer import ContributeRecord, OuterRecord, StartRecord
+from tests.scenarios.simulator import rounds
 from tests.scenarios.simulator.mutants import Mutant
 from tests.scenarios.simulator.weather import Weather
 
@@ -98,11 +99,13 @@ def _no_base(patched: pytest.MonkeyPatch) -> None:
         return void(self, record if first is None else record.model_copy(update={"base": first.base}))
 
     patched.setattr(OuterState, "_void_contribution", unlooked)
+    patched.setattr(rounds, "_FALLS", 0.2)
     patched.setattr(Member, "check_unchanged", lambda self: setattr(self, "digest", self._weights.digest().hex()))
 
 
 def _no_look(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(Member, "check_unchanged", lambda self: None)
+    patched.setattr(rounds, "_FALLS", 0.2)
 
 
 def _by_those_present(patched: pytest.MonkeyPatch) -> None:
