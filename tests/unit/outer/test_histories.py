@@ -116,7 +116,7 @@ class History:
         self.models = dict[str, Arrays]()
         self.sessions = dict[str, OuterSession]()
         self.origins = dict[str, Floats]()  # where each model was when it was last looked at, or given weights
-        self._seed, self._log = 0, OuterLog(self.site.store, "run", whole=True)
+        self._seed, self.log = 0, OuterLog(self.site.store, "run", whole=True)
         for name in MEMBERS:
             self.begin(name, None)
 
@@ -214,7 +214,7 @@ class History:
 
     def counted(self, name: str) -> dict[str, str | None]:
         """Return the objects of a member's contributions that count, by write id."""
-        state = self._log.refresh()
+        state = self.log.refresh()
         rounds = [*(closed.contributions for closed in state.closed), state.contributions]
         mine = [found[name] for found in rounds if name in found]
         return {one.write_id: None if one.object is None else one.object.key for one in mine}
@@ -259,9 +259,10 @@ class History:
             self.accounts[name].total = self.accounts[name].total + moved + rounding
 
         def noted(*given: Any) -> Any:
-            ref = put(*given)
-            self.sent[ref.key], self.plain[ref.key] = given[1], weights.residual.copy()
-            return ref
+            entries, stored = put(*given)
+            if stored is not None:
+                self.sent[stored.key], self.plain[stored.key] = given[1], weights.residual.copy()
+            return entries, stored
 
         def compared(*given: Any) -> Sent:
             found, record = get(*given), given[1]
@@ -286,7 +287,7 @@ def play(values: str, actions: list[tuple[str, str]], rules: dict[str, Any]) -> 
     assert len({one.momentum.tobytes() for one in held}) == 1
     digests = {one.digest().hex() for one in held}
     assert len(digests) == 1
-    state, seen = history.sessions["a"]._joined().state, history.seen
+    state, seen = history.log.refresh(), history.seen
     if state.closed:
         assert history.site.versions.digests.get(len(state.closed), min(digests)) in digests
     for closed in state.closed:
