@@ -108,7 +108,8 @@ def _tell(console: Console, report: dict[str, Any]) -> None:
     if report["ok"]:
         equal = (
             f" after {report['rounds']} rounds all {len(TRAINERS)} trainers hold the same FP32 weights and momentum, "
-            f"and {len(WORKERS)} workers the same BF16 version (SHA-256 of all cells)."
+            f"and {len(WORKERS)} workers the same BF16 version (SHA-256 of all cells). All "
+            "rounds, made anew from the bucket by `pulse outer verify`, are the versions that were committed."
         )
         console.print(Text.assemble(("Bit for bit:", "bold green"), equal))
     for problem in report["problems"]:

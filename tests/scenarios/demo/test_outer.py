@@ -47,6 +47,8 @@ def test_all_trainers_and_workers_end_with_the_same_bits(run: tuple[dict[str, An
         assert [pull["version"] for pull in worker["pulls"]] == list(range(report["rounds"] + 1))
         assert worker["pulls"][-1]["sha256"] == report["trainers"][0]["sha256"]
     assert "Bit for bit" in printed
+    assert f"version {report['rounds']}" in (out / "logs" / "verify.log").read_text()
+    assert (out / "logs" / "outer-verify.log").read_text()
     assert (out / "report.png").read_bytes().startswith(b"\x89PNG")
 
 
