@@ -259,6 +259,9 @@ class OuterLoops(Protocol):
     def settle(self, residual: Floats, index: Index, levels: Levels, exponent: int) -> None:
         """Take from the residual what was sent, exactly: ``residual[index] -= levels * 2 ** exponent``."""
 
+    def add(self, total: Totals, index: Index, levels: Levels, factor: int) -> None:
+        """Add a member's levels to a sum, exactly: ``total[index] += levels * factor``, in 64 bits."""
+
     def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         """Make a step of SGD with Nesterov's momentum, in place, on all cells.
 

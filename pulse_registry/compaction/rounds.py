@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pulse_kernels import Cells
+from pulse_kernels.select import outer_loops
 from pulse_registry.compaction.local_copy import LocalCopy
 from pulse_registry.context import Context
 from pulse_registry.errors import Gone
@@ -22,6 +23,7 @@ from pulse_registry.outer.mean import GroupLevels, GroupTotals, added_up
 from pulse_registry.outer.round_parts import contributed
 from pulse_registry.outer.state import OuterState
 from pulse_registry.peers.lone import LonePeers
+from pulse_registry.process.parallel import Map
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Group
 from pulse_schemas.outer import MergedRecord
@@ -42,9 +44,9 @@ class RoundTask:
 class _Held:
     """The weights that a round began with, all of them at one rank."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, each: Map) -> None:
         self.peers, self.homes = LonePeers(), [range(len(weights.geometry.groups))]
-        self._weights = weights
+        self._weights, self.each = weights, each
 
     def version_cells(self, group: Group) -> Cells:
         return self._weights.copy_of(group)
@@ -101,13 +103,13 @@ class RoundMerger:
         except Gone:
             self._left.add(task.round)
             return None
-        held, geometry = _Held(self._copy.weights), self._copy.weights.geometry
+        held, geometry = _Held(self._copy.weights, self._context.map_), self._copy.weights.geometry
         contributions = Contributions(self._context.store, geometry, self._context.backend)
         parts, exponent = contributed(contributions, held, closed, start)
-        totals = dict[int, GroupTotals]()
+        totals, loops = dict[int, GroupTotals](), outer_loops(self._context.backend.name)
         for number, found in sorted(parts.items()):
             levels = [part for part in found if isinstance(part, GroupLevels)]
-            index, total = added_up(geometry.groups[number].cells, levels, exponent)
+            index, total = added_up(loops, geometry.groups[number].cells, levels, exponent)
             if len(index):
                 totals[number] = GroupTotals(index, total)
         if not totals or task not in rounds_due(self._log.refresh()):

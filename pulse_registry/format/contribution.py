@@ -159,6 +159,7 @@ def contribution_bytes(
     head: Callable[[int, int], ContributionHead | MergedHead],
     parts: Iterable[tuple[Group, Index, Sendable]],
     weights: Weights,
+    each: Callable[..., Iterable[Any]] = map,
 ) -> bytes:
     """Code a contribution, or the totals of a round: the same bytes for the same arguments, on every backend.
 
@@ -168,9 +169,13 @@ def contribution_bytes(
         head: makes the head from the number of levels, and of groups that have some.
         parts: levels, or float32 values, by group, in group order; groups without any are left out.
         weights: by whose classes they are coded.
+        each: calls a function on each part, maybe in threads.
     """
-    coded = [code_levels(backend, *part, weights(part[0])) for part in parts if len(part[1])]
-    return joined_groups(geometry, head, coded)
+
+    def code(part: tuple[Group, Index, Sendable]) -> Coded:
+        return code_levels(backend, *part, weights(part[0]))
+
+    return joined_groups(geometry, head, [*each(code, [part for part in parts if len(part[1])])])
 
 
 def code_levels(backend: Backend, group: Group, index: Index, levels: Sendable, weights: list[Cells]) -> Coded:

@@ -22,6 +22,7 @@ from pulse_registry.outer.weights import OuterWeights, Sent
 from pulse_registry.peers.peers import COORDINATOR, Peers
 from pulse_registry.peers.sums import sum_lanes
 from pulse_registry.peers.vote import Attempt
+from pulse_registry.process.parallel import Map
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_schemas import ObjectRef
@@ -40,6 +41,10 @@ class HoldsVersion(Protocol):
     @property
     def homes(self) -> Sequence[Collection[int]]:
         """Return of each rank the numbers of the groups that it keeps."""
+
+    @property
+    def each(self) -> Map:
+        """Return what calls a function on each of some groups, maybe in threads."""
 
     def version_cells(self, group: Group) -> Cells:
         """Return the weights of a group that is kept here."""
@@ -196,16 +201,12 @@ class Contributions:
         return totals
 
     def _coded(self, weights: OuterWeights, sent: Sent) -> list[Coded]:
-        return [
-            code_levels(
-                self._backend,
-                group,
-                part.index,
-                part.levels if isinstance(part, GroupLevels) else part.values,
-                [weights.version_cells(group)],
-            )
-            for group, part in sent
-        ]
+        def code(one: tuple[Group, Part]) -> Coded:
+            group, part = one
+            cells = part.levels if isinstance(part, GroupLevels) else part.values
+            return code_levels(self._backend, group, part.index, cells, [weights.version_cells(group)])
+
+        return [*weights.each(code, sent)]
 
     def _fetched(
         self, ref: ObjectRef, record: ContributeRecord, values: Values, homes: Sequence[Collection[int]]
@@ -226,15 +227,15 @@ class Contributions:
     ) -> list[tuple[Group, Part]]:
         key = "" if record.object is None else record.object.key
         found = Contribution.of_groups(key, head_of(record, self._geometry, values), _unpacked(came))
-        sent = list[tuple[Group, Part]]()
-        for number in found.entries:
+
+        def part(number: int) -> tuple[Group, Part]:
             group = self._geometry.groups[number]
             index, cells = found.decode(self._backend, group, [weights.version_cells(group)])
             if cells.dtype == np.float32:
-                sent.append((group, GroupValues(index, cells.view(np.float32), weight)))
-            else:
-                sent.append((group, GroupLevels(index, cells.view(np.int16), record.exponent, weight)))
-        return sent
+                return group, GroupValues(index, cells.view(np.float32), weight)
+            return group, GroupLevels(index, cells.view(np.int16), record.exponent, weight)
+
+        return [*weights.each(part, found.entries)]
 
 
 def _packed(coded: Sequence[Coded]) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -51,24 +52,29 @@ class GroupTotals:
 
 Part = GroupLevels | GroupValues
 """What one member has sent of one group."""
+_PIECE: Final = 1 << 17
+"""Cells whose sums are made, and used, before those of the next: so many stay in the cache."""
 
 
-def added_up(cells: int, parts: Sequence[GroupLevels], exponent: int) -> tuple[Index, Totals]:
+def added_up(loops: OuterLoops, cells: int, parts: Sequence[GroupLevels], exponent: int) -> tuple[Index, Totals]:
     """Return (index, total) of a group of so many cells: the weighted levels in steps of ``2 ** exponent``, added up.
 
     ``exponent`` is the least of the round. Zeros drop out. The same for any order of the parts.
     """
     total: npt.NDArray[np.int64] = np.zeros(cells, np.int64)
     for part in parts:
-        total[part.index] += part.levels.astype(np.int64) * (part.weight << (part.exponent - exponent))
+        loops.add(total, part.index, part.levels, part.weight << (part.exponent - exponent))
     index = np.flatnonzero(total)
     return index.astype(np.uint32), total[index]
 
 
-def mean_of(cells: int, parts: Sequence[Part] | GroupTotals, exponent: int, weight: int) -> tuple[Index, Floats]:
+def mean_of(
+    loops: OuterLoops, cells: int, parts: Sequence[Part] | GroupTotals, exponent: int, weight: int
+) -> tuple[Index, Floats]:
     """Return (index, mean) of a group of so many cells; zeros drop out.
 
     Args:
+        loops: compute.
         cells: of the group.
         parts: of all contributions that have some there: all levels, or all values. Values are added up one after the
             other, as they come; the order of levels says nothing. Or their totals.
@@ -79,7 +85,7 @@ def mean_of(cells: int, parts: Sequence[Part] | GroupTotals, exponent: int, weig
         return parts.index, _scaled(parts.totals, exponent, weight)
     levels = [part for part in parts if isinstance(part, GroupLevels)]
     if len(levels) == len(parts):
-        index, total = added_up(cells, levels, exponent)
+        index, total = added_up(loops, cells, levels, exponent)
         return index, _scaled(total, exponent, weight)
     sums: Floats = np.zeros(cells, np.float32)
     for part in parts:
@@ -110,8 +116,26 @@ def step_group(
         weight: of all members of the round.
         rates: of the round.
     """
-    index, gradient = mean_of(len(theta), parts, exponent, weight)
-    loops.step(theta, momentum, index, gradient, rates)
+    if isinstance(parts, GroupTotals):
+        loops.step(theta, momentum, *mean_of(loops, len(theta), parts, exponent, weight), rates)
+        return
+    bounds = np.arange(0, len(theta) + _PIECE, _PIECE)
+    places = [np.searchsorted(part.index, bounds).tolist() for part in parts]
+    for piece, start in enumerate(bounds[:-1].tolist()):
+        here = slice(start, start + _PIECE)
+        inside = [
+            _within(part, slice(*ends[piece : piece + 2]), start) for part, ends in zip(parts, places, strict=True)
+        ]
+        index, gradient = mean_of(loops, len(theta[here]), inside, exponent, weight)
+        loops.step(theta[here], momentum[here], index, gradient, rates)
+
+
+def _within(part: Part, entries: slice, start: int) -> Part:
+    """Return some entries of a part, of the cells from ``start`` on."""
+    index = part.index[entries] - np.uint32(start)
+    if isinstance(part, GroupLevels):
+        return GroupLevels(index, part.levels[entries], part.exponent, part.weight)
+    return GroupValues(index, part.values[entries], part.weight)
 
 
 def _scaled(total: Totals, exponent: int, weight: int) -> Floats:

@@ -16,6 +16,7 @@ from pulse_registry.outer.masters import Take, WholeMasters
 from pulse_registry.outer.versions import RunVersions
 from pulse_registry.peers.lone import LonePeers
 from pulse_registry.peers.peers import Peers
+from pulse_registry.process.parallel import Map
 from pulse_registry.store import Store
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.model import Model
@@ -43,6 +44,7 @@ class Run:
         signer: signs what this trainer says.
         guard: judges what the others say; None believes the store.
         threads: makes an executor, of so many threads and their name's beginning.
+        each: calls a function on many groups, maybe in threads.
         events: hear of rounds that wait for long.
         clock: the time of day, which records carry; nothing is decided by it.
         new_id: gives write ids.
@@ -62,6 +64,7 @@ class Run:
     signer: Signer | None = None
     guard: Guard | None = None
     threads: Callable[[int, str], Executor] = ThreadPoolExecutor
+    each: Map = map
     events: Events = field(default_factory=Events)
     clock: Clock = utc_now
     new_id: NewId = random_id

@@ -127,7 +127,9 @@ class OuterSession:
         geometry = run.geometry(layout)
         take = run.masters(geometry)
         masters = take(read_destination(self._model))  # it fits, or nobody hears of this one
-        weights = OuterWeights(geometry, run.backend, outer_loops(run.backend.name), run.peers, masters.numbers)
+        weights = OuterWeights(
+            geometry, run.backend, outer_loops(run.backend.name), run.peers, masters.numbers, run.each
+        )
         checkpointing = Checkpointing(
             options.member,
             Checkpoints(run.store, geometry, run.backend),

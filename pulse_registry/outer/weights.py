@@ -22,6 +22,7 @@ from pulse_registry.peers.lone import LonePeers
 from pulse_registry.peers.peers import Peers
 from pulse_registry.peers.sums import sum_lanes
 from pulse_registry.peers.vote import Attempt
+from pulse_registry.process.parallel import Map
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 
@@ -49,6 +50,7 @@ class OuterWeights:
         groups: those that are kept here, in order; all, unless the model is sharded.
         peers: the ranks of this member.
         homes: of each rank, the numbers of the groups that it keeps.
+        each: calls a function on each group, maybe in threads.
         theta: weights that all members hold; a version is these, rounded to BF16.
         momentum: of the outer optimizer; all members hold the same.
         residual: of this member alone.
@@ -63,6 +65,7 @@ class OuterWeights:
         loops: OuterLoops,
         peers: Peers | None = None,
         numbers: Sequence[int] | None = None,
+        each: Map = map,
     ) -> None:
         """Allocate; all cells are 0.
 
@@ -72,6 +75,7 @@ class OuterWeights:
             loops: compute all else.
             peers: the ranks of this member; one by default.
             numbers: of the groups that are at home here, in order; all by default.
+            each: calls a function on each group, maybe in threads.
 
         Raises:
             InvalidModel: a tensor is not BF16.
@@ -79,7 +83,7 @@ class OuterWeights:
         for tensor in geometry.layout.tensors:
             if tensor.dtype != "BF16":
                 raise InvalidModel(f"tensor {tensor.name!r} is {tensor.dtype} in the run: {ADVICE}")
-        self.geometry, self._backend, self._loops = geometry, backend, loops
+        self.geometry, self._backend, self._loops, self.each = geometry, backend, loops, each
         self.peers = LonePeers() if peers is None else peers
         self.groups = [*geometry.groups] if numbers is None else [geometry.groups[number] for number in numbers]
         ends = np.cumsum([0, *(group.cells for group in self.groups)]).tolist()
@@ -136,10 +140,11 @@ class OuterWeights:
     def measured(self, gain: float | None) -> Gate:
         """Return what the gate passes, of all ranks; all cells, where ``gain`` is None. A collective."""
         known = _known(gain)
-        rows = [
-            (group.number, *self._loops.square(self._of(self.theta, group), self._of(self.residual, group), known))
-            for group in self.groups
-        ]
+
+        def row(group: Group) -> tuple[int, int, float]:
+            return group.number, *self._loops.square(self._of(self.theta, group), self._of(self.residual, group), known)
+
+        rows = [*self.each(row, self.groups)]
         every = b"".join(self.peers.all_gather(np.array(rows, _GATED).tobytes(), "gated"))
         table = np.sort(np.frombuffer(every, _GATED), order="group")  # added up in one order, however it is sharded
         return Gate(int(table["count"].sum()), sum(table["square"].tolist()))
@@ -150,31 +155,29 @@ class OuterWeights:
         Raises:
             InvalidModel: on all ranks: a value is too large for its exponent to be taken exactly.
         """
-        limit, found, attempt = np.ldexp(np.float32(1), 24 + exponent), list[tuple[Group, Part]](), Attempt(self.peers)
+        limit, attempt = np.ldexp(np.float32(1), 24 + exponent), Attempt(self.peers)
 
-        def gate(group: Group) -> None:
+        def part(group: Group) -> tuple[Group, Part]:
             residual = self._of(self.residual, group)
             index, levels = self._loops.gate(self._of(self.theta, group), residual, _known(gain), exponent)
-            if len(index):
-                sizes = np.abs(residual[index])
-                if sizes.max() >= limit:
-                    raise self._too_large(group.start + int(index[sizes.argmax()]))
-                found.append((group, GroupLevels(index, levels, exponent, weight)))
+            sizes = np.abs(residual[index])
+            if len(index) and sizes.max() >= limit:
+                raise self._too_large(group.start + int(index[sizes.argmax()]))
+            return group, GroupLevels(index, levels, exponent, weight)
 
-        for group in self.groups:
-            attempt.run(partial(gate, group), None)
+        found = attempt.run(lambda: [*self.each(part, self.groups)], list[tuple[Group, Part]]())
         attempt.agree("levels")
-        return found
+        return [one for one in found if len(one[1].index)]
 
     def passed(self, gain: float | None, weight: int) -> list[tuple[Group, Part]]:
         """Return the float32 values that are sent, by group; the residual stays as it is until ``settle``."""
-        found = list[tuple[Group, Part]]()
-        for group in self.groups:
+
+        def part(group: Group) -> tuple[Group, Part]:
             residual = self._of(self.residual, group)
             index = self._loops.passed(self._of(self.theta, group), residual, _known(gain))
-            if len(index):
-                found.append((group, GroupValues(index, residual[index], weight)))
-        return found
+            return group, GroupValues(index, residual[index], weight)
+
+        return [found for found in self.each(part, self.groups) if len(found[1].index)]
 
     def settle(self, sent: Sent) -> None:
         """Take from the residual what was sent, exactly: once its record is in the log, and never before."""
@@ -191,9 +194,12 @@ class OuterWeights:
             weight: of all members of the round.
             rates: of the round.
         """
-        for group in self.groups:
+
+        def step(group: Group) -> None:
             theta, momentum = self._of(self.theta, group), self._of(self.momentum, group)
             step_group(self._loops, theta, momentum, parts.get(group.number, ()), exponent, weight, rates)
+
+        list(self.each(step, self.groups))
 
     def store(self, masters: Masters) -> None:
         """Write the weights into a model; what it has moved since it was collected, it keeps. A collective."""
@@ -228,7 +234,7 @@ class OuterWeights:
 
     def digest(self) -> Digest:
         """Return the state digest of the version that the weights of all ranks are; a collective."""
-        shares = (self._backend.digest(self.version_cells(group), group.start) for group in self.groups)
+        shares = self.each(lambda group: self._backend.digest(self.version_cells(group), group.start), self.groups)
         share = sum((Digest(*pair) for pair in shares), Digest())
         return Digest(*sum_lanes(self.peers, (share.lane_0, share.lane_1), "state"))
 

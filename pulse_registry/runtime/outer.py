@@ -42,6 +42,7 @@ class OuterRun:
             context.geometry,
             self.load,
             threads=around.threads,
+            each=context.map_,
             spool=context.spool,
             events=runtime.events,
             clock=around.clock,

@@ -87,7 +87,15 @@ def exponent_loops() -> Iterator[tuple[str, int]]:
 
 def outer_loops() -> Iterator[tuple[str, int]]:
     """Yield the loops of the outer optimizer, which those meet alone who use it."""
-    for name in ("outer_collect", "outer_square", "outer_gate", "outer_passed", "outer_settle", "outer_step"):
+    for name in (
+        "outer_collect",
+        "outer_square",
+        "outer_gate",
+        "outer_passed",
+        "outer_settle",
+        "outer_add",
+        "outer_step",
+    ):
         yield name, 4
 
 
@@ -162,6 +170,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         "outer_gate": (_read(_F32), _read(_F32), _F32, _F32, _INT, _write(_U32), _write(_I16)),
         "outer_passed": (_read(_F32), _read(_F32), _F32, _write(_U32)),
         "outer_settle": (_write(_F32), _read(_U32), _read(_I16), _F32),
+        "outer_add": (_write(_INT), _read(_U32), _read(_I16), _INT),
         "outer_step": (_write(_F32), _write(_F32), _read(_U32), _read(_F32), _F32, _F32),
         "class_ranks": (
             *(*places, _read(cell), _read(_U32), cell, cell, _U8, _U8),

@@ -8,10 +8,12 @@ import numpy as np
 
 from pulse_kernels.cells import Index
 from pulse_kernels.cpu.compile import compiled
-from pulse_kernels.protocol import Floats, Gated, Levels, OuterRates
+from pulse_kernels.protocol import Floats, Gated, Levels, OuterRates, Totals
 
 _SHARE: Final = 0.05
-"""Of the cells, how many there is room for at first."""
+"""Of the cells, how many there is room for at first; then as many more as were found."""
+_ROOM: Final = 4096
+"""Cells that there is room for besides: at least a block of the loop."""
 
 
 class CompiledOuter:
@@ -30,12 +32,13 @@ class CompiledOuter:
         """Choose what to send: see OuterLoops.gate."""
         loop, inverse = compiled("outer_gate", 4), np.ldexp(np.float32(1), -exponent)
         parts: list[Gated] = []
-        done = 0
+        done, share = 0, _SHARE
         while done < len(theta):
-            room = int(_SHARE * (len(theta) - done)) + 4096
+            room = int(share * (len(theta) - done)) + _ROOM
             index, levels = np.empty(room, np.uint32), np.empty(room, np.int16)
             count, done = loop(theta, residual, np.float32(gain), inverse, done, index, levels)
             parts.append((index[:count], levels[:count]))
+            share = max(share, 1.1 * (sum(len(some) for some, _ in parts) / done))
         if len(parts) == 1:
             return parts[0]
         every = np.concatenate([np.empty(0, np.uint32), *(index for index, _ in parts)])
@@ -50,6 +53,10 @@ class CompiledOuter:
     def settle(self, residual: Floats, index: Index, levels: Levels, exponent: int) -> None:
         """Take what was sent: see OuterLoops.settle."""
         compiled("outer_settle", 4)(residual, index, levels, np.ldexp(np.float32(1), exponent))
+
+    def add(self, total: Totals, index: Index, levels: Levels, factor: int) -> None:
+        """Add levels to a sum: see OuterLoops.add."""
+        compiled("outer_add", 4)(total, index, levels, factor)
 
     def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         """Make an outer step: see OuterLoops.step."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels.cells import Cells, Index
-from pulse_kernels.protocol import LEVELS, Floats, Gated, Levels, OuterRates
+from pulse_kernels.protocol import LEVELS, Floats, Gated, Levels, OuterRates, Totals
 from pulse_kernels.reference.backend import ReferenceBackend
 
 
@@ -40,6 +40,10 @@ class ReferenceOuter:
     def settle(self, residual: Floats, index: Index, levels: Levels, exponent: int) -> None:
         """Take what was sent: see OuterLoops.settle."""
         residual[index] -= np.ldexp(levels.astype(np.float32), exponent)
+
+    def add(self, total: Totals, index: Index, levels: Levels, factor: int) -> None:
+        """Add levels to a sum: see OuterLoops.add."""
+        total[index] += levels.astype(np.int64) * factor
 
     def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         """Make an outer step: see OuterLoops.step."""

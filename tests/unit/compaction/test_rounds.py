@@ -108,7 +108,7 @@ def test_totals_of_other_contributions_are_found_by_their_members(trainers: Trai
     weights = trainers.sessions["a"]._weights
 
     class First:
-        peers, homes = LonePeers(), [{0}]
+        peers, homes, each = LonePeers(), [{0}], map
 
         def version_cells(self, group: Any) -> Any:
             cells = np.concatenate([drawn()[name].reshape(-1) for name in ("b", "w")])

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_kernels.protocol import LEVELS, Floats, OuterRates
+from pulse_kernels.protocol import LEVELS, Floats, OuterLoops, OuterRates
 from pulse_kernels.select import outer_loops
+from pulse_registry.outer import mean
 from pulse_registry.outer.exponents import WINDOW, chosen, middle
-from pulse_registry.outer.mean import GroupLevels, added_up, step_group
+from pulse_registry.outer.mean import GroupLevels, GroupValues, Part, added_up, step_group
 from pulse_schemas.outer import MOST_MEMBERS
 
 PLAIN, FAST = outer_loops("reference"), outer_loops("numba")
+EACH = pytest.mark.parametrize("loops", [PLAIN, FAST], ids=["reference", "numba"])
 RATES = OuterRates(0.7, 0.9)
 PART = st.builds(
     lambda levels, exponent, weight: GroupLevels(
@@ -30,9 +32,10 @@ PART = st.builds(
 )
 
 
+@EACH
 @given(parts=st.lists(PART, max_size=6))
-def test_sums_are_exact(parts: list[GroupLevels]) -> None:
-    index, total = added_up(20, parts, -40)
+def test_sums_are_exact(loops: OuterLoops, parts: list[GroupLevels]) -> None:
+    index, total = added_up(loops, 20, parts, -40)
     sums = [Fraction(0)] * 20
     for part in parts:
         for place, level in zip(part.index.tolist(), part.levels.tolist(), strict=True):
@@ -41,9 +44,10 @@ def test_sums_are_exact(parts: list[GroupLevels]) -> None:
     assert found == {place: value for place, value in enumerate(sums) if value}
 
 
-def test_the_largest_sum_fits() -> None:
+@EACH
+def test_the_largest_sum_fits(loops: OuterLoops) -> None:
     part = GroupLevels(np.array([0], np.uint32), np.array([-LEVELS], np.int16), 2 * WINDOW, 2**16 - 1)
-    _, total = added_up(1, [part] * MOST_MEMBERS, 0)
+    _, total = added_up(loops, 1, [part] * MOST_MEMBERS, 0)
     assert total.tolist() == [-LEVELS * (2**16 - 1) * 2 ** (2 * WINDOW) * MOST_MEMBERS]
 
 
@@ -59,6 +63,23 @@ def test_exponents_lie_about_the_middle_one() -> None:
 
 def weights(cells: int, seed: int, scale: float) -> Floats:
     return (np.random.default_rng(seed).standard_normal(cells) * scale).astype(np.float32)
+
+
+@pytest.mark.parametrize("values", [False, True], ids=["levels", "float32"])
+def test_a_step_in_pieces_is_the_step_of_the_whole(monkeypatch: pytest.MonkeyPatch, values: bool) -> None:
+    cells, rng, parts = 5000, np.random.default_rng(7), list[Part]()
+    for member, share in enumerate((0.0, 0.001, 0.3, 1.0)):
+        index = np.flatnonzero(rng.random(cells) < share).astype(np.uint32)
+        levels = rng.integers(1, 99, len(index)).astype(np.int16)
+        given = np.ldexp(levels.astype(np.float32), -20)
+        parts.append(GroupValues(index, given, 1) if values else GroupLevels(index, levels, member - 20, 1))
+    found = []
+    for piece in (cells, 1024, 1):
+        monkeypatch.setattr(mean, "_PIECE", piece)
+        theta, momentum = weights(cells, 3, 0.02), weights(cells, 4, 1e-5)
+        step_group(FAST, theta, momentum, parts, -20, 4, RATES)
+        found.append((theta.tobytes(), momentum.tobytes()))
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.slow

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from pulse_kernels import get_backend
+from pulse_kernels.format.group import GROUP_BYTES
 from pulse_kernels.protocol import OuterRates
 from pulse_kernels.select import outer_loops
 from pulse_registry.errors import InvalidModel
@@ -13,6 +16,7 @@ from pulse_registry.outer.exponents import chosen
 from pulse_registry.outer.masters import WholeMasters
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.weights import OuterWeights
+from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import layout_of, read_model
@@ -135,3 +139,29 @@ def test_other_tensors_and_dtypes_are_refused() -> None:
         OuterWeights(
             Geometry(layout_of(read_model({"x": np.zeros(3, np.uint8)}), "bf16")), BACKEND, outer_loops("numba")
         )
+
+
+def test_threads_over_groups_give_what_one_after_the_other_does() -> None:
+    held = {"large": (np.random.default_rng(1).standard_normal(GROUP_BYTES // 2 + 5000) * 0.02).astype(np.float32)}
+    views, found, fast = read_model(held), [], get_backend("numba")
+    geometry = Geometry(layout_of(views, "bf16"))
+    start = Weights.empty(geometry)
+    fast.cast_f32(held["large"].view(np.uint32), start.cells(0, slice(0, geometry.cells)))
+    trained(held, 2)
+    with ThreadPoolExecutor(2) as pool:
+        for each in (map, ParallelMap(pool)):
+            state = OuterWeights(geometry, fast, outer_loops("numba"), each=each)
+            state.begin(start.copy_of)
+            state.collect(WholeMasters.of(geometry, views))
+            gate = state.measured(7.0)
+            sent = state.gated(7.0, -17, 1)
+            values = state.passed(7.0, 1)
+            assert len(sent) == len(values) == 2
+            state.step({group.number: [part] for group, part in sent}, -17, 1, RATES)
+            parts = [
+                (group.number, part.index.tobytes(), part.levels.tobytes())
+                for group, part in sent
+                if isinstance(part, GroupLevels)
+            ]
+            found.append((gate, parts, state.digest(), state.momentum.tobytes()))
+    assert found[0] == found[1]

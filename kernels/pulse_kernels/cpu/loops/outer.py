@@ -12,6 +12,10 @@ import numpy as np
 Array = Any
 _F32, _U32 = np.float32, np.uint32
 _LEVELS = np.float32(32767)
+_WHOLE = np.float32(1.5 * 2**23)
+"""Added to a number up to 2^22, and taken away again, it rounds it to a whole one, to nearest, ties to even."""
+_BLOCK = 512
+"""Cells that are looked at together."""
 
 
 def _fires(theta: Any, residual: Any, gain: Any) -> Any:
@@ -37,30 +41,58 @@ def outer_collect(theta: Array, local: Array, residual: Array) -> Any:
 
 
 def outer_square(theta: Array, residual: Array, gain: Any) -> tuple[int, float]:
-    """Return how many cells fire, and the sum of their squares."""
+    """Return how many cells fire, and the sum of their squares.
+
+    Blocks are looked at without a branch, so that the compiler takes many cells at a time, and then added up in four
+    sums.
+    """
     count, total = 0, 0.0
-    for k in range(len(theta)):
-        if _fires(theta[k], residual[k], gain):
-            count += 1
-            total += np.float64(residual[k]) * np.float64(residual[k])
+    kept = np.empty(_BLOCK, np.float32)
+    for start in range(0, len(theta), _BLOCK):
+        here, there = theta[start : start + _BLOCK], residual[start : start + _BLOCK]
+        fired: Any = np.int32(0)
+        for k in range(len(here)):
+            hit = _fires(here[k], there[k], gain)
+            fired += np.int32(hit)
+            kept[k] = there[k] if hit else _F32(0)
+        for k in range(len(here), _BLOCK):
+            kept[k] = _F32(0)
+        count += fired
+        a, b, c, d = 0.0, 0.0, 0.0, 0.0
+        for k in range(0, _BLOCK, 4):
+            a += np.float64(kept[k]) * np.float64(kept[k])
+            b += np.float64(kept[k + 1]) * np.float64(kept[k + 1])
+            c += np.float64(kept[k + 2]) * np.float64(kept[k + 2])
+            d += np.float64(kept[k + 3]) * np.float64(kept[k + 3])
+        total += (a + b) + (c + d)
     return count, total
 
 
 def outer_gate(
     theta: Array, residual: Array, gain: Any, inverse: Any, start: int, index: Array, levels: Array
-) -> tuple[int, int]:
-    """Write what is sent; return (how many, first cell not looked at: the buffer is full)."""
-    n, k = 0, start
-    while k < len(theta) and n < len(index):
-        if _fires(theta[k], residual[k], gain):
-            level = np.rint(_F32(residual[k] * inverse))
-            level = min(max(level, -_LEVELS), _LEVELS)
-            if level != 0:
-                index[n] = k
-                levels[n] = np.int16(level)
-                n += 1
-        k += 1
-    return n, k
+) -> tuple[Any, int]:
+    """Write what is sent; return (how many, first cell not looked at: there is no room for another block).
+
+    Of each block, the levels come first, 0 where nothing is sent, without a branch; then all are written one after the
+    other, and only those that are not 0 stay.
+    """
+    kept = np.empty(_BLOCK, np.float32)
+    n: Any = np.uint64(0)
+    done = start
+    while done < len(theta) and np.int64(n) + _BLOCK <= len(index):
+        here, there = theta[done : done + _BLOCK], residual[done : done + _BLOCK]
+        for k in range(len(here)):
+            level = _F32(there[k] * inverse)
+            level = _LEVELS if level > _LEVELS else level
+            level = -_LEVELS if level < -_LEVELS else level
+            level = _F32(_F32(level + _WHOLE) - _WHOLE)
+            kept[k] = level if _fires(here[k], there[k], gain) else _F32(0)
+        for k in range(len(here)):
+            index[n] = done + k
+            levels[n] = np.int16(kept[k])
+            n += np.uint64(kept[k] != 0)
+        done += len(here)
+    return np.int64(n), done
 
 
 def outer_passed(theta: Array, residual: Array, gain: Any, index: Array) -> int:
@@ -77,6 +109,12 @@ def outer_settle(residual: Array, index: Array, levels: Array, unit: Any) -> Non
     """Take what was sent from the residual."""
     for k in range(len(index)):
         residual[index[k]] = _F32(residual[index[k]] - _F32(_F32(levels[k]) * unit))
+
+
+def outer_add(total: Array, index: Array, levels: Array, factor: int) -> None:
+    """Add levels to a sum."""
+    for k in range(len(index)):
+        total[index[k]] += np.int64(levels[k]) * factor
 
 
 def outer_step(theta: Array, momentum: Array, index: Array, given: Array, rate: Any, decay: Any) -> None:
