@@ -87,7 +87,7 @@ class Member:
         attempt: its contribution, while it is not known whether that counts.
         newest: what became of its newest contribution; None: it has made none.
         lost: whether its weights are of no round, since the store failed while it came to a checkpoint.
-        digest: of the weights, as they were when that step was made.
+        digest: of the weights, as they were when that step was made; empty before any was, and before it joins.
         closed: that round, which the log's state may keep no longer; None before round 1.
     """
 
@@ -243,7 +243,7 @@ class Member:
         """
         done = []
         self._settle()
-        if self.has_ended and not self.lost:
+        if self.digest and self.has_ended and not self.lost:
             self.check_unchanged()  # or a version would be pushed of whatever they have become
         while self.has_ended and (until is None or self.round < until):
             closed = self._log.state.ended(self.round + 1)

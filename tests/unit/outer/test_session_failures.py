@@ -2,90 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 import pytest
 
 from pulse_registry.errors import StoreUnavailable
-from pulse_registry.events import Event
-from pulse_registry.options import Options
-from pulse_registry.outer.result import RoundResult
-from pulse_registry.outer.session import OuterSession
 from pulse_registry.outer.weights import OuterWeights
-from pulse_registry.registry import Registry
-from pulse_registry.runtime.dependencies import Dependencies
-from pulse_registry.store import MemoryStore, Store
 from pulse_registry.testing import Fault, FaultStore
-
-Floats = np.ndarray[Any, np.dtype[np.float32]]
-
-
-def drawn(seed: int) -> dict[str, Floats]:
-    return {"w": (np.random.default_rng(seed).standard_normal((20, 30)) * 0.02).astype(np.float32)}
-
-
-class Trainer:
-    """A session, and its model."""
-
-    def __init__(self, outer: OuterSession, model: dict[str, Floats], seed: int, registry: Registry) -> None:
-        self.outer, self.model, self.registry = outer, model, registry
-        self._rng = np.random.default_rng(seed)
-
-    def train(self) -> None:
-        self.model["w"] -= (self._rng.standard_normal((20, 30)) * 1e-5 + 3e-6).astype(np.float32)
-
-    def contribute(self) -> None:
-        self.train()
-        assert self.outer.contribute().counts
-
-    def follow(self) -> RoundResult:
-        self.outer.await_round()
-        return self.outer.apply()
-
-    def round(self) -> RoundResult:
-        self.train()
-        result = self.outer.step()
-        assert result is not None
-        return result
-
-
-class Party:
-    """A store, and trainers at it: whenever one waits, time passes, and ``meanwhile`` is called."""
-
-    def __init__(self, **options: Any) -> None:
-        self.store, self.now, self.told = MemoryStore(uuid.uuid4().hex), 0.0, list[Event]()
-        self.meanwhile: Callable[[], object] = lambda: None
-        self._options = {"inner_steps": 1, "quorum": 1, "grace": 0.0} | options
-
-    def trainer(self, name: str, seed: int, store: Store | None = None) -> Trainer:
-        registry = Registry(
-            store or self.store,
-            "run",
-            Options(on_event=self.told.append),
-            dependencies=Dependencies(monotonic=lambda: self.now, sleep=self.sleep, retrying=lambda it: it),
-        )
-        model = drawn(1)
-        return Trainer(registry.outer(model, member=name, **self._options), model, seed, registry)
-
-    def both(self) -> tuple[Trainer, Trainer]:
-        """Return two trainers that have joined."""
-        found = self.trainer("a", 1), self.trainer("b", 2)
-        for one in found:
-            one.outer.join()
-        return found
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.meanwhile()
-
-
-def same(*trainers: Trainer) -> None:
-    """Assert that all hold the same bits."""
-    assert len({one.model["w"].tobytes() for one in trainers}) == 1
-    assert len({one.outer._weights.momentum.tobytes() for one in trainers}) == 1
+from tests.support.parties import Party, Trainer, same
 
 
 def test_when_the_store_fails_between_two_steps_the_model_is_at_the_first_and_nothing_is_sent_twice() -> None:
@@ -112,7 +34,7 @@ def test_when_the_store_fails_between_two_steps_the_model_is_at_the_first_and_no
 
 def test_who_comes_too_late_sends_what_it_has_with_the_open_round_at_once() -> None:
     party = Party(grace=60.0)
-    one, late = party.both()
+    one, late = party.joined("ab")
     one.round()
     one.round()
     party.meanwhile = one.round  # the others go on while the late one waits for the round's end
@@ -123,7 +45,7 @@ def test_who_comes_too_late_sends_what_it_has_with_the_open_round_at_once() -> N
 
 def test_a_round_without_its_quorum_says_whom_it_waits_for() -> None:
     party = Party(quorum=2)
-    one, other = party.both()
+    one, other = party.joined("ab")
 
     def comes_after_an_hour() -> None:
         if party.now > 3600.0 and other.outer._steps == 0:
@@ -139,7 +61,7 @@ def test_a_round_without_its_quorum_says_whom_it_waits_for() -> None:
 
 def test_an_interrupt_while_waiting_leaves_all_as_it_is() -> None:
     party = Party(quorum=2)
-    one, other = party.both()
+    one, other = party.joined("ab")
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -182,7 +104,7 @@ def test_members_that_begin_an_empty_run_at_the_same_moment_begin_with_one_versi
 
 def test_a_writer_that_was_fenced_leaves_the_other_one_as_much_time_as_it_took_itself() -> None:
     party = Party(quorum=2)
-    one, other = party.both()
+    one, other = party.joined("ab")
     one.contribute()
     other.contribute()
     push, began = one.outer._run.versions.push, list[float]()
