@@ -196,6 +196,9 @@ class Registry:
 
         Returns:
             A context manager: it joins, and leaves at its end. See ``OuterSession``.
+
+        Raises:
+            InvalidArgument: an option is not valid.
         """
         options = OuterOptions(
             member, inner_steps, lr, momentum, gain, quorum, patience, weighting, grace, values=values

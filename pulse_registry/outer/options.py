@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from pulse_registry.errors import InvalidArgument
+from pulse_schemas import faults
 from pulse_schemas.objects import Values
-from pulse_schemas.outer import Rates, Weighting
+from pulse_schemas.outer import Member, Rates, StartRecord, Weighting
+
+_FIRST_EXPONENT: Final = -20
+"""About which the first round's levels lie, 12 either way: of learning rates from 1e-9 to 1e-2, in 8 steps."""
+_ANY_START: Final = {
+    "run": "run", "seq": 0, "write_id": "0" * 32, "previous": None, "created_at": "2026-01-01T00:00:00.000Z",
+    "version": 0, "layout": "0" * 64, "digest": "0" * 32,
+}  # fmt: skip
+"""What a start says that is no option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +54,50 @@ class OuterOptions:
     takeover_s: float = 30.0
     poll_s: float = 0.5
     values: Values = "levels"
+
+    def check(self) -> None:
+        """Check all options, before anybody hears of this member.
+
+        Raises:
+            InvalidArgument: one is not valid.
+        """
+        self.start(_ANY_START)
+        try:
+            TypeAdapter(Member).validate_python(self.member)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"member {self.member!r}: a name has up to 64 of a-z, 0-9, '.', '_' and '-', and begins with a letter "
+                "or digit"
+            ) from error
+        for name, seconds in (("grace", self.grace_s), ("takeover_s", self.takeover_s), ("poll_s", self.poll_s)):
+            if not seconds >= 0:
+                raise InvalidArgument(f"{name} is {seconds}: it is a number of seconds, 0 or more")
+
+    def start(self, facts: Mapping[str, Any]) -> StartRecord:
+        """Return the record that starts rounds.
+
+        Args:
+            facts: what it says beside these options.
+
+        Raises:
+            InvalidArgument: an option is not valid.
+        """
+        try:
+            return StartRecord(
+                **facts,
+                rates=self.rates(),
+                gain=None if self.gain is None else float(self.gain),
+                values=self.values,
+                exponent=_FIRST_EXPONENT,
+                quorum=self.quorum,
+                patience=self.patience,
+                weighting=self.weighting,
+            )
+        except InvalidArgument:
+            raise
+        except (TypeError, ValueError) as error:
+            why = faults(error, "options") if isinstance(error, ValidationError) else error
+            raise InvalidArgument(f"the options of outer rounds are not valid: {why}") from error
 
     def rates(self) -> Rates:
         """Return what outer steps are made with.

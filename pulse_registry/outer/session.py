@@ -46,8 +46,6 @@ _logger = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 60.0
 _TELL_S = 60.0
 """After so long, and each time twice as long, it is said what a round waits for."""
-_FIRST_EXPONENT = -20
-"""About which the first round's levels lie, 12 either way: of learning rates from 1e-9 to 1e-2, in 8 steps."""
 
 
 class OuterSession:
@@ -69,8 +67,13 @@ class OuterSession:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare; no I/O yet."""
-        self._run, self._model, self._options, self._rates = run, model, options, options.rates()
+        """Prepare; no I/O yet.
+
+        Raises:
+            InvalidArgument: an option is not valid.
+        """
+        options.check()
+        self._run, self._model, self._options = run, model, options
         self._clock, self._sleep = shared_clock(run.peers, clock), sleep
         self.last: RoundResult | None = None
         self._steps = 0  # of the inner optimizer, that no contribution tells of
@@ -111,8 +114,8 @@ class OuterSession:
         """Join the rounds; the model then holds the weights of the newest one. The first one starts them.
 
         Raises:
-            InvalidArgument: the rounds were started with other settings, an option is not valid, or the state that was
-                loaded is of other rounds.
+            InvalidArgument: the rounds were started with other settings, or the state that was loaded is of other
+                rounds.
             InvalidModel: a tensor of the model is not float32, or other than the run's.
             LayoutMismatch: the state that was loaded is of other tensors.
             StoreUnavailable, CorruptObject, NotFound: the run, or a contribution, can't be read.
@@ -161,22 +164,7 @@ class OuterSession:
             attempt.agree("saved state")
 
         def start(common: dict[str, Any]) -> StartRecord:
-            try:
-                return StartRecord(
-                    **common,
-                    version=first,
-                    layout=layout,
-                    digest=digest,
-                    rates=self._rates,
-                    gain=None if options.gain is None else float(options.gain),
-                    values=options.values,
-                    exponent=_FIRST_EXPONENT,
-                    quorum=options.quorum,
-                    patience=options.patience,
-                    weighting=options.weighting,
-                )
-            except ValueError as error:
-                raise InvalidArgument(f"the options of outer rounds are not valid: {error}") from error
+            return options.start({**common, "version": first, "layout": layout, "digest": digest})
 
         log.append(lambda state, common: None if state.start else start(common))
         if (begun := log.state.start) is not None and begun.version != first:

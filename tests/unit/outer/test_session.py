@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,10 +30,16 @@ def root() -> str:
     return f"memory://{uuid.uuid4().hex}"
 
 
-def train(root: str, member: str, results: dict[str, tuple[torch.nn.Module, list[RoundResult]]], seed: int) -> None:
+def train(
+    root: str,
+    member: str,
+    results: dict[str, tuple[torch.nn.Module, list[RoundResult]]],
+    seed: int,
+    options: dict[str, Any],
+) -> None:
     held = model(seed)
     with pulse_registry.open(root, run="run") as registry:
-        registry_outer = registry.outer(held, member=member, inner_steps=INNER, quorum=3)
+        registry_outer = registry.outer(held, member=member, inner_steps=INNER, quorum=3, **options)
         with registry_outer as outer:
             optimizer, found = torch.optim.AdamW(held.parameters(), lr=1e-4), []
             made = torch.Generator().manual_seed(seed)
@@ -47,11 +54,12 @@ def train(root: str, member: str, results: dict[str, tuple[torch.nn.Module, list
             results[member] = held, found
 
 
-def test_three_trainers_end_with_the_same_bits_and_workers_pull_each_round(root: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"values": "float32", "gain": 1.0, "weighting": "steps"}, {"gain": None}])
+def test_three_trainers_end_with_the_same_bits_and_workers_pull_each_round(root: str, options: dict[str, Any]) -> None:
     with pulse_registry.open(root, run="run") as registry:
         registry.push(0, model())
     results: dict[str, tuple[torch.nn.Module, list[RoundResult]]] = {}
-    threads = [threading.Thread(target=train, args=(root, f"m{k}", results, k + 1)) for k in range(3)]
+    threads = [threading.Thread(target=train, args=(root, f"m{k}", results, k + 1, options)) for k in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -283,6 +283,20 @@ def test_other_settings_than_the_start_has_are_refused_before_anybody_hears_of_t
     del first
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"quorum": 0}, {"quorum": 257}, {"patience": 0}, {"gain": 0.0}, {"gain": np.inf}, {"gain": "much"},
+        {"weighting": "fair"}, {"values": "bf16"}, {"inner_steps": 0}, {"lr": -1.0}, {"momentum": 1.0},
+        {"grace_s": -1.0}, {"grace_s": np.nan}, {"poll_s": -0.1}, {"member": "EU 1"}, {"member": ""},
+    ],
+)  # fmt: skip
+def test_options_out_of_range_are_refused_at_once(wrong: dict[str, Any]) -> None:
+    named = "much" if "much" in wrong.values() else next(iter(wrong)).removesuffix("_s")
+    with pytest.raises(InvalidArgument, match=named):
+        Site().session(drawn(), **{"member": "a", **wrong})
+
+
 def test_models_that_do_not_fit_are_named() -> None:
     site = Site()
     with pytest.raises(InvalidModel, match="'w' is not there, and was of shape"):
