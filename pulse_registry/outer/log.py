@@ -25,7 +25,7 @@ from pulse_registry.format import keys
 from pulse_registry.log.clock import Clock, NewId, random_id, timestamp, utc_now
 from pulse_registry.log.documents import read_document
 from pulse_registry.log.fold import sealed_hash
-from pulse_registry.log.gap import missing
+from pulse_registry.log.gap import beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.read_ahead import follow
 from pulse_registry.outer.snapshots import OuterSnapshots
@@ -77,7 +77,7 @@ class OuterLog:
         self.state, self.signed, self.new_id = OuterState(run, whole=whole), False, new_id
         self._store, self._signer, self._guard = PrefixStore(store, FOLDER), signer, guard
         self._clock = clock
-        self._threads, self._opening = threads, True
+        self._threads, self._opening, self._looked = threads, True, False
         self._snapshots = OuterSnapshots(self._store, run, signer, guard)
         self._unknown: dict[str, tuple[int, bytes]] = {}  # appends without an answer, by write id
 
@@ -157,7 +157,7 @@ class OuterLog:
         while True:
             if (landed := self._landed(write_id)) is not None:
                 return landed
-            state = self.refresh()
+            state = self._checked_end()
             common = {
                 "run": state.run,
                 "seq": state.seq + 1,
@@ -213,6 +213,21 @@ class OuterLog:
         if guard is not None:
             guard.folded(record, sealed)
         return void
+
+    def _checked_end(self) -> OuterState:
+        """Read what is new; before the first record that is appended, look past the end, too: one LIST.
+
+        A record that is missing looks like the end, and what is written there keeps it from ever being restored.
+        """
+        state = self.refresh()
+        while not self._looked:
+            later = None if self._store.gateway() is not None else beyond(self._store, state.seq).record
+            if later is not None:
+                state = self.refresh()  # it may be the next one, which others have written since
+                if state.seq < later:
+                    raise missing(state.run, state.seq, later - 1, f"outer record {later} is there")
+            self._looked = later is None
+        return state
 
     def _open(self, seen: int | None) -> None:
         """Begin at the newest snapshot that can be relied upon, if there is one."""

@@ -81,6 +81,7 @@ def replay(
             f"{start.version} has {found}"
         )
     member = Member("replay", log, Contributions(store, cells, backend), weights, grace_s=float("inf"))
+    member.digest = found
     while done := member.catch_up(member.round + 1):
         number = start.version + done[0].number
         try:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_registry.errors import CorruptObject, StoreUnavailable, UnsupportedFormat
+from pulse_registry.errors import CorruptObject, StoreUnavailable, UnsupportedFormat, Untrusted
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import MemoryStore, Store
@@ -204,3 +204,77 @@ def test_a_snapshot_that_can_not_be_written_costs_nothing() -> None:
     log = long(FaultStore(store, [fault]), 70)
     assert not [*store.list("outer/log/snapshots/")]
     assert OuterLog(store, "run").refresh() == log.state
+
+
+def test_nobody_appends_where_a_record_is_missing() -> None:
+    store = empty()
+    log = long(store, 8)
+    gone = "outer/log/000000000005.json"
+    sealed = store.get(gone, max_bytes=10_000)
+    store.delete(gone)
+    other = OuterLog(store, "run")
+    with pytest.raises(CorruptObject, match="record 5 is missing"):
+        other.append(join("b"))
+    assert [*store.list("outer/log/")][-1] == "outer/log/000000000007.json"
+    store.put(gone, sealed)
+    record = other.append(join("b"))
+    assert record is not None
+    assert record.seq == 8
+    assert log.refresh() == other.state
+
+
+def test_past_the_end_is_looked_once_and_what_others_append_meanwhile_is_no_gap() -> None:
+    store = empty()
+    elder = long(store, 3)
+
+    class Busy(CountingStore):
+        def list(self, prefix: str, after: str | None = None) -> Any:
+            if self.calls["list"] < 2:
+                elder.append(join("c"))  # between the look at the next record, and the listing
+            return super().list(prefix, after)
+
+    counting = Busy(store)
+    counting.calls["list"] = 0
+    log = OuterLog(counting, "run")
+    log.refresh()
+    before = counting.calls["list"]
+    log.append(join("b"))
+    log.append(join("d"))
+    assert log.refresh() == elder.refresh()
+    assert counting.calls["list"] <= before + 3
+
+
+class Believer:
+    """A guard that believes all records, and snapshots only if it is told to."""
+
+    def __init__(self, snapshots: bool) -> None:
+        self.snapshots, self.judged = snapshots, 0
+
+    def begin(self) -> None:
+        return None
+
+    def check_snapshot(self, _: bytes) -> None:
+        self.judged += 1
+        if not self.snapshots:
+            raise Untrusted("a snapshot is not signed")
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+def test_a_snapshot_counts_only_if_the_guard_believes_it() -> None:
+    store = empty()
+    written = long(store, 150)
+    for believed in (True, False):
+        guard: Any = Believer(believed)
+        counting = CountingStore(store)
+        log = OuterLog(counting, "run", guard=guard)
+        assert log.refresh() == written.state
+        assert guard.judged == (1 if believed else 2)
+        assert (counting.calls["get"] > 150) is not believed
+    snapshots = [*store.list("outer/log/snapshots/")]
+    doubtful: Any = Believer(False)
+    log = OuterLog(store, "run", guard=doubtful)
+    while log.state.seq < 200:
+        log.append(join("b"))
+    assert [*store.list("outer/log/snapshots/")] == snapshots  # one that readers refuse would be in their way
