@@ -1,0 +1,288 @@
+"""What is learnt in outer rounds, at equal inner steps: one trainer, DDP, DiLoCo, float32 values, levels; by seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+
+from benchmarks.outer.inner import Inner
+from benchmarks.outer.methods import Dense, Levels, Method, Sent, Values
+from benchmarks.outer.show import finish
+from benchmarks.outer.text import Size, Task
+from benchmarks.results import OUT, Row, machine, versions, write_result
+from pulse_kernels.protocol import OuterRates
+
+TITLE = "Outer rounds: what is learnt at equal inner steps"
+DEFAULT_GAIN = 7.0
+"""Of ``registry.outer``: lr / (1 - momentum)."""
+LIKE_VALUES, LIKE_DILOCO, WITHOUT_FEEDBACK = 0.99, 0.93, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all runs of a comparison have in common.
+
+    Attributes:
+        trainers, rounds, inner_steps: how many; of ``LONG`` methods in the first regime, twice as many rounds.
+        rate, momentum: of the outer optimizer.
+        size: of the model.
+    """
+
+    trainers: int = 4
+    rounds: int = 12
+    inner_steps: int = 8
+    rate: float = 0.7
+    momentum: float = 0.9
+    size: Size = field(default_factory=Size)
+
+    @property
+    def rates(self) -> OuterRates:
+        """Of the outer optimizer."""
+        return OuterRates(self.rate, self.momentum)
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """One run.
+
+    Attributes:
+        regime, seed, method: which.
+        losses: held out, by rounds that were made.
+        density, bits, factor: of what a trainer sends, the mean of all trainers, by round: share of the cells, bits an
+            entry, times less than dense float32.
+    """
+
+    regime: str
+    seed: int
+    method: str
+    losses: dict[int, float]
+    density: list[float]
+    bits: list[float]
+    factor: list[float]
+
+
+Make = Callable[[Plan, Task], Method]
+
+
+def _dense(plan: Plan, task: Task) -> Method:
+    return Dense(task.model.start.numpy(), plan.trainers, plan.rates)
+
+
+def _values(plan: Plan, task: Task, gain: float = 1.0, *, feedback: bool = True) -> Method:
+    return Values(task.model.start.numpy(), plan.trainers, plan.rates, gain, feedback=feedback)
+
+
+def _levels(plan: Plan, task: Task, gain: float = 1.0, *, feedback: bool = True) -> Method:
+    start = (task.model.start.numpy().view(np.uint32) >> 16).astype(np.uint16)
+    return Levels(task.model.shapes, start, plan.trainers, plan.rates, gain, feedback=feedback)
+
+
+METHODS: dict[str, Make] = {
+    "DiLoCo": _dense,
+    "values, gain 1": _values,
+    "values, gain 7": partial(_values, gain=7.0),
+    "levels, gain 1": _levels,
+    "levels, gain 3": partial(_levels, gain=3.0),
+    "levels, gain 7": partial(_levels, gain=7.0),
+    "levels, gain 14": partial(_levels, gain=14.0),
+    "levels, gain 1, no feedback": partial(_levels, feedback=False),
+    "levels, gain 7, no feedback": partial(_levels, gain=7.0, feedback=False),
+}
+ALONE = {"one trainer": 1.0, "one trainer, 7 x lr": 7.0}
+EVERY = (*METHODS, *ALONE, "DDP")
+LONG = ("DiLoCo", "levels, gain 1", "levels, gain 7")
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """A learning rate, the methods that are compared at it, and those that go on for twice as many rounds."""
+
+    lr: float
+    methods: Sequence[str] = EVERY
+    longer: Sequence[str] = ()
+
+
+REGIMES = {
+    "drift": Regime(1e-6, [method for method in EVERY if method != "levels, gain 14"], LONG),
+    "sparse": Regime(
+        2e-7, [*(method for method in METHODS if "feedback" not in method), "one trainer"], ["DiLoCo", "levels, gain 7"]
+    ),
+}
+"""A stress test, where most of what a trainer moves is drift; and one of few cells, as in reinforcement learning."""
+
+
+def learn(
+    plan: Plan, task: Task, lr: float, method: Method, at: Collection[int]
+) -> tuple[dict[int, float], list[list[Sent]]]:
+    """Train in rounds; return the losses after some of them, and what was sent to each."""
+    weights = torch.nn.Parameter(task.model.start.clone())
+    inner = [Inner(task.model, weights, lr) for _ in range(plan.trainers)]
+    losses, sent = {0: task.evaluate(task.model.start)}, []
+    for round_ in range(plan.rounds):
+        common = torch.from_numpy(method.weights().copy())
+        made = []
+        for k in range(plan.trainers):
+            weights.data.copy_(common)
+            for step in range(plan.inner_steps):
+                inner[k].step(task.loss(k, round_ * plan.inner_steps + step))
+            made.append(method.contribute(k, weights.detach().numpy()))
+        method.step()
+        sent.append(made)
+        if round_ + 1 in at:
+            losses[round_ + 1] = task.evaluate(torch.from_numpy(method.weights()))
+    return losses, sent
+
+
+def learn_alone(plan: Plan, task: Task, lr: float, at: Collection[int], *, shards: int) -> dict[int, float]:
+    """Train one model for as many inner steps, on the mean gradient of so many trainers' shards: 1, or all (DDP)."""
+    weights = torch.nn.Parameter(task.model.start.clone())
+    inner = Inner(task.model, weights, lr)
+    losses = {0: task.evaluate(task.model.start)}
+    for step in range(plan.rounds * plan.inner_steps):
+        each = [task.loss(k, step) for k in range(shards)]
+        inner.step(lambda module, each=each: torch.stack([loss(module) for loss in each]).mean())  # type: ignore[misc]
+        done, rest = divmod(step + 1, plan.inner_steps)
+        if not rest and done in at:
+            losses[done] = task.evaluate(weights.detach())
+    return losses
+
+
+def measure(plan: Plan, name: str, regime: Regime, seed: int) -> list[Learnt]:
+    """Train in one regime from one seed with all its methods, from the same weights and on the same batches."""
+    torch.set_num_threads(1)
+    task, found = Task(seed, plan.trainers, plan.size), []
+    for method in regime.methods:
+        run = replace(plan, rounds=plan.rounds * (2 if method in regime.longer else 1))
+        at, sent = {plan.rounds * k // 4 for k in range(1, 5)} | {run.rounds}, list[list[Sent]]()
+        if method in METHODS:
+            losses, sent = learn(run, task, regime.lr, METHODS[method](run, task), at)
+        else:
+            shards = 1 if method in ALONE else plan.trainers
+            losses = learn_alone(run, task, regime.lr * ALONE.get(method, 1.0), at, shards=shards)
+        density = [statistics.fmean(one.density for one in made) for made in sent]
+        bits = [statistics.fmean(one.bits for one in made) for made in sent]
+        factor = [statistics.fmean(one.factor for one in made) for made in sent]
+        found.append(Learnt(name, seed, method, losses, density, bits, factor))
+    return found
+
+
+def rows(runs: Sequence[Learnt], default: float = DEFAULT_GAIN) -> list[Row]:
+    """Return the figures: shares of DiLoCo's loss reduction, levels beside values, and what was sent."""
+    found = []
+    for regime in dict.fromkeys(run.regime for run in runs):
+        of = _Regime([run for run in runs if run.regime == regime])
+        for rounds in of.ends:
+            found += _learnt_rows(regime, of, rounds, default)
+        found += _sent_rows(regime, of)
+    return found
+
+
+class _Regime:
+    """The runs of one regime, by seed and method."""
+
+    def __init__(self, runs: Sequence[Learnt]) -> None:
+        self.runs = {(run.seed, run.method): run for run in runs}
+        self.seeds = list(dict.fromkeys(run.seed for run in runs))
+        self.methods = list(dict.fromkeys(run.method for run in runs))
+        self.ends = sorted({max(run.losses) for run in runs})
+
+    def reduction(self, seed: int, method: str, rounds: int) -> float:
+        losses = self.runs[seed, method].losses
+        return losses[0] - losses[rounds]
+
+    def until(self, rounds: int) -> list[str]:
+        """Return the methods that made so many rounds."""
+        return [method for method in self.methods if rounds in self.runs[self.seeds[0], method].losses]
+
+    def share(self, method: str, of: str, rounds: int) -> list[float]:
+        """Of another method's loss reduction, by seed."""
+        return [self.reduction(seed, method, rounds) / self.reduction(seed, of, rounds) for seed in self.seeds]
+
+
+def _learnt_rows(regime: str, of: _Regime, rounds: int, default: float) -> list[Row]:
+    found, chosen = [], f"levels, gain {default:g}"
+    there = of.until(rounds)
+    for method in there:
+        share = of.share(method, "DiLoCo", rounds)
+        what = f"{regime}, {rounds} rounds: {method}: loss reduction, of DiLoCo's"
+        limit: dict[str, Any] = {"sense": "at least", "limit": LIKE_DILOCO} if method == chosen else {}
+        found.append(Row(f"{regime}.{rounds}.{method}", what, statistics.fmean(share), "x", **limit))
+    for gain in (gain for gain in ("gain 1", "gain 7") if f"values, {gain}" in there):
+        share = of.share(f"levels, {gain}", f"values, {gain}", rounds)
+        what = f"{regime}, {rounds} rounds: levels at {gain}, of float32 values': the worst of the seeds"
+        found.append(Row(f"{regime}.{rounds}.like values, {gain}", what, min(share), "x", "at least", LIKE_VALUES))
+    if "levels, gain 1, no feedback" in there:
+        share = of.share("levels, gain 1, no feedback", "levels, gain 1", rounds)
+        what = f"{regime}, {rounds} rounds: no error feedback, of the same with it, at gain 1: the best of the seeds"
+        found.append(Row(f"{regime}.{rounds}.feedback", what, max(share), "x", "at most", WITHOUT_FEEDBACK))
+    return found
+
+
+def _sent_rows(regime: str, of: _Regime) -> list[Row]:
+    found = []
+    for method in (method for method in of.methods if method.startswith("levels") and "no feedback" not in method):
+        runs = [of.runs[seed, method] for seed in of.seeds]
+        density = statistics.fmean(value for run in runs for value in run.density[1:])
+        bits = statistics.fmean(value for run in runs for value in run.bits[1:])
+        factor = statistics.fmean(value for run in runs for value in run.factor[1:])
+        found += [
+            Row(f"{regime}.{method}.density", f"{regime}: {method}: cells sent, after round 1", 100 * density, "%"),
+            Row(f"{regime}.{method}.bits", f"{regime}: {method}: bits an entry, after round 1", bits, "bits"),
+            Row(f"{regime}.{method}.factor", f"{regime}: {method}: less than dense float32", factor, "x"),
+        ]
+    return found
+
+
+def document(plan: Plan, regimes: dict[str, Regime], runs: Sequence[Learnt]) -> dict[str, Any]:
+    """Return the result document of runs."""
+    return {
+        "kind": "outer-quality",
+        "title": TITLE,
+        "machine": machine(),
+        "versions": versions(),
+        "settings": {**asdict(plan), "regimes": {name: asdict(one) for name, one in regimes.items()}},
+        "seeds": list(dict.fromkeys(run.seed for run in runs)),
+        "rows": [row.document() for row in rows(runs)],
+        "runs": [asdict(run) for run in runs],
+    }
+
+
+def measured(
+    plan: Plan, regimes: dict[str, Regime], seeds: Sequence[int], processes: int
+) -> Iterator[tuple[str, int, list[Learnt]]]:
+    """Measure all regimes from all seeds, side by side; yield each as soon as those before it are there."""
+    jobs = [(name, regime, seed) for seed in seeds for name, regime in regimes.items()]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        made = [pool.submit(measure, plan, name, regime, seed) for name, regime, seed in jobs]
+        for (name, _, seed), future in zip(jobs, made, strict=True):
+            yield name, seed, future.result()
+
+
+def run(
+    seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 3,
+    rounds: Annotated[int, typer.Option(help="Outer rounds of a run; some are twice as long.", min=1)] = Plan().rounds,
+    processes: Annotated[int, typer.Option(help="Runs side by side, of one thread each.", min=1)] = 2,
+    width: Annotated[int, typer.Option(help="Of the transformer: 24 for each head.", min=24)] = Size().width,
+    layers: Annotated[int, typer.Option(help="Of the transformer.", min=1)] = Size().layers,
+    out: Annotated[Path, typer.Option(help="Folder of result files.")] = OUT,
+) -> None:
+    """Compare what is learnt in outer rounds by several methods and seeds; write a result file."""
+    size = Size(width=width, layers=layers, heads=width // 24)
+    console, plan, path = Console(), Plan(rounds=rounds, size=size), out / "outer" / "quality.json"
+    runs: list[Learnt] = []
+    for name, seed, found in measured(plan, REGIMES, range(seeds), processes):
+        console.print(f"{name}, seed {seed}")
+        runs += found
+        write_result(path, document(plan, REGIMES, runs))
+    finish(console, document(plan, REGIMES, runs), path)
