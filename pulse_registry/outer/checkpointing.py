@@ -84,13 +84,28 @@ class Checkpointing:
             if number < log.state.dropped:
                 break  # what leads on from there was retired
             try:
-                self._begin_at(log.state, record, weights)
+                self.begin_at(log.state, record, weights)
             except _BAD as error:
                 _logger.warning("run %s: round %d can't be begun at: %s", log.state.run, number, error)
                 failed = failed or error
             else:
                 return number
         raise failed or NotFound(f"run {log.state.run!r}: nothing leads to its newest outer round")
+
+    def begin_at(self, state: OuterState, record: CheckpointRecord | None, weights: OuterWeights) -> None:
+        """Bring weights to a checkpoint; None: to the version that the rounds began with.
+
+        Raises:
+            NotFound, CorruptObject, BaseMismatch, StoreUnavailable: it, or the version beside it, can't be read; the
+                weights then hold nothing in particular.
+        """
+        if state.start is None:
+            raise NotFound(f"run {state.run!r} has no outer rounds")
+        version = self._load(state.start.version + (0 if record is None else record.round))
+        if record is None:
+            weights.begin(version)
+        else:
+            self._checkpoints.read(record, weights, version)
 
     def before_step(self) -> None:
         """Wait until nothing reads the state that the next outer step changes."""
@@ -145,15 +160,6 @@ class Checkpointing:
         """End what writes. Idempotent."""
         if self._writer is not None:
             self._writer.close()
-
-    def _begin_at(self, state: OuterState, record: CheckpointRecord | None, weights: OuterWeights) -> None:
-        if state.start is None:
-            raise NotFound(f"run {state.run!r} has no outer rounds")
-        version = self._load(state.start.version + (0 if record is None else record.round))
-        if record is None:
-            weights.begin(version)
-        else:
-            self._checkpoints.read(record, weights, version)
 
     def _compare(self, record: CheckpointRecord) -> None:
         mine = self._mine.get(record.round)

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 from pulse_kernels import Backend, Cells
 from pulse_kernels.select import outer_loops
-from pulse_registry.errors import CorruptObject, Gone, NotFound
+from pulse_registry.errors import BaseMismatch, CorruptObject, Gone, NotFound, PulseError
+from pulse_registry.outer.checkpointing import Checkpointing
+from pulse_registry.outer.checkpoints import Checkpoints
 from pulse_registry.outer.contributions import Contributions
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.member import Member
+from pulse_registry.outer.state import OuterState
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.store import Store
 from pulse_registry.weights.cell_space import Geometry, Group
@@ -52,6 +55,9 @@ def replay(
 ) -> Iterator[Replayed]:
     """Make the outer steps of all rounds that have ended, and yield each with its version's digest.
 
+    Where what leads to the first rounds was retired, it begins at the oldest checkpoint that can be read; later ones
+    are compared.
+
     Args:
         log: of the run's outer rounds, that keeps all rounds; it is read on.
         store: scoped to the run.
@@ -61,7 +67,8 @@ def replay(
         committed: returns the state digest of a version; None: it is not there.
 
     Raises:
-        NotFound: there are no outer rounds; or what the first of them need was retired.
+        NotFound: there are no outer rounds; or what the first of them need was retired, and no checkpoint can be read.
+        Diverged: a checkpoint is not what the rounds came to.
         CorruptObject: the version that the rounds began with is another one, or a contribution is damaged.
         BaseMismatch: a contribution was made from other weights.
         UnsupportedFormat, Untrusted, StoreUnavailable: as ``OuterLog.refresh``.
@@ -70,18 +77,29 @@ def replay(
     start = state.start
     if start is None:
         raise NotFound(f"run {state.run!r} has no outer rounds")
-    if state.retired:
-        raise NotFound(f"what leads to round {state.retired} of run {state.run!r} was retired: it can't be replayed")
     cells = geometry(start.layout)
     weights = OuterWeights(cells, backend, outer_loops(backend.name))
-    weights.begin(load(start.version, cells, range(len(cells.groups))))
-    if (found := weights.digest().hex()) != start.digest:
+    checkpointing = Checkpointing(
+        "replay",
+        Checkpoints(store, cells, backend),
+        None,
+        lambda version: load(version, cells, range(len(cells.groups))),
+    )
+    member = Member(
+        "replay",
+        log,
+        Contributions(store, cells, backend),
+        weights,
+        grace_s=float("inf"),
+        checkpointing=checkpointing,
+    )
+    member.round = _begun(state, checkpointing, weights)
+    member.digest = weights.digest().hex()
+    if not member.round and member.digest != start.digest:
         raise CorruptObject(
             f"run {state.run!r}: its outer rounds began with weights of digest {start.digest}, and version "
-            f"{start.version} has {found}"
+            f"{start.version} has {member.digest}"
         )
-    member = Member("replay", log, Contributions(store, cells, backend), weights, grace_s=float("inf"))
-    member.digest = found
     while done := member.catch_up(member.round + 1):
         number = start.version + done[0].number
         try:
@@ -89,3 +107,19 @@ def replay(
         except Gone:
             digest = None
         yield Replayed(done[0].number, number, len(done[0].contributions), weights.digest().hex(), digest)
+
+
+def _begun(state: OuterState, checkpointing: Checkpointing, weights: OuterWeights) -> int:
+    """Bring weights to where the rounds begin that can be made again, and return after which round that is."""
+    if not state.retired:
+        checkpointing.begin_at(state, None, weights)
+        return 0
+    failed: PulseError | None = None
+    for record in state.checkpoints:
+        try:
+            checkpointing.begin_at(state, record, weights)
+        except (NotFound, CorruptObject, BaseMismatch) as error:
+            failed = failed or error
+        else:
+            return record.round
+    raise failed or NotFound(f"what leads to round {state.retired} of run {state.run!r} was retired")
