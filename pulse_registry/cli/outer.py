@@ -93,18 +93,24 @@ def members(
 def verify(
     root: Root,
     run: Run,
+    begin: Annotated[
+        int | None,
+        typer.Option(
+            "--from", metavar="ROUND", help="Begin at the checkpoint of this round, not at the first that is kept."
+        ),
+    ] = None,
     token: Token = None,
     allow_http: AllowHttp = False,
     trust: Trusted = None,
     json_output: Json = False,
 ) -> None:
-    """Make all rounds anew from their contributions, and compare each with the version that was committed.
+    """Make all rounds anew from their contributions, and compare each with its version, and its checkpoint.
 
-    Takes 12 bytes of memory a cell, and no GPU. Ends at the first version that differs, with exit code 5.
+    Takes 12 bytes of memory a cell, and no GPU. Ends at the first round that differs, with exit code 5.
     """
     done = list[Replayed]()
     with open_runtime(Access(root, token, allow_http, trust), run, title="verify", quiet=json_output) as runtime:
-        for one in OuterRun(runtime).replay():
+        for one in OuterRun(runtime).replay(begin):
             done.append(one)
             if one.differs:
                 break
@@ -191,6 +197,8 @@ def _replayed(one: Replayed) -> dict[str, Any]:
         "contributions": one.contributions,
         "digest": one.digest,
         "committed": one.committed,
+        "checkpoint": one.checkpoint,
+        "merged": one.merged,
     }
 
 
@@ -198,6 +206,12 @@ def _show_replayed(done: Sequence[Replayed], differs: Replayed | None) -> None:
     compared = sum(one.committed is not None for one in done)
     if differs is None:
         say(f"{len(done):,} rounds were made anew, and {compared:,} versions are what they came to")
+        return
+    if differs.merged is False:
+        say(f"round {differs.round}: its contributions add up to something else than its merged one")
+        return
+    if differs.committed in (None, differs.digest):
+        say(f"round {differs.round} comes to other weights or momentum than its checkpoint tells of")
         return
     say(
         f"round {differs.round} comes to digest {differs.digest}, and version {differs.version} has "

@@ -29,7 +29,6 @@ from pulse_registry.format.outer_checkpoint import told_groups
 from pulse_registry.format.patch_head import MOST_HEADER
 from pulse_registry.log.append_guard import MOST_HEAD_BYTES
 from pulse_registry.log.documents import SMALL
-from pulse_registry.log.gap import beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.outer.contributions import is_head_of
 from pulse_registry.outer.log import FOLDER, OuterLog
@@ -89,7 +88,6 @@ class OuterAppendGuard:
         self._log = OuterLog(store, run, guard=guard)
         self._snapshots = OuterSnapshots(self._store, run, signer, guard)
         self._lock = threading.Lock()
-        self._looked = False
 
     def refresh(self) -> OuterState:
         """Read what is new, and return the state; empty where there are no outer rounds.
@@ -120,7 +118,7 @@ class OuterAppendGuard:
         record = self._read(sealed)
         with self._lock:
             try:
-                self._log.refresh()
+                self._log.check_end()  # so that nobody fills a gap
                 self._admit(record, sealed)
             finally:
                 self._publish()
@@ -171,11 +169,6 @@ class OuterAppendGuard:
             raise Conflict(
                 f"run {self.run!r}: outer record {record.seq} can't be appended: the newest is {state.seq}: read on"
             )
-        if not self._looked:  # so that nobody fills a gap
-            later = beyond(self._store, state.seq).record
-            if later is not None and later > state.seq + 1:
-                raise missing(self.run, state.seq, later - 1, f"outer record {later} is there")
-            self._looked = True
         wrong = state.violation(record) or state.void(record)
         if wrong is None:
             return

@@ -157,7 +157,7 @@ class OuterLog:
         while True:
             if (landed := self._landed(write_id)) is not None:
                 return landed
-            state = self._checked_end()
+            state = self.check_end()
             common = {
                 "run": state.run,
                 "seq": state.seq + 1,
@@ -214,10 +214,14 @@ class OuterLog:
             guard.folded(record, sealed)
         return void
 
-    def _checked_end(self) -> OuterState:
+    def check_end(self) -> OuterState:
         """Read what is new; before the first record that is appended, look past the end, too: one LIST.
 
         A record that is missing looks like the end, and what is written there keeps it from ever being restored.
+
+        Raises:
+            CorruptObject: a record is missing; or as ``refresh``.
+            AccessDenied: the store can't be listed.
         """
         state = self.refresh()
         while not self._looked:

@@ -64,13 +64,12 @@ class OuterRun:
         latest = self._runtime.reader.refresh().latest
         return None if latest is None else latest.cells
 
-    def replay(self) -> Iterator[Replayed]:
+    def replay(self, begin: int | None = None) -> Iterator[Replayed]:
         """Make the outer steps of all rounds anew; see ``replay``."""
         runtime = self._runtime
         context = runtime.context()
-        return replay(
-            self.log(whole=True), runtime.stores.store, context.backend, context.geometry, self.load, self.digest
-        )
+        store, log = runtime.stores.store, self.log(whole=True)
+        return replay(log, store, context.backend, context.geometry, self.load, self.digest, begin)
 
     def newest(self, model: Model) -> tuple[int, str]:
         """Return the number of the newest version, and its layout's id; the first one is made of a model, if need be.

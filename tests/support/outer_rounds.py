@@ -52,6 +52,8 @@ def make_rounds(
     members: Sequence[str] = ("eu-1", "us-1"),
     signers: Mapping[str, Signer] | None = None,
     trust: Trust | None = None,
+    token: str | None = None,
+    quorum: int | None = None,
 ) -> Model:
     """Let members train for so many rounds, and leave; return the weights that they end with."""
     with ExitStack() as stack:
@@ -63,12 +65,14 @@ def make_rounds(
                 signer=None if signers is None else signers[name],
                 trust=trust,
             )
-            runtime = Runtime(connect(root), run, options, Dependencies())
+            runtime = Runtime(connect(root, token), run, options, Dependencies())
             stack.callback(runtime.end)
             rounds = OuterRun(runtime)
             stack.callback(rounds.close)
             model = outer_model()
-            session = rounds.session(model, OuterOptions(name, 1, quorum=len(members), poll_s=0.01, grace_s=NEVER_S))
+            session = rounds.session(
+                model, OuterOptions(name, 1, quorum=quorum or len(members), poll_s=0.01, grace_s=NEVER_S)
+            )
             trainers.append(Trainer(name, model, session, np.random.default_rng(number)))
             session.join()
         for _ in range(count):

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
 import httpx
 import numpy as np
 import numpy.typing as npt
+import pytest
 
-from pulse_registry import Registry
+from pulse_registry import AccessDenied, Fenced, InvalidArgument, Registry
+from pulse_registry.cli import main
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.options import ComputeOptions, Options
+from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.options import OuterOptions
 from pulse_registry.outer.result import RoundResult
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.outer import OuterRun
 from pulse_registry.runtime.runtime import Runtime
+from pulse_registry.store import PrefixStore
+from pulse_schemas.outer import CloseRecord, JoinRecord, LeaveRecord
+from tests.support.outer_rounds import make_rounds
 from tests.support.service import Service
 from tests.support.waiting import HANG_S, NEVER_S
 
 Model = dict[str, npt.NDArray[np.float32]]
 ROUNDS, INNER = 3, 2
+LONG = 14
+"""Rounds after which there is a checkpoint."""
 REFERENCE = Options(owns_store=True, compute=ComputeOptions(backend="reference"))
 MEMBERS = ("eu-1", "eu-2", "us-1")
 
@@ -91,3 +100,43 @@ def test_members_without_keys_of_the_bucket_end_with_the_same_bits_and_hear_at_o
         assert (part["entries"], part["nbytes"], part["steps"]) == (result.entries, result.nbytes, INNER)
         assert told["version"] == result.version
         assert told["late"] == []
+
+
+def test_checkpoints_go_through_the_service_and_rounds_are_verified_and_joined_from_them(
+    service: Service, run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = make_rounds(service.url, run, LONG, token=service.token)
+    store = PrefixStore(ServiceStore(service.url, service.token), run)
+    state = OuterLog(store, run, whole=True).refresh()
+    assert [one.number for one in state.closed] == [*range(1, LONG + 1)]
+    (checkpoint, *_) = state.checkpoints
+    monkeypatch.setenv("PULSE_TOKEN", service.token)
+    at = ["--root", service.url, "--run", run, "--json"]
+    assert main(["outer", "verify", *at, "--from", str(checkpoint.round)]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rounds"]) == LONG - checkpoint.round
+    later = make_rounds(service.url, run, 0, members=("late-1",), token=service.token, quorum=2)
+    assert all(np.array_equal(later[name].view(np.uint32), end[name].view(np.uint32)) for name in end)
+
+
+def test_a_token_that_only_reads_sees_rounds_and_appends_nothing(service: Service, run: str) -> None:
+    make_rounds(service.url, run, 1, token=service.token)
+    reads = service.new_token("read")
+    service.await_token(reads)
+    log = OuterLog(PrefixStore(ServiceStore(service.url, reads), run), run)
+    before = log.refresh().seq
+    with pytest.raises(AccessDenied):
+        log.append(lambda _, common: JoinRecord(**common, member="thief"))
+    assert log.refresh().seq == before
+
+
+def test_what_would_count_for_nothing_is_refused_and_can_be_made_anew(service: Service, run: str) -> None:
+    make_rounds(service.url, run, 1, token=service.token)
+    log = OuterLog(PrefixStore(ServiceStore(service.url, service.token), run), run)
+    before = log.refresh().seq
+    with pytest.raises(InvalidArgument, match="round 9 is not open"):
+        log.append(lambda _, common: CloseRecord(**common, round=9), "a" * 32)
+    record = log.append(lambda _, common: JoinRecord(**common, member="asia-1"), "a" * 32)
+    assert record is not None
+    assert record.seq == before + 1
+    with pytest.raises(Fenced):
+        log.append(lambda _, common: LeaveRecord(**common, member="asia-1", term="0" * 32))

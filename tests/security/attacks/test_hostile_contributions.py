@@ -72,7 +72,9 @@ class Round:
         """Return a member that has read the log."""
         log = OuterLog(self.store, RUN)
         log.refresh()
-        return Member("us-1", log, Contributions(self.store, GEOMETRY, BACKEND), self.weights, grace_s=1.0)
+        member = Member("us-1", log, Contributions(self.store, GEOMETRY, BACKEND), self.weights, grace_s=1.0)
+        member.digest = self.weights.digest().hex()
+        return member
 
     def refused(self) -> PulseError:
         """Let a member fold the round, and return why it does not; its weights are what they were."""

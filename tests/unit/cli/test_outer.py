@@ -9,7 +9,7 @@ import pytest
 
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.store import FileStore, PrefixStore
-from pulse_schemas.outer import CloseRecord, JoinRecord
+from pulse_schemas.outer import CheckpointRecord, CloseRecord, JoinRecord, MergedRecord
 from tests.support.command_line import Pulse
 from tests.support.outer_rounds import make_rounds
 
@@ -122,3 +122,82 @@ def test_a_run_without_outer_rounds_has_none(pulse: Pulse, command: str, root: P
     found = pulse("outer", command, "--root", root, "--run", "other", "--json")
     assert (found.code, found.json["error"]) == (3, "NotFound")
     assert "has no outer rounds" in found.json["message"]
+
+
+LONG = 14
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry with a run of so many rounds that checkpoints were written."""
+    root = tmp_path_factory.mktemp("long") / "registry"
+    make_rounds(str(root), "math", LONG)
+    return root
+
+
+def checkpoints(root: Path) -> list[int]:
+    state = OuterLog(PrefixStore(FileStore(root), "math"), "math", whole=True).refresh()
+    return [one.round for one in state.checkpoints]
+
+
+def test_rounds_are_made_anew_from_a_checkpoint_on_and_checkpoints_are_compared(pulse: Pulse, long: Path) -> None:
+    at = "--root", long, "--run", "math"
+    there = checkpoints(long)
+    assert there
+    whole = pulse("outer", "verify", *at, "--json").json
+    assert (whole["verified"], len(whole["rounds"])) == (True, LONG)
+    assert [one["round"] for one in whole["rounds"] if one["checkpoint"]] == there
+    assert all(one["checkpoint"] in (True, None) for one in whole["rounds"])
+    some = pulse("outer", "verify", *at, "--from", there[0], "--json").json
+    assert some["verified"]
+    assert some["rounds"] == whole["rounds"][there[0] :]
+    none = pulse("outer", "verify", *at, "--from", LONG + 1, "--json")
+    assert (none.code, none.json["error"]) == (3, "NotFound")
+
+
+def test_a_checkpoint_of_another_momentum_is_named(pulse: Pulse, long: Path, tmp_path: Path) -> None:
+    root = tmp_path / "registry"
+    shutil.copytree(long, root)
+    log = OuterLog(PrefixStore(FileStore(root), "math"), "math", whole=True)
+    (first, *_) = log.refresh().checkpoints
+    # A record says that a later checkpoint has the momentum of an earlier one.
+    log.append(
+        lambda _, common: CheckpointRecord(
+            **common, round=LONG, object=first.object, parts=first.parts, theta=first.theta, momentum=first.momentum
+        )
+    )
+    found = pulse("outer", "verify", "--root", root, "--run", "math", "--json")
+    assert (found.code, found.json["differs"], found.json["rounds"][-1]["checkpoint"]) == (5, LONG, False)
+    assert "than its checkpoint tells of" in pulse("outer", "verify", "--root", root, "--run", "math").out
+
+
+def test_merged_contributions_are_compared_with_what_members_have_sent(
+    pulse: Pulse, made: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "registry"
+    shutil.copytree(made, root)
+    at = "--root", root, "--run", "math"
+    assert pulse("compact", *at).code == 0
+    state = OuterLog(PrefixStore(FileStore(root), "math"), "math", whole=True).refresh()
+    assert state.merged
+    found = pulse("outer", "verify", *at, "--json").json
+    assert found["verified"]
+    assert [one["round"] for one in found["rounds"] if one["merged"]] == sorted(state.merged)
+
+    # Another run's totals, which say of themselves that they are of this round.
+    other = tmp_path / "other"
+    make_rounds(str(other), "math", 1, members=("eu-1", "us-1", "us-2"))
+    assert pulse("compact", "--root", other, "--run", "math").code == 0
+    forged = OuterLog(PrefixStore(FileStore(other), "math"), "math", whole=True).refresh().merged[1]
+    shutil.copytree(made, tmp_path / "plain")
+    log = OuterLog(PrefixStore(FileStore(tmp_path / "plain"), "math"), "math", whole=True)
+    log.append(
+        lambda _, common: MergedRecord(
+            **common, round=1, exponent=forged.exponent, entries=forged.entries, object=forged.object
+        )
+    )
+    (there := tmp_path / "plain" / "math" / "outer" / forged.object.key).parent.mkdir(parents=True)
+    shutil.copy(other / "math" / "outer" / forged.object.key, there)
+    found = pulse("outer", "verify", "--root", tmp_path / "plain", "--run", "math", "--json")
+    assert (found.code, found.json["differs"], found.json["rounds"][0]["merged"]) == (5, 1, False)
+    assert "than its merged one" in pulse("outer", "verify", "--root", tmp_path / "plain", "--run", "math").out
