@@ -60,6 +60,11 @@ class Board:
         """Return the rounds that a trainer has contributed to, by whoever knows."""
         return {one.round for rounds in self.rounds.values() for one in rounds if trainer in one.members}
 
+    def has_just_ended(self, trainer: str) -> bool:
+        """Tell whether a trainer has made the newest step, and kept its state: it has not contributed since."""
+        rounds = self.rounds.get(trainer)
+        return rounds is not None and rounds[-1].round == self.round
+
     def missed(self, trainer: str) -> int:
         """Return how many rounds have ended without a trainer since something was done to it last."""
         since = max((one.at for one in self.changes if one.trainer == trainer), default=self.began)

@@ -44,7 +44,7 @@ def _presence_panel(axes: Any, board: Board) -> None:
         times = [board.seconds(one.at) for one in done]
         axes.plot(times, [place] * len(times), "o", color="white", mec=color, markersize=4.5)
     axes.set_yticks(range(len(names)), names[::-1])
-    axes.set_title("Who was there when (square: stopped, cross: killed; dots: rounds, pulls)")
+    axes.set_title("Who was there when (square: stopped, cross: killed)")
     axes.set_xlabel("seconds since the start")
 
 
@@ -60,7 +60,7 @@ def _bytes_panel(axes: Any, board: Board) -> None:
     axes.set_title("Bytes that a trainer sent a round (log scale)")
     axes.set_xlabel("round")
     axes.set_ylabel("MB")
-    axes.legend(loc="lower right", fontsize=9)
+    axes.legend(loc="center right", fontsize=9)
     whole_ticks(axes.xaxis)
 
 

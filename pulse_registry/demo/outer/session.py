@@ -36,7 +36,7 @@ class Session:
             (lambda: board.round >= 1, LATE, "started"),
             (lambda: board.round >= 2, STOPPED, "stopped"),
             (lambda: board.missed(STOPPED) >= 2, STOPPED, "resumed"),
-            (lambda: board.is_back(STOPPED, "resumed"), KILLED, "killed"),
+            (lambda: board.is_back(STOPPED, "resumed") and board.has_just_ended(KILLED), KILLED, "killed"),
             (lambda: board.missed(KILLED) >= 1, KILLED, "returned"),
         ]
 

@@ -75,6 +75,8 @@ def _train(name: str, policy: Policy, part: Mapping[str, Any], outer: OuterSessi
             optimizer.zero_grad()
         trained = time.monotonic()
         counts, entries, nbytes, result = _end_round(outer, settings)
+        ended = time.monotonic()
+        _save(outer, name, settings)
         tell(
             Ended(
                 trainer=name,
@@ -87,13 +89,12 @@ def _train(name: str, policy: Policy, part: Mapping[str, Any], outer: OuterSessi
                 cells=result.cells,
                 reward=statistics.fmean(rewards),
                 inner_s=trained - began,
-                outer_s=time.monotonic() - trained,
+                outer_s=ended - trained,
                 sha256=fingerprint(part),
                 rss=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
                 at=now(),
             )
         )
-        _save(outer, name, settings)
 
 
 def _ended(outer: OuterSession, settings: Settings) -> bool:

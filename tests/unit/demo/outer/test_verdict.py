@@ -108,6 +108,9 @@ def test_who_is_away_has_missed_rounds_until_it_is_back() -> None:
     made.add(Changed(STOPPED, "resumed", 4.5))
     assert made.is_back(STOPPED, "resumed")
     assert made.rounds_of(STOPPED) == {1, 2, 5, 6, 7, 8, 9}
+    assert made.has_just_ended(STOPPED)
+    made.rounds[STOPPED].pop()
+    assert not made.has_just_ended(STOPPED)
 
 
 def test_what_did_not_end_or_did_not_happen_is_found() -> None:
