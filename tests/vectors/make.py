@@ -20,10 +20,13 @@ from pulse_kernels import CELL_TYPES, Cells, CoderName, Index, encode_group, get
 from pulse_kernels.format.exponents import encode_cells
 from pulse_kernels.format.frequencies import frequencies, levels_of, store_table
 from pulse_kernels.format.gap_tables import geometric_table, geometric_tables
+from pulse_kernels.format.outer_state import encode_state
 from pulse_kernels.protocol import OuterRates
 from pulse_kernels.select import exponent_loops, outer_loops
 from pulse_registry.format import keys
 from pulse_registry.format.keyframe import index_document, pulse_metadata, shards_of
+from pulse_registry.format.merged import merged_bytes
+from pulse_registry.format.outer_checkpoint import checkpoint_head_bytes, group_entry
 from pulse_registry.format.pieces import Pieces
 from pulse_registry.format.sparse_update import SparseUpdate
 from pulse_registry.outer.mean import GroupLevels
@@ -31,6 +34,7 @@ from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.signing import SigningKey
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
+from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.dtypes import numpy_dtype
 from pulse_registry.weights.model import layout_of, read_model
 from pulse_schemas import (
@@ -539,6 +543,55 @@ def outer() -> Document:
     }
 
 
+def outer_state() -> Document:
+    """A group of a checkpoint, with ties, zeros and subnormal numbers, and its head; and merged contributions."""
+    geometry = outer_objects.GEOMETRY
+    [group] = geometry.groups
+    drawn = np.frombuffer(blake3(b"outer state").digest(length=8 * group.cells), "<u4").reshape(2, -1) & 0xBFFFFFFF
+    theta, momentum = (column.astype(np.uint32) for column in drawn)
+    edges = [0, 0x80000000, 1, 0x80000001, 0x00008000, 0x00018000, 0x80018000, 0x3F808000, 0x3F818000, 0x7F7FFFFF]
+    theta[: len(edges)], momentum[: len(edges)] = edges, edges[::-1]
+    theta[20:60] &= np.uint32(0xFFFF0000)
+    momentum[40:90] = 0
+    version = np.empty(group.cells, np.uint16)
+    REFERENCE.cast_f32(theta, version)
+    data, touched = encode_state(exponent_loops("reference"), version, theta, momentum)
+    sums = [Digest(*REFERENCE.digest(cells, 0)) for cells in (theta, momentum)]
+    base = Digest(*REFERENCE.digest(version, 0)).hex()
+    head = checkpoint_head_bytes(geometry.id, base, 5, [group_entry(0, touched, data, sums[0], sums[1])])
+    index = np.arange(0, group.cells, 3, dtype=np.uint32)
+    totals = {
+        str(bits): np.array(
+            [(k * 7919 + 1) % 2 ** (bits - 1) - 2 ** (bits - 2) or 1 for k in range(len(index))], np.int64
+        )
+        for bits in (16, 32, 64)
+    }
+    return {
+        "layout": _document(geometry.layout),
+        "version": version.tobytes().hex(),
+        "digest": base,
+        "checkpoint": {
+            "round": 5,
+            "theta": theta.tobytes().hex(),
+            "momentum": momentum.tobytes().hex(),
+            "digests": [one.hex() for one in sums],
+            "touched": touched,
+            "group": data.hex(),
+            "head": head.hex(),
+        },
+        "merged": [
+            {
+                "bits": int(bits),
+                "totals": [[int(cell), int(total)] for cell, total in zip(index, found, strict=True)],
+                "bytes": merged_bytes(
+                    REFERENCE, geometry, base, 5, -20, [(group, index, found)], lambda _: [version]
+                ).hex(),
+            }
+            for bits, found in totals.items()
+        ],
+    }
+
+
 VECTORS: dict[str, Callable[[], Document]] = {
     "casts": casts,
     "digests": digests,
@@ -549,6 +602,7 @@ VECTORS: dict[str, Callable[[], Document]] = {
     "keyframes-small-floats": keyframes_of_small_floats,
     "layouts": layouts,
     "outer": outer,
+    "outer-state": outer_state,
     "patch-parts": patch_parts,
     "patches": patches,
     "records": records,

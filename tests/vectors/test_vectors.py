@@ -14,9 +14,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pulse_kernels import CELL_TYPES, Backend, decode_group, encode_group, get_backend
 from pulse_kernels.format.frequencies import frequencies, levels_of, read_table
 from pulse_kernels.format.gap_tables import geometric_table
+from pulse_kernels.format.outer_state import decode_state, encode_state
 from pulse_kernels.protocol import OuterRates
-from pulse_kernels.select import outer_loops
+from pulse_kernels.select import exponent_loops, outer_loops
 from pulse_registry.format.contribution import Contribution
+from pulse_registry.format.merged import Merged
+from pulse_registry.format.outer_checkpoint import CheckpointGroups
 from pulse_registry.format.patch import Patch
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.weights import OuterWeights
@@ -36,7 +39,7 @@ from pulse_schemas import (
     canonical_json,
     unseal_record,
 )
-from pulse_schemas.outer import OUTER_KINDS, unseal_outer_record
+from pulse_schemas.outer import OUTER_KINDS, CheckpointRecord, unseal_outer_record
 from tests.support.meeting import resolve
 from tests.support.records import DictStore
 from tests.vectors import make, spec_reader
@@ -373,3 +376,42 @@ def test_the_outer_step_comes_to_the_listed_bits(loops: str):
     spec_reader.outer_step(theta, momentum, plain, step["weight"], step["rates"])
     assert struct.pack(f"<{len(theta)}f", *theta).hex() == step["theta"]
     assert struct.pack(f"<{len(momentum)}f", *momentum).hex() == step["momentum"]
+
+
+def test_the_state_of_outer_rounds_comes_back_bit_for_bit(backend: Backend):
+    document = stored("outer-state")
+    case, version = document["checkpoint"], np.frombuffer(bytes.fromhex(document["version"]), "<u2")
+    wanted = [np.frombuffer(bytes.fromhex(case[name]), "<u4") for name in ("theta", "momentum")]
+    found = [np.empty(len(version), np.uint32) for _ in wanted]
+    data = bytes.fromhex(case["group"])
+    touched = decode_state(backend, exponent_loops(backend.name), version.copy(), data, *found)
+    for mine, theirs, digest in zip(found, wanted, case["digests"], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        assert Digest(*backend.digest(mine, 0)).hex() == digest
+    assert encode_state(exponent_loops(backend.name), version.copy(), *found) == (data, touched)
+    head = bytes.fromhex(case["head"])
+    named = ObjectRef(key="k", size=len(head), blake3=blake3(head).hexdigest())
+    fields = {
+        "run": "r",
+        "seq": 1,
+        "write_id": "0" * 32,
+        "previous": "0" * 64,
+        "created_at": "2026-01-01T00:00:00.000Z",
+    }
+    theta, momentum = case["digests"]
+    record = CheckpointRecord(
+        **fields, round=case["round"], object=named, parts=len(data), theta=theta, momentum=momentum
+    )
+    [entry] = CheckpointGroups.parse(record, layout_in(document), head).entries.values()
+    assert (entry.changed, entry.size, entry.blake3) == (case["touched"], len(data), blake3(data).digest())
+    assert [entry.old_sum.hex(), entry.new_sum.hex()] == case["digests"]
+
+
+@pytest.mark.parametrize("case", stored("outer-state")["merged"], ids=lambda case: case["bits"])
+def test_merged_contributions_are_the_totals(backend: Backend, case: dict[str, Any]):
+    document, data = stored("outer-state"), bytes.fromhex(case["bytes"])
+    geometry, version = layout_in(document), np.frombuffer(bytes.fromhex(document["version"]), "<u2").copy()
+    found = Merged.parse(ObjectRef(key="k", size=len(data), blake3=blake3(data).hexdigest()), geometry, data)
+    assert (found.head.bits, found.head.base) == (case["bits"], document["digest"])
+    index, totals = found.decode(backend, geometry.groups[0], [version])
+    assert [[cell, total] for cell, total in zip(index.tolist(), totals.tolist(), strict=True)] == case["totals"]
