@@ -164,7 +164,9 @@ ROUNDS_MUTANTS = tuple(
         Mutant("weights", "weights are what they were when their step was made", _no_look, Weather(lose=0.001)),
         Mutant("weight", "a mean is over all members of a round, the late included", _by_those_present, _STALLS),
         Mutant("outer if absent", "outer records are created, never replaced", _no_conditional_put),
-        Mutant("outer write id", "an outer record whose answer was lost is not written again", _appended_again, _LOST),
+        Mutant(
+            "outer write id", "an outer record whose answer was lost is not written again", _appended_again, _LOST, 21
+        ),
         Mutant("first version", "rounds begin with one version, whoever began at once", _first_come),
     )
 )
