@@ -22,6 +22,11 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 _SHAPE = (20, 30)
 
 
+def drawn(seed: int) -> dict[str, Floats]:
+    """Return a model of float32 masters."""
+    return {"w": (np.random.default_rng(seed).standard_normal(_SHAPE) * 0.02).astype(np.float32)}
+
+
 class Trainer:
     """A session, and its model."""
 
@@ -64,7 +69,7 @@ class Party:
                 monotonic=lambda: self.now, sleep=self.sleep, retrying=lambda it: it, threads=_threads
             ),
         )
-        model = {"w": (np.random.default_rng(1).standard_normal(_SHAPE) * 0.02).astype(np.float32)}
+        model = drawn(1)
         return Trainer(registry.outer(model, member=name, **self._options), model, seed, registry)
 
     def joined(self, names: str) -> list[Trainer]:

@@ -10,6 +10,7 @@ from benchmarks.results import RESULTS
 
 FOLDER = RESULTS / "reliability"
 RUNS, JOBS, MUTANTS = FOLDER / "simulator.json", FOLDER / "jobs.json", FOLDER / "mutants.json"
+ROUNDS = FOLDER / "rounds.json"
 PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 BEGIN, END = "<!-- simulator: begin (python -m tests.scenarios.simulator report) -->", "<!-- simulator: end -->"
 
@@ -32,16 +33,17 @@ def update_page() -> None:
 
 
 def _tables() -> str:
-    runs, jobs, mutants = (json.loads(path.read_text()) for path in (RUNS, JOBS, MUTANTS))
+    runs, jobs, rounds, mutants = (json.loads(path.read_text()) for path in (RUNS, JOBS, ROUNDS, MUTANTS))
     with_jobs = f"With jobs of two to {jobs['ranks']} ranks in place of trainers:"
-    return "\n\n".join((_runs(runs), with_jobs, _runs(jobs), _mutants(mutants)))
+    with_rounds = f"With {rounds['members']} members of outer rounds in place of trainers:"
+    return "\n\n".join((_runs(runs), with_jobs, _runs(jobs), with_rounds, _runs(rounds), _mutants(mutants)))
 
 
 def _runs(document: dict[str, Any]) -> str:
     seeds, counts = document["seeds"], document["counts"]
     last = seeds["first"] + seeds["count"] - 1
     broken = len(document["violations"]) or "none"
-    said_of = _SAID | (_OF_JOBS if "ranks" in document else {})
+    said_of = _OF_ROUNDS if document.get("members") else _SAID | (_OF_JOBS if document.get("ranks") else {})
     lines = [
         f"**{document['operations']:,} store operations** of seeds {seeds['first']} to {last}, "
         f"{seeds['operations_each']:,} each and what follows; {document['virtual_hours']:,.0f} hours of virtual time "
@@ -77,6 +79,25 @@ _SAID = {
     "deleted": "objects are deleted",
     "delete": "records let the log forget",
     "tag": "versions get a name, or lose it",
+}
+_OF_ROUNDS = {
+    "crashes": "a process dies",
+    "rounds": "rounds end",
+    "outer close": "a round is closed at its quorum, after somebody's grace",
+    "late": "a member that was waited for is late",
+    "outer contribute": "members contribute",
+    "outer join": "members join, or come back",
+    "outer leave": "members leave",
+    "twins fenced": "a process hears that a younger one has its name",
+    "saved": "members save their state",
+    "restored": "what was not sent is restored from it",
+    "weights that fell over": "a bit of a member's weights falls over",
+    "diverged": "a member finds that its weights have changed, and stops",
+    "NaN refused": "a pseudo-gradient with NaN is refused",
+    "outer rates": "the rates of later rounds are changed",
+    "outer checkpoint": "checkpoints of rounds are named",
+    "commit": "versions are committed",
+    "epoch": "a member takes over the writing of versions",
 }
 _OF_JOBS = {
     "pushes of ranks": "pushes by ranks together",

@@ -7,7 +7,7 @@ import pytest
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.testing import Fault, FaultStore
-from tests.support.parties import Party, Trainer, same
+from tests.support.parties import Party, Trainer, drawn, same
 
 
 def test_when_the_store_fails_between_two_steps_the_model_is_at_the_first_and_nothing_is_sent_twice() -> None:
@@ -120,3 +120,37 @@ def test_a_writer_that_was_fenced_leaves_the_other_one_as_much_time_as_it_took_i
     one.contribute()
     first, second = began
     assert 1000.0 <= second - first < 1001.0
+
+
+def test_who_leaves_in_the_middle_of_a_round_is_in_it_and_nobody_waits_for_it() -> None:
+    party = Party(quorum=1, grace=60.0)
+    one, other = party.joined("ab")
+    other.contribute()
+    other.outer.leave()
+    result = one.round()
+    assert (set(result.members), result.late) == ({"a", "b"}, ())
+    assert set(one.round().members) == {"a"}
+    other.outer.join()
+    same(one, other)
+    for each in (other, one):  # which waits for the other one from the next round on
+        each.contribute()
+    for each in (one, other):
+        assert set(each.follow().members) == {"a", "b"}
+    same(one, other)
+
+
+def test_two_sessions_of_one_registry_are_two_members() -> None:
+    party = Party(quorum=2)
+    one = party.trainer("a", 1)
+    other = Trainer(one.registry.outer(model := drawn(1), member="b", inner_steps=1, quorum=2), model, 2, one.registry)
+    for each in (one, other):
+        each.outer.join()
+    for _ in range(2):
+        for each in (one, other):
+            each.contribute()
+        for each in (one, other):
+            assert set(each.follow().members) == {"a", "b"}
+        same(one, other)
+    for each in (one, other):
+        each.outer.leave()
+    assert len(one.registry.versions()) == 3
