@@ -201,3 +201,18 @@ def test_merged_contributions_are_compared_with_what_members_have_sent(
     found = pulse("outer", "verify", "--root", tmp_path / "plain", "--run", "math", "--json")
     assert (found.code, found.json["differs"], found.json["rounds"][0]["merged"]) == (5, 1, False)
     assert "than its merged one" in pulse("outer", "verify", "--root", tmp_path / "plain", "--run", "math").out
+
+
+def test_a_collection_and_a_compaction_tell_of_rounds(pulse: Pulse, at: tuple[object, ...], root: Path) -> None:
+    made = pulse("compact", *at, "--json").json["made"]
+    assert [one["target"] for one in made if one["kind"] == "round"] == [1, 2, 3]
+    late = next((root / "math" / "outer" / "objects" / "contribution").iterdir())
+    late.with_name(late.name.replace("-us-1-", "-us-2-").replace("-eu-1-", "-eu-2-")).write_bytes(b"too late")
+    options = ("--keep-last", "1", "--keep-for", "0s", "--orphans", "0s", "--grace", "0s")
+    plan = pulse("gc", *at, *options, "--json").json
+    assert {"version": 0, "why": "outer rounds began with it"} in plan["kept"]
+    assert plan["rounds"] == {"round": 0, "retired": 0, "deleted": 1, "orphans": 1, "waiting": 0, "snapshots": 0}
+    shown = pulse("gc", *at, *options, "--delete").out
+    assert "outer rounds: 1 objects deleted, 1 of which no record names" in shown
+    assert pulse("outer", "verify", *at).code == 0
+    assert pulse("verify", "--all", root).code == 0
