@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,41 +21,19 @@ from rich.console import Console
 
 from benchmarks.outer.inner import Floats
 from benchmarks.outer.methods import Levels, Sent, Values
+from benchmarks.outer.rounds import Rounds
+from benchmarks.outer.sample import cut
 from benchmarks.outer.show import finish
 from benchmarks.results import OUT, Row, machine, versions
 from pulse_kernels.protocol import OuterRates
 from pulse_registry.outer.mean import GroupLevels
 
-TITLE = "Bytes of outer rounds: SmolLM2-135M, policy gradient at learning rate 3e-6, 8 inner steps, 4 trainers"
+TITLE = "Bytes of recorded outer rounds: SmolLM2-135M, policy gradient, 8 inner steps, 4 trainers"
 RATES = OuterRates(0.7, 0.9)
 GAINS = (1.0, 7.0)
 PAYLOAD_LIMIT = {1.0: 100.0, 7.0: 30.0}
 BITS_LIMIT, AT_DENSITY, ENTROPY_LIMIT = 8.0, 0.03, 1.06
-Shapes = Sequence[tuple[str, tuple[int, ...]]]
 Say = Callable[[str], None]
-
-
-class Rounds(Protocol):
-    """Recorded rounds: of a folder (``recording.Recorded``), or of a part that is kept (``sample.Sample``)."""
-
-    @property
-    def shapes(self) -> Shapes:
-        """Names and shapes of the tensors, in flat order."""
-
-    @property
-    def start(self) -> npt.NDArray[np.uint16]:
-        """BF16 weights that round 1 begins with."""
-
-    @property
-    def trainers(self) -> int:
-        """How many."""
-
-    @property
-    def rounds(self) -> int:
-        """How many."""
-
-    def pseudo_gradient(self, round_: int, trainer: int) -> Floats:
-        """Weights of the round's start less the trainer's own after its inner steps; rounds count from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +252,7 @@ def document(
     beside[1.0] = others(rounds, 1.0, say)  # the rule of those who send them
     return {
         "kind": "outer-bytes",
-        "title": TITLE,
+        "title": f"{TITLE}: {cells:,} cells of it",
         "machine": machine(),
         "versions": versions(),
         "settings": {"cells": cells, "trainers": rounds.trainers, "rounds": rounds.rounds, "recording": recipe},
@@ -287,6 +265,9 @@ def document(
 
 def run(
     folder: Annotated[Path, typer.Argument(help="Of recorded rounds; made by ``outer record`` if it is not there.")],
+    stretches: Annotated[
+        int | None, typer.Option(help="Of 4,096 cells, evenly spread, that are looked at; default: the whole model.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of result files.")] = OUT,
 ) -> None:
     """Count the bytes of recorded rounds; write a result file."""
@@ -294,5 +275,7 @@ def run(
 
     console = Console()
     recorded = Recorded.read(folder) if (folder / "rounds.json").exists() else record(Recipe(), folder, console.print)
-    found = document(recorded, asdict(recorded.recipe), say=console.print)
+    recipe = asdict(recorded.recipe)
+    rounds: Rounds = recorded if stretches is None else cut(recorded, recipe, stretches, 4096)
+    found = document(rounds, recipe, say=console.print)
     finish(console, found, out / "outer" / "bytes.json")

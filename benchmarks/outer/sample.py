@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from benchmarks.outer.replay import Rounds
+from benchmarks.outer.rounds import Rounds
 
 SAMPLE = Path(__file__).parents[1] / "recorded" / "outer-rounds.npz"
 STRETCHES, LENGTH = 64, 1024

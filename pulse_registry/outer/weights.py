@@ -244,9 +244,8 @@ class OuterWeights:
         if not self._loops.collect(self._of(origin, group), local, sums):
             place = group.start + int(np.argmin(np.isfinite(sums)))
             raise InvalidModel(f"the pseudo-gradient is not finite: {self._name(place)}; {AGAIN}")
-        sizes = np.abs(sums)
-        if len(sizes) and sizes.max() >= limit:
-            raise self._too_large(group.start + int(sizes.argmax()))
+        if len(sums) and max(sums.max(), -sums.min()) >= limit:
+            raise self._too_large(group.start + int(np.abs(sums).argmax()))
 
     def _take(self, residual: Floats, sent: Sent) -> None:
         for group, part in sent:
