@@ -26,10 +26,11 @@ LAYOUT: Final = 32 << 20
 
 
 def most_bytes(key: str) -> int:
-    """Return how many bytes the document under a key of a run has at most.
+    """Return how many bytes the document under a key of a run, or of its outer rounds, has at most.
 
     Of a key that is no document's (objects are read by ranges, which records bound) it is the least of all bounds.
     """
+    key = key.removeprefix(keys.OUTER)
     if keys.record_seq(key) is not None:
         return RECORD
     if keys.snapshot_seq(key) is not None:

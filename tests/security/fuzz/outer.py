@@ -32,13 +32,14 @@ from pulse_registry.outer.snapshot import snapshot_of, state_of
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import PrefixStore
 from pulse_schemas import ObjectRef, SchemaError, canonical_json
+from pulse_schemas.heads import CheckpointHead
 from pulse_schemas.outer import ContributeRecord, unseal_outer_record
 from pulse_schemas.outer_snapshot import OuterSnapshot
-from tests.security.fuzz.documents import WORDS, seal
+from tests.security.fuzz.documents import WORDS, document_target, seal
 from tests.security.fuzz.mutation import mutate_document
 from tests.security.fuzz.patches import mutate_patch, rehashed
 from tests.security.fuzz.target import Target, expect
-from tests.support.outer_objects import GEOMETRY, RUN, contribution, every_outer_kind, levels, values, weights
+from tests.support.outer_objects import BASE, GEOMETRY, RUN, contribution, every_outer_kind, levels, values, weights
 from tests.support.records import DictStore
 
 _KEY = "objects/contribution/fuzzed.safetensors"
@@ -91,6 +92,12 @@ def outer_record_target() -> Target:
         return any(taken)
 
     return Target("outer-record", check, tuple(one.canonical() for one in records), mutate_document, WORDS)
+
+
+def checkpoint_head_target() -> Target:
+    """Return the target of what a checkpoint says of itself."""
+    head = CheckpointHead(layout=GEOMETRY.id, base=BASE, round=3, changed=4, groups=1)
+    return document_target("checkpoint-head", CheckpointHead, (head,), sealed=False)
 
 
 def _taken(before: OuterState, body: dict[str, Any]) -> bool:

@@ -45,6 +45,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "group": _group,
     "contribution": _contribution,
     "outer-record": outer.outer_record_target,
+    "checkpoint-head": outer.checkpoint_head_target,
     "admission": outer.admission_target,
     "index": keyframes.index_target,
     "shard": keyframes.shard_target,
