@@ -52,7 +52,7 @@ class RoundsAftermath:
         ended = self._truth.fold.start["version"] + self._truth.rounds
         if len(self._truth.versions) - 1 != ended:
             self._world.fail(f"there are {len(self._truth.versions)} versions, and {self._truth.rounds} rounds ended")
-        for number in range(max(0, len(self._truth.versions) - 50), len(self._truth.versions)):
+        for number in sorted(self._truth.live())[-50:]:
             pushed = self._truth.state(number)
             weights = Policy(pushed.kind)
             registry.pull(number, into=weights.tensors, replace=True)

@@ -255,6 +255,12 @@ class RoundsTruth(Truth):
         fold.checkpoints = [number for number in fold.checkpoints if number >= fold.retired]
         return True
 
+    def _outer_delete(self, fold: Fold, body: Json) -> bool:
+        return int(body["round"]) <= fold.retired
+
+    def _outer_merged(self, fold: Fold, body: Json) -> bool:
+        return int(body["round"]) < fold.round
+
     def _levels(self, fold: Fold, body: Json) -> list[int]:
         """Decode a contribution by the weights of the round's start."""
         levels = np.zeros(GEOMETRY.cells, np.int64)

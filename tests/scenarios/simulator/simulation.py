@@ -160,6 +160,8 @@ class Simulation:
             self._cast("twin", lambda process: member(process, f"m{rng.randrange(members)}", None, 800.0))
         for number in range(2):
             self._cast(f"worker-{number}", lambda process: Worker(process, truth).live())
+        if rng.random() < 0.5:
+            self._cast("collector", lambda process: Collecting(process, truth).live())
 
     def _cast(self, who: str, live: Callable[[Process], None]) -> None:
         """Add an actor, who comes back after each crash."""
