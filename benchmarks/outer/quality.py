@@ -114,7 +114,7 @@ class Regime:
 
 
 REGIMES = {
-    "drift": Regime(1e-6, [method for method in EVERY if method != "levels, gain 14"], LONG),
+    "drift": Regime(1e-6, EVERY, LONG),
     "sparse": Regime(
         2e-7, [*(method for method in METHODS if "feedback" not in method), "one trainer"], ["DiLoCo", "levels, gain 7"]
     ),
