@@ -170,7 +170,7 @@ class Registry:
         inner_steps: int = 8,
         lr: float = 0.7,
         momentum: float = 0.9,
-        gain: float | None = 7.0,
+        gain: float | None = 14.0,
         quorum: int = 1,
         grace: float = 60.0,
         patience: int = 3,
@@ -185,8 +185,8 @@ class Registry:
             inner_steps: of the inner optimizer in a round.
             lr, momentum: of the outer optimizer, SGD with Nesterov's momentum.
             gain: of the gate, which passes a cell where BF16(theta) and BF16(theta - gain s) are other bits; s is what
-                was not sent yet. 1 is the rule of the PULSE paper; ``lr / (1 - momentum)`` knows how far the outer
-                optimizer moves a cell in the end; None passes all cells (DiLoCo).
+                was not sent yet. 1 is the rule of the PULSE paper; ``lr / (1 - momentum)`` is how far the outer
+                optimizer moves a cell in the end, and the default twice that; None passes all cells (DiLoCo).
             quorum: contributions that a round needs.
             grace: seconds from the quorum on after which a round is closed without the late.
             patience: closed rounds that a member may miss before nobody waits for it.

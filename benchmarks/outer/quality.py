@@ -22,10 +22,11 @@ from benchmarks.outer.show import finish
 from benchmarks.outer.text import Size, Task
 from benchmarks.results import OUT, Row, machine, versions, write_result
 from pulse_kernels.protocol import OuterRates
+from pulse_registry.outer.options import OuterOptions
 
 TITLE = "Outer rounds: what is learnt at equal inner steps"
-DEFAULT_GAIN = 7.0
-"""Of ``registry.outer``: lr / (1 - momentum)."""
+DEFAULT_GAIN = float(OuterOptions(member="any").gain or np.inf)
+"""Of ``registry.outer``."""
 LIKE_VALUES, LIKE_DILOCO, WITHOUT_FEEDBACK = 0.99, 0.93, 0.9
 
 
