@@ -35,7 +35,12 @@ _BAD = (NotFound, CorruptObject, BaseMismatch, UnsupportedFormat)
 
 
 class Checkpointing:
-    """Not thread-safe."""
+    """Not thread-safe.
+
+    Attributes:
+        checkpoints: in the store.
+        writer: of them; None: this member writes none.
+    """
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class Checkpointing:
             peers: the ranks of the member, which make the same calls; one by default.
             share: see ``SHARE``; of all members the same.
         """
-        self._member, self._checkpoints, self._writer, self._load = member, checkpoints, writer, load
+        self._member, self.checkpoints, self.writer, self._load = member, checkpoints, writer, load
         self._share, self._peers = share, LonePeers() if peers is None else peers
         self._mine: dict[int, Sums] = {}  # of the rounds that a checkpoint may come of
         self._compared = 0
@@ -105,12 +110,12 @@ class Checkpointing:
         if record is None:
             weights.begin(version)
         else:
-            self._checkpoints.read(record, weights, version)
+            self.checkpoints.read(record, weights, version)
 
     def before_step(self) -> None:
         """Wait until nothing reads the state that the next outer step changes."""
-        if self._writer is not None:
-            self._writer.wait_coded()
+        if self.writer is not None:
+            self.writer.wait_coded()
 
     def stepped(self, state: OuterState, closed: ClosedRound, weights: OuterWeights) -> None:
         """Take note of the state after a round, and begin to write it if that is due, and this member's turn."""
@@ -119,8 +124,8 @@ class Checkpointing:
         wanted = turn is not None and closed.number > newest
         if wanted or any(one.round == closed.number for one in state.checkpoints):
             self._mine[closed.number] = {group.number: weights.sums(group) for group in weights.groups}
-        if wanted and turn == self._member and self._writer is not None and not self._writer.busy:
-            self._writer.begin(closed.number, weights.digest().hex(), weights)
+        if wanted and turn == self._member and self.writer is not None and not self.writer.busy:
+            self.writer.begin(closed.number, weights.digest().hex(), weights)
 
     def settle(self, log: OuterLog | SharedOuterLog, round_: int, *, wait: bool = False) -> None:
         """Tell in the log of a checkpoint that is stored, and compare what others have told of.
@@ -134,7 +139,7 @@ class Checkpointing:
             Diverged: a checkpoint is not what this member held after that round.
             StoreUnavailable: call again; a checkpoint that was stored may be lost, and another is when it is due.
         """
-        written = None if self._writer is None else self._writer.take(wait=wait)
+        written = None if self.writer is None else self.writer.take(wait=wait)
         if written is not None:
 
             def wanted(state: OuterState, common: dict[str, Any]) -> CheckpointRecord | None:
@@ -158,8 +163,8 @@ class Checkpointing:
 
     def close(self) -> None:
         """End what writes. Idempotent."""
-        if self._writer is not None:
-            self._writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
     def _compare(self, record: CheckpointRecord) -> None:
         mine = self._mine.get(record.round)
@@ -170,7 +175,7 @@ class Checkpointing:
         if (Digest(*lanes[:2]).hex(), Digest(*lanes[2:]).hex()) == (record.theta, record.momentum):
             return
         try:
-            found = self._checkpoints.differing(record, mine)
+            found = self.checkpoints.differing(record, mine)
         except (*_BAD, StoreUnavailable) as error:
             found = f"which part of it, can't be told ({error})"
         every = self._peers.all_gather((found or "").encode(), "where")

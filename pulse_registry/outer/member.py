@@ -84,6 +84,7 @@ class Member:
 
     Attributes:
         round: the newest round whose outer step its weights have made.
+        log, contributions, checkpointing: through which it takes part.
         attempt: its contribution, while it is not known whether that counts.
         newest: what became of its newest contribution; None: it has made none.
         lost: whether its weights are of no round, since the store failed while it came to a checkpoint.
@@ -116,19 +117,19 @@ class Member:
         self.name, self.round = name, 0
         self.digest = ""
         self.closed: ClosedRound | None = None
-        self._log, self._contributions, self._weights = log, contributions, weights
+        self.log, self.contributions, self._weights = log, contributions, weights
         self._grace_s, self._clock = grace_s, clock
         self.attempt: Attempt | None = None
         self.newest: Contributed | None = None
         self._term: str | None = None
         self._quorum_at: tuple[int, float] | None = None
         self._leaving: str | None = None
-        self._checkpointing, self.lost = checkpointing, False
+        self.checkpointing, self.lost = checkpointing, False
 
     @property
     def state(self) -> OuterState:
         """The fold of the log, as far as it was read."""
-        return self._log.state
+        return self.log.state
 
     @property
     def contributed(self) -> Contributed | None:
@@ -138,12 +139,12 @@ class Member:
     @property
     def has_ended(self) -> bool:
         """Whether the round after ``round`` has ended, as far as the log was read."""
-        return self._log.state.open > self.round + 1
+        return self.log.state.open > self.round + 1
 
     @property
     def inner_steps(self) -> int:
         """Inner steps of the round that this member works for."""
-        return self._log.state.rates_of(self.round + 1).inner_steps
+        return self.log.state.rates_of(self.round + 1).inner_steps
 
     def join(self, start: Callable[[dict[str, Any]], StartRecord]) -> OuterState:
         """Begin a term, and make all outer steps that others have made.
@@ -155,18 +156,18 @@ class Member:
             InvalidArgument: the rounds were started with other settings.
             StoreUnavailable: call again.
         """
-        self._log.append(lambda state, common: None if state.start else start(common))
-        state = self._log.refresh()
+        self.log.append(lambda state, common: None if state.start else start(common))
+        state = self.log.refresh()
         self._check_start(state, start)
-        self.digest, self.closed = self._weights.digest().hex(), self._log.state.ended(self.round)
+        self.digest, self.closed = self._weights.digest().hex(), self.log.state.ended(self.round)
         self.catch_up()  # before anybody waits for this one
-        term = self._term or self._log.new_id()
+        term = self._term or self.log.new_id()
         self._term = term
-        self._log.append(lambda _, common: JoinRecord(**common, member=self.name), term)
-        if self.name not in self._log.state.members:
+        self.log.append(lambda _, common: JoinRecord(**common, member=self.name), term)
+        if self.name not in self.log.state.members:
             raise InvalidArgument(f"run {state.run!r} has {MOST_MEMBERS} members: let one leave first")
         self.catch_up()
-        return self._log.state
+        return self.log.state
 
     def contribute(self, masters: Masters, steps: int) -> Contributed:
         """Send this member's part of the open round, once; call again after StoreUnavailable.
@@ -189,9 +190,9 @@ class Member:
         self._follow()
         if self.contributed is not None:
             return self.contributed
-        self._check_term(self._log.state)
+        self._check_term(self.log.state)
         if self.attempt is None:
-            start, state = _started(self._log.state), self._log.state
+            start, state = _started(self.log.state), self.log.state
             top = state.middle + WINDOW
             self._weights.collect(masters, float(np.ldexp(1.0, 24 + top)) if start.values == "levels" else LARGEST)
             if not self._wanted(state, round_):
@@ -204,7 +205,7 @@ class Member:
             self._check_term(state)
             return attempt.record.model_copy(update=common) if self._wanted(state, round_) else None
 
-        self._log.append(wanted, attempt.record.write_id)
+        self.log.append(wanted, attempt.record.write_id)
         return self._decided(attempt)
 
     def poll(self) -> bool:
@@ -229,7 +230,7 @@ class Member:
 
     def grace_left(self) -> float:
         """Return for how many seconds this member need not look at a round that nobody adds to; infinite: for ever."""
-        if self._quorum_at is None or self._quorum_at[0] != self._log.state.open:
+        if self._quorum_at is None or self._quorum_at[0] != self.log.state.open:
             return float("inf")
         return max(0.0, self._quorum_at[1] + self._grace_s - self._clock())
 
@@ -246,7 +247,7 @@ class Member:
         if self.digest and self.has_ended and not self.lost:
             self.check_unchanged()  # or a version would be pushed of whatever they have become
         while self.has_ended and (until is None or self.round < until):
-            closed = self._log.state.ended(self.round + 1)
+            closed = self.log.state.ended(self.round + 1)
             if closed is None or self.lost:
                 done += self._begin_again()
                 continue
@@ -254,14 +255,14 @@ class Member:
                 self._step(closed)
             except NotFound:
                 # Others may have gone on so far meanwhile that what leads there was deleted.
-                if self._log.refresh().ended(closed.number) is not None:
+                if self.log.refresh().ended(closed.number) is not None:
                     raise
                 continue
             self.round, self.digest, self.closed = closed.number, self._weights.digest().hex(), closed
             done.append(closed)
-        if self._checkpointing is not None:
+        if self.checkpointing is not None:
             with suppress(StoreUnavailable):  # the steps are made; of checkpoints another is due again
-                self._checkpointing.settle(self._log, self.round)
+                self.checkpointing.settle(self.log, self.round)
         return done
 
     def change(self, round_: int, inner_steps: int | None, lr: float | None, momentum: float | None) -> Rates:
@@ -293,8 +294,8 @@ class Member:
 
         if round_ < 1:
             raise InvalidArgument(f"rounds are numbered from 1, and {round_} is none")
-        self._log.append(wanted)
-        return self._log.state.rates_of(round_)
+        self.log.append(wanted)
+        return self.log.state.rates_of(round_)
 
     def check_unchanged(self) -> None:
         """See that the weights are those that the last step has made.
@@ -318,21 +319,21 @@ class Member:
         """
         if (term := self._term) is None:
             return
-        self._leaving = self._leaving or self._log.new_id()
+        self._leaving = self._leaving or self.log.new_id()
 
         def wanted(state: OuterState, common: dict[str, Any]) -> OuterRecord | None:
             return LeaveRecord(**common, member=self.name, term=term) if state.holds_term(self.name, term) else None
 
-        if self._checkpointing is not None:
-            self._checkpointing.settle(self._log, self.round, wait=True)
-        self._log.append(wanted, self._leaving)
+        if self.checkpointing is not None:
+            self.checkpointing.settle(self.log, self.round, wait=True)
+        self.log.append(wanted, self._leaving)
         self._term = None
-        if self._checkpointing is not None:
-            self._checkpointing.close()
+        if self.checkpointing is not None:
+            self.checkpointing.close()
 
     def waits_for(self) -> str:
         """Return in words whom the open round waits for."""
-        state = self._log.state
+        state = self.log.state
         who = ", ".join(sorted(state.late())) or "others to join"
         return (
             f"round {state.open} waits for {who}; it has {len(state.contributions)} contributions, and needs "
@@ -341,18 +342,18 @@ class Member:
 
     def _follow(self) -> OuterState:
         """Read the log; what became of an attempt may be in it."""
-        state = self._log.refresh()
+        state = self.log.refresh()
         self._settle()
         return state
 
     def _settle(self) -> None:
         """Take from the residual what was sent, if it is in the log; if its round ended without it, it stays."""
-        attempt, state = self.attempt, self._log.state
+        attempt, state = self.attempt, self.log.state
         if attempt is not None and (state.counts(self.name, attempt.record.write_id) or self.has_ended):
             self._decided(attempt)
 
     def _decided(self, attempt: Attempt) -> Contributed:
-        counts = self._log.state.counts(self.name, attempt.record.write_id)
+        counts = self.log.state.counts(self.name, attempt.record.write_id)
         if counts:
             self._weights.settle(attempt.sent)
         self.attempt, self.newest = None, attempt.became(counts)
@@ -363,7 +364,7 @@ class Member:
 
     def _coded(self, round_: int, steps: int) -> Attempt:
         """Gate, code and put what goes into a round; its record is made, but for where it comes in the log."""
-        state, weights = self._log.state, self._weights
+        state, weights = self.log.state, self._weights
         start = _started(state)
         if start.values == "levels":
             gate = weights.measured(start.gain)
@@ -382,13 +383,13 @@ class Member:
             changed=0,
             groups=0,
         )
-        entries, stored = self._contributions.put(weights, sent, head)
+        entries, stored = self.contributions.put(weights, sent, head)
         record = ContributeRecord(
             run=state.run,
             seq=1,  # this, and the next two, are those of its place in the log
             previous="0" * 64,
             created_at=start.created_at,
-            write_id=self._log.new_id(),
+            write_id=self.log.new_id(),
             round=round_,
             member=self.name,
             term=self._held_term(),
@@ -402,31 +403,31 @@ class Member:
 
     def _begin_again(self) -> list[ClosedRound]:
         """Come to a checkpoint, where the rounds that come next are not to be read any more."""
-        if self._checkpointing is None:
-            raise NotFound(f"round {self.round + 1} of run {self._log.state.run!r} is behind two checkpoints")
-        self._checkpointing.before_step()
+        if self.checkpointing is None:
+            raise NotFound(f"round {self.round + 1} of run {self.log.state.run!r} is behind two checkpoints")
+        self.checkpointing.before_step()
         self.lost, self.round = True, 0
-        self.round = self._checkpointing.begin(self._log, self._weights)
+        self.round = self.checkpointing.begin(self.log, self._weights)
         self.lost, self.digest = False, self._weights.digest().hex()
-        self.closed = self._log.state.ended(self.round)
+        self.closed = self.log.state.ended(self.round)
         return [] if self.closed is None else [self.closed]
 
     def _step(self, closed: ClosedRound) -> None:
         """Fetch and decode what a round is made of, then make its outer step: until then nothing is changed."""
-        state, start = self._log.state, _started(self._log.state)
-        parts, exponent = round_parts(self._contributions, self._weights, state, closed, start)
+        state, start = self.log.state, _started(self.log.state)
+        parts, exponent = round_parts(self.contributions, self._weights, state, closed, start)
         rates = OuterRates(closed.rates.rate, closed.rates.momentum)
-        if self._checkpointing is not None:
-            self._checkpointing.before_step()
+        if self.checkpointing is not None:
+            self.checkpointing.before_step()
         self._weights.step(parts, exponent, _weight(closed, start), rates)
-        if self._checkpointing is not None:
-            self._checkpointing.stepped(self._log.state, closed, self._weights)
+        if self.checkpointing is not None:
+            self.checkpointing.stepped(self.log.state, closed, self._weights)
 
     def _close(self, number: int) -> None:
         def wanted(state: OuterState, common: dict[str, Any]) -> OuterRecord | None:
             return CloseRecord(**common, round=number) if state.open == number and state.has_quorum() else None
 
-        self._log.append(wanted)
+        self.log.append(wanted)
 
     def _held_term(self) -> str:
         if self._term is None:

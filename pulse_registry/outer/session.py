@@ -18,7 +18,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from pulse_kernels.protocol import Floats
 from pulse_kernels.select import outer_loops
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.events import Event, EventKind
@@ -55,6 +54,10 @@ class OuterSession:
     call the same method again, or ``finish``; or train on, and call ``step`` as ever.
 
     Attributes:
+        run: that the rounds are of.
+        steps: of the inner optimizer that no contribution tells of.
+        applied: the newest round whose weights the model has got.
+        weights: what this trainer keeps beside its model, once it has joined; only to be read.
         last: what the newest round came to that this trainer was in; None: there was none yet.
     """
 
@@ -73,11 +76,11 @@ class OuterSession:
             InvalidArgument: an option is not valid.
         """
         options.check()
-        self._run, self._model, self._options = run, model, options
+        self.run, self._model, self._options = run, model, options
         self._clock, self._sleep = shared_clock(run.peers, clock), sleep
         self.last: RoundResult | None = None
-        self._steps = 0  # of the inner optimizer, that no contribution tells of
-        self._applied = 0  # the newest round whose weights the model has got
+        self.steps = 0
+        self.applied = 0
         self._member: Member | None = None
         self._saved: SavedState | None = None
         self._newest: ClosedRound | None = None
@@ -99,16 +102,7 @@ class OuterSession:
     @property
     def round(self) -> int:
         """Number of the newest round whose step the model has made."""
-        return self._joined().round
-
-    @property
-    def momentum(self) -> Floats:
-        """The outer optimizer's momentum, cell by cell in the order of the layout; only to be read.
-
-        All members hold the same after a round; of a sharded model, each rank that of the groups at home with it.
-        """
-        self._joined()
-        return self._weights.momentum
+        return self.member.round
 
     def join(self) -> None:
         """Join the rounds; the model then holds the weights of the newest one. The first one starts them.
@@ -120,7 +114,7 @@ class OuterSession:
             LayoutMismatch: the state that was loaded is of other tensors.
             StoreUnavailable, CorruptObject, NotFound: the run, or a contribution, can't be read.
         """
-        run, options, saved = self._run, self._options, self._saved
+        run, options, saved = self.run, self._options, self._saved
         if self._member is not None:
             raise InvalidArgument(f"this trainer has joined as {options.member!r} before: call leave first")
         self._check_same()
@@ -171,8 +165,8 @@ class OuterSession:
             return self.join()  # others have begun meanwhile, with another version
         member.join(start)
         self._first, self._member, self._log = first, member, log
-        self._weights, self._versions, self._take = weights, versions, take
-        self._newest, self._applied, self._steps, self._saved = member.closed, member.round, 0, None
+        self.weights, self._versions, self._take = weights, versions, take
+        self._newest, self.applied, self.steps, self._saved = member.closed, member.round, 0, None
         if saved is not None:
             self._restore(saved, member)
         weights.store(self._masters())
@@ -194,15 +188,15 @@ class OuterSession:
             InvalidModel: the weights have become NaN or infinite; see ``reset``.
             StoreUnavailable: nothing is lost; call ``finish``, or train on: the next call goes on with the round.
         """
-        member = self._joined()
-        self._steps += 1
+        member = self.member
+        self.steps += 1
         if member.contributed is None and not self._half_applied():
-            if member.attempt is None and self._steps < member.inner_steps:
+            if member.attempt is None and self.steps < member.inner_steps:
                 return None
             self.contribute()
         if wait or self._half_applied():
             return self.finish()
-        if self._steps < member.inner_steps:
+        if self.steps < member.inner_steps:
             return self.apply() if member.poll() else None
         result = self.finish()
         self.contribute()
@@ -232,29 +226,29 @@ class OuterSession:
         Raises:
             Fenced, Diverged, InvalidModel, StoreUnavailable: as ``step``.
         """
-        member = self._joined()
+        member = self.member
         if self._half_applied():
             self.apply()
         if member.contributed is not None:
             return member.contributed
         if member.attempt is None:
-            self._steps = max(1, self._steps if steps is None else steps)
+            self.steps = max(1, self.steps if steps is None else steps)
         self._settle()
         attempted = member.attempt is not None
         try:
-            return member.contribute(self._masters(), self._steps)
+            return member.contribute(self._masters(), self.steps)
         finally:
             if not attempted and (member.attempt is not None or member.contributed is not None):
-                self._steps = 0
+                self.steps = 0
 
     def await_round(self) -> None:
         """Wait until the round has ended; this member ends it, at its quorum and after its grace."""
         began, tell_s = self._clock(), _TELL_S
-        while not (member := self._joined()).poll():
+        while not (member := self.member).poll():
             if self._clock() - began >= tell_s:
                 tell_s *= 2
                 said = f"{member.waits_for()}. This member goes on as soon as they have contributed"
-                self._run.events.tell(Event(EventKind.ROUND_WAITS, self._run.name, said))
+                self.run.events.tell(Event(EventKind.ROUND_WAITS, self.run.name, said))
             self._log.wait(self._options.poll_s, min(member.grace_left(), _LONGEST_WAIT_S), self._sleep)
 
     def apply(self) -> RoundResult:
@@ -268,7 +262,7 @@ class OuterSession:
             InvalidModel: the weights have become NaN or infinite; see ``reset``.
             StoreUnavailable: call again.
         """
-        member, weights = self._joined(), self._weights
+        member, weights = self.member, self.weights
         if not (member.has_ended or self._half_applied()):
             raise InvalidArgument("no round has ended: call await_round first")
         masters = self._masters()
@@ -280,9 +274,9 @@ class OuterSession:
         finally:  # of several rounds, some may have been made when the store failed
             if self._half_applied() and not member.lost:
                 weights.store(masters)
-                sent = member.newest if member.newest is not None and member.newest.round > self._applied else None
-                self._steps += 0 if sent is None or sent.counts else sent.steps
-                self._applied, self._newest = member.round, member.closed
+                sent = member.newest if member.newest is not None and member.newest.round > self.applied else None
+                self.steps += 0 if sent is None or sent.counts else sent.steps
+                self.applied, self._newest = member.round, member.closed
         with suppress(StoreUnavailable):  # the step is made; the next contribution asks for its version again
             self._settle(wait=False)
         self.last = self._result(member, sent)
@@ -290,9 +284,9 @@ class OuterSession:
 
     def reset(self) -> None:
         """Give the model the weights of the newest round again, and drop its inner steps since; nothing is sent."""
-        self._joined()
-        self._weights.drop(self._masters())
-        self._steps = 0
+        _ = self.member  # who has not joined is told so
+        self.weights.drop(self._masters())
+        self.steps = 0
 
     def attach(self, *optimizers: Any, wait: bool = True) -> None:
         """Call ``step`` after each step of a torch optimizer; of several, when each has made one. Ends with ``leave``.
@@ -332,7 +326,7 @@ class OuterSession:
             InvalidArgument: that round has begun with other rates, or one is out of range.
             StoreUnavailable: call again.
         """
-        self._joined().change(from_round, inner_steps, lr, momentum)
+        self.member.change(from_round, inner_steps, lr, momentum)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this trainer has not sent, for its checkpoint: texts, whole numbers, and one float32 tensor.
@@ -344,7 +338,7 @@ class OuterSession:
         Raises:
             InvalidModel: the weights have become NaN or infinite.
         """
-        member, weights, masters = self._joined(), self._weights, self._masters()
+        member, weights, masters = self.member, self.weights, self._masters()
         state, attempt = member.state, member.attempt
         saved = SavedState(
             run=state.run,
@@ -353,7 +347,7 @@ class OuterSession:
             groups=weights.held,
             start="" if state.start is None else state.start.write_id,
             round=member.round,
-            steps=self._steps + (0 if attempt is None else attempt.steps),
+            steps=self.steps + (0 if attempt is None else attempt.steps),
             newest=state.members[member.name].newest or "",
             attempt="" if attempt is None else attempt.record.write_id,
             residual=weights.unsent(masters),
@@ -373,7 +367,7 @@ class OuterSession:
         if self._member is not None:
             raise InvalidArgument("this trainer has joined: call load_state_dict before join, or before the with block")
         saved = SavedState.parse(state)
-        saved.check_owner(self._run.name, self._options.member)
+        saved.check_owner(self.run.name, self._options.member)
         self._saved = saved
 
     def leave(self) -> None:
@@ -383,7 +377,7 @@ class OuterSession:
             self._settle()
             self._member.leave()
             self._member = None
-            self._run.versions.close()
+            self.run.versions.close()
 
     def _restore(self, saved: SavedState, member: Member) -> None:
         found = saved.unsent(member.state.members[member.name].newest)
@@ -391,14 +385,14 @@ class OuterSession:
             _logger.warning(
                 "run %r: member %r has contributed after its state was saved, at round %d: what it had not sent then "
                 "is dropped, since a part of it was sent",
-                self._run.name,
+                self.run.name,
                 member.name,
                 saved.round,
             )
             return
-        self._weights.residual[:] = found
+        self.weights.residual[:] = found
         if member.round == saved.round and found is saved.residual:
-            self._steps = saved.steps
+            self.steps = saved.steps
 
     def _result(self, member: Member, sent: Contributed | None) -> RoundResult:
         last = member.closed
@@ -412,7 +406,7 @@ class OuterSession:
             counts=sent is not None and sent.counts,
             entries=0 if sent is None else sent.entries,
             nbytes=0 if sent is None else sent.nbytes,
-            cells=self._weights.geometry.cells,
+            cells=self.weights.geometry.cells,
         )
 
     def _settle(self, *, wait: bool = True) -> None:
@@ -420,27 +414,27 @@ class OuterSession:
         if self._newest is None:
             return
         closed = self._newest
-        while not self._versions.settle(closed.number, self._joined().digest, closed.contributions, self._push):
+        while not self._versions.settle(closed.number, self.member.digest, closed.contributions, self._push):
             if not wait:
                 return
             left = self._versions.turn_left(closed.contributions)
-            self._run.wait(self._options.poll_s, min(left, _LONGEST_WAIT_S), self._sleep)
+            self.run.wait(self._options.poll_s, min(left, _LONGEST_WAIT_S), self._sleep)
         self._newest = None
 
     def _half_applied(self) -> bool:
         """Tell whether an outer step was made, or begun, that the model has not got."""
-        return self._joined().lost or self._joined().round > self._applied
+        return self.member.lost or self.member.round > self.applied
 
     def _push(self, version: int) -> None:
-        self._joined().check_unchanged()
-        self._run.versions.push(version, self._weights)
+        self.member.check_unchanged()
+        self.run.versions.push(version, self.weights)
 
     def _masters(self) -> Masters:
         return self._take(read_destination(self._model))
 
     def _opened(self) -> OuterLog | SharedOuterLog:
         """Return the outer log, not read yet."""
-        run, peers = self._run, self._run.peers
+        run, peers = self.run, self.run.peers
         kind = OuterLog if peers.size == 1 else HeardLog
         log = kind(run.store, run.name, run.signer, run.guard, run.threads, clock=run.clock, new_id=run.new_id)
         return SharedOuterLog(log, peers) if isinstance(log, HeardLog) else log
@@ -451,7 +445,7 @@ class OuterSession:
         Raises:
             InvalidArgument: on all ranks: they were not.
         """
-        every = self._run.peers.all_gather(repr((self._options, self._saved is None)).encode(), "options")
+        every = self.run.peers.all_gather(repr((self._options, self._saved is None)).encode(), "options")
         for rank, said in enumerate(every):
             if said != every[0]:
                 raise InvalidArgument(f"rank {rank} was given {said.decode()}, and rank 0 {every[0].decode()}")
@@ -461,7 +455,13 @@ class OuterSession:
             hook.remove()
         self._hooks = []
 
-    def _joined(self) -> Member:
+    @property
+    def member(self) -> Member:
+        """What follows the log for this trainer.
+
+        Raises:
+            InvalidArgument: it has not joined, or has left.
+        """
         if self._member is None:
             raise InvalidArgument("this trainer has not joined, or has left: call join")
         return self._member

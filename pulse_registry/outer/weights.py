@@ -48,6 +48,7 @@ class OuterWeights:
     Attributes:
         geometry: of the versions.
         groups: those that are kept here, in order; all, unless the model is sharded.
+        backend, loops: compute.
         peers: the ranks of this member.
         homes: of each rank, the numbers of the groups that it keeps.
         each: calls a function on each group, maybe in threads.
@@ -83,7 +84,7 @@ class OuterWeights:
         for tensor in geometry.layout.tensors:
             if tensor.dtype != "BF16":
                 raise InvalidModel(f"tensor {tensor.name!r} is {tensor.dtype} in the run: {ADVICE}")
-        self.geometry, self._backend, self._loops, self.each = geometry, backend, loops, each
+        self.geometry, self.backend, self.loops, self.each = geometry, backend, loops, each
         self.peers = LonePeers() if peers is None else peers
         self.groups = [*geometry.groups] if numbers is None else [geometry.groups[number] for number in numbers]
         ends = np.cumsum([0, *(group.cells for group in self.groups)]).tolist()
@@ -142,7 +143,7 @@ class OuterWeights:
         known = _known(gain)
 
         def row(group: Group) -> tuple[int, int, float]:
-            return group.number, *self._loops.square(self._of(self.theta, group), self._of(self.residual, group), known)
+            return group.number, *self.loops.square(self._of(self.theta, group), self._of(self.residual, group), known)
 
         rows = [*self.each(row, self.groups)]
         every = b"".join(self.peers.all_gather(np.array(rows, _GATED).tobytes(), "gated"))
@@ -159,7 +160,7 @@ class OuterWeights:
 
         def part(group: Group) -> tuple[Group, Part]:
             residual = self._of(self.residual, group)
-            index, levels = self._loops.gate(self._of(self.theta, group), residual, _known(gain), exponent)
+            index, levels = self.loops.gate(self._of(self.theta, group), residual, _known(gain), exponent)
             sizes = np.abs(residual[index])
             if len(index) and sizes.max() >= limit:
                 raise self._too_large(group.start + int(index[sizes.argmax()]))
@@ -174,7 +175,7 @@ class OuterWeights:
 
         def part(group: Group) -> tuple[Group, Part]:
             residual = self._of(self.residual, group)
-            index = self._loops.passed(self._of(self.theta, group), residual, _known(gain))
+            index = self.loops.passed(self._of(self.theta, group), residual, _known(gain))
             return group, GroupValues(index, residual[index], weight)
 
         return [found for found in self.each(part, self.groups) if len(found[1].index)]
@@ -197,7 +198,7 @@ class OuterWeights:
 
         def step(group: Group) -> None:
             theta, momentum = self._of(self.theta, group), self._of(self.momentum, group)
-            step_group(self._loops, theta, momentum, parts.get(group.number, ()), exponent, weight, rates)
+            step_group(self.loops, theta, momentum, parts.get(group.number, ()), exponent, weight, rates)
 
         list(self.each(step, self.groups))
 
@@ -223,25 +224,25 @@ class OuterWeights:
 
     def sums(self, group: Group) -> tuple[Digest, Digest]:
         """Return a group's shares of the state digests of theta and of momentum, as float32 cells."""
-        theta, momentum = (Digest(*self._backend.digest(cells, group.start)) for cells in self.patterns(group))
+        theta, momentum = (Digest(*self.backend.digest(cells, group.start)) for cells in self.patterns(group))
         return theta, momentum
 
     def version_cells(self, group: Group) -> Cells:
         """Return the group's weights, rounded to BF16."""
         cells = np.empty(group.cells, np.uint16)
-        self._backend.cast_f32(self._of(self.theta, group).view(np.uint32), cells)
+        self.backend.cast_f32(self._of(self.theta, group).view(np.uint32), cells)
         return cells
 
     def digest(self) -> Digest:
         """Return the state digest of the version that the weights of all ranks are; a collective."""
-        shares = self.each(lambda group: self._backend.digest(self.version_cells(group), group.start), self.groups)
+        shares = self.each(lambda group: self.backend.digest(self.version_cells(group), group.start), self.groups)
         share = sum((Digest(*pair) for pair in shares), Digest())
         return Digest(*sum_lanes(self.peers, (share.lane_0, share.lane_1), "state"))
 
     def _move(self, group: Group, local: Floats, residual: Floats, limit: float) -> None:
         """Add what the weights of a group have moved, and check the sums."""
         origin, sums = self.theta if self.origin is None else self.origin, self._of(residual, group)
-        if not self._loops.collect(self._of(origin, group), local, sums):
+        if not self.loops.collect(self._of(origin, group), local, sums):
             place = group.start + int(np.argmin(np.isfinite(sums)))
             raise InvalidModel(f"the pseudo-gradient is not finite: {self._name(place)}; {AGAIN}")
         if len(sums) and max(sums.max(), -sums.min()) >= limit:
@@ -250,7 +251,7 @@ class OuterWeights:
     def _take(self, residual: Floats, sent: Sent) -> None:
         for group, part in sent:
             if isinstance(part, GroupLevels):
-                self._loops.settle(self._of(residual, group), part.index, part.levels, part.exponent)
+                self.loops.settle(self._of(residual, group), part.index, part.levels, part.exponent)
             else:
                 self._of(residual, group)[part.index] = 0
 

@@ -302,10 +302,10 @@ def _torch_view(torch: Any, name: str, value: Any, part: Part | None) -> View:
     strides = tuple([step * width for step in tensor.stride()])  # bytes, as of a NumPy array over the same memory
     device = value.device
     identity = (where, dtype, shape, strides) if device.type == "cpu" else (where, str(device), dtype, shape, strides)
-    return View(name, dtype, shape, copied, owner, identity, tensor, partial(_fetched, tensor), part=part)
+    return View(name, dtype, shape, copied, owner, identity, tensor, partial(fetched, tensor), part=part)
 
 
-def _fetched(tensor: Any) -> np.ndarray[Any, Any]:
+def fetched(tensor: Any) -> np.ndarray[Any, Any]:
     """Return the memory of a tensor, or a copy of another device's, as unsigned integers."""
     torch = sys.modules["torch"]
     signed = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]

@@ -87,8 +87,8 @@ class Party:
 def same(*trainers: Trainer) -> None:
     """Assert that all hold the same bits."""
     assert len({one.model["w"].tobytes() for one in trainers}) == 1
-    assert len({one.outer._weights.theta.tobytes() for one in trainers}) == 1
-    assert len({one.outer._weights.momentum.tobytes() for one in trainers}) == 1
+    assert len({one.outer.weights.theta.tobytes() for one in trainers}) == 1
+    assert len({one.outer.weights.momentum.tobytes() for one in trainers}) == 1
 
 
 def _threads(count: int, name: str) -> Executor:

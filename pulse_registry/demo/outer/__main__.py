@@ -33,7 +33,7 @@ def main(
     layers: Annotated[int, typer.Option(min=1, help="How many of the model's layers are trained, the topmost.")] = 10,
     inner_steps: Annotated[int, typer.Option(min=1, help="Steps of AdamW in a round.")] = 4,
     learning_rate: Annotated[float, typer.Option(min=0.0, help="Of AdamW.")] = 3e-6,
-    gain: Annotated[float, typer.Option(min=0.0, help="Of the gate.")] = 7.0,
+    gain: Annotated[float, typer.Option(min=0.0, help="Of the gate.")] = 14.0,
     grace: Annotated[float, typer.Option(min=0.0, help="Seconds that a round waits for the late.")] = 60.0,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the report goes.")] = None,
 ) -> None:

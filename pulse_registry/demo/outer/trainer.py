@@ -60,7 +60,7 @@ def main(name: str, url: str, settings: Settings) -> None:
             tell(Joined(name, outer.round, int(unsent.count_nonzero()), unsent.numel(), now()))
             del unsent
             _train(name, policy, part, outer, settings)
-            theta, momentum = _exact(part), hashlib.sha256(outer.momentum.data).hexdigest()
+            theta, momentum = _exact(part), hashlib.sha256(outer.weights.momentum.data).hexdigest()
             tell(Trained(name, outer.round, theta, momentum, fingerprint(part), now()))
 
 

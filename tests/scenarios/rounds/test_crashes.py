@@ -113,7 +113,7 @@ def test_where_the_store_fails_once_all_ends_with_the_bits_of_no_failure(action:
         three_more(trainers)
         for one, other in zip(trainers, unharmed, strict=True):
             assert one.model["w"].tobytes() == other.model["w"].tobytes(), victim.calls[at - 1]
-            mine, theirs = one.outer._weights, other.outer._weights
+            mine, theirs = one.outer.weights, other.outer.weights
             assert mine.residual.tobytes() == theirs.residual.tobytes(), victim.calls[at - 1]
 
 
@@ -128,10 +128,10 @@ def test_where_a_trainer_dies_the_next_round_closes_and_it_comes_back(action: Fa
         assert len(victim.calls) >= at
         others = trainers[1:]
         for one in others:  # the round at which it died, whether its part is in or not
-            if one.outer._joined().contributed is None and not one.outer._half_applied():
+            if one.outer.member.contributed is None and one.outer.round == one.outer.applied:
                 one.outer.contribute()
         for one in others:
-            if one.outer._joined().contributed is not None:
+            if one.outer.member.contributed is not None:
                 one.follow()
         same(*others)
         before = others[0].outer.round

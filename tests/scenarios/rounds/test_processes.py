@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ import pytest
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.outer.log import FOLDER
 from pulse_registry.registry import Registry
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.outer import OuterRun
+from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.store import open_store
 from tests.scenarios.rounds import trainer
 from tests.support.waiting import HANG_S
@@ -129,10 +132,17 @@ def registry_at(root: str) -> Registry:
     return Registry(open_store(root), "run", Options(compute=ComputeOptions(backend="reference")))
 
 
+@contextmanager
+def rounds_at(root: str) -> Iterator[OuterRun]:
+    runtime = Runtime(open_store(root), "run", Options(), Dependencies())
+    yield OuterRun(runtime)
+    runtime.end()
+
+
 def verify(root: str, rounds: int) -> None:
     """Fold the bucket: each round's version is what its contributions come to."""
-    with registry_at(root) as registry:
-        replayed = list(OuterRun(registry._runtime).replay())
+    with registry_at(root) as registry, rounds_at(root) as run:
+        replayed = list(run.replay())
         assert len(replayed) >= rounds
         for one in replayed:
             assert registry.version(one.version).digest == one.digest, one
@@ -182,8 +192,8 @@ def sent_by(root: str, member: str) -> list[int]:
     from pulse_registry.weights.cell_space import Geometry
     from pulse_registry.weights.model import layout_of, read_model
 
-    with registry_at(root) as registry:
-        state = OuterRun(registry._runtime).log(whole=True).refresh()
+    with registry_at(root) as registry, rounds_at(root) as run:
+        state = run.log(whole=True).refresh()
         total = [0] * sum(int(np.prod(shape)) for shape in trainer.SHAPES.values())
         for closed in state.closed:
             record = closed.contributions.get(member)

@@ -22,8 +22,9 @@ from pulse_kernels.select import outer_loops
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.outer import session
 from pulse_registry.outer.options import OuterOptions
-from pulse_registry.registry import Registry
+from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.outer import OuterRun
+from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, Store, WrapperStore, open_store
 from tests.scenarios.simulator.rounds_truth import exact, plus
 
@@ -135,14 +136,14 @@ def main(given: dict[str, Any]) -> None:
     store: Store = open_store(given["root"])
     if given.get("kill"):
         store = Mortal(store, given["kill"])
-    registry = Registry(store, "run", Options(compute=ComputeOptions(backend="reference")))
+    runtime = Runtime(store, "run", Options(compute=ComputeOptions(backend="reference")), Dependencies())
     model = model_of(1)
     options = OuterOptions(
         name, inner_steps=2, quorum=given["quorum"], grace_s=given["grace"], takeover_s=2.0, poll_s=0.02, patience=3
     )
-    outer = OuterRun(registry._runtime).session(model, options)
+    outer = OuterRun(runtime).session(model, options)
     outer.join()
-    weights = outer._weights
+    weights = outer.weights
     collect, settle = weights.collect, weights.settle
     books = {"collected": exact(weights.residual), "sent": exact(np.zeros_like(weights.residual))}
 

@@ -177,7 +177,7 @@ class Rounds:
 
     def _flip(self) -> None:
         """Let a bit of the weights that all hold fall over, where BF16 shows it."""
-        theta = self._session._weights.theta
+        theta = self._session.weights.theta
         theta.view(np.uint32)[self._rng.randrange(len(theta))] ^= np.uint32(1 << self._rng.randrange(16, 23))
         self._broken = True
         self._truth.count("weights that fell over")
@@ -205,7 +205,7 @@ class Rounds:
 
     def _joined(self) -> None:
         """Begin to keep account; what was restored was not sent meanwhile, or is nothing."""
-        weights = self._session._weights
+        weights = self._session.weights
         real, residual = weights.collect, exact(weights.residual)
         if any(residual):
             assert self._disk is not None
@@ -213,7 +213,7 @@ class Rounds:
                 self._world.fail(f"{self._who}: what it has not sent was restored, though it has sent of it since")
             self._truth.count("restored")
         self._collected = plus(residual, self._sent())
-        self._term = self._session._joined()._held_term()
+        self._term = self._session.member._held_term()
 
         def collect(*arguments: Any) -> None:
             before = exact(weights.residual)
@@ -231,10 +231,10 @@ class Rounds:
         assert fold is not None
         if session.round >= fold.round:
             self._world.fail(f"{self._who} has made the step of round {session.round}, and {fold.round} is open")
-        weights, (theta, momentum) = session._weights, fold.weights[session.round]
+        weights, (theta, momentum) = session.weights, fold.weights[session.round]
         if (weights.theta.tobytes(), weights.momentum.tobytes()) != (theta.tobytes(), momentum.tobytes()):
             self._world.fail(f"{self._who} has other weights than those of round {session.round}")
-        member = session._joined()
+        member = session.member
         if model and self._model.tobytes() != theta.tobytes():
             self._world.fail(f"{self._who} has another model than that of round {session.round}")
         if member.attempt is None and self._truth.holds(self._name, self._term):

@@ -103,9 +103,9 @@ def test_damaged_totals_are_passed_over(trainers: Trainers) -> None:
 def test_totals_of_other_contributions_are_found_by_their_members(trainers: Trainers) -> None:
     trainers.round()
     compacted(trainers)
-    contributions: Any = trainers.sessions["a"]._joined()._contributions
+    contributions: Any = trainers.sessions["a"].member.contributions
     [record] = trainers.state().merged.values()
-    weights = trainers.sessions["a"]._weights
+    weights = trainers.sessions["a"].weights
 
     class First:
         peers, homes, each = LonePeers(), [{0}], map
@@ -113,7 +113,7 @@ def test_totals_of_other_contributions_are_found_by_their_members(trainers: Trai
         def version_cells(self, group: Any) -> Any:
             cells = np.concatenate([drawn()[name].reshape(-1) for name in ("b", "w")])
             rounded = np.empty(len(cells), np.uint16)
-            weights._backend.cast_f32(cells.view(np.uint32), rounded)
+            weights.backend.cast_f32(cells.view(np.uint32), rounded)
             return rounded
 
     assert contributions.get_merged(First(), record)

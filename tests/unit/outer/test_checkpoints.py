@@ -59,7 +59,7 @@ class Team:
 
 def held(session: OuterSession) -> tuple[int, list[int], list[int]]:
     """Return what of a member's state all hold."""
-    return session.round, bits(session._weights.theta), bits(session._weights.momentum)
+    return session.round, bits(session.weights.theta), bits(session.weights.momentum)
 
 
 def damage(store: Store, key: str) -> None:
@@ -98,7 +98,7 @@ def test_members_write_the_same_bytes_and_the_second_is_not_named() -> None:
     for name, session in team.sessions.items():
         ids = iter([name * 32])
         writer = CheckpointWriter(team.site.store, BACKEND, lambda *_: Inline(), lambda ids=ids: next(ids))  # type: ignore[misc]
-        writer.begin(3, session._weights.digest().hex(), session._weights)
+        writer.begin(3, session.weights.digest().hex(), session.weights)
         assert writer.busy
         found.append(writer.take())
         assert not writer.busy
@@ -131,7 +131,7 @@ def test_a_member_that_holds_something_else_than_a_checkpoint_stops_and_says_whe
     team = Team(Site(), "a", "b")
     team.round()
     team.round()
-    getattr(team.sessions["b"]._weights, which).view(np.uint32)[7] ^= 1  # invisible in BF16
+    getattr(team.sessions["b"].weights, which).view(np.uint32)[7] ^= 1  # invisible in BF16
     what = "weights" if which == "theta" else "momentum"
     with pytest.raises(Diverged, match=rf"{what} of group 0 \(b to w\)"):
         team.rounds(60)
@@ -151,12 +151,12 @@ def test_who_slept_behind_two_checkpoints_begins_at_the_newest_and_loses_nothing
             team.site.store.delete(key)
     sent = late.contribute()
     assert not sent.counts
-    kept = late._weights.residual.copy()
+    kept = late.weights.residual.copy()
     assert np.abs(kept).max() > 0
     late.await_round()
     late.apply()
     assert held(late) == held(team.sessions["a"])
-    np.testing.assert_array_equal(late._weights.residual, kept)
+    np.testing.assert_array_equal(late.weights.residual, kept)
     assert bits(flat(team.models["late"])) == bits(flat(team.models["a"]))
     team.round()
     assert held(late) == held(team.sessions["a"])
@@ -166,7 +166,7 @@ def test_what_is_deleted_while_somebody_reads_it_is_passed_over_by_a_checkpoint(
     team = Team(Site(), "a", "b", "late", quorum=2, patience=1, grace_s=0.0)
     late = team.sessions["late"]
     team.round("a", "b")
-    late._log.refresh()
+    late.member.log.refresh()
     while len(team.state().checkpoints) < 2:
         team.round("a", "b")
     spare, store = team.state().spare, team.site.store
@@ -253,20 +253,20 @@ def test_records_that_lie_about_a_checkpoint_are_refused(
         given["object"] = record.object.model_copy(update=given["object"])
     lying: CheckpointRecord = record.model_copy(update=given)
     version = team.site.versions.load(record.round)
-    checkpointing: Any = session._joined()._checkpointing
-    weights = type(session._weights)(version.geometry, BACKEND, session._weights._loops)
-    checkpointing._checkpoints.read(record, weights, version.copy_of)
+    checkpointing: Any = session.member.checkpointing
+    weights = type(session.weights)(version.geometry, BACKEND, session.weights.loops)
+    checkpointing.checkpoints.read(record, weights, version.copy_of)
     with pytest.raises(CorruptObject, match=message):
-        checkpointing._checkpoints.read(lying, weights, version.copy_of)
+        checkpointing.checkpoints.read(lying, weights, version.copy_of)
 
 
 def test_a_checkpoint_beside_another_version_is_refused(written: tuple[Site, Team, OuterSession]) -> None:
     _, team, session = written
     record = team.state().checkpoints[-1]
-    weights = type(session._weights)(session._weights.geometry, BACKEND, session._weights._loops)
-    checkpointing: Any = session._joined()._checkpointing
+    weights = type(session.weights)(session.weights.geometry, BACKEND, session.weights.loops)
+    checkpointing: Any = session.member.checkpointing
     with pytest.raises(PulseError):
-        checkpointing._checkpoints.read(record, weights, team.site.versions.load(record.round - 1).copy_of)
+        checkpointing.checkpoints.read(record, weights, team.site.versions.load(record.round - 1).copy_of)
 
 
 def test_whose_turn_it_is_does_not_depend_on_when_it_is_asked() -> None:
@@ -292,8 +292,8 @@ def test_a_turn_passes_on_while_nobody_writes() -> None:
 
     team = Team(Site(), "a", "b", "c")
     for session in team.sessions.values():
-        checkpointing: Any = session._joined()._checkpointing
-        checkpointing._writer = Nobody()
+        checkpointing: Any = session.member.checkpointing
+        checkpointing.writer = Nobody()
     for _ in range(20):
         team.round()
     state = team.state()

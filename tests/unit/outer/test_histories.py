@@ -162,7 +162,7 @@ class History:
                 saved, (learnt, landed), known = account.saved
                 self.begin(name, saved)
                 if self.counted(name).keys() - known - {saved["attempt"]}:  # it has sent since
-                    assert not self.sessions[name]._weights.residual.any()
+                    assert not self.sessions[name].weights.residual.any()
                     account.total = self.folded(name)
                     self.seen["dropped"] += 1
                 else:
@@ -179,9 +179,9 @@ class History:
         """Let a member make the steps of what has ended; its model keeps what it has moved since it contributed."""
         session, before, origin = self.sessions[name], flat(self.models[name]).copy(), self.origins[name]
         with contextlib.suppress(StoreUnavailable):
-            if session._joined().poll():
+            if session.member.poll():
                 session.apply()
-                theta = session._weights.theta
+                theta = session.weights.theta
                 kept = self.origins[name] is origin  # else the model was looked at just now
                 wanted = theta - (origin - before) if kept else theta
                 assert flat(self.models[name]).tobytes() == wanted.tobytes()
@@ -192,11 +192,11 @@ class History:
 
     def _save(self, name: str) -> None:
         session, account = self.sessions[name], self.accounts[name]
-        saved, weights = session.state_dict(), session._weights
+        saved, weights = session.state_dict(), session.weights
         whole = np.asarray(saved["residual"])
         assert whole.tobytes() == (weights.residual + (self.origins[name] - flat(self.models[name]))).tobytes()
         learnt = account.total + exact(whole) - exact(weights.residual)
-        landed, attempt = learnt, session._joined().attempt
+        landed, attempt = learnt, session.member.attempt
         if attempt is not None:  # what the model has moved is rounded otherwise, if that was taken first
             rest = exact(np.asarray(saved["rest"]))
             landed = account.total + rest - exact(weights.residual) + mass(attempt.sent)
@@ -206,10 +206,10 @@ class History:
     def check(self, name: str) -> None:
         """Assert that all that a member has learnt was sent or is in its residual: no more, no less."""
         session, sent = self.sessions[name], nothing()
-        attempt = session._joined().attempt
+        attempt = session.member.attempt
         if attempt is not None and attempt.record.write_id in self.counted(name):
             sent = mass(attempt.sent)  # it is in the log, and its author does not know yet
-        held = self.folded(name) + exact(session._weights.residual) - sent
+        held = self.folded(name) + exact(session.weights.residual) - sent
         assert (held == self.accounts[name].total).all()
 
     def counted(self, name: str) -> dict[str, str | None]:
@@ -245,7 +245,7 @@ class History:
 
     def _watch(self, name: str, session: OuterSession) -> None:
         """Record what a session learns and sends, and compare what it gets with what was sent."""
-        weights, objects = session._weights, session._joined()._contributions
+        weights, objects = session.weights, session.member.contributions
         collect, put, get = weights.collect, objects.put, objects.get
 
         def collected(masters: Masters, *limit: float) -> None:
@@ -281,7 +281,7 @@ def play(values: str, actions: list[tuple[str, str]], rules: dict[str, Any]) -> 
     history.finish()
     for name in MEMBERS:
         history.check(name)
-    held = [session._weights for session in history.sessions.values()]
+    held = [session.weights for session in history.sessions.values()]
     assert len({session.round for session in history.sessions.values()}) == 1
     assert len({one.theta.tobytes() for one in held}) == 1
     assert len({one.momentum.tobytes() for one in held}) == 1
@@ -334,7 +334,7 @@ def test_the_accounts_see_what_is_sent_again_and_what_is_lost(kept: bool) -> Non
     """The control: a member whose residual keeps what was sent, or loses what was not, is out of balance."""
     history = History("levels", {"weighting": "equal", "gain": 7.0, "quorum": 1, "patience": 3})
     history.act("train", "a")
-    weights = history.sessions["a"]._weights
+    weights = history.sessions["a"].weights
     weights.settle = lambda _: None if kept else weights.residual.fill(0)  # type: ignore[method-assign]
     with pytest.raises(AssertionError):
         history.act("contribute", "a")

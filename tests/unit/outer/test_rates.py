@@ -30,14 +30,14 @@ def test_a_schedule_of_the_outer_step_is_folded_alike_by_those_who_were_there_an
     before = []
     for round_ in range(1, 5):
         together(site, members, 100 * round_)
-        before.append(a._joined().state.closed[-1].rates)
+        before.append(a.member.state.closed[-1].rates)
     assert [(one.rate, one.momentum) for one in before] == [(0.7, 0.9), (0.35, 0.5), (0.7 / 3, 0.5), (0.7 / 3, 0.5)]
     records = len(list(site.store.list("outer/log/")))
     late = drawn()
     c = site.joined(late, "c", quorum=2)  # it gives what the rounds were started with
     assert len(list(site.store.list("outer/log/"))) == records + 1
     assert bits(flat(late)) == bits(flat(members["a"][1])) == bits(flat(members["b"][1]))
-    assert c._weights.momentum.tobytes() == a._weights.momentum.tobytes()
+    assert c.weights.momentum.tobytes() == a.weights.momentum.tobytes()
     with pytest.raises(InvalidArgument, match="were started with rates"):
         site.joined(drawn(), "d", quorum=2, lr=0.7 / 3, momentum=0.5)
 
@@ -67,7 +67,7 @@ def test_steps_are_counted_by_the_round_that_is_open() -> None:
         result = session.step()
         ended.append(None if result is None else result.round)
     assert ended == [None, 1, None, None, 2, 3, 4, 5]
-    assert [one.rates.inner_steps for one in session._joined().state.closed] == [2, 3, 1, 1, 1]
+    assert [one.rates.inner_steps for one in session.member.state.closed] == [2, 3, 1, 1, 1]
 
 
 def test_a_round_that_has_begun_is_not_changed_and_saying_the_same_again_says_nothing() -> None:
@@ -85,7 +85,7 @@ def test_a_round_that_has_begun_is_not_changed_and_saying_the_same_again_says_no
         train(held, k)
         session.step()
     session.change(from_round=2, lr=0.5)  # a program that was started again says what it said
-    assert session._joined().state.closed[1].rates.rate == 0.5
+    assert session.member.state.closed[1].rates.rate == 0.5
 
 
 @pytest.mark.parametrize("changed", [{"inner_steps": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"momentum": 1.0}])

@@ -33,7 +33,7 @@ class Party:
 
     @property
     def theta(self) -> Floats:
-        return self.sessions["a"]._weights.theta
+        return self.sessions["a"].weights.theta
 
     def round(self, number: int, order: tuple[str, ...] = MEMBERS) -> dict[str, Floats]:
         """Make a round; return the weights of each member after its inner steps."""
@@ -74,8 +74,8 @@ def test_gain_1_with_float32_values_is_the_rule_of_the_paper_bit_for_bit() -> No
         theta = pulseloco(theta, momentum, residuals, party.round(number, ("c", "a", "b")))
         assert bits(party.theta) == bits(theta)
         for name, session in party.sessions.items():
-            assert bits(session._weights.momentum) == bits(momentum)
-            kept = session._weights.residual
+            assert bits(session.weights.momentum) == bits(momentum)
+            kept = session.weights.residual
             assert bits(kept) == bits(residuals[name])
     assert all(held.any() for held in residuals.values())
     shares = [session.last.density for session in party.sessions.values() if session.last]
@@ -100,7 +100,7 @@ def test_without_a_gate_a_step_of_float32_values_is_diloco_within_an_ulp() -> No
         largest = np.max(np.abs([before, theirs, before - theirs]), axis=0)  # of the weight and of its step
         assert (np.abs(party.theta - theirs) <= np.spacing(largest)).all()
         assert np.abs(party.theta - local["a"]).max() > 100 * np.spacing(F(0.02))  # it moved by far more than that
-        assert not any(session._weights.residual.any() for session in party.sessions.values())
+        assert not any(session.weights.residual.any() for session in party.sessions.values())
 
 
 def test_dense_diloco_over_all_rounds_stays_with_a_restatement_bit_for_bit() -> None:
@@ -139,7 +139,7 @@ def test_the_gate_fires_where_bf16_bits_differ_and_level_0_stays_whole(gain: flo
     train(party.models["a"], 5, 3e-5)
     if cut:
         party.models["a"]["w"][2, 2] = -200.0
-    weights = party.sessions["a"]._weights
+    weights = party.sessions["a"].weights
     theta, local = party.theta.copy(), flat(party.models["a"]).copy()
     seen = list[list[tuple[Any, GroupLevels]]]()
     settle = weights.settle

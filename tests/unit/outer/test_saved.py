@@ -19,7 +19,7 @@ FLOATS = npt.NDArray[np.float32]
 
 
 def residual(session: OuterSession) -> FLOATS:
-    return session._weights.residual
+    return session.weights.residual
 
 
 def saved_floats(saved: dict[str, Any], name: str = "residual") -> FLOATS:
@@ -32,7 +32,7 @@ def test_a_trainer_goes_on_with_what_it_had_not_sent_and_the_steps_of_its_round(
     for k in range(4):
         train(held, k)
         session.step()
-    moved = session._weights.theta - flat(held)
+    moved = session.weights.theta - flat(held)
     saved = session.state_dict()
     assert (saved["round"], saved["steps"], saved["member"], saved["run"]) == (1, 1, "a", "run")
     assert bits(saved_floats(saved)) == bits(residual(session) + moved)
@@ -41,7 +41,7 @@ def test_a_trainer_goes_on_with_what_it_had_not_sent_and_the_steps_of_its_round(
     later.load_state_dict(saved)
     later.join()
     assert bits(residual(later)) == bits(saved_floats(saved))
-    assert bits(flat(again)) == bits(later._weights.theta) == bits(session._weights.theta)
+    assert bits(flat(again)) == bits(later.weights.theta) == bits(session.weights.theta)
     train(again, 11)
     assert later.step() is None
     train(again, 12)
@@ -58,7 +58,7 @@ def test_what_is_saved_while_a_round_is_awaited_is_without_what_was_sent() -> No
     session.contribute()
     sent_of = residual(session).copy()
     train(held, 2)
-    moved = session._weights.origin - flat(held)
+    moved = session.weights.origin - flat(held)
     saved = session.state_dict()
     assert bits(saved_floats(saved)) == bits(sent_of + moved)
     later = site.session(drawn())

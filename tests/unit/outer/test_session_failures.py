@@ -22,12 +22,12 @@ def test_when_the_store_fails_between_two_steps_the_model_is_at_the_first_and_no
     late.train()
     with pytest.raises(StoreUnavailable):
         late.outer.step()
-    collected = late.outer._weights.residual.copy()
+    collected = late.outer.weights.residual.copy()
     assert late.outer.round == 1
-    assert late.model["w"].tobytes() == late.outer._weights.theta.tobytes()
+    assert late.model["w"].tobytes() == late.outer.weights.theta.tobytes()
     failing[0] = False
     assert not late.outer.contribute().counts  # as it is told to do: round 2 is over as well
-    assert late.outer._weights.residual.tobytes() == collected.tobytes()
+    assert late.outer.weights.residual.tobytes() == collected.tobytes()
     assert late.follow().round == 2
     same(one, late)
 
@@ -48,7 +48,7 @@ def test_a_round_without_its_quorum_says_whom_it_waits_for() -> None:
     one, other = party.joined("ab")
 
     def comes_after_an_hour() -> None:
-        if party.now > 3600.0 and other.outer._steps == 0:
+        if party.now > 3600.0 and other.outer.steps == 0:
             other.train()
             other.outer.contribute()
 
@@ -107,7 +107,7 @@ def test_a_writer_that_was_fenced_leaves_the_other_one_as_much_time_as_it_took_i
     one, other = party.joined("ab")
     one.contribute()
     other.contribute()
-    push, began = one.outer._run.versions.push, list[float]()
+    push, began = one.outer.run.versions.push, list[float]()
 
     def slowly(version: int, weights: OuterWeights) -> None:
         began.append(party.now)
@@ -115,7 +115,7 @@ def test_a_writer_that_was_fenced_leaves_the_other_one_as_much_time_as_it_took_i
         if len(began) > 1:
             push(version, weights)  # at first, another one takes over meanwhile
 
-    one.outer._run.versions.push = slowly  # type: ignore[method-assign]
+    one.outer.run.versions.push = slowly  # type: ignore[method-assign]
     one.follow()
     one.contribute()
     first, second = began

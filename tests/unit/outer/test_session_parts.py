@@ -16,7 +16,7 @@ from tests.unit.outer.sessions import Arrays, Site, Switch, bits, drawn, flat, t
 
 
 def weights(session: OuterSession) -> Any:
-    return session._weights
+    return session.weights
 
 
 def stepped(session: OuterSession) -> RoundResult:
@@ -64,7 +64,7 @@ def test_fewer_steps_than_the_others_are_told_as_such() -> None:
     train(theirs, 5)
     assert stepped(b).round == 1
     assert a.finish().round == 1
-    state = a._joined().state
+    state = a.member.state
     assert [one.steps for one in state.closed[0].contributions.values()] == [1, 4]
 
 

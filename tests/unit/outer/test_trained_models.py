@@ -127,7 +127,7 @@ def test_tensors_of_another_device_are_read_to_the_host_and_written_back(
     models = {"here": reference, "there": held}
     for name, model in models.items():
         if name == "there":
-            monkeypatch.setattr(weights_model, "_fetched", copied)
+            monkeypatch.setattr(weights_model, "fetched", copied)
             monkeypatch.setattr(weights_model.View, "on_host", property(lambda _: False))
         with (
             pulse_registry.open(f"{root}-{name}", run="run", push=pulse_registry.PushOptions()) as registry,

@@ -153,7 +153,7 @@ def test_a_collection_at_any_moment_takes_nothing_that_is_needed(actions: list[t
             case "wake":
                 _wake(team)
             case "stale":  # it has read the log, and sleeps before it reads the objects
-                team.sessions["sleeper"]._log.refresh()
+                team.sessions["sleeper"].member.log.refresh()
     team.round("a", "b")
     _wake(team)
     assert held(team.sessions["sleeper"]) == held(team.sessions["a"])
@@ -162,10 +162,10 @@ def test_a_collection_at_any_moment_takes_nothing_that_is_needed(actions: list[t
 
 def _wake(team: Team) -> None:
     sleeper = team.sessions["sleeper"]
-    if sleeper._joined().has_ended:
+    if sleeper.member.has_ended:
         sleeper.apply()
-    sleeper._log.refresh()
-    if sleeper._joined().has_ended:
+    sleeper.member.log.refresh()
+    if sleeper.member.has_ended:
         sleeper.apply()
 
 
