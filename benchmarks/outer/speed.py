@@ -38,6 +38,8 @@ from pulse_registry.process.parallel import ParallelMap
 
 TITLE = "Time of an outer round's computing, against a push of the same weights"
 TRAINERS, LEARNING_RATE, STEPS = 4, 3e-6, 8
+GAINS = (1.0, 7.0, 14.0)
+"""The paper's rule, lr / (1 - momentum), and the default."""
 LIMIT = 2.5
 CODED = ("measure", "gate", "code")
 """What the limit is on: gate, levels, coding."""
@@ -156,7 +158,7 @@ def run(
 ) -> None:
     """Time a member's computing in a round against a push's; write a result file."""
     console = Console()
-    times = {gain: measure(cells, gain, repeats, seed, console.print) for gain in (1.0, 7.0)}
+    times = {gain: measure(cells, gain, repeats, seed, console.print) for gain in GAINS}
     found = {
         "kind": "outer-speed",
         "title": TITLE,

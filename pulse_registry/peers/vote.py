@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pulse_registry import errors
 from pulse_registry.errors import Distrust, PeerLost, PulseError, StoreUnavailable, UnsupportedFormat, Untrusted, told
+from pulse_registry.peers.lone import LonePeers
 from pulse_registry.peers.peers import Peers
 from pulse_registry.quoting import MESSAGE_LIMIT, cut, printable
 
@@ -96,7 +97,7 @@ def agree(peers: Peers, failure: Exception | None, what: str = "vote") -> None:
         UnsupportedFormat: another rank told what this release does not read.
         PeerLost: a rank is gone.
     """
-    if peers.size == 1:
+    if isinstance(peers, LonePeers):
         if failure is not None:
             raise failure
         return

@@ -7,15 +7,19 @@ one, it goes on with that.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import resource
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 import pulse_registry
 from pulse_registry.demo.fingerprint import fingerprint
@@ -54,7 +58,7 @@ def main(name: str, url: str, settings: Settings) -> None:
             grace=settings.grace,
         )
         if saved.exists():
-            outer.load_state_dict(torch.load(saved, mmap=True))
+            outer.load_state_dict(_saved(saved))
         with outer:
             unsent = outer.state_dict()["residual"]
             tell(Joined(name, outer.round, int(unsent.count_nonzero()), unsent.numel(), now()))
@@ -145,8 +149,18 @@ def _save(outer: OuterSession, name: str, settings: Settings) -> None:
     path = settings.state_of(name)
     path.parent.mkdir(exist_ok=True)
     part = path.with_suffix(".part")
-    torch.save(outer.state_dict(), part)
+    state = outer.state_dict()
+    tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+    rest = {key: value for key, value in state.items() if key not in tensors}
+    save_file(tensors, part, metadata={"rest": json.dumps(rest)})
     os.replace(part, path)
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    """Return what was kept."""
+    with safe_open(path, "pt") as file:
+        rest: dict[str, Any] = json.loads(file.metadata()["rest"])
+        return rest | {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
 
 
 def _exact(part: Mapping[str, Any]) -> str:
