@@ -68,7 +68,7 @@ def _cleared_early(patched: pytest.MonkeyPatch) -> None:
         return attempt
 
     def decided(self: Member, attempt: Attempt) -> Contributed:
-        counts = self._log.state.counts(self.name, attempt.record.write_id)
+        counts = self.log.state.counts(self.name, attempt.record.write_id)
         self.attempt, self.newest = None, attempt.became(counts)
         return self.newest
 
