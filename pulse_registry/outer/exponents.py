@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
+from pulse_schemas.outer import LEAST_EXPONENT, MOST_EXPONENT
+
 WINDOW: Final = 12
 """How far an exponent may be from the round's middle one."""
 
@@ -31,7 +33,7 @@ def chosen(count: int, square: float, middle: int) -> int:
     Args:
         count: cells that the gate passes.
         square: sum of their squares.
-        middle: of the round; the exponent is cut to the window about it.
+        middle: of the round; the exponent is cut to the window about it, and to what records can say.
     """
     wanted = round(math.log2(math.sqrt(square / count))) if count and square else middle
-    return min(max(wanted, middle - WINDOW), middle + WINDOW)
+    return min(max(wanted, middle - WINDOW, LEAST_EXPONENT), middle + WINDOW, MOST_EXPONENT)

@@ -29,7 +29,8 @@ MOST_MEMBERS = 256
 """Of a run at one time: with more, sums of levels could leave 64 bits."""
 Member = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="name of a trainer")]
 Round = Annotated[int, Field(ge=1, lt=2**31)]
-Exponent = Annotated[int, Field(ge=-120, le=60, description="a level is so many times 2 to this")]
+LEAST_EXPONENT, MOST_EXPONENT = -120, 60
+Exponent = Annotated[int, Field(ge=LEAST_EXPONENT, le=MOST_EXPONENT, description="a level is so many times 2 to this")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MOST_STEPS = 2**16 - 1
 """That a contribution may say it is of."""

@@ -14,7 +14,7 @@ from pulse_kernels.select import outer_loops
 from pulse_registry.outer import mean
 from pulse_registry.outer.exponents import WINDOW, chosen, middle
 from pulse_registry.outer.mean import GroupLevels, GroupValues, Part, added_up, step_group
-from pulse_schemas.outer import MOST_MEMBERS
+from pulse_schemas.outer import LEAST_EXPONENT, MOST_EXPONENT, MOST_MEMBERS
 
 PLAIN, FAST = outer_loops("reference"), outer_loops("numba")
 EACH = pytest.mark.parametrize("loops", [PLAIN, FAST], ids=["reference", "numba"])
@@ -56,6 +56,8 @@ def test_exponents_lie_about_the_middle_one() -> None:
     assert chosen(4, 4 * 2.0**-80, -18) == -18 - WINDOW
     assert chosen(4, 4.0, -18) == -18 + WINDOW
     assert chosen(0, 0.0, -18) == -18
+    assert chosen(1, 2.0**-300, LEAST_EXPONENT + 3) == LEAST_EXPONENT  # what a record can say
+    assert chosen(1, 2.0**300, MOST_EXPONENT - 3) == MOST_EXPONENT
     assert middle([-3, -9, -4], 0) == -4
     assert middle([-3, -9], 0) == -9
     assert middle([], -7) == -7
