@@ -5,7 +5,6 @@ A writer that holds no key of the bucket sends its records here, sealed as they 
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -18,7 +17,6 @@ from pulse_registry.errors import (
     Fenced,
     InvalidArgument,
     NotFound,
-    StoreUnavailable,
     UnsupportedFormat,
     Untrusted,
 )
@@ -28,11 +26,11 @@ from pulse_registry.log.documents import RECORD, read_document
 from pulse_registry.log.files import fetch_file_set
 from pulse_registry.log.named_objects import objects_of, patches_of
 from pulse_registry.log.reader import LogReader
+from pulse_registry.log.record_put import put_record
 from pulse_registry.log.rules import is_void, violation
 from pulse_registry.log.snapshotter import Snapshotter
 from pulse_registry.log.state import RunState
 from pulse_registry.store.verified_read import checked
-from pulse_registry.store.wrappers.retry import retrying_at_most
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
@@ -218,28 +216,9 @@ class AppendGuard:
         return None if size == named.size else f"{named.key} with {named.size} bytes, but it has {size}"
 
     def _create(self, record: Record, sealed: bytes) -> None:
-        key = keys.record_key(record.seq)
-        try:
-            self._store.put(key, sealed, if_absent=True)
-        except (AlreadyExists, StoreUnavailable) as error:
-            # Taken, perhaps by this very put, whose answer was lost: the store knows. If it was away, time is spent.
-            spent = isinstance(error, StoreUnavailable)
-            try:
-                with retrying_at_most(0.0 if spent else math.inf):
-                    stored = read_document(self._store, key)
-            except (NotFound, StoreUnavailable) as failure:
-                if spent:
-                    raise error from None
-                if isinstance(failure, StoreUnavailable):
-                    raise
-                raise StoreUnavailable(
-                    f"{self._store.url}: record {record.seq} is said to exist and not to; send it again"
-                ) from error
-            if stored != sealed:
-                self._reader.refresh()
-                raise AlreadyExists(
-                    f"run {self._run!r}: another record took number {record.seq}: read it and go on"
-                ) from error
+        if not put_record(self._store, record.seq, sealed):
+            self._reader.refresh()
+            raise AlreadyExists(f"run {self._run!r}: another record took number {record.seq}: read it and go on")
 
 
 def _leap(state: RunState, record: Record) -> str | None:

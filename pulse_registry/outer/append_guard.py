@@ -6,7 +6,6 @@ it takes no record that would count for nothing, and no contribution that is not
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -19,7 +18,6 @@ from pulse_registry.errors import (
     Fenced,
     InvalidArgument,
     NotFound,
-    StoreUnavailable,
     UnsupportedFormat,
     Untrusted,
 )
@@ -30,13 +28,13 @@ from pulse_registry.format.patch_head import MOST_HEADER
 from pulse_registry.log.append_guard import MOST_HEAD_BYTES
 from pulse_registry.log.documents import SMALL
 from pulse_registry.log.guard import Guard
+from pulse_registry.log.record_put import put_record
 from pulse_registry.outer.contributions import is_head_of
 from pulse_registry.outer.log import FOLDER, OuterLog
 from pulse_registry.outer.snapshots import OuterSnapshots
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.verified_read import checked
-from pulse_registry.store.wrappers.retry import retrying_at_most
 from pulse_schemas import ObjectRef, SchemaError, Signer, open_sealed
 from pulse_schemas.outer import (
     CheckpointRecord,
@@ -229,27 +227,9 @@ class OuterAppendGuard:
             raise self._refused(record, f"{named.key} says of itself something else")
 
     def _create(self, record: OuterRecord, sealed: bytes) -> None:
-        try:
-            self._store.put(keys.record_key(record.seq), sealed, if_absent=True)
-        except (AlreadyExists, StoreUnavailable) as error:
-            # Taken, perhaps by this very put, whose answer was lost: the store knows. If it was away, time is spent.
-            spent = isinstance(error, StoreUnavailable)
-            try:
-                with retrying_at_most(0.0 if spent else math.inf):
-                    stored = self._stored(record.seq)
-            except (NotFound, StoreUnavailable) as failure:
-                if spent:
-                    raise error from None
-                if isinstance(failure, StoreUnavailable):
-                    raise
-                raise StoreUnavailable(
-                    f"{self._store.url}: record {record.seq} is said to exist and not to; send it again"
-                ) from error
-            if stored != sealed:
-                self._log.refresh()
-                raise AlreadyExists(
-                    f"run {self.run!r}: another outer record took number {record.seq}: read it and go on"
-                ) from error
+        if not put_record(self._store, record.seq, sealed):
+            self._log.refresh()
+            raise AlreadyExists(f"run {self.run!r}: another outer record took number {record.seq}: read it and go on")
 
     def _stored(self, seq: int) -> bytes:
         return self._store.get(keys.record_key(seq), max_bytes=SMALL)
