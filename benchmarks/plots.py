@@ -64,6 +64,7 @@ def plots(documents: Sequence[dict[str, Any]]) -> list[Plot]:
     found += [_links(document) for document in documents if document.get("kind") == "links"]
     found += [_sizes(document) for document in documents if document.get("kind") == "scale"]
     found += [_behind(document) for document in documents if document.get("kind") == "ladder"]
+    found += [_growth(document) for document in documents if document.get("kind") == "growth"]
     return [plot for plot in found if plot is not None]
 
 
@@ -212,6 +213,35 @@ def _draw_behind(figure: Figure, figures: dict[str, Any]) -> None:
         axes.set_xlabel("versions behind")
         axes.grid(color="#e5e7eb", linewidth=0.6)
         axes.legend(frameon=False, fontsize=9)
+
+
+def _growth(document: dict[str, Any]) -> Plot | None:
+    """Costs relative to the smallest size's, a panel for each thing that grows: what is flat stays at 1."""
+    figures: dict[str, Any] = {}
+    for curve in document["curves"]:
+        first = curve["points"][0][1]
+        if first > 0 and len(curve["points"]) > 1:
+            points = [[size, round(cost / first, 4)] for size, cost in curve["points"]]
+            figures.setdefault(curve["x"], {})[curve["what"]] = points
+    return Plot("growth", "Costs by size, of the cost at the smallest (log scales)", figures, _draw_growth)
+
+
+def _draw_growth(figure: Figure, figures: dict[str, Any]) -> None:
+    rows = -(-len(figures) // 2)
+    figure.set_figheight(4.2 * max(1, rows))
+    panels = list(figure.subplots(max(1, rows), 2, squeeze=False).flat)
+    for axes, (grows, lines) in zip(panels, figures.items(), strict=False):
+        for number, (name, points) in enumerate(lines.items()):
+            sizes, costs = zip(*points, strict=True)
+            axes.plot(sizes, costs, label=name, marker="o", markersize=3, color=f"C{number % 10}")
+        axes.axhline(1, color=_OTHERS, linestyle=":", linewidth=1)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(grows)
+        axes.grid(color="#e5e7eb", linewidth=0.6)
+        axes.legend(frameon=False, fontsize=6)
+    for axes in panels[len(figures) :]:
+        axes.set_axis_off()
 
 
 def _panels(figure: Figure, figures: dict[str, Any], bars: int) -> list[Axes]:

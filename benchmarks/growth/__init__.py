@@ -1,0 +1,1 @@
+"""``python -m benchmarks growth``: what a cost does as a run, a model, a bucket or a fleet grows."""
