@@ -11,17 +11,10 @@ from pulse_registry.store import Store
 def list_runs(store: Store) -> Iterator[str]:
     """Iterate over the names of all runs of a root, in the order of their keys (``a-b/`` comes before ``a/``).
 
-    What is no run's folder is left out.
-
-    One listing a run, and one at the end: each begins behind all keys of the run before.
+    What can be no run's folder is left out; a folder that is there may hold no run, or none any more.
 
     Raises:
         StoreUnavailable: the store failed.
     """
-    after: str | None = None
-    while (key := next(store.list("", after), None)) is not None:
-        name, slash, _ = key.partition("/")
-        if slash and RUN_NAME.fullmatch(name):
-            yield name
-        # '0' follows '/': no key of this folder comes behind it, and all keys of later names do.
-        after = f"{name}0" if slash else key
+    names = (folder.removesuffix("/") for folder in store.folders(""))
+    return (name for name in names if RUN_NAME.fullmatch(name))

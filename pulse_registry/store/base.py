@@ -128,6 +128,31 @@ class Store(ABC):
             StoreUnavailable: the store could not do it, or the answer was lost.
         """
 
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the beginnings of keys that end at the first '/' behind a prefix, in code-point order.
+
+        Of ``a/x/1``, ``a/x/2`` and ``a/y``, those behind ``a/`` are ``a/x/``. A folder that holds an object during the
+        whole of it comes once; one whose objects were all deleted may still come, as file systems keep it.
+
+        As written here, one listing a folder, and one an object beside them: each begins behind all keys of what came
+        before. A store that can list the names of one level overrides it.
+
+        Args:
+            prefix: any beginning of a key, as `list` takes it; "" for the folders of the top.
+            after: only folders strictly greater than this string.
+
+        Raises:
+            As `list`.
+        """
+        behind = after
+        while (key := next(self.list(prefix, behind), None)) is not None:
+            name, slash, _ = key[len(prefix) :].partition("/")
+            folder = f"{prefix}{name}/"
+            if slash and (after is None or folder > after):
+                yield folder
+            # '0' follows '/': no key of this folder comes behind it, and all keys of later names do.
+            behind = f"{prefix}{name}0" if slash else key
+
     def exists(self, key: str) -> bool:
         """Tell whether the object is there.
 

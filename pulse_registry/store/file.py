@@ -158,6 +158,13 @@ class FileStore(Store):
         folder, slash, _ = prefix.rpartition("/")
         return self._walk(folder + slash, prefix, after)
 
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the folders behind a prefix, by a look at one folder: see Store.folders."""
+        check_prefix(prefix)
+        folder, slash, _ = prefix.rpartition("/")
+        paths = self._paths(folder + slash, prefix, after)
+        return (path for path in paths if path.endswith("/") and (after is None or path > after))
+
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""
         check_key(key)

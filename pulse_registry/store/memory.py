@@ -89,6 +89,13 @@ class MemoryStore(Store):
             keys = [path[length:] for path in OBJECTS if path.startswith(start)]
         return iter(sorted(key for key in keys if (after is None or key > after) and key_problem(key) is None))
 
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the folders behind a prefix, as they were at the call: see Store.folders."""
+        at = len(prefix)
+        names = {key[at:].partition("/")[0] for key in self.list(prefix) if "/" in key[at:]}
+        folders = sorted(f"{prefix}{name}/" for name in names)
+        return (folder for folder in folders if after is None or folder > after)
+
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""
         check_key(key)

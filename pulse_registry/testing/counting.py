@@ -68,6 +68,11 @@ class CountingStore(WrapperStore):
         self._note("list", prefix)
         return super().list(prefix, after)
 
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over folders; one call, however many come. Counted as `list`, which is the same request."""
+        self._note("list", prefix)
+        return self._store.folders(prefix, after)
+
     def delete(self, key: str) -> None:
         """Remove an object, and count the call."""
         self._note("delete", key)

@@ -14,7 +14,7 @@ from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store, Verb
 from pulse_registry.store.body import Body
 from pulse_registry.store.checks import ByteRange
-from pulse_registry.store.wrappers.wrapper import WrapperStore
+from pulse_registry.store.wrappers.wrapper import Listing, WrapperStore
 
 FaultAction = Literal["fail_before", "fail_after", "flip_bit", "truncate"]
 
@@ -128,9 +128,11 @@ class FaultStore(WrapperStore):
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over keys, or fail at the call, or break off after some of them."""
-        fires = self._begin("list", prefix)
-        keys = self._store.list(prefix, after)
-        return _broken_off(keys, fires["fail_after"], prefix) if "fail_after" in fires else keys
+        return self._listed(self._store.list, prefix, after)
+
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over folders, or fail as `list` does, which is the same request."""
+        return self._listed(self._store.folders, prefix, after)
 
     def delete(self, key: str) -> None:
         """Remove an object, or fail before or after it."""
@@ -144,6 +146,11 @@ class FaultStore(WrapperStore):
         written = super().modified(key)
         _end(fires, "size", key)
         return written
+
+    def _listed(self, listing: Listing, prefix: str, after: str | None) -> Iterator[str]:
+        fires = self._begin("list", prefix)
+        keys = listing(prefix, after)
+        return _broken_off(keys, fires["fail_after"], prefix) if "fail_after" in fires else keys
 
     def _begin(self, verb: Verb, key: str) -> dict[FaultAction, _Trigger]:
         """Return the faults of this call by action, and raise those that come before it."""

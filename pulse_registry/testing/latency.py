@@ -79,6 +79,11 @@ class LatencyStore(WrapperStore):
         self._sleep(self._latency_s)
         return super().list(prefix, after)
 
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over folders, after the latency."""
+        self._sleep(self._latency_s)
+        return self._store.folders(prefix, after)
+
     def delete(self, key: str) -> None:
         """Remove an object, after the latency."""
         self._sleep(self._latency_s)

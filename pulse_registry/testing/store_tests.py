@@ -65,7 +65,7 @@ VALID_KEYS: Final = (
 
 
 class StoreTests(ObjectTests):
-    """What every store must do: some 110 tests for pytest, that a subclass runs on its own store.
+    """What every store must do: some 120 tests for pytest, that a subclass runs on its own store.
 
     Example:
         class TestMyStore(StoreTests):
@@ -311,6 +311,32 @@ class StoreTests(ObjectTests):
         store.put("a/...x", b"")
         store.put("...x", b"")
         assert [*store.list(prefix)] == [key for key in ("...x", "a/...x") if key.startswith(prefix)]
+
+    # folders
+
+    def test_the_folders_behind_a_prefix_are_those_of_the_keys_there(self, store: Store) -> None:
+        keys = ["a", "a-/x", "a./x", "b/x/1", "b/x/2", "b/y/z/1", "b/w", "b0/x", "bb/x", "B/x", "é/x", "\U0001f511/x"]
+        for key in reversed(keys):
+            store.put(key, b"")
+        for prefix in ("", "a", "a-", "b", "b/", "b/x", "b/x/", "b/y/", "x", "é"):
+            ends = {key: key.find("/", len(prefix)) + 1 for key in keys if key.startswith(prefix)}
+            folders = sorted({key[:end] for key, end in ends.items() if end})
+            assert [*store.folders(prefix)] == folders, prefix
+            for after in ("", "a", "a-", "a-/", "a-/x", "a0", "b", "b/", "b/x", "b/x/", "b/x0", "zz", "\U0010ffff"):
+                expected = [folder for folder in folders if folder > after]
+                assert [*store.folders(prefix, after)] == expected, (prefix, after)
+
+    def test_a_folder_whose_objects_were_deleted_hides_no_other(self, store: Store) -> None:
+        for key in ("a/x", "b/x", "b/y/z", "c/x"):
+            store.put(key, b"")
+        for key in ("a/x", "b/x"):
+            store.delete(key)
+        assert [folder for folder in store.folders("") if folder != "a/"] == ["b/", "c/"]
+
+    @pytest.mark.parametrize("prefix", ["/", "a//", "../a", "a\\", "a\0", "a/.pulse-tmp-"])
+    def test_a_prefix_with_which_no_folder_can_begin_is_refused(self, store: Store, prefix: str) -> None:
+        with pytest.raises(InvalidArgument, match="prefix"):
+            [*store.folders(prefix)]
 
     def test_the_url_names_a_scheme(self, store: Store) -> None:
         assert "://" in store.url

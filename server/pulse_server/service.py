@@ -54,7 +54,7 @@ _CHECKERS: Final = 8
 _KEPT_BYTES: Final = 32 << 20
 _LIST_S: Final = 3.0
 _MOST_RUNS: Final = 100_000
-"""Runs that are listed: each takes a request to find."""
+"""Runs that are listed: a thousand take a request."""
 _RETRY_S: Final = 1.0
 """For the store: clients wait 20 s for an answer, and try again themselves."""
 _COLLECT, _FOLLOW = "collect garbage", "follow runs"

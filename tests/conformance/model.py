@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import strategies as st
@@ -21,6 +22,13 @@ PREFIXES = KEYS.flatmap(lambda key: st.integers(0, len(key)).map(lambda length: 
 BODIES = st.binary(max_size=40) | st.lists(st.binary(max_size=10), max_size=5)
 
 
+def folders_of(keys: Iterable[str], prefix: str, after: str | None) -> set[str]:
+    """Return the folders of keys that end at the first '/' behind a prefix, and come after a string."""
+    below = (key for key in keys if key.startswith(prefix) and "/" in key[len(prefix) :])
+    folders = {key[: key.index("/", len(prefix)) + 1] for key in below}
+    return {folder for folder in folders if after is None or folder > after}
+
+
 class StoreMachine(RuleBasedStateMachine):
     """Calls every verb in any order."""
 
@@ -32,10 +40,12 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.store = self.fresh()
         self.model: dict[str, bytes] = {}
+        self.written: set[str] = set()
 
     @rule(key=KEYS, body=BODIES)
     def put(self, key: str, body: bytes | list[bytes]) -> None:
         self.store.put(key, body)
+        self.written.add(key)
         self.model[key] = body if isinstance(body, bytes) else b"".join(body)
 
     @rule(key=KEYS, body=BODIES)
@@ -45,6 +55,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.put(key, body, if_absent=True)
         else:
             self.store.put(key, body, if_absent=True)
+            self.written.add(key)
             self.model[key] = body if isinstance(body, bytes) else b"".join(body)
 
     @rule(key=KEYS)
@@ -80,6 +91,12 @@ class StoreMachine(RuleBasedStateMachine):
     def list_some(self, prefix: str, after: str | None) -> None:
         expected = sorted(key for key in self.model if key.startswith(prefix) and (after is None or key > after))
         assert [*self.store.list(prefix, after)] == expected
+
+    @rule(prefix=PREFIXES, after=st.none() | PREFIXES)
+    def list_folders(self, prefix: str, after: str | None) -> None:
+        listed = [*self.store.folders(prefix, after)]
+        assert listed == sorted(set(listed))
+        assert folders_of(self.model, prefix, after) <= set(listed) <= folders_of(self.written, prefix, after)
 
     @invariant()
     def the_listing_is_the_model(self) -> None:

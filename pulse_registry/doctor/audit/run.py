@@ -184,8 +184,9 @@ class RunAudit:
 
 
 def audited_runs(store: Store) -> Iterator[str]:
-    """Iterate over the runs of a root, as `list_runs` does, without what an examination of the store left behind."""
-    return (run for run in list_runs(store) if not run.startswith(PREFIX))
+    """Iterate over the runs of a root, as `list_runs` does, but for empty folders, and what an examination left."""
+    runs = (run for run in list_runs(store) if not run.startswith(PREFIX))
+    return (run for run in runs if next(store.list(f"{run}/"), None) is not None)
 
 
 def _live(state: RunState) -> list[VersionEntry]:

@@ -47,6 +47,19 @@ class Listing:
             else:
                 yield from self.keys(entry, after if after.startswith(entry) else "")
 
+    def folders(self, prefix: str, after: str) -> Iterator[str]:
+        """Iterate over the folders behind a prefix that come after a string: a page for each ``page_keys`` names.
+
+        Raises:
+            As Store.list.
+        """
+        inside = after.startswith(prefix)
+        if after > prefix and not inside:
+            return
+        for entry in self._entries(prefix, after if inside else ""):
+            if entry.endswith("/") and entry > after:
+                yield entry
+
     def _entries(self, prefix: str, after: str) -> Iterator[str]:
         """Iterate over the files and folders (with a slash at the end) of one level; of files those after a string."""
         name = after[len(prefix) :].partition("/")[0]

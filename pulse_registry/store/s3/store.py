@@ -151,6 +151,11 @@ class S3Store(Store):
         check_prefix(prefix)
         return self._listing.keys(prefix, after or "")
 
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the folders behind a prefix, a page of 1,000 names at a time: see Store.folders."""
+        check_prefix(prefix)
+        return self._listing.folders(prefix, after or "")
+
     # writing
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:

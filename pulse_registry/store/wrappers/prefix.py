@@ -10,7 +10,7 @@ from pulse_registry.store.body import Body, Buffer
 from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.keys import check_key, check_prefix
 from pulse_registry.store.presigner import Presigner, SignedPut, UploadedPart
-from pulse_registry.store.wrappers.wrapper import WrapperStore
+from pulse_registry.store.wrappers.wrapper import Listing, WrapperStore
 
 
 class PrefixStore(WrapperStore):
@@ -61,10 +61,11 @@ class PrefixStore(WrapperStore):
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string, without this view's prefix: see Store.list."""
-        check_prefix(prefix)
-        below = f"{self._prefix}/"
-        keys = self._store.list(below + prefix, None if after is None else below + after)
-        return (key[len(below) :] for key in keys)
+        return self._below(self._store.list, prefix, after)
+
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the folders behind a prefix, without this view's: see Store.folders."""
+        return self._below(self._store.folders, prefix, after)
 
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""
@@ -78,6 +79,12 @@ class PrefixStore(WrapperStore):
         """Return what signs URLs for this view's keys, or None if the wrapped store can't."""
         signer = self._store.presigner()
         return None if signer is None else _PrefixPresigner(signer, self._prefix)
+
+    def _below(self, listing: Listing, prefix: str, after: str | None) -> Iterator[str]:
+        check_prefix(prefix)
+        below = f"{self._prefix}/"
+        found = listing(below + prefix, None if after is None else below + after)
+        return (key[len(below) :] for key in found)
 
     def _whole(self, key: str) -> str:
         """Return the wrapped store's key for one of this view's."""

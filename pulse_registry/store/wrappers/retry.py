@@ -22,7 +22,7 @@ from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
 from pulse_registry.store.body import Body, Buffer
 from pulse_registry.store.checks import ByteRange
-from pulse_registry.store.wrappers.wrapper import WrapperStore
+from pulse_registry.store.wrappers.wrapper import Listing, WrapperStore
 
 T = TypeVar("T")
 
@@ -205,8 +205,11 @@ class RetryStore(WrapperStore):
 
         The bounds hold for each step from one key to the next.
         """
-        keys = self._retry(lambda: self._store.list(prefix, after))
-        return self._resumed(keys, prefix, after)
+        return self._resumed(self._store.list, prefix, after)
+
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the folders behind a prefix, with retries as those of `list`."""
+        return self._resumed(self._store.folders, prefix, after)
 
     def delete(self, key: str) -> None:
         """Remove an object, with retries."""
@@ -216,8 +219,11 @@ class RetryStore(WrapperStore):
         """Return when the object was last written, by the store's clock, with retries: see Store.modified."""
         return self._retry(lambda: self._store.modified(key))
 
-    def _resumed(self, keys: Iterator[str], prefix: str, after: str | None) -> Iterator[str]:
-        """Yield the keys; a listing that breaks off is asked for anew, from the last key on."""
+    def _resumed(self, listing: Listing, prefix: str, after: str | None) -> Iterator[str]:
+        """List, from the call on; a listing that breaks off is asked for anew, from the last key on."""
+        return self._steps(self._retry(lambda: listing(prefix, after)), listing, prefix, after)
+
+    def _steps(self, keys: Iterator[str], listing: Listing, prefix: str, after: str | None) -> Iterator[str]:
         current: Iterator[str] | None = keys
         last = after
 
@@ -225,7 +231,7 @@ class RetryStore(WrapperStore):
             nonlocal current
             try:
                 if current is None:
-                    current = self._store.list(prefix, last)
+                    current = listing(prefix, last)
                 return next(current, None)
             except StoreUnavailable:
                 current = None

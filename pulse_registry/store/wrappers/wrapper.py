@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from typing import TypeAlias
 
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
 from pulse_registry.store.body import Body
 from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.gateway import Gateway
 from pulse_registry.store.presigner import Presigner
+
+Listing: TypeAlias = Callable[[str, str | None], Iterator[str]]
+"""`list` or `folders` of a store."""
 
 
 class WrapperStore(Store):
@@ -46,6 +50,14 @@ class WrapperStore(Store):
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over the keys that begin with a string: see Store.list."""
         return self._store.list(prefix, after)
+
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the folders behind a prefix: see Store.folders.
+
+        Handed on where `list` is, too: a wrapper that watches or changes `list`, and not this, misses nothing.
+        """
+        handed_on = type(self).list is WrapperStore.list
+        return self._store.folders(prefix, after) if handed_on else super().folders(prefix, after)
 
     def delete(self, key: str) -> None:
         """Remove an object if it is there: see Store.delete."""

@@ -11,7 +11,7 @@ from pulse_registry.errors import PulseError
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store, Verb
 from pulse_registry.store.body import Body
 from pulse_registry.store.checks import ByteRange
-from pulse_registry.store.wrappers.wrapper import WrapperStore
+from pulse_registry.store.wrappers.wrapper import Listing, WrapperStore
 from pulse_server.telemetry.metrics import Metrics
 
 
@@ -45,10 +45,11 @@ class MetricsStore(WrapperStore):
 
     def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """Iterate over keys; one call, timed to its first key, however many keys come."""
-        with self._counted("list"):
-            keys = super().list(prefix, after)
-            first = next(keys, None)
-        return iter(()) if first is None else _chain(first, keys)
+        return self._listed(self._store.list, prefix, after)
+
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over folders, counted as `list`, which is the same request."""
+        return self._listed(self._store.folders, prefix, after)
 
     def delete(self, key: str) -> None:
         """Remove an object, and count the call."""
@@ -59,6 +60,12 @@ class MetricsStore(WrapperStore):
         """Return when the object was last written, and count the call as `size`, which is the same request."""
         with self._counted("size"):
             return super().modified(key)
+
+    def _listed(self, listing: Listing, prefix: str, after: str | None) -> Iterator[str]:
+        with self._counted("list"):
+            keys = listing(prefix, after)
+            first = next(keys, None)
+        return iter(()) if first is None else _chain(first, keys)
 
     @contextmanager
     def _counted(self, verb: Verb) -> Iterator[None]:

@@ -18,6 +18,7 @@ import pytest
 
 from pulse_registry.format import keyframe
 from pulse_registry.format.keyframe import KeyframeForm
+from pulse_registry.log.runs import list_runs
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push import keyframe as push_keyframe
 from pulse_registry.push.options import PushOptions
@@ -145,6 +146,13 @@ def pull_from_nothing(run: Run) -> CountingStore:
     return run.workers
 
 
+def list_runs_of_a_root(run: Run) -> CountingStore:
+    for number in range(1000):
+        run.root.put(f"run-{number:03d}/head", b"")
+    assert len([*list_runs(run.workers)]) == 1000
+    return run.workers
+
+
 @dataclass(frozen=True)
 class Row:
     """One thing to do, and what it costs."""
@@ -196,6 +204,9 @@ ROWS = {
         {"get": 16},
         "look; layout, index, 10 pieces; 3 patches",
     ),
+    "list runs": Row(
+        "list the runs of a root, in the service", list_runs_of_a_root, {"list": 1}, "folders, up to 1,000 in a page"
+    ),
 }
 
 
@@ -217,7 +228,7 @@ def test_requests_are_as_few_as_the_page_says(run: Run, name: str) -> None:
     assert ledger.calls == Counter(ROWS[name].calls), ledger.ledger
 
 
-@pytest.mark.parametrize("name", sorted(ROWS.keys() - {"first push"}))
+@pytest.mark.parametrize("name", sorted(ROWS.keys() - {"first push", "list runs"}))
 def test_nothing_is_listed_and_no_size_is_asked_for(run: Run, name: str) -> None:
     run.trainers.reset()
     ROWS[name].act(run)

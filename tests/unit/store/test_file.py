@@ -405,6 +405,22 @@ def test_listing_after_a_key_does_not_read_the_folders_before_it(
     assert read[1:] == ["7", "8", "9"]
 
 
+def test_folders_take_a_look_at_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FileStore(tmp_path)
+    for number in range(10):
+        store.put(f"{number}/log/key", b"")
+    read: list[int] = []
+    scandir = os.scandir
+
+    def note(descriptor: int) -> Any:
+        read.append(descriptor)
+        return scandir(descriptor)
+
+    monkeypatch.setattr(os, "scandir", note)
+    assert [*store.folders("")] == [f"{number}/" for number in range(10)]
+    assert len(read) == 1
+
+
 # the folder itself
 
 

@@ -163,6 +163,16 @@ def test_a_broken_listing_goes_on_without_losing_or_repeating_a_key() -> None:
     assert len(faults.fired) > 3
 
 
+def test_broken_folders_go_on_without_losing_or_repeating_one() -> None:
+    below = memory()
+    folders = [f"run-{number:03d}/" for number in range(100)]
+    for folder in folders:
+        below.put(f"{folder}head", b"")
+    faults = FaultStore(below, [Fault("fail_after", verb="list", times=20)], seed=3)
+    assert [*retrying(faults, total_s=1e6).folders("", after="run-009/")] == folders[10:]
+    assert len(faults.fired) > 3
+
+
 @pytest.mark.parametrize("options", [{"total_s": -1.0}, {"first_pause_s": -1.0}, {"longest_pause_s": 0.0}])
 def test_bounds_of_retries_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument):

@@ -75,6 +75,22 @@ def test_a_folder_that_was_emptied_lists_nothing(seaweedfs_store: Store) -> None
         assert [*seaweedfs_store.list(prefix)] == []
 
 
+@pytest.mark.parametrize(("folders", "lists"), [(0, 1), (3, 1), (10, 1), (11, 2), (25, 3)])
+def test_folders_take_a_request_for_each_page_however_much_is_in_them(
+    folders: int, lists: int, moto_bucket: S3Bucket, moto_store: S3Store
+) -> None:
+    top = f"{uuid.uuid4().hex[:12]}/"
+    for number in range(folders):
+        for key in ("head", "log/0", "log/1", "objects/patch/0"):
+            moto_store.put(f"{top}run-{number:02d}/{key}", b"")
+    client = moto_bucket.server.client()
+    sent: list[str] = []
+    client.meta.events.register("before-call.s3", lambda model, **_: sent.append(model.name))
+    listing = Listing(client, moto_bucket.name, moto_store.url, page_keys=10)
+    assert [*listing.folders(top, "")] == [f"{top}run-{number:02d}/" for number in range(folders)]
+    assert sent == ["ListObjectsV2"] * lists
+
+
 @pytest.mark.parametrize(("nbytes", "asks"), [(0, False), (100_000, False), (2 << 20, True)])
 def test_only_before_a_large_body_the_store_is_asked_whether_it_takes_it(
     nbytes: int, asks: bool, moto_bucket: S3Bucket, environment: pytest.MonkeyPatch

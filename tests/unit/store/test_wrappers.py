@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from pulse_registry.errors import AlreadyExists, InvalidArgument, NotFound, StoreUnavailable
-from pulse_registry.store import MemoryStore
+from pulse_registry.store import MemoryStore, WrapperStore
 from pulse_registry.testing import CountingStore, Fault, FaultStore, LatencyStore
 from tests.support.clock import Clock
 
@@ -32,8 +32,9 @@ def test_the_ledger_holds_every_call_and_the_bytes_of_those_that_succeed() -> No
     store.exists("a")
     store.size("a")
     assert [*store.list("")] == ["a"]
+    assert [*store.folders("b")] == []
     store.delete("a")
-    assert store.calls == {"put": 2, "get": 3, "exists": 1, "size": 1, "list": 1, "delete": 1}
+    assert store.calls == {"put": 2, "get": 3, "exists": 1, "size": 1, "list": 2, "delete": 1}
     assert (store.bytes_read, store.bytes_written) == (7, 5)
     assert store.ledger == [
         ("put", "a"),
@@ -44,6 +45,7 @@ def test_the_ledger_holds_every_call_and_the_bytes_of_those_that_succeed() -> No
         ("exists", "a"),
         ("size", "a"),
         ("list", ""),
+        ("list", "b"),
         ("delete", "a"),
     ]
     store.reset()
@@ -161,6 +163,29 @@ def test_a_fault_that_makes_no_sense_is_refused(make: Callable[[], Fault]) -> No
         make()
 
 
+# what is handed on
+
+
+def test_folders_are_one_request_below_a_wrapper() -> None:
+    below = CountingStore(memory())
+    for number in range(9):
+        below.put(f"{number}/x", b"")
+    below.reset()
+    assert len([*WrapperStore(below).folders("")]) == 9
+    assert below.calls == {"list": 1}
+
+
+def test_a_wrapper_that_hides_keys_hides_their_folders() -> None:
+    class Hiding(WrapperStore):
+        def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+            return (key for key in super().list(prefix, after) if not key.startswith("secret/"))
+
+    below = memory()
+    for key in ("a/x", "secret/x", "z/x"):
+        below.put(key, b"")
+    assert [*Hiding(below).folders("")] == ["a/", "z/"]
+
+
 # latency
 
 
@@ -172,8 +197,9 @@ def test_every_call_waits_for_the_latency() -> None:
     store.exists("a")
     store.size("a")
     assert [*store.list("")] == ["a"]
+    assert [*store.folders("")] == []
     store.delete("a")
-    assert clock.pauses == [0.25] * 6
+    assert clock.pauses == [0.25] * 7
 
 
 def test_bytes_take_the_time_that_the_bandwidth_gives() -> None:

@@ -301,6 +301,14 @@ def test_the_runs_of_a_root_are_audited_but_for_what_a_doctor_left():
     assert [*audited_runs(root)] == ["a", "b"]
 
 
+def test_an_empty_folder_of_a_root_is_no_run(tmp_path):
+    root = FileStore(tmp_path)
+    Script("a").epoch().store_in(PrefixStore(root, "a"))
+    root.put("b/head", b"x")
+    root.delete("b/head")
+    assert [*audited_runs(root)] == ["a"]
+
+
 # a folder that others can write to
 
 
