@@ -90,7 +90,7 @@ def due(state: RunState, options: CompactOptions, after: int = -1) -> Iterator[T
     """Yield what is missing and ends after version ``after``: by rising target, small blocks first, so that each block
     finds its parts. Whether objects lead from a block's base to its target is for the route search to say.
     """
-    limit = max((keyframe.size for keyframe in state.keyframes), default=None)
+    limit = state.largest_keyframe
     for entry in state.versions[after + 1 :]:
         target = entry.version
         if state.is_retired(target):
@@ -137,20 +137,19 @@ def patch_of(state: RunState, base: int, target: int) -> PatchRef | None:
 
 def _lacks_keyframe(state: RunState, options: CompactOptions) -> bool:
     """Tell whether a keyframe of the newest version is due, where there is one from which it can be made."""
-    live = [keyframe.version for keyframe in state.keyframes if not state.is_retired(keyframe.version)]
-    last = state.keyframe(max(live)) if live else None
+    last = None if state.keyframe_lag is None else state.keyframe(state.keyframe_lag.version)
     every, share = options.keyframe_every, options.keyframe_share
     return last is not None and keyframe_due(state, last.size, every=every, share=share)
 
 
-def _pays(state: RunState, base: int, span: int, limit: int | None) -> bool:
+def _pays(state: RunState, base: int, span: int, limit: int) -> bool:
     """Tell whether a block is worth its bytes, from what was written of the versions before."""
     if span in _OVERLAP:
         step = patch_of(state, base + span - 1, base + span)
         if span == _ALWAYS_BY_CLASS and step is not None and step.coder == "class":
             return True
         return _overlaps(state, base // (2 * span) * (2 * span), span // 2, _OVERLAP[span])
-    if span <= _SHORT or limit is None:
+    if span <= _SHORT or not limit:
         return True
     part = patch_of(state, base, base + part_of(span))
     # Without it there is no way through, or it was not worth it either.

@@ -6,7 +6,7 @@ from pulse_registry.log.state import RunState
 
 
 def keyframe_due(state: RunState, keyframe_bytes: int, *, every: int | None, share: float | None) -> bool:
-    """Tell whether the newest version is to have a keyframe; where no version has one, it is.
+    """Tell whether the newest version is to have a keyframe; where no version has one, it is. In constant time.
 
     Args:
         state: of the run.
@@ -14,19 +14,13 @@ def keyframe_due(state: RunState, keyframe_bytes: int, *, every: int | None, sha
         every: versions after which the next one is due; None: never by that.
         share: or it is due where the patches since have more than this share of its bytes; None: never by that.
     """
-    latest = state.latest
+    latest, lag = state.latest, state.keyframe_lag
     if latest is None or (every is None and share is None):
         return False
-    nbytes = 0
-    for entry in reversed(state.versions):
-        if every is not None and latest.version - entry.version >= every:
-            return True
-        if share is not None and nbytes > share * keyframe_bytes:
-            return True
-        if state.keyframe(entry.version) is not None:
-            return False
-        nbytes += sum(patch.size for patch in state.patches_into(entry.version) if patch.base == entry.version - 1)
-    return True
+    if lag is None:
+        return True
+    old = every is not None and latest.version - lag.version >= every
+    return old or (share is not None and lag.nbytes > share * keyframe_bytes)
 
 
 def keyframe_soon(state: RunState, keyframe_bytes: int, *, every: int | None, share: float | None) -> bool:
@@ -38,10 +32,9 @@ def keyframe_soon(state: RunState, keyframe_bytes: int, *, every: int | None, sh
     latest = state.latest
     if latest is None:
         return False
-    last = sum(patch.size for patch in state.patches_into(latest.version) if patch.base == latest.version - 1)
     return keyframe_due(
         state,
         keyframe_bytes,
         every=None if every is None else every - 1,
-        share=None if share is None else share - last / max(1, keyframe_bytes),
+        share=None if share is None else share - state.direct_bytes(latest.version) / max(1, keyframe_bytes),
     )

@@ -14,6 +14,7 @@ from pulse_registry.format.keys import named_key, versions_of
 from pulse_registry.log.cow import CowDict, CowLists, CowObject
 from pulse_registry.log.graph import Ref, RouteGraph
 from pulse_registry.log.history import History
+from pulse_registry.log.keyframe_lag import KeyframeLag
 from pulse_registry.log.named_objects import keyframes_of, patches_of
 from pulse_registry.log.retirements import Retirement, Retirements
 from pulse_registry.log.snapshot_checks import snapshot_violation
@@ -61,6 +62,8 @@ class RunState(CowObject):
         self._keyframes = CowDict[str, KeyframeRef]()
         self._keyframes_of = CowLists[KeyframeRef](_keyframe_key)
         self._keyframe_file = CowDict[str, str]()
+        self._lag: KeyframeLag | None = None
+        self._largest: int | None = 0  # bytes of the largest live keyframe; None: not known since one went
         self.edges = RouteGraph()
         # What was retired and is not forgotten, by the record that did.
         self._retired_versions = CowDict[int, int]()
@@ -153,6 +156,22 @@ class RunState(CowObject):
         """Return the live keyframes of ``version``, in the order of the log."""
         return self._keyframes_of.of(version)
 
+    @property
+    def keyframe_lag(self) -> KeyframeLag | None:
+        """How far the newest version is from the newest keyframe; None where there is no keyframe."""
+        return self._lag
+
+    @property
+    def largest_keyframe(self) -> int:
+        """Bytes of the largest live keyframe, 0 where there is none."""
+        if self._largest is None:
+            self._largest = max((keyframe.size for keyframe in self._keyframes.values()), default=0)
+        return self._largest
+
+    def direct_bytes(self, version: int) -> int:
+        """Return the bytes of the live patches that lead to ``version`` from the one before it."""
+        return sum(patch.size for patch in self.patches_into(version) if patch.base == version - 1)
+
     def has_tag(self, version: int) -> bool:
         """Tell whether a name stands for ``version``."""
         return version in self._tags_of
@@ -183,9 +202,9 @@ class RunState(CowObject):
                 self.epoch = record.epoch
             case CommitRecord():
                 self._add_version(_entry(record, self.latest))
-                self._add_objects(patches_of(record), keyframes_of(record))
+                self._name_objects(record)
             case AttachRecord():
-                self._add_objects(patches_of(record), keyframes_of(record))
+                self._name_objects(record)
             case RetireRecord():
                 self._retire(record)
             case DeleteRecord():
@@ -245,11 +264,18 @@ class RunState(CowObject):
         for name, version in snapshot.tags.items():
             state._tag(name, version)
         state.edges.drop((), tuple(state._retired_versions))
+        state._find_lag()
         return state
 
     def _add_version(self, entry: VersionEntry) -> None:
         self._versions.append(entry)
         self._by_step[entry.step] = entry.version
+
+    def _name_objects(self, record: CommitRecord | AttachRecord) -> None:
+        keyframes = keyframes_of(record)
+        self._add_objects(patches_of(record), keyframes)
+        if keyframes and (self._lag is None or max(keyframe.version for keyframe in keyframes) > self._lag.version):
+            self._find_lag()
 
     def _add_objects(self, patches: Iterable[PatchRef], keyframes: Iterable[KeyframeRef]) -> None:
         patches, keyframes = tuple(patches), tuple(keyframes)
@@ -258,11 +284,14 @@ class RunState(CowObject):
             self._patches[patch.object.key] = patch
             self._into.add(patch.target, patch)
             self._from.add(patch.base, patch)
+            self._count_bytes(patch, patch.size)
         for keyframe in keyframes:
             self._keyframes[keyframe.index.key] = keyframe
             self._keyframes_of.add(keyframe.version, keyframe)
             for item in (keyframe.index, *keyframe.shards):
                 self._keyframe_file[item.key] = keyframe.index.key
+            if self._largest is not None:
+                self._largest = max(self._largest, keyframe.size)
 
     def _retire(self, record: RetireRecord) -> None:
         gone: list[Ref] = []
@@ -286,17 +315,41 @@ class RunState(CowObject):
             self._retired_keys.setdefault(key, record.seq)
         self._retirements.add(Retirement(record.seq, record.versions, keys))
         self.edges.drop(gone, record.versions)
+        self._check_lag()
 
     def _drop_patch(self, patch: PatchRef) -> None:
         del self._patches[patch.object.key]
         self._into.remove(patch.target, patch)
         self._from.remove(patch.base, patch)
+        self._count_bytes(patch, -patch.size)
 
     def _drop_keyframe(self, keyframe: KeyframeRef) -> None:
         del self._keyframes[keyframe.index.key]
         self._keyframes_of.remove(keyframe.version, keyframe)
         for item in (keyframe.index, *keyframe.shards):
             del self._keyframe_file[item.key]
+        if keyframe.size == self._largest:
+            self._largest = None
+
+    def _count_bytes(self, patch: PatchRef, nbytes: int) -> None:
+        lag = self._lag
+        if lag is not None and patch.base == patch.target - 1 and patch.target > lag.version:
+            self._lag = KeyframeLag(lag.version, lag.nbytes + nbytes)
+
+    def _check_lag(self) -> None:
+        """Look for the newest keyframe anew where the one that was it is offered no more."""
+        if self._lag is not None and self.keyframe(self._lag.version) is None:
+            self._find_lag()
+
+    def _find_lag(self) -> None:
+        """Look back for the newest keyframe, version by version."""
+        nbytes = 0
+        for entry in reversed(self._versions):
+            if self.keyframe(entry.version) is not None:
+                self._lag = KeyframeLag(entry.version, nbytes)
+                return
+            nbytes += self.direct_bytes(entry.version)
+        self._lag = None
 
     def _tag(self, name: str, version: int | None) -> None:
         before = self._tags.pop(name, None)
@@ -323,6 +376,7 @@ class RunState(CowObject):
                     gone += self._forget_version(version)
                     keys += self._keys_of.pop(version)
         self.edges.drop(gone, ())
+        self._check_lag()
         for key in keys:
             if self._retired_keys.get(key, record.seq) > record.until:
                 continue

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pulse_registry.compaction.ladder import CompactOptions, due
 from pulse_registry.log import RunState
+from pulse_registry.log.fold import advance
 from pulse_registry.log.keyframe_due import keyframe_due, keyframe_soon
+from tests.support.counting import calls
 from tests.support.records import Script, chain, keyframe, patch
 
 
@@ -106,3 +111,67 @@ def test_a_keyframe_is_due_soon_where_one_more_version_like_the_newest_makes_it_
     again = sizes[-1:] or (0,)
     if sizes and not attached:
         assert keyframe_due(run_of(*sizes, *again, attached=attached), 1_000, **rule) == soon
+
+
+def due_by_looking_back(state: RunState, keyframe_bytes: int, every: int | None, share: float | None) -> bool:
+    """The rule, said version by version from the newest one back."""
+    latest, nbytes = state.latest, 0
+    if latest is None or (every is None and share is None):
+        return False
+    for entry in reversed(state.versions):
+        if every is not None and latest.version - entry.version >= every:
+            return True
+        if share is not None and nbytes > share * keyframe_bytes:
+            return True
+        if state.keyframe(entry.version) is not None:
+            return False
+        nbytes += sum(patch.size for patch in state.patches_into(entry.version) if patch.base == entry.version - 1)
+    return True
+
+
+@given(st.data())
+def test_what_a_state_keeps_is_what_looking_back_finds_after_every_record(data: st.DataObject):
+    script = chain(data.draw(st.integers(1, 4)))
+    for tag in range(1, data.draw(st.integers(1, 12))):
+        state = script.state
+        live = [entry.version for entry in state.versions if not state.is_retired(entry.version)]
+        keys = [p.object.key for p in state.patches] + [k.index.key for k in state.keyframes]
+        match data.draw(st.sampled_from(["commit", "commit", "attach", "keyframe", "versions", "keys", "delete"])):
+            case "attach" if len(live) > 1:
+                a, b = sorted(data.draw(st.lists(st.sampled_from(live), min_size=2, max_size=2, unique=True)))
+                record: Any = script.make_attach(patches=(patch(a, b, size=50 + tag, tag=tag),))
+            case "keyframe":
+                versions = data.draw(st.lists(st.sampled_from(live), min_size=1, max_size=2, unique=True))
+                record = script.make_attach(keyframes=tuple(keyframe(v, size=500 + tag, tag=tag) for v in versions))
+            case "versions":
+                record = script.make_retire(versions=tuple(data.draw(st.sets(st.sampled_from(live))) - {live[-1]}))
+            case "keys" if keys:
+                record = script.make_retire(keys=tuple(data.draw(st.sets(st.sampled_from(keys), max_size=3))))
+            case "delete":
+                record = script.make_delete()
+            case _:
+                record = script.make_commit(patch=patch(len(state.versions) - 1, len(state.versions), size=10 * tag))
+        script.state = state.copy()
+        advance(script.state, record, "0" * 64)
+        for state in (script.state, RunState.from_snapshot(script.state.to_snapshot())):
+            assert state.largest_keyframe == max((frame.size for frame in state.keyframes), default=0)
+            for every, share in ((1, None), (3, None), (None, 0.05), (None, 0.2), (2, 0.1), (None, -1.0)):
+                expected = due_by_looking_back(state, 1000, every, share)
+                assert keyframe_due(state, 1000, every=every, share=share) == expected
+
+
+def looks(versions: int) -> tuple[int, int, int]:
+    """Return the calls that the looks after a push need, at so many versions."""
+    state, rule = chain(versions).state, dict[str, Any](every=10**6, share=10.0**6)
+    options = CompactOptions(keyframe_every=10**6, keyframe_share=10.0**6)
+    return (
+        calls(lambda: keyframe_due(state, 1000, **rule)),
+        calls(lambda: keyframe_soon(state, 1000, **rule)),
+        calls(lambda: [*due(state, options, versions - 2)]),
+    )
+
+
+def test_a_push_late_in_a_run_asks_as_little_as_an_early_one():
+    early, late = looks(261), looks(1029)  # blocks of 2 and of 4 end at both
+    assert late[:2] == early[:2]
+    assert late[2] <= 1.3 * early[2]  # all lengths of blocks are gone through: their logarithm
