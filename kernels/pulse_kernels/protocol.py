@@ -92,6 +92,15 @@ class Backend(Protocol):
     ) -> Stepped:
         """``step`` of spans, at least one, as if they lay end to end."""
 
+    def move_spans(
+        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
+    ) -> tuple[Lanes, Lanes]:
+        """Move the cells at ``index`` by ``distance``, in place; return the sums of h over them, before and after.
+
+        Spans, at least one, count as if they lay end to end. Raises IndexError when an index is out of range; what the
+        cells hold then is not said.
+        """
+
     def gather_spans(self, spans: Sequence[Cells], index: Index) -> Cells:
         """``gather`` from spans, at least one, as if they lay end to end."""
 

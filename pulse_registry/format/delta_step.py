@@ -17,6 +17,10 @@ from pulse_registry.format.sparse_update import Delta, SparseUpdate
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
 
+_MERGED, _LOOKED_AT = 8, 3
+"""What it costs to merge a change into a longer list, and to pass by one in search of another, in cells that are copied
+and compared; as measured: BF16, 2 to 64 steps, 0.01 to 5 percent each."""
+
 
 class WrongBase(Exception):
     """The cells are not those that a step starts from."""
@@ -29,12 +33,14 @@ class DeltaStep:
     Attributes:
         decode: returns its delta; gets the group's cells as they are before it, if ``needs_base``, else None.
         needs_base: whether decoding does.
+        changed: cells that it moves, at most.
         before, after: the sums of h over its cells, as committed.
         in_part: only some of these cells are at hand, so that there is nothing to compare with the sums.
     """
 
     decode: Callable[[list[Cells] | None], Delta]
     needs_base: bool
+    changed: int
     before: Digest
     after: Digest
     in_part: bool = False
@@ -82,19 +88,24 @@ def patch_step(
             return -delta if inverse else delta
 
     sums = (entry.new_sum, entry.old_sum) if inverse else (entry.old_sum, entry.new_sum)
-    return DeltaStep(decode, entry.coder == "class", *sums)
+    return DeltaStep(decode, entry.coder == "class", entry.changed, *sums)
 
 
 def join_steps(backend: Backend, group: Group, base: GroupCells, steps: Sequence[DeltaStep]) -> SparseUpdate:
     """Return what all steps together change in ``base``, which is only read.
 
-    Takes O(changed) memory; a step after the first that needs its base takes a copy of the group's cells.
+    Takes O(changed) memory, or a copy of the group's cells, where that is the cheaper way or a step needs it.
 
     Raises:
         WrongBase: a step does not fit the cells that it finds.
     """
-    if any(step.needs_base for step in steps[1:]):
-        return _through_all_cells(backend, group, base, steps)
+    in_part = any(step.in_part for step in steps)
+    if any(step.needs_base for step in steps[1:]) or (
+        not in_part and passes_all(group.cells, [step.changed for step in steps])
+    ):
+        cells = base.copy_of(group)
+        walk_steps(backend, group, [cells], steps)
+        return SparseUpdate(group, *backend.diff(cells, base.copy_of(group)))
     deltas = [step.decode(base.spans(group) if step.needs_base else None) for step in steps]
     if len(steps) == 1:
         index = deltas[0].index
@@ -110,14 +121,33 @@ def join_steps(backend: Backend, group: Group, base: GroupCells, steps: Sequence
     return SparseUpdate(group, index[kept], old[kept], cells[kept])
 
 
-def _through_all_cells(backend: Backend, group: Group, base: GroupCells, steps: Sequence[DeltaStep]) -> SparseUpdate:
-    cells = base.copy_of(group)
+def passes_all(cells: int, changed: Sequence[int]) -> bool:
+    """Tell whether steps over so many cells cost less in a copy of all of them than in the list of those that change.
+
+    A copy takes two passes over all cells. A list is made by merging those of the steps in pairs, and each step then
+    looks for its cells in all of it.
+
+    Args:
+        cells: of the group.
+        changed: that each step moves.
+    """
+    if len(changed) < 2:
+        return False
+    listed = sum(changed)
+    levels = (len(changed) - 1).bit_length()
+    return _MERGED * levels * listed + _LOOKED_AT * len(changed) * min(listed, cells) > cells
+
+
+def walk_steps(backend: Backend, group: Group, spans: list[Cells], steps: Sequence[DeltaStep]) -> None:
+    """Move the cells of a group, as arrays end to end, by one step after the other, in place.
+
+    Raises:
+        WrongBase: a step does not fit the cells that it finds; some are moved.
+    """
     for step in steps:
-        delta = step.decode([cells] if step.needs_base else None)
-        _, moved, *sums = backend.step(cells, delta.index, delta.distance, group.cell_type, group.start)
+        delta = step.decode(spans if step.needs_base else None)
+        sums = backend.move_spans(spans, delta.index, delta.distance, group.cell_type, group.start)
         _check(step, *(Digest(*lanes) for lanes in sums))
-        backend.scatter(cells, delta.index, moved)
-    return SparseUpdate(group, *backend.diff(cells, base.copy_of(group)))
 
 
 def _advance(backend: Backend, group: Group, step: DeltaStep, delta: Delta, cells: Cells, places: Index) -> None:

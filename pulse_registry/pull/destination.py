@@ -179,7 +179,7 @@ class HostDestination:
         backend = self._backend
         if isinstance(what, SparseUpdate):
             old, new = what.sums(backend)
-            return DeltaStep(lambda _: -what.delta(backend), False, new, old)
+            return DeltaStep(lambda _: -what.delta(backend), False, len(what.index), new, old)
 
         inverse = source.leg.kind == "inverse"
         return patch_step(backend, group, source.patch, inverse=inverse, decoding=decoding.of)  # type: ignore[arg-type]

@@ -287,7 +287,11 @@ class SlicedDestination:
         def made(_: DecodeTimer) -> DeltaStep:
             in_part = not self.slices.holds(group)
             return DeltaStep(
-                lambda _: held.restrict(group, change.delta(self._backend)), False, *change.sums(self._backend), in_part
+                lambda _: held.restrict(group, change.delta(self._backend)),
+                False,
+                len(change.index),
+                *change.sums(self._backend),
+                in_part,
             )
 
         return made
@@ -304,7 +308,7 @@ class SlicedDestination:
     def _taken_back(self, parts: Sequence[SparseUpdate]) -> Callable[[DecodeTimer], DeltaStep]:
         change = united(parts)
         before, after = change.sums(self._backend)
-        return lambda _: DeltaStep(lambda _: -change.delta(self._backend), False, after, before)
+        return lambda _: DeltaStep(lambda _: -change.delta(self._backend), False, len(change.index), after, before)
 
     def _follow(self, group: Group, base: int | None, links: Sequence[DeltaStep]) -> SparseUpdate:
         try:

@@ -88,6 +88,26 @@ class NumbaBackend:
         _add_sums(index, old, new, start, sums)
         return old, new, *_lanes(sums)
 
+    def move_spans(
+        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
+    ) -> tuple[Lanes, Lanes]:
+        """See ``Backend.move_spans``."""
+        width, sums = cell_type.width, np.zeros(4, np.uint64)
+        cells, none = table(spans, compiled("address_to_write", width)), _NONE[width]
+        gather, move, scatter = (compiled(name, width) for name in ("gather", "move", "scatter"))
+        masks, (_, old, new) = _order_masks(cell_type), self._scratch_for(cell_type.dtype)
+        for first in range(
+            0, len(index), _SCRATCH
+        ):  # one loop for all would mix loads and stores, and take much longer
+            places, steps = index[first : first + _SCRATCH], distance[first : first + _SCRATCH]
+            before, after = old[: len(places)], new[: len(places)]
+            if not gather(cells.at, cells.ends, none, places, before):
+                raise _out_of_range(cells, index)
+            move(before, steps, *masks, after)
+            scatter(cells.at, cells.ends, none, places, after)
+            _add_sums(places, before, after, start, sums)
+        return _lanes(sums)
+
     def cast_f32(self, live: Cells, out: Cells) -> None:
         """See ``Backend.cast_f32``."""
         compiled("cast_f32", 2)(live, out)

@@ -60,6 +60,14 @@ class ReferenceBackend:
         """See ``Backend.step_spans``."""
         return self.step(np.concatenate(spans), index, distance, cell_type, start)
 
+    def move_spans(
+        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """See ``Backend.move_spans``."""
+        _, new, *sums = self.step_spans(spans, index, distance, cell_type, start)
+        self.scatter_spans(spans, index, new)
+        return sums[0], sums[1]
+
     def gather_spans(self, spans: Sequence[Cells], index: Index) -> Cells:
         """See ``Backend.gather_spans``."""
         return self.gather(np.concatenate(spans), index)

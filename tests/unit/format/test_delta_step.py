@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulse_kernels import CELL_TYPES, Backend, Cells, get_backend
-from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps
+from pulse_kernels import CELL_TYPES, Backend, Cells, Index, get_backend
+from pulse_registry.format import delta_step
+from pulse_registry.format.delta_step import DeltaStep, WrongBase, join_steps, passes_all
 from pulse_registry.format.sparse_update import Delta, SparseUpdate
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Group, Span
@@ -55,20 +59,27 @@ def link(group: Group, old: Cells, new: Cells, needs_base: bool = False, seen: l
             seen.append(None if base is None else np.concatenate(base).tolist())
         return change.delta(NUMBA)
 
-    return DeltaStep(decode, needs_base, *change.sums(NUMBA))
+    return DeltaStep(decode, needs_base, len(change.index), *change.sums(NUMBA))
 
 
+def one_way(all_cells: bool) -> AbstractContextManager[object]:
+    """Return a block in which chains are joined in a copy of all cells; or, where no step needs that, in a list."""
+    return patch.object(delta_step, "passes_all", lambda cells, changed: all_cells)
+
+
+@pytest.mark.parametrize("all_cells", [False, True])
 @pytest.mark.parametrize("dtype", DTYPE_ORDER)
 @settings(max_examples=15)
 @given(states=states_of, needs=needs_of)
 def test_a_chain_is_the_change_from_its_first_state_to_its_last(
-    dtype: Dtype, states: list[list[int]], needs: list[bool]
+    dtype: Dtype, all_cells: bool, states: list[list[int]], needs: list[bool]
 ):
     group, cells, seen = group_of(dtype), cells_of(dtype, states), []
     steps = list(itertools.pairwise(cells))
     links = [link(group, old, new, need, seen) for (old, new), need in zip(steps, needs, strict=False)]
     base = cells[0].copy()
-    change = join_steps(NUMBA, group, weights_over(base), links)
+    with one_way(all_cells):
+        change = join_steps(NUMBA, group, weights_over(base), links)
     index, old, new = NUMBA.diff(cells[-1], cells[0])
     assert (change.index.tolist(), change.old.tolist(), change.new.tolist()) == (
         index.tolist(),
@@ -80,10 +91,11 @@ def test_a_chain_is_the_change_from_its_first_state_to_its_last(
     assert sum((made.after - made.before for made in links), Digest()) == change.sums(NUMBA)[1] - change.sums(NUMBA)[0]
 
 
+@pytest.mark.parametrize("all_cells", [False, True])
 @settings(max_examples=25)
 @given(states=states_of, needs=needs_of, place=st.integers(0, SIZE - 1))
 def test_a_base_that_differs_at_a_cell_of_any_link_is_refused(
-    backend: Backend, states: list[list[int]], needs: list[bool], place: int
+    backend: Backend, all_cells: bool, states: list[list[int]], needs: list[bool], place: int
 ):
     group, cells = group_of("BF16"), cells_of("BF16", states)
     steps = list(itertools.pairwise(cells))
@@ -92,44 +104,103 @@ def test_a_base_that_differs_at_a_cell_of_any_link_is_refused(
     other[place] ^= 0x0100
     touched = any(old[place] != new[place] for old, new in steps)
     if touched:
-        with pytest.raises(WrongBase):
+        with pytest.raises(WrongBase), one_way(all_cells):
             join_steps(backend, group, weights_over(other), links)
     else:
-        change = join_steps(backend, group, weights_over(other), links)
+        with one_way(all_cells):
+            change = join_steps(backend, group, weights_over(other), links)
         assert place not in change.index.tolist()
 
 
+@pytest.mark.parametrize("all_cells", [False, True])
 @pytest.mark.parametrize("needs_base", [False, True])
-def test_a_link_in_the_middle_from_another_state_is_refused(backend: Backend, needs_base: bool):
+def test_a_link_in_the_middle_from_another_state_is_refused(backend: Backend, needs_base: bool, all_cells: bool):
     # Distances would move the wrong cells as far as the right ones: the difference of the sums would not tell.
     group = group_of("BF16")
     a, b, c, d = cells_of("BF16", [[0] * SIZE, [1] * SIZE, [3] * SIZE, [1] * SIZE])
     right = [link(group, a, b), link(group, b, c, needs_base), link(group, c, d)]
-    assert len(join_steps(backend, group, weights_over(a.copy()), right).index) == SIZE
+    with one_way(all_cells):
+        assert len(join_steps(backend, group, weights_over(a.copy()), right).index) == SIZE
     for wrong in ([right[0], right[2]], [right[1]], [right[0], right[1], right[1]], [right[2], right[0]]):
-        with pytest.raises(WrongBase):
+        with pytest.raises(WrongBase), one_way(all_cells):
             join_steps(backend, group, weights_over(a.copy()), wrong)
 
 
 @pytest.mark.parametrize("claim", ["before", "after"])
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("needs_base", [False, True])
-def test_a_sum_that_does_not_fit_is_refused_at_every_link(backend: Backend, claim: str, number: int, needs_base: bool):
+@pytest.mark.parametrize("all_cells", [False, True])
+def test_a_sum_that_does_not_fit_is_refused_at_every_link(
+    backend: Backend, claim: str, number: int, needs_base: bool, all_cells: bool
+):
     group = group_of("U8")
     states = cells_of("U8", [[0] * SIZE, [1] * SIZE, [3] * SIZE, [2] * SIZE])
     links = [link(group, old, new, needs_base) for old, new in itertools.pairwise(states)]
     sums = {"before": links[number].before, "after": links[number].after}
     sums[claim] += Digest(0, 1)
-    links[number] = DeltaStep(links[number].decode, needs_base, sums["before"], sums["after"])
-    with pytest.raises(WrongBase):
+    links[number] = replace(links[number], before=sums["before"], after=sums["after"])
+    with pytest.raises(WrongBase), one_way(all_cells):
         join_steps(backend, group, weights_over(states[0].copy()), links)
     links[number] = link(group, states[number], states[number + 1], needs_base)
-    join_steps(backend, group, weights_over(states[0].copy()), links)
+    with one_way(all_cells):
+        join_steps(backend, group, weights_over(states[0].copy()), links)
 
 
 def test_a_chain_that_comes_back_is_no_change(backend: Backend):
     group = group_of("BF16")
     a, b = cells_of("BF16", [[0] * SIZE, [2, 1] * (SIZE // 2)])
-    for needs_base in (False, True):
+    for needs_base, all_cells in itertools.product((False, True), repeat=2):
         links = [link(group, a, b, needs_base), link(group, b, a, needs_base)]
-        assert len(join_steps(backend, group, weights_over(a.copy()), links).index) == 0
+        with one_way(all_cells):
+            assert len(join_steps(backend, group, weights_over(a.copy()), links).index) == 0
+
+
+class SeenCells:
+    """A group's cells that can't be copied, and count those that are read of them."""
+
+    def __init__(self, cells: Cells) -> None:
+        self.read, self._weights = 0, weights_over(cells)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._weights, name)
+
+    def copy_of(self, group: Group) -> Cells:
+        raise AssertionError("all cells are copied")
+
+    def gather(self, backend: Backend, group: Group, index: Index) -> Cells:
+        self.read += len(index)
+        return self._weights.gather(backend, group, index)
+
+
+@pytest.mark.parametrize("in_part", [False, True])
+def test_few_changes_of_a_large_group_are_listed_and_many_are_not(in_part: bool):
+    size = 1 << 16
+    group = Group(0, 0, size, CELL_TYPES["BF16"], (Span(0, 0, size),))
+
+    def chain(links: int, changed: int) -> list[DeltaStep]:
+        rng, found, cells = np.random.default_rng(0), [], np.zeros(size, np.uint16)
+        for _ in range(links):
+            after = cells.copy()
+            after[rng.choice(size, changed, replace=False)] += 1
+            found.append(replace(link(group, cells, after), in_part=in_part))
+            cells = after
+        return found
+
+    few = SeenCells(np.zeros(size, np.uint16))
+    change = join_steps(NUMBA, group, few, chain(8, size // 1000))
+    assert few.read == len(change.index) <= 8 * (size // 1000)
+    many = SeenCells(np.zeros(size, np.uint16))
+    if in_part:  # the other cells are not here
+        assert many.read == 0 < len(join_steps(NUMBA, group, many, chain(64, size // 100)).index)
+    else:
+        with pytest.raises(AssertionError, match="copied"):
+            join_steps(NUMBA, group, many, chain(64, size // 100))
+
+
+@given(cells=st.integers(0, 2**24), changed=st.lists(st.integers(0, 2**24), max_size=300), more=st.integers(0, 2**24))
+def test_a_pass_over_all_cells_is_chosen_the_sooner_the_more_steps_there_are(cells: int, changed: list[int], more: int):
+    if passes_all(cells, changed):
+        assert passes_all(cells, [*changed, more])
+        assert len(changed) > 1
+    assert passes_all(cells, [cells // 64] * 256) or cells < 64
+    assert not passes_all(cells, [cells // 1000] * 4)

@@ -25,7 +25,7 @@ from tests.unit.kernels.inputs import (
 
 TYPES = {1: "F8_E4M3", 2: "BF16", 4: "F32", 8: "F64"}
 BUFFER = 1 << 16
-"""Changes that the compiled diff collects at a time."""
+"""Changes that the compiled diff collects, and ``move_spans`` makes, at a time."""
 
 
 def cut(cells: Cells, ends: list[int]) -> list[Cells]:
@@ -52,6 +52,10 @@ def test_they_agree_with_the_reference_on_the_whole(
     assert all_same(stepped[:2], expected[:2])
     assert stepped[2:] == expected[2:]
     assert same(np.concatenate(spans), cells)
+    moved = cut(cells, ends)
+    assert backend.move_spans(moved, index, values, cell_type, start) == expected[2:]
+    assert same(np.concatenate(moved)[index], expected[1])
+    assert same(np.delete(np.concatenate(moved), index), np.delete(cells, index))
     backend.scatter_spans(spans, index, values)
     live = cells.copy()
     live[index] = values
@@ -105,6 +109,8 @@ def test_an_index_past_the_end_raises_and_nothing_is_written(backend: Backend, p
         backend.scatter_spans(spans, index, np.zeros(3, np.uint16))
     with pytest.raises(IndexError):
         backend.step_spans(spans, index, np.ones(3, np.uint16), CELL_TYPES["BF16"], 0)
+    with pytest.raises(IndexError):
+        backend.move_spans(cut(cells, [100, 250]), index, np.ones(3, np.uint16), CELL_TYPES["BF16"], 0)
     assert same(np.concatenate(spans), cells)
 
 
@@ -115,6 +121,19 @@ def test_an_index_that_goes_back_to_an_earlier_span_is_refused(fast: Backend, in
         fast.gather_spans(spans, places_)
     with pytest.raises(IndexError, match="order"):
         fast.scatter_spans(spans, places_, np.zeros(len(index), np.uint16))
+    with pytest.raises(IndexError, match="order"):
+        fast.move_spans(spans, places_, np.zeros(len(index), np.uint16), CELL_TYPES["BF16"], 0)
+
+
+@pytest.mark.parametrize("changed", [BUFFER - 1, BUFFER, BUFFER + 1, 2 * BUFFER + 5])
+def test_more_cells_than_are_moved_at_a_time_are_moved(fast: Backend, reference: Backend, changed: int):
+    cells, cell_type = random_cells(2, 3 * BUFFER), CELL_TYPES["BF16"]
+    index, values = random_index(len(cells), changed), random_cells(2, changed, seed=1)
+    _, new, *sums = reference.step(cells, index, values, cell_type, 7)
+    spans = cut(cells, [BUFFER // 2, 2 * BUFFER])
+    assert fast.move_spans(spans, index, values, cell_type, 7) == tuple(sums)
+    cells[index] = new
+    assert same(np.concatenate(spans), cells)
 
 
 def test_live_and_base_spans_of_different_sizes_are_refused(backend: Backend):
