@@ -18,7 +18,7 @@ from pulse_registry.log.leg import Leg
 from pulse_schemas import KeyframeRef, PatchRef
 
 Ref = PatchRef | KeyframeRef
-_START, _END = range(2)
+_START, _END, _NBYTES = range(3)
 _MOST = 2**62
 """A size that no object has is this one: with it, searches in these columns are refused."""
 
@@ -75,6 +75,11 @@ class RouteGraph(CowObject):
     def end(self) -> npt.NDArray[np.int64]:
         """Version that each row leads to."""
         return self._columns.numbers[_END, : self._count]
+
+    @property
+    def nbytes(self) -> npt.NDArray[np.int64]:
+        """Size of each row's object."""
+        return self._columns.numbers[_NBYTES, : self._count]
 
     @property
     def alive(self) -> npt.NDArray[np.bool_]:

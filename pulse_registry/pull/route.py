@@ -65,6 +65,7 @@ def plan(
     object_cost: int = DEFAULT_OBJECT_COST,
     avoid: Collection[str] = (),
     keyframes: bool = True,
+    most: int | None = None,
 ) -> Route:
     """Find the route to ``target`` with the least bytes, plus ``object_cost`` for every object.
 
@@ -82,6 +83,8 @@ def plan(
         object_cost: bytes that one more object is worth.
         avoid: keys of objects that can't be had: patches and keyframes with one of them are left out.
         keyframes: whether the route may have one.
+        most: legs that are made, at least one: a route of more ends where they do, and whoever asks from there on gets
+            the others.
 
     Raises:
         Gone: ``target`` is retired, or ``have`` is forgotten.
@@ -100,9 +103,9 @@ def plan(
     starts = starts_of(state, have, undo)
     # The last resort, for where nothing is compiled, always finds a route, or says why there is none.
     return (
-        search_near(state, target, starts, object_cost, avoid, keyframes, _NEAR)
-        or search_far(state, target, starts, object_cost, avoid, keyframes)
-        or search_near(state, target, starts, object_cost, avoid, keyframes)
+        search_near(state, target, starts, object_cost, avoid, keyframes, _NEAR, most)
+        or search_far(state, target, starts, object_cost, avoid, keyframes, most)
+        or search_near(state, target, starts, object_cost, avoid, keyframes, most=most)
         or _refuse(state, target, (), starts)
     )
 
@@ -115,6 +118,7 @@ def search_near(
     avoid: Container[str],
     keyframes: bool = True,
     limit: float = math.inf,
+    most: int | None = None,
 ) -> Route | None:
     """Search version by version: the plain search, and the fastest where few versions are looked at.
 
@@ -152,11 +156,17 @@ def search_near(
     while (first := best[here][2]) is not None:
         way.append(first)
         here = first.target
-    return _route(target, starts.get(found[2], ()), way)
+    return _route(starts.get(found[2], ()), way, most)
 
 
 def search_far(
-    state: RunState, target: int, starts: Starts, object_cost: int, avoid: Collection[str], keyframes: bool = True
+    state: RunState,
+    target: int,
+    starts: Starts,
+    object_cost: int,
+    avoid: Collection[str],
+    keyframes: bool = True,
+    most: int | None = None,
 ) -> Route | None:
     """Search in the columns of numbers, compiled: where many versions are looked at. Finds what ``search_near`` finds.
 
@@ -178,8 +188,8 @@ def search_far(
         return None
     if not path.found:
         _refuse(state, target, path.reached.tolist(), starts)
-    way = edges.legs(path.rows)
-    return _route(target, starts.get(path.start, ()), way)
+    way = edges.legs(path.rows[:most])  # of a long route, to make its legs costs more than to find it
+    return _route(starts.get(path.start, ()), way, most)
 
 
 def starts_of(state: RunState, have: int | None, undo: Sequence[int]) -> Starts:
@@ -215,9 +225,9 @@ def _legs_into(state: RunState, version: int, avoid: Container[str], keyframes: 
             yield Leg("inverse", patch.target, version, patch=patch)
 
 
-def _route(target: int, undo: tuple[Leg, ...], way: list[Leg]) -> Route:
-    legs = (*undo, *way)
-    return Route(legs[0].base, target, legs)
+def _route(undo: tuple[Leg, ...], way: list[Leg], most: int | None) -> Route:
+    legs = (*undo, *way)[:most]
+    return Route(legs[0].base, legs[-1].target, legs)
 
 
 def _refuse(state: RunState, target: int, reached: Collection[int], starts: Starts) -> NoReturn:

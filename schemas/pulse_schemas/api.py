@@ -117,7 +117,8 @@ class LegBody(Answer):
 class RouteBody(Answer):
     """The cheapest route from version ``base`` (none: from nothing) to ``target``, whose state digest is ``digest``.
 
-    Fetch the objects, check each against its size and BLAKE3, and apply the legs in order.
+    Fetch the objects, check each against its size and BLAKE3, and apply the legs in order. A long route comes in
+    pieces: where ``next`` is not none, it is ``target``, a version on the way; the next piece is the route from there.
     """
 
     run: RunName
@@ -128,6 +129,7 @@ class RouteBody(Answer):
     layout: Hash
     digest: Digest
     expires_at: Timestamp | None
+    next: Count | None = None
 
 
 class KeyframeMark(Answer):
@@ -145,12 +147,27 @@ class PatchMark(Answer):
     nbytes: Count
 
 
+class ChainTotals(Answer):
+    """All live objects of a run: ``patches`` has the ``merged`` ones, too; ``longest``: versions that one spans."""
+
+    keyframes: Count
+    patches: Count
+    merged: Count
+    longest: Count
+    nbytes: int
+
+
 class ChainBody(Answer):
-    """The live objects of a run, without their keys: which versions each joins, and how many bytes it has."""
+    """Live objects of a run, without their keys: which versions each joins, and how many bytes it has.
+
+    ``next`` is the ``after`` of the page that follows, none on the last. ``totals``: of the whole run.
+    """
 
     run: RunName
     keyframes: Many[KeyframeMark]
     patches: Many[PatchMark]
+    next: Count | None = None
+    totals: ChainTotals | None = None
 
 
 class RunBody(Answer):

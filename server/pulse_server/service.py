@@ -50,6 +50,7 @@ _CALLERS: Final = 16
 _CALLS: Final = 12
 """At a time, of one caller."""
 
+_RENDERERS: Final = 2
 _CHECKERS: Final = 8
 _KEPT_BYTES: Final = 32 << 20
 _LIST_S: Final = 3.0
@@ -74,6 +75,7 @@ class Service:
         outer_feeds: of the outer rounds that are asked for.
         urls: signs URLs of objects.
         call: calls what may ask the store, in a thread, when it is the caller's turn.
+        render: calls what makes an answer of memory alone, in a thread, so that the event loop goes on.
         sizes: of layouts.
         workers: of the runs that are asked for.
         leases: how many of them each token has, by run and whole name.
@@ -102,6 +104,7 @@ class Service:
         self._followers = ThreadPoolExecutor(_FOLLOWERS, "follow")
         self._turns = Turns(_FOLLOWERS, _LOOKS)
         self.call = Calls("call", _CALLERS, _CALLS)
+        self.render = Calls("render", _RENDERERS, 1)
         self.sizes = LayoutSizes(self.store, self.call)
         self.checkers = ThreadPoolExecutor(_CHECKERS, "check")
         self.each = ParallelMap(self.checkers, at_once=_CHECKERS)
@@ -263,7 +266,7 @@ class Service:
             return []
 
     def _end_threads(self) -> None:
-        for ending in (self.sizes, self.workers, self.call):
+        for ending in (self.sizes, self.workers, self.call, self.render):
             ending.close()
         for pool in (self._followers, self.checkers, self._spoolers):
             pool.shutdown(cancel_futures=True)

@@ -277,7 +277,7 @@ async def _read_page(service: Service, below: str, run: str, since: int, until: 
             if nbytes <= _PAGE_BYTES or not records:
                 records.append(sealed.decode())
         at += _READ_TOGETHER
-    return Rendered.of(LogPage.model_construct(run=run, since=since, records=tuple(records)))
+    return await service.render(Rendered.of, LogPage.model_construct(run=run, since=since, records=tuple(records)))
 
 
 async def _read_records(service: Service, below: str, since: int, until: int) -> list[bytes]:

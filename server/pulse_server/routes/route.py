@@ -27,6 +27,7 @@ router = operations("routes")
 From = Annotated[Number | None, whole("the version that the worker holds; without it, none", 41, alias="from")]
 To = Annotated[str, text("`latest` (where it is left out), or a number", r"latest|0|[1-9][0-9]{0,11}", "latest")]
 Sign = Annotated[Boolean, Query(description="whether objects come with URLs")]
+Legs = Annotated[int, between(1, 1_000), DECIMAL, whole("legs of the route at most: `next` is where it goes on", 100)]
 Cost = Annotated[int, between(0, 1 << 40), DECIMAL, whole("bytes that one more object is worth", DEFAULT_OBJECT_COST)]
 
 
@@ -36,7 +37,8 @@ Cost = Annotated[int, between(0, 1 << 40), DECIMAL, whole("bytes that one more o
     response_model=RouteBody,
     responses={
         200: answer(
-            "The legs of the route, in order; none if the worker has the version already.",
+            "The legs of the route, in order; none if the worker has the version already. Of a long route, the first "
+            "ones: `target` is the version that they lead to, and `next`, the `from` of the request for the others.",
             RouteBody(
                 run=examples.RUN,
                 base=41,
@@ -56,17 +58,22 @@ Cost = Annotated[int, between(0, 1 << 40), DECIMAL, whole("bytes that one more o
 )
 @hot
 async def find_route(
-    run: ReadRun, base: From = None, to: To = "latest", sign: Sign = True, object_cost: Cost = DEFAULT_OBJECT_COST
+    run: ReadRun,
+    base: From = None,
+    to: To = "latest",
+    sign: Sign = True,
+    object_cost: Cost = DEFAULT_OBJECT_COST,
+    limit: Legs = 1_000,
 ) -> Response:
     """Find a route."""
     service, feed = run.service, await run.feed()
     target = await _target(feed, to, base)
     state = feed.state
-    key = ("route", state.run, state.last, base, target, sign, object_cost)
+    key = ("route", state.run, state.last, base, target, sign, object_cost, limit)
     kept = service.routes.get(key)
     if kept is None or kept.fresh_until <= service.urls.now:
-        found = await service.call(plan, state, target, have=base, object_cost=object_cost)
-        kept = await _make(service, state, found, sign)
+        found = await service.render(plan, state, target, have=base, object_cost=object_cost, most=limit)
+        kept = await _make(service, state, found, target, sign)
         service.routes.keep(key, kept, len(kept.rendered.body))
     return kept.rendered.aged(feed.age_s)
 
@@ -83,20 +90,20 @@ async def _target(feed: RunFeed, to: str, base: int | None) -> int:
     return feed.state.latest.version
 
 
-async def _make(service: Service, state: RunState, found: Route, sign: bool) -> FreshRoute:
+async def _make(service: Service, state: RunState, found: Route, target: int, sign: bool) -> FreshRoute:
     wanted = [ref.key for leg in found.legs for ref in _objects(leg)]
     urls = Urls({}, None, float("inf"))
     if sign:
         urls = await service.urls_of(state.run, wanted)
         service.metrics.signed_bytes.labels("get").inc(found.nbytes if service.urls.signs else 0)
-    return FreshRoute(await service.call(_render, state, found, urls), urls.fresh_until)
+    return FreshRoute(await service.render(_render, state, found, target, urls), urls.fresh_until)
 
 
-def _render(state: RunState, found: Route, urls: Urls) -> Rendered:
-    return Rendered.of(_body(state, found, urls))
+def _render(state: RunState, found: Route, target: int, urls: Urls) -> Rendered:
+    return Rendered.of(_body(state, found, target, urls))
 
 
-def _body(state: RunState, found: Route, urls: Urls) -> RouteBody:
+def _body(state: RunState, found: Route, target: int, urls: Urls) -> RouteBody:
     entry = state.version(found.target)
     legs = tuple(
         LegBody(
@@ -121,6 +128,7 @@ def _body(state: RunState, found: Route, urls: Urls) -> RouteBody:
         layout=entry.layout,
         digest=entry.digest,
         expires_at=urls.expires_at,
+        next=None if found.target == target else found.target,
     )
 
 

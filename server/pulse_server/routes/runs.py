@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
+from itertools import islice
 from typing import Annotated, Final
 
 from fastapi.responses import Response
@@ -11,12 +13,13 @@ from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.log import RunState
 from pulse_registry.log.names import GIVEN_RUN_NAME, fold
 from pulse_schemas import canonical_json
-from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
+from pulse_schemas.api import ChainBody, ChainTotals, KeyframeMark, PatchMark, RunBody, RunPage, TokenBody
 from pulse_server.routes import examples
 from pulse_server.routes.dependencies import AnyToken, ReadRun, ReadToken, TheService
 from pulse_server.routes.operation import answer, operations, problem
-from pulse_server.routes.params import DECIMAL, between, text, whole
-from pulse_server.runs.bodies import chain_body, run_body
+from pulse_server.routes.params import DECIMAL, Before, Number, between, text, whole
+from pulse_server.runs.bodies import run_body
+from pulse_server.runs.chain import chain_body
 from pulse_server.scheduling.turns import CALLER
 from pulse_server.service import Service
 from pulse_server.transport.answers import Rendered
@@ -24,7 +27,12 @@ from pulse_server.transport.answers import Rendered
 router = operations("runs")
 After = Annotated[str | None, text("the runs whose names follow this one", GIVEN_RUN_NAME.pattern, "math-1b")]
 Limit = Annotated[int, between(1, 200), DECIMAL, whole("how many at most", 50)]
-_PAGE_BYTES: Final = 8 << 20
+AfterVersion = Annotated[Before, whole("the objects that lead to a version over this one", 41)]
+Until = Annotated[Number | None, whole("of these, those that begin at this version, or at an earlier one", 99)]
+Objects = Annotated[
+    int, between(1, 10_000), DECIMAL, whole("how many at most, but for all that lead to the last version", 1_000)
+]
+_PAGE_BYTES: Final = 1 << 20
 """Of metadata in one page, but for its last run's."""
 _RUN: Final = RunBody(
     run=examples.RUN, seq=43, epoch=1, versions=43, latest=examples.VERSION, full_nbytes=15_231_233_024
@@ -58,7 +66,9 @@ async def show_token(who: AnyToken) -> Response:
 )
 async def list_runs(service: TheService, who: ReadToken, after: After = None, limit: Limit = 50) -> Response:
     """List runs."""
-    names = [name for name in await service.runs() if name > fold(after or "") and who.may("read", name)]
+    known = await service.runs()
+    later = islice(known, bisect_right(known, fold(after or "")), None)
+    names = [*islice((name for name in later if who.may("read", name)), limit + 1)]
     bodies = await asyncio.gather(*(_listed(service, name) for name in names[:limit]))
     page: list[RunBody] = []
     more = names[limit - 1] if len(names) > limit else None
@@ -71,7 +81,7 @@ async def list_runs(service: TheService, who: ReadToken, after: After = None, li
             page.append(body)
             told = body.latest.metadata if body.latest is not None else None
             nbytes += len(canonical_json(told)) if told else 0
-    return Rendered.of(RunPage.model_construct(runs=tuple(page), next=more))
+    return await service.render(Rendered.of, RunPage.model_construct(runs=tuple(page), next=more))
 
 
 @router.get(
@@ -93,35 +103,38 @@ async def show_run(run: ReadRun) -> Response:
     response_model=ChainBody,
     responses={
         200: answer(
-            "The live objects of a run: which versions each joins, and how many bytes it has, in the order of the log.",
+            "A page of the live objects of a run: which versions each joins, and how many bytes it has, by the version "
+            "that each leads to. Those that lead to a retired version are left out.",
             ChainBody(
                 run=examples.RUN,
                 keyframes=(KeyframeMark(version=0, nbytes=15_231_300_000),),
                 patches=(PatchMark(base=0, target=1, nbytes=81_000_000),),
+                next=1,
+                totals=ChainTotals(keyframes=1, patches=42, merged=0, longest=1, nbytes=18_633_300_000),
             ),
         ),
         404: problem("There is no such run."),
     },
 )
-async def show_chain(run: ReadRun) -> Response:
+async def show_chain(run: ReadRun, after: AfterVersion = -1, until: Until = None, limit: Objects = 10_000) -> Response:
     """Show a run's chain."""
-    feed = await run.feed()
-    kept = feed.cache.get("chain")
-    if isinstance(kept, Rendered):
-        return kept.aged(feed.age_s)
-    state, mine = feed.state, ("chain", feed.state.last, CALLER.get())  # nobody waits in another's line for it
-    task = feed.reading.get(mine)
-    if task is None:
-        task = feed.reading[mine] = asyncio.create_task(run.service.call(_chain, state))
-        task.add_done_callback(lambda _: feed.reading.pop(mine, None))
-    chain = await asyncio.shield(task)
-    if feed.state is state:
-        feed.cache["chain"] = chain
-    return chain.aged(feed.age_s)
+    feed, pages = await run.feed(), run.service.pages
+    state = feed.state
+    key = ("chain", feed.run, state.last, after, until, limit)
+    page = pages.get(key)
+    if page is None:
+        mine = (*key, CALLER.get())  # nobody waits in another's line for it
+        task = feed.reading.get(mine)
+        if task is None:
+            task = feed.reading[mine] = asyncio.create_task(run.service.render(_chain, state, after, until, limit))
+            task.add_done_callback(lambda _: feed.reading.pop(mine, None))
+        page = await asyncio.shield(task)
+        pages.keep(key, page, len(page.body))
+    return page.aged(feed.age_s)
 
 
-def _chain(state: RunState) -> Rendered:
-    return Rendered.of(chain_body(state))
+def _chain(state: RunState, after: int, until: int | None, limit: int) -> Rendered:
+    return Rendered.of(chain_body(state, after, until, limit))
 
 
 async def _listed(service: Service, run: str) -> RunBody | None:

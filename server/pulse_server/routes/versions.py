@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -17,14 +18,15 @@ from pulse_server.routes.dependencies import ReadRun, RunRequest
 from pulse_server.routes.operation import answer, hot, operations, problem
 from pulse_server.routes.params import DECIMAL, Before, Wait, between, segment, waiting, whole
 from pulse_server.runs.bodies import version_body
+from pulse_server.runs.chain import versions_of_kind
 from pulse_server.runs.feed import RunFeed
 from pulse_server.transport.answers import Rendered, no_content
 
 router = operations("versions")
 _STEP: Final = 2**63 - 1
-_LOOKED: Final = 10_000
-"""Versions that are looked at for one page."""
-_PAGE_BYTES: Final = 8 << 20
+_LOOKED: Final = 1_000
+"""Versions that are looked at for one page, at least as many as it has."""
+_PAGE_BYTES: Final = 1 << 20
 """Of metadata in one page, but for its last version's."""
 
 VersionName = Annotated[
@@ -96,7 +98,7 @@ async def list_versions(
     """List versions."""
     wanted = _Filter(after + 1, kind, min_step, max_step)
     feed = await run.feed()
-    return await run.service.call(wanted.page, feed.state, limit, feed.age_s)
+    return await run.service.render(wanted.page, feed.state, limit, feed.age_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +115,30 @@ class _Filter:
         page: list[VersionBody] = []
         last, nbytes = self.first - 1, 0
         following: int | None = None
-        for looked, entry in enumerate(state.versions_since(self.first)):
+        for looked, entry in enumerate(self._candidates(state)):
             if looked == _LOOKED or nbytes > _PAGE_BYTES:
                 following = last
                 break
-            last = entry.version
             if not self._fits(entry) or state.is_retired(entry.version):
-                continue
-            body = version_body(state, entry)
-            if self.kind is not None and body.kind != self.kind:
+                last = entry.version
                 continue
             if len(page) == limit:
-                following = page[-1].version
+                following = last
                 break
+            last = entry.version
+            body = version_body(state, entry)
             nbytes += len(canonical_json(body.metadata)) if body.metadata else 0
             page.append(body)
         return Rendered.of(
             VersionPage.model_construct(run=state.run, versions=tuple(page), next=following, age_s=round(age_s, 3))
         )
+
+    def _candidates(self, state: RunState) -> Iterator[VersionEntry]:
+        """Yield the versions of the kind that is asked for, which the numbers of objects tell: no body is made."""
+        if self.kind is None or self.first >= len(state.versions):
+            return state.versions_since(self.first)
+        numbers = versions_of_kind(state, self.kind, self.first)
+        return (entry for number in numbers if (entry := state.find(number)) is not None)
 
     def _fits(self, entry: VersionEntry) -> bool:
         return (self.low is None or self.low <= entry.step) and (self.high is None or entry.step <= self.high)

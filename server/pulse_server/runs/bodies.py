@@ -5,7 +5,7 @@ from __future__ import annotations
 from pulse_registry.log import RunState
 from pulse_registry.results import describe
 from pulse_schemas import VersionEntry
-from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark, RunBody, VersionBody
+from pulse_schemas.api import RunBody, VersionBody
 
 
 def version_body(state: RunState, entry: VersionEntry) -> VersionBody:
@@ -25,15 +25,6 @@ def version_body(state: RunState, entry: VersionEntry) -> VersionBody:
         seq=entry.seq,
         metadata=dict(told.metadata),
         files=told.files,
-    )
-
-
-def chain_body(state: RunState) -> ChainBody:
-    """Return the live objects of a run, in the order of the log."""
-    return ChainBody.model_construct(
-        run=state.run,
-        keyframes=tuple(KeyframeMark.model_construct(version=k.version, nbytes=k.size) for k in state.keyframes),
-        patches=tuple(PatchMark.model_construct(base=p.base, target=p.target, nbytes=p.size) for p in state.patches),
     )
 
 

@@ -173,8 +173,10 @@ def test_a_run_of_thousands_of_versions_is_drawn_at_a_readable_scale(site: Site,
         for span in (2**power for power in range(12))
         for base in range(0, many - span, span)
     ]
-    chain = {"run": "math-7b", "keyframes": [{"version": 0, "nbytes": 8192}], "patches": ladder}
-    page.route("**/chain", lambda route: route.fulfill(json=chain))
+    totals = {"keyframes": 1, "patches": len(ladder), "merged": 0, "longest": 2048, "nbytes": 8192}
+    chain = {"run": "math-7b", "keyframes": [{"version": 0, "nbytes": 8192}], "patches": ladder, "next": None}
+    chain |= {"totals": totals}
+    page.route("**/chain?*", lambda route: route.fulfill(json=chain))
     newest = {"step": 0, "kind": "patch", "changed": 40, "cells": CELLS, "nbytes": 90, "digest": "0" * 32}
     newest |= {"created_at": "2030-01-01T00:00:00.000Z", "layout": "0" * 64, "seq": 1, "metadata": {}}
     versions = [{**newest, "version": number} for number in range(many)]

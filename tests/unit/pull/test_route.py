@@ -360,6 +360,17 @@ def test_a_far_route_is_the_plain_search_s_with_a_ladder_retirements_and_memory(
             assert search_far(state, target, starts, object_cost, ()) == expected
 
 
+@pytest.mark.parametrize("have", [None, 3])
+@pytest.mark.parametrize("most", [1, 7, 299, 1000])
+def test_a_route_of_so_many_legs_at_most_is_the_beginning_of_the_whole_one(have, most):
+    state = chain(300).state
+    whole, part = plan(state, 299, have=have), plan(state, 299, have=have, most=most)
+    assert part.legs == whole.legs[:most]
+    assert (part.base, part.target) == (have, part.legs[-1].target)
+    near = search_near(state, 299, starts_of(state, have, ()), 65536, (), most=most)
+    assert near == part
+
+
 def test_a_snapshot_of_few_versions_with_high_numbers_makes_a_search_take_no_more():
     numbers = [*range(400), *range(10**12 - 400, 10**12)]
     versions = tuple(

@@ -91,7 +91,7 @@ def test_runs_are_listed_by_name_in_pages(client: TestClient) -> None:
 def test_a_page_of_runs_ends_where_their_versions_say_a_lot() -> None:
     store = DictStore()
     for name in ("a", "b", "c", "d"):
-        fill(store, Script(name).epoch().commit(layout=LAYOUT.id, metadata={"note": "x" * (3 << 20)}))
+        fill(store, Script(name).epoch().commit(layout=LAYOUT.id, metadata={"note": "x" * (400 << 10)}))
     with TestClient(app_over(store)) as client:
         first = client.get("/v1/runs").json()
         rest = client.get(f"/v1/runs?after={first['next']}").json()
@@ -152,6 +152,8 @@ def test_the_chain_is_what_is_live(client: TestClient, store: DictStore) -> None
         "run": "other",
         "keyframes": [{"version": 0, "nbytes": keyframe(0).size}],
         "patches": [{"base": 1, "target": 2, "nbytes": 100}, {"base": 0, "target": 2, "nbytes": 100}],
+        "next": None,
+        "totals": {"keyframes": 1, "patches": 2, "merged": 1, "longest": 2, "nbytes": keyframe(0).size + 200},
     }
 
 

@@ -11,11 +11,15 @@ from fastapi.testclient import TestClient
 
 import pulse_registry
 from pulse_registry.format import keys
+from pulse_registry.log import RunState
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.pull.route import plan
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore
+from pulse_schemas import VersionEntry
+from pulse_schemas.api import VersionBody
 from pulse_server.routes import versions
+from pulse_server.runs.bodies import version_body
 from tests.support.apps import LAYOUT, app_over, fill, run_of, store_record
 from tests.support.records import RUN, DictStore, Script, keyframe, patch
 
@@ -231,9 +235,9 @@ def test_a_page_ends_where_many_versions_were_looked_at_and_the_next_goes_on(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "_LOOKED", 4)
-    bodies = [client.get(f"{URL}/versions?kind=keyframe").json()]
+    bodies = [client.get(f"{URL}/versions?max_step=5").json()]
     while bodies[-1]["next"] is not None:
-        bodies.append(client.get(f"{URL}/versions?kind=keyframe&after={bodies[-1]['next']}").json())
+        bodies.append(client.get(f"{URL}/versions?max_step=5&after={bodies[-1]['next']}").json())
     assert [[version["version"] for version in body["versions"]] for body in bodies] == [[0], [], [9]]
     assert [body["next"] for body in bodies] == [3, 7, None]
 
@@ -241,10 +245,44 @@ def test_a_page_ends_where_many_versions_were_looked_at_and_the_next_goes_on(
 def test_a_page_ends_where_its_versions_say_a_lot() -> None:
     store, script = DictStore(), Script("wordy").epoch()
     for _ in range(6):
-        script.commit(layout=LAYOUT.id, metadata={"note": "x" * (3 << 20)})
+        script.commit(layout=LAYOUT.id, metadata={"note": "x" * (400 << 10)})
     fill(store, script)
     with TestClient(app_over(store)) as client:
         first = client.get("/v1/runs/wordy/versions").json()
         rest = client.get(f"/v1/runs/wordy/versions?after={first['next']}").json()
     assert [[version["version"] for version in body["versions"]] for body in (first, rest)] == [[0, 1, 2], [3, 4, 5]]
     assert rest["next"] is None
+
+
+@pytest.mark.parametrize("kind", ["keyframe", "patch"])
+def test_a_page_of_one_kind_makes_the_bodies_that_it_shows_and_no_others(
+    client: TestClient, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(state: RunState, entry: VersionEntry) -> VersionBody:
+        made.append(entry.version)
+        return version_body(state, entry)
+
+    monkeypatch.setattr(versions, "version_body", counted)
+    assert numbers(client, f"?kind={kind}&limit=2") == made == ([0, 9] if kind == "keyframe" else [1, 2])
+
+
+def test_a_long_route_comes_in_pieces_that_lead_where_the_whole_one_does() -> None:
+    store = DictStore()
+    script = run_of(400).attach(patches=(patch(100, 120, size=50),))
+    fill(store, script)
+    with TestClient(app_over(store)) as client:
+        whole = client.get(f"{URL}/route").json()
+        assert (len(whole["legs"]), whole["next"]) == (381, None)
+        for limit in (1000, 381, 380, 77):
+            pieces = [client.get(f"{URL}/route?limit={limit}").json()]
+            while (here := pieces[-1]["next"]) is not None:
+                assert (pieces[-1]["target"], len(pieces[-1]["legs"])) == (here, limit)
+                assert pieces[-1]["digest"] == script.state.versions[here].digest
+                assert pieces[-1]["nbytes"] == sum(leg["nbytes"] for leg in pieces[-1]["legs"])
+                pieces.append(client.get(f"{URL}/route?from={here}&limit={limit}").json())
+            assert [leg for piece in pieces for leg in piece["legs"]] == whole["legs"]
+            assert pieces[-1]["target"] == 399
+        for limit in (0, 1001):
+            assert client.get(f"{URL}/route?limit={limit}").status_code == 422

@@ -35,7 +35,7 @@ export class Chain {
       spans(merged, ink.merged, scale),
       diamonds(keyframes, ink.keyframe),
     ];
-    const highest = Math.max(LEAST_ROWS, ...chain.patches.map((patch) => level(patch.target - patch.base)));
+    const highest = Math.max(LEAST_ROWS, level(Math.max(1, chain.totals.longest)));
     const layout = {
       ...base,
       height: this.#node.clientHeight,
@@ -49,7 +49,7 @@ export class Chain {
     if (first) onZoom(this.#node, (from, to) => this.onShow(from, to));
     const least = Math.ceil(scale * LEAST_PIXELS);
     const hint = least > 2 ? `Spans under ${count(least)} versions are too narrow to draw here.` : "Each span leads from its left end to its right.";
-    const sentence = `${summary(chain)} ${hint}`;
+    const sentence = `${summary(chain.totals)} ${hint}`;
     this.#node.setAttribute("aria-label", `The chain from version ${count(window.first)} to ${count(window.last)}. ${sentence}`);
     return sentence;
   }
@@ -111,12 +111,9 @@ function diamonds(keyframes, colour) {
   };
 }
 
-function summary(chain) {
-  const single = chain.patches.filter((patch) => patch.target - patch.base === 1).length;
-  const merged = chain.patches.length - single;
-  const sum = [...chain.keyframes, ...chain.patches].reduce((total, mark) => total + mark.nbytes, 0);
+function summary({ keyframes, patches, merged, nbytes }) {
   return (
-    `${plural(chain.keyframes.length, "keyframe")}, ${plural(single, "patch", "patches")} and ${count(merged)} merged: ` +
-    `${bytes(sum)} in store.`
+    `${plural(keyframes, "keyframe")}, ${plural(patches - merged, "patch", "patches")} and ${count(merged)} merged: ` +
+    `${bytes(nbytes)} in store.`
   );
 }

@@ -19,6 +19,13 @@ const CHAIN_EVERY_MS = 4_000; // merged patches come without an event of their o
 const OUTER_EVERY_MS = 2_000; // contributions come without an event
 const CHECK_EVERY_MS = 15_000;
 const NEWS_EVERY_MS = 10_000;
+const NO_CHAIN = {
+  first: 0,
+  last: -1,
+  keyframes: [],
+  patches: [],
+  totals: { keyframes: 0, patches: 0, merged: 0, longest: 0, nbytes: 0 },
+};
 
 export async function showRun(frame, run, signal) {
   const shown = new RunView(frame, run, signal);
@@ -33,7 +40,7 @@ class RunView {
   #history = new History();
   #window = new Window();
   #full = null;
-  #chain = { keyframes: [], patches: [] };
+  #chain = NO_CHAIN;
   #chainDue = 0;
   #outer = null;
   #outerDue = 0;
@@ -150,9 +157,18 @@ class RunView {
     if (first === 0) this.#window.oldest = this.#history.oldest?.version ?? 0;
   }
 
+  // Loads the objects in the window, one version around it, and the sums of all.
   async #loadChain() {
     this.#chainDue = 0;
-    this.#chain = await this.#frame.api.json(`${runPath(this.#run)}/chain`, this.#signal);
+    const { first, last } = this.#window;
+    const chain = { ...NO_CHAIN, first, last, keyframes: [], patches: [] };
+    const take = (page) => {
+      chain.keyframes = chain.keyframes.concat(page.keyframes);
+      chain.patches = chain.patches.concat(page.patches);
+      chain.totals = page.totals;
+    };
+    await pages(this.#frame.api, `${runPath(this.#run)}/chain?until=${last + 1}`, Math.max(-1, first - 2), take, this.#signal);
+    this.#chain = chain;
   }
 
   // A run without outer rounds is asked again now and then: they may begin.
@@ -216,7 +232,8 @@ class RunView {
 
   #moved() {
     this.#draw();
-    const { first } = this.#window;
+    const { first, last } = this.#window;
+    if (first < this.#chain.first || last > this.#chain.last) this.#quietly(() => this.#loadChain()).then((done) => done && this.#draw());
     const held = this.#history.oldest?.version ?? 0;
     if (first >= held || first >= this.#loadingFrom) return;
     this.#quietly(() => this.#loadFrom(Math.max(0, first - PAGE), held - 1)).then((done) => done && this.#draw());
