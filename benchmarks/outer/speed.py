@@ -126,7 +126,6 @@ def _round(method: Levels, local: Floats, gain: float) -> dict[str, float]:
     with timed("step"):
         outer.step(parts, exponent, TRAINERS, OuterRates(0.7, 0.9))
     with timed("store"):
-        outer.origin = None
         outer.store(masters)
     return times
 

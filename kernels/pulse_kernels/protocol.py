@@ -30,6 +30,8 @@ Totals: TypeAlias = npt.NDArray[np.int64]
 """Sums of levels over the members of a round, each by its weight."""
 Gated: TypeAlias = tuple[Index, Levels]
 """Which cells are sent, and how many steps each."""
+Weighted: TypeAlias = tuple[Index, Levels, int]
+"""A member's levels, and the factor by which they count."""
 LEVELS: Final = 2**15 - 1
 """The largest level."""
 
@@ -243,10 +245,11 @@ class OuterLoops(Protocol):
     C-contiguous, and none is kept.
     """
 
-    def collect(self, theta: Floats, local: Floats, residual: Floats) -> bool:
-        """Add the pseudo-gradient: ``residual += theta - local``; tell whether all of it is finite.
+    def collect(self, theta: Floats, local: Floats, residual: Floats, sums: Floats) -> float:
+        """Add the pseudo-gradient: ``sums = residual + (theta - local)``; return the largest magnitude of these.
 
-        ``theta`` are the weights of the round's start, ``local`` those after the inner steps.
+        ``theta`` are the weights of the round's start, ``local`` those after the inner steps; ``sums`` may be
+        ``residual``. NaN or infinite: so is a sum.
         """
 
     def square(self, theta: Floats, residual: Floats, gain: float) -> tuple[int, float]:
@@ -270,6 +273,13 @@ class OuterLoops(Protocol):
 
     def add(self, total: Totals, index: Index, levels: Levels, factor: int) -> None:
         """Add a member's levels to a sum, exactly: ``total[index] += levels * factor``, in 64 bits."""
+
+    def fold(self, theta: Floats, momentum: Floats, parts: Sequence[Weighted], scale: float, rates: OuterRates) -> None:
+        """Make a step by the levels of all members, in place; see ``step``.
+
+        The gradient is the sum of levels times factors, exact in 64 bits, rounded to float32, times ``scale`` in
+        float32.
+        """
 
     def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         """Make a step of SGD with Nesterov's momentum, in place, on all cells.

@@ -36,8 +36,10 @@ class Masters(Protocol):
     def numbers(self) -> Sequence[int]:
         """Numbers of the groups of the versions that are at home here, in order."""
 
-    def cells(self) -> Iterator[tuple[Group, Floats]]:
+    def cells(self) -> Iterator[tuple[Group, list[Floats]]]:
         """Yield the groups that are at home here, in order, and their cells as they are now; all are to be taken.
+
+        A group's cells come in spans that lie end to end, maybe lent.
 
         Raises:
             PulseError: on all ranks, at the end, what went wrong on one: then some groups have not come.
@@ -78,11 +80,11 @@ class WholeMasters:
             return cls(geometry, Weights.into(Geometry(layout), views))
         return cls(geometry, Weights.of(Geometry(layout), views), views)
 
-    def cells(self) -> Iterator[tuple[Group, Floats]]:
+    def cells(self) -> Iterator[tuple[Group, list[Floats]]]:
         """Yield all groups; see ``Masters.cells``."""
         for group in self._geometry.groups:
-            spans = [self._live.cells(one.tensor, slice(one.start, one.stop)) for one in group.spans]
-            yield group, (spans[0] if len(spans) == 1 else np.concatenate(spans)).view(np.float32)
+            cells = [self._live.cells(one.tensor, slice(one.start, one.stop)) for one in group.spans]
+            yield group, [some.view(np.float32) for some in cells]
 
     def store(self, read: Callable[[Group], Floats]) -> None:
         """Write all cells; see ``Masters.store``."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +51,6 @@ class GroupTotals:
 
 Part = GroupLevels | GroupValues
 """What one member has sent of one group."""
-_PIECE: Final = 1 << 17
-"""Cells whose sums are made, and used, before those of the next: so many stay in the cache."""
 
 
 def added_up(loops: OuterLoops, cells: int, parts: Sequence[GroupLevels], exponent: int) -> tuple[Index, Totals]:
@@ -68,34 +65,6 @@ def added_up(loops: OuterLoops, cells: int, parts: Sequence[GroupLevels], expone
     return index.astype(np.uint32), total[index]
 
 
-def mean_of(
-    loops: OuterLoops, cells: int, parts: Sequence[Part] | GroupTotals, exponent: int, weight: int
-) -> tuple[Index, Floats]:
-    """Return (index, mean) of a group of so many cells; zeros drop out.
-
-    Args:
-        loops: compute.
-        cells: of the group.
-        parts: of all contributions that have some there: all levels, or all values. Values are added up one after the
-            other, as they come; the order of levels says nothing. Or their totals.
-        exponent: the least of the round's contributions.
-        weight: of all members of the round, those that sent nothing included.
-    """
-    if isinstance(parts, GroupTotals):
-        return parts.index, _scaled(parts.totals, exponent, weight)
-    levels = [part for part in parts if isinstance(part, GroupLevels)]
-    if len(levels) == len(parts):
-        index, total = added_up(loops, cells, levels, exponent)
-        return index, _scaled(total, exponent, weight)
-    sums: Floats = np.zeros(cells, np.float32)
-    for part in parts:
-        if isinstance(part, GroupLevels):
-            raise TypeError("levels and float32 values have no common sum")
-        sums[part.index] += part.values * np.float32(part.weight)
-    found = np.flatnonzero(sums)
-    return found.astype(np.uint32), sums[found] / np.float32(weight)
-
-
 def step_group(
     loops: OuterLoops,
     theta: Floats,
@@ -105,39 +74,37 @@ def step_group(
     weight: int,
     rates: OuterRates,
 ) -> None:
-    """Make a round's outer step in one group, in place; see ``mean_of``.
+    """Make a round's outer step in one group, in place, by the mean of what was sent.
 
     Args:
         loops: compute.
         theta: float32 weights of the group.
         momentum: of the same cells.
-        parts: of all contributions that have some there; or their totals.
-        exponent: the least of them.
-        weight: of all members of the round.
+        parts: of all contributions that have some there: all levels, or all values. Values are added up one after the
+            other, as they come; the order of levels says nothing. Or their totals.
+        exponent: the least of the round's contributions.
+        weight: of all members of the round, those that sent nothing included.
         rates: of the round.
     """
+    scale = np.float32(np.ldexp(1.0, exponent) / weight)
     if isinstance(parts, GroupTotals):
-        loops.step(theta, momentum, *mean_of(loops, len(theta), parts, exponent, weight), rates)
+        loops.step(theta, momentum, parts.index, parts.totals.astype(np.float32) * scale, rates)
         return
-    bounds = np.arange(0, len(theta) + _PIECE, _PIECE)
-    places = [np.searchsorted(part.index, bounds).tolist() for part in parts]
-    for piece, start in enumerate(bounds[:-1].tolist()):
-        here = slice(start, start + _PIECE)
-        inside = [
-            _within(part, slice(*ends[piece : piece + 2]), start) for part, ends in zip(parts, places, strict=True)
-        ]
-        index, gradient = mean_of(loops, len(theta[here]), inside, exponent, weight)
-        loops.step(theta[here], momentum[here], index, gradient, rates)
+    levels = [part for part in parts if isinstance(part, GroupLevels)]
+    values = [part for part in parts if isinstance(part, GroupValues)]
+    if levels and values:
+        raise TypeError("levels and float32 values have no common sum")
+    if values:
+        loops.step(theta, momentum, *_mean(len(theta), values, weight), rates)
+        return
+    weighted = [(part.index, part.levels, part.weight << (part.exponent - exponent)) for part in levels]
+    loops.fold(theta, momentum, weighted, float(scale), rates)
 
 
-def _within(part: Part, entries: slice, start: int) -> Part:
-    """Return some entries of a part, of the cells from ``start`` on."""
-    index = part.index[entries] - np.uint32(start)
-    if isinstance(part, GroupLevels):
-        return GroupLevels(index, part.levels[entries], part.exponent, part.weight)
-    return GroupValues(index, part.values[entries], part.weight)
-
-
-def _scaled(total: Totals, exponent: int, weight: int) -> Floats:
-    scaled: Floats = total.astype(np.float32) * np.float32(np.ldexp(1.0, exponent) / weight)
-    return scaled
+def _mean(cells: int, parts: Sequence[GroupValues], weight: int) -> tuple[Index, Floats]:
+    """Return (index, mean) of float32 values of a group of so many cells; zeros drop out."""
+    sums: Floats = np.zeros(cells, np.float32)
+    for part in parts:
+        sums[part.index] += part.values * np.float32(part.weight)
+    found = np.flatnonzero(sums).astype(np.uint32)
+    return found, sums[found] / np.float32(weight)

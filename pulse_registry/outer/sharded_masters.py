@@ -68,7 +68,7 @@ class ShardedMasters:
             self._id = id_
         return self
 
-    def cells(self) -> Iterator[tuple[Group, Floats]]:
+    def cells(self) -> Iterator[tuple[Group, list[Floats]]]:
         """Yield the groups that are at home here; see ``Masters.cells``."""
         attempt, slices = Attempt(self._peers), self._spoken.slices
         live = attempt.run(lambda: list(self._spoken.live(self._views).values()), list[View]())
@@ -87,7 +87,7 @@ class ShardedMasters:
                 cells = np.empty(group.cells, np.float32)
             cells[first : first + len(part)] = part.view(np.float32)
             if first + len(part) == group.cells:
-                yield group, cells
+                yield group, [cells]
         attempt.agree("cells of masters")
 
     def store(self, read: Callable[[Group], Floats]) -> None:

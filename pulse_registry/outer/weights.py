@@ -5,15 +5,16 @@ Each rank of a sharded model keeps that of the groups which are at home with it;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from pulse_kernels import Backend, Cells
-from pulse_kernels.protocol import Floats, OuterLoops, OuterRates
+from pulse_kernels.protocol import LEVELS, Floats, OuterLoops, OuterRates
 from pulse_registry.errors import InvalidModel
 from pulse_registry.format.contribution import LARGEST
 from pulse_registry.outer.masters import ADVICE, Masters
@@ -29,6 +30,8 @@ from pulse_registry.weights.digest import Digest
 Sent = Sequence[tuple[Group, Part]]
 """What a member sends, by group."""
 AGAIN: Final = "nothing was sent; call reset() to go on from the weights of the newest round"
+_AT_ONCE: Final = 8
+"""Groups of a model that are looked at side by side: of a sharded one, so many are fetched before."""
 _GATED: Final = np.dtype([("group", "<i8"), ("count", "<i8"), ("square", "<f8")])
 
 
@@ -41,7 +44,7 @@ class Gate:
 
 
 class OuterWeights:
-    """Float32 arrays of the cells of a BF16 layout's groups, end to end: 12 bytes a cell in host memory.
+    """Float32 arrays of the cells of a BF16 layout's groups, end to end: 12 bytes a cell in host memory, and 8 spare.
 
     What a model has moved goes into the residual once: ``origin`` is where the model was when that was done last.
 
@@ -55,8 +58,7 @@ class OuterWeights:
         theta: weights that all members hold; a version is these, rounded to BF16.
         momentum: of the outer optimizer; all members hold the same.
         residual: of this member alone.
-        origin: the model when it was collected, until weights are stored in it: 4 bytes a cell more. None: it was at
-            ``theta``.
+        origin: the model when it was collected, until weights are stored in it. None: it was at ``theta``.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class OuterWeights:
         self._places = {group.number: slice(*ends[k : k + 2]) for k, group in enumerate(self.groups)}
         self.theta, self.momentum, self.residual = (np.zeros(ends[-1], np.float32) for _ in range(3))
         self.origin: Floats | None = None
+        self._spares: list[Floats] = []  # kept from round to round: fresh pages would cost more than the work
 
     @property
     def held(self) -> str:
@@ -118,12 +121,16 @@ class OuterWeights:
         Raises:
             InvalidModel: on all ranks: a sum is NaN, infinite or over the limit; nothing was changed.
         """
-        attempt, residual, origin = Attempt(self.peers), self.residual.copy(), np.empty_like(self.residual)
-        for group, local in masters.cells():
-            attempt.run(partial(self._move, group, local, residual, limit), None)
-            self._of(origin, group)[:] = local
+        attempt, sums, origin = Attempt(self.peers), self._spare(), self._spare()
+
+        def collect(group: Group, local: Sequence[Floats]) -> None:
+            self._add_moved(group, local, self.residual, sums, limit)
+            np.concatenate(local, out=self._of(origin, group))
+
+        self._over(masters, attempt, collect)
         attempt.agree("pseudo-gradient")
-        self.residual, self.origin = residual, origin
+        self._spares += [self.residual] if self.origin is None else [self.residual, self.origin]
+        self.residual, self.origin = sums, origin
 
     def unsent(self, masters: Masters, sent: Sent = ()) -> Floats:
         """Return the residual, less what was sent, with what the weights have moved meanwhile; a collective.
@@ -133,8 +140,11 @@ class OuterWeights:
         """
         attempt, residual = Attempt(self.peers), self.residual.copy()
         self._take(residual, sent)
-        for group, local in masters.cells():
-            attempt.run(partial(self._move, group, local, residual, np.inf), None)
+
+        def add(group: Group, local: Sequence[Floats]) -> None:
+            self._add_moved(group, local, residual, residual, np.inf)
+
+        self._over(masters, attempt, add)
         attempt.agree("residual")
         return residual
 
@@ -161,9 +171,10 @@ class OuterWeights:
         def part(group: Group) -> tuple[Group, Part]:
             residual = self._of(self.residual, group)
             index, levels = self.loops.gate(self._of(self.theta, group), residual, _known(gain), exponent)
-            sizes = np.abs(residual[index])
-            if len(index) and sizes.max() >= limit:
-                raise self._too_large(group.start + int(index[sizes.argmax()]))
+            cut = index[np.abs(levels) == LEVELS]  # what is too large is among these
+            sizes = np.abs(residual[cut])
+            if sizes.max(initial=0) >= limit:
+                raise self._too_large(group.start + int(cut[sizes.argmax()]))
             return group, GroupLevels(index, levels, exponent, weight)
 
         found = attempt.run(lambda: [*self.each(part, self.groups)], list[tuple[Group, Part]]())
@@ -204,19 +215,30 @@ class OuterWeights:
 
     def store(self, masters: Masters) -> None:
         """Write the weights into a model; what it has moved since it was collected, it keeps. A collective."""
-        moved = self.theta
-        if self.origin is not None:
-            moved = np.empty_like(self.theta)
-            for group, local in masters.cells():
-                with np.errstate(over="ignore", invalid="ignore"):
-                    self._of(moved, group)[:] = self._of(self.theta, group) - (self._of(self.origin, group) - local)
+        origin = self.origin
+        if origin is None:
+            masters.store(lambda group: self._of(self.theta, group))
+            return
+        attempt, moved = Attempt(self.peers), self._spare()
+
+        def move(group: Group, local: Sequence[Floats]) -> None:
+            found = self._of(moved, group)
+            with np.errstate(over="ignore", invalid="ignore"):
+                for here, cells in _along(local):
+                    np.subtract(self._of(origin, group)[here], cells, out=found[here])
+                np.subtract(self._of(self.theta, group), found, out=found)
+
+        self._over(masters, attempt, move)
+        attempt.agree("moved weights")
         masters.store(lambda group: self._of(moved, group))
+        self._spares += [moved, origin]
         self.origin = None
 
     def drop(self, masters: Masters) -> None:
         """Write the weights into a model, and forget what it has moved since it was collected; a collective."""
         masters.store(lambda group: self._of(self.theta, group))
-        self.origin = None if self.origin is None else self.theta.copy()
+        if self.origin is not None:
+            self.origin[:] = self.theta
 
     def patterns(self, group: Group) -> tuple[Cells, Cells]:
         """Return theta and momentum of a group as uint32 patterns, to read and write in place."""
@@ -239,13 +261,28 @@ class OuterWeights:
         share = sum((Digest(*pair) for pair in shares), Digest())
         return Digest(*sum_lanes(self.peers, (share.lane_0, share.lane_1), "state"))
 
-    def _move(self, group: Group, local: Floats, residual: Floats, limit: float) -> None:
-        """Add what the weights of a group have moved, and check the sums."""
-        origin, sums = self.theta if self.origin is None else self.origin, self._of(residual, group)
-        if not self.loops.collect(self._of(origin, group), local, sums):
+    def _over(self, masters: Masters, attempt: Attempt, work: Callable[[Group, Sequence[Floats]], None]) -> None:
+        """Call a function on the cells of each group of a model that is at home here, some groups at a time."""
+        groups = masters.cells()
+        while some := [*islice(groups, _AT_ONCE)]:
+            attempt.run(partial(self._called, work, some), None)
+
+    def _called(
+        self, work: Callable[[Group, Sequence[Floats]], None], some: Sequence[tuple[Group, Sequence[Floats]]]
+    ) -> None:
+        list(self.each(work, *zip(*some, strict=True)))
+
+    def _add_moved(self, group: Group, local: Sequence[Floats], residual: Floats, sums: Floats, limit: float) -> None:
+        """Add what the weights of a group have moved to the residual, and check the sums."""
+        before = self._of(self.theta if self.origin is None else self.origin, group)
+        residual, sums, worst = self._of(residual, group), self._of(sums, group), 0.0
+        for here, cells in _along(local):
+            largest = self.loops.collect(before[here], cells, residual[here], sums[here])
+            worst = largest if largest > worst or np.isnan(largest) else worst
+        if not np.isfinite(worst):
             place = group.start + int(np.argmin(np.isfinite(sums)))
             raise InvalidModel(f"the pseudo-gradient is not finite: {self._name(place)}; {AGAIN}")
-        if len(sums) and max(sums.max(), -sums.min()) >= limit:
+        if worst >= limit:
             raise self._too_large(group.start + int(np.abs(sums).argmax()))
 
     def _take(self, residual: Floats, sent: Sent) -> None:
@@ -261,6 +298,10 @@ class OuterWeights:
             f"its learning rate; {AGAIN}"
         )
 
+    def _spare(self) -> Floats:
+        """Return an array for the cells of all groups, of whatever is in it."""
+        return self._spares.pop() if self._spares else np.empty_like(self.theta)
+
     def _of(self, cells: Floats, group: Group) -> Floats:
         return cells[self._places[group.number]]
 
@@ -268,6 +309,13 @@ class OuterWeights:
         number = next(k for k, size in enumerate(self.geometry.sizes) if place < self.geometry.tensor_start(k) + size)
         within = place - self.geometry.tensor_start(number)
         return f"tensor {self.geometry.layout.tensors[number].name!r} at flat index {within}"
+
+
+def _along(spans: Sequence[Floats]) -> Iterator[tuple[slice, Floats]]:
+    """Yield where each of some spans lies that lie end to end, and its cells."""
+    start = 0
+    for cells in spans:
+        yield slice(start, start := start + len(cells)), cells
 
 
 def _known(gain: float | None) -> float:

@@ -94,6 +94,7 @@ def outer_loops() -> Iterator[tuple[str, int]]:
         "outer_passed",
         "outer_settle",
         "outer_add",
+        "outer_fold",
         "outer_step",
     ):
         yield name, 4
@@ -165,12 +166,16 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         "exponents_fit": (_read(cell), _write(_U8), _write(_U8), _write(_U32)),
         "exponents_split": (_read(cell), _read(_U8), _read(_U32), _write(cell), _write(_U8), _write(_U8)),
         "exponents_join": (_read(_U8), _read(_U32), _read(cell), _read(_U8), _read(_U8), _write(cell)),
-        "outer_collect": (_read(_F32), _read(_F32), _write(_F32)),
+        "outer_collect": (_read(_F32), _read(_F32), _read(_F32), _write(_F32)),
         "outer_square": (_read(_F32), _read(_F32), _F32),
         "outer_gate": (_read(_F32), _read(_F32), _F32, _F32, _INT, _write(_U32), _write(_I16)),
         "outer_passed": (_read(_F32), _read(_F32), _F32, _write(_U32)),
         "outer_settle": (_write(_F32), _read(_U32), _read(_I16), _F32),
         "outer_add": (_write(_INT), _read(_U32), _read(_I16), _INT),
+        "outer_fold": (
+            *(_write(_F32), _write(_F32), _read(_U64), _read(_U64), _read(_U64), _read(_INT)),
+            *(_read(_U32), _read(_I16), _F32, _F32, _F32),
+        ),
         "outer_step": (_write(_F32), _write(_F32), _read(_U32), _read(_F32), _F32, _F32),
         "class_ranks": (
             *(*places, _read(cell), _read(_U32), cell, cell, _U8, _U8),
@@ -237,6 +242,6 @@ _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_first", "_low", "_emit", "_put_symbol", "_put_raw", "_put", "_finish")
 _inline(rans, "_refill", "_take_symbol", "_take", "_next_table")
 _inline(graph, "_rise", "_sink")
-_inline(outer, "_fires")
+_inline(outer, "_fires", "_stepped")
 _inline(exponents, "_mark", "_encode", "_push", "_pull", "_join", "_push_three", "_pull_three", "_meet", "_outside")
 _inline(exponents, "_count", "_place", "_places", "_find", "_window")

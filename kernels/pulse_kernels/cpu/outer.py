@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from pulse_kernels.cells import Index
 from pulse_kernels.cpu.compile import compiled
-from pulse_kernels.protocol import Floats, Gated, Levels, OuterRates, Totals
+from pulse_kernels.cpu.loops.spans import table
+from pulse_kernels.protocol import Floats, Gated, Levels, OuterRates, Totals, Weighted
 
 _SHARE: Final = 0.05
 """Of the cells, how many there is room for at first; then as many more as were found."""
 _ROOM: Final = 4096
 """Cells that there is room for besides: at least a block of the loop."""
+_NONE: Final = np.empty(0, np.uint32), np.empty(0, np.int16)
 
 
 class CompiledOuter:
     """See ``OuterLoops``."""
 
-    def collect(self, theta: Floats, local: Floats, residual: Floats) -> bool:
+    def collect(self, theta: Floats, local: Floats, residual: Floats, sums: Floats) -> float:
         """Add the pseudo-gradient: see OuterLoops.collect."""
-        return bool(compiled("outer_collect", 4)(theta, local, residual))
+        return float(np.uint32(compiled("outer_collect", 4)(theta, local, residual, sums)).view(np.float32))
 
     def square(self, theta: Floats, residual: Floats, gain: float) -> tuple[int, float]:
         """Measure what the gate passes: see OuterLoops.square."""
@@ -57,6 +60,14 @@ class CompiledOuter:
     def add(self, total: Totals, index: Index, levels: Levels, factor: int) -> None:
         """Add levels to a sum: see OuterLoops.add."""
         compiled("outer_add", 4)(total, index, levels, factor)
+
+    def fold(self, theta: Floats, momentum: Floats, parts: Sequence[Weighted], scale: float, rates: OuterRates) -> None:
+        """Make a step by the levels of all members: see OuterLoops.fold."""
+        indexes, levels = [part[0] for part in parts], [part[1].view(np.uint16) for part in parts]
+        where, how_many = table(indexes, compiled("address", 4)), table(levels, compiled("address", 2))
+        factors = np.array([part[2] for part in parts], np.int64)
+        scalars = np.float32(scale), np.float32(rates.rate), np.float32(rates.momentum)
+        compiled("outer_fold", 4)(theta, momentum, where.at, how_many.at, where.ends, factors, *_NONE, *scalars)
 
     def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         """Make an outer step: see OuterLoops.step."""

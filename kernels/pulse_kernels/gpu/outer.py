@@ -22,14 +22,20 @@ TO_WHOLE = constant(3.0 * 2**22)
 
 @jit
 def collect_cells(
-    theta: tl.tensor, local: tl.tensor, residual: tl.tensor, worst: tl.tensor, cells: tl.int64, BLOCK: tl.constexpr
+    theta: tl.tensor,
+    local: tl.tensor,
+    residual: tl.tensor,
+    sums: tl.tensor,
+    worst: tl.tensor,
+    cells: tl.int64,
+    BLOCK: tl.constexpr,
 ) -> None:
     """Add pseudo-gradients to the residual, and keep the largest magnitude's pattern."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     some = at < cells
     gradient = tl.load(theta + at, mask=some, other=0.0) - tl.load(local + at, mask=some, other=0.0)
     found = tl.load(residual + at, mask=some, other=0.0) + gradient
-    tl.store(residual + at, found, mask=some)
+    tl.store(sums + at, found, mask=some)
     tl.atomic_max(worst, tl.max(found.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0), sem="relaxed")
 
 
@@ -76,11 +82,11 @@ def step_cells(
     tl.store(theta + at, tl.load(theta + at, mask=some, other=0.0) - rate * direction, mask=some)
 
 
-def collect(theta: torch.Tensor, local: torch.Tensor, residual: torch.Tensor) -> bool:
+def collect(theta: torch.Tensor, local: torch.Tensor, residual: torch.Tensor, sums: torch.Tensor) -> float:
     """Add the pseudo-gradient: see OuterLoops.collect. Waits for the device."""
     worst = torch.zeros(1, dtype=torch.int32, device=theta.device)
-    _launch(collect_cells, theta.numel(), theta, local, residual, worst)
-    return int(worst.item()) < 0x7F800000
+    _launch(collect_cells, theta.numel(), theta, local, residual, sums, worst)
+    return worst.view(torch.float32).item()
 
 
 def gate(

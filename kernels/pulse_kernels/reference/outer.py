@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels.cells import Cells, Index
-from pulse_kernels.protocol import LEVELS, Floats, Gated, Levels, OuterRates, Totals
+from pulse_kernels.protocol import LEVELS, Floats, Gated, Levels, OuterRates, Totals, Weighted
 from pulse_kernels.reference.backend import ReferenceBackend
 
 
 class ReferenceOuter:
     """See ``OuterLoops``."""
 
-    def collect(self, theta: Floats, local: Floats, residual: Floats) -> bool:
+    def collect(self, theta: Floats, local: Floats, residual: Floats, sums: Floats) -> float:
         """Add the pseudo-gradient: see OuterLoops.collect."""
         with np.errstate(over="ignore", invalid="ignore"):
-            np.add(residual, theta - local, out=residual)
-        return bool(np.isfinite(residual).all())
+            np.add(residual, theta - local, out=sums)
+        return float(np.abs(sums).max(initial=0))
 
     def gate(self, theta: Floats, residual: Floats, gain: float, exponent: int) -> Gated:
         """Choose what to send: see OuterLoops.gate."""
@@ -44,6 +46,14 @@ class ReferenceOuter:
     def add(self, total: Totals, index: Index, levels: Levels, factor: int) -> None:
         """Add levels to a sum: see OuterLoops.add."""
         total[index] += levels.astype(np.int64) * factor
+
+    def fold(self, theta: Floats, momentum: Floats, parts: Sequence[Weighted], scale: float, rates: OuterRates) -> None:
+        """Make a step by the levels of all members: see OuterLoops.fold."""
+        total = np.zeros(len(theta), np.int64)
+        for part in parts:
+            self.add(total, *part)
+        index = np.flatnonzero(total).astype(np.uint32)
+        self.step(theta, momentum, index, total[index].astype(np.float32) * np.float32(scale), rates)
 
     def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         """Make an outer step: see OuterLoops.step."""

@@ -11,13 +11,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
-from pulse_kernels.protocol import Floats, Gated, Index, Levels, OuterLoops, OuterRates, Totals
+from pulse_kernels.protocol import Floats, Gated, Index, Levels, OuterLoops, OuterRates, Totals, Weighted
 from pulse_kernels.select import outer_loops
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.outer import session
@@ -41,9 +41,9 @@ class TritonLoops:
 
         self._outer, self._torch, self._lock = outer, torch, threading.Lock()
 
-    def collect(self, theta: Floats, local: Floats, residual: Floats) -> bool:
+    def collect(self, theta: Floats, local: Floats, residual: Floats, sums: Floats) -> float:
         with self._lock:
-            return self._outer.collect(*map(self._torch.from_numpy, (theta, local.copy(), residual)))
+            return self._outer.collect(*map(self._torch.from_numpy, (theta, local.copy(), residual, sums)))
 
     def square(self, theta: Floats, residual: Floats, gain: float) -> tuple[int, float]:
         with self._lock:
@@ -68,6 +68,13 @@ class TritonLoops:
         torch = self._torch
         where = torch.from_numpy(index.astype(np.int64))
         torch.from_numpy(total)[where] += torch.from_numpy(levels).long() * factor
+
+    def fold(self, theta: Floats, momentum: Floats, parts: Sequence[Weighted], scale: float, rates: OuterRates) -> None:
+        total = np.zeros(len(theta), np.int64)
+        for part in parts:
+            self.add(total, *part)
+        index = np.flatnonzero(total).astype(np.uint32)
+        self.step(theta, momentum, index, total[index].astype(np.float32) * np.float32(scale), rates)
 
     def step(self, theta: Floats, momentum: Floats, index: Index, gradient: Floats, rates: OuterRates) -> None:
         torch = self._torch

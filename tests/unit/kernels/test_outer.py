@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pulse_kernels.protocol import LEVELS, Floats, OuterLoops, OuterRates
+from pulse_kernels.protocol import LEVELS, Floats, OuterLoops, OuterRates, Weighted
 from pulse_kernels.select import outer_loops
 
 PLAIN, FAST = outer_loops("reference"), outer_loops("numba")
@@ -40,9 +40,13 @@ def pair(cells: int = 30_000, seed: int = 1) -> tuple[Floats, Floats]:
 
 @EACH
 def test_the_pseudo_gradient_is_what_was_before_less_what_is_now(loops: OuterLoops) -> None:
-    residual = np.array([0.5, -0.0], np.float32)
-    assert loops.collect(np.array([2.0, 1.0], np.float32), np.array([1.5, 1.0], np.float32), residual)
-    assert residual.tolist() == [1.0, 0.0]
+    residual, sums = np.array([0.5, -0.0, -9.0], np.float32), np.empty(3, np.float32)
+    theta, local = np.array([2.0, 1.0, 1.0], np.float32), np.array([1.5, 1.0, 0.5], np.float32)
+    assert loops.collect(theta, local, residual, sums) == 8.5
+    assert sums.tolist() == [1.0, 0.0, -8.5]
+    assert residual.tolist() == [0.5, -0.0, -9.0]
+    loops.collect(theta, local, residual, residual)  # in place
+    assert bits(residual).tolist() == bits(sums).tolist()
 
 
 @EACH
@@ -51,13 +55,14 @@ def test_the_pseudo_gradient_is_what_was_before_less_what_is_now(loops: OuterLoo
 def test_what_is_not_finite_is_told(loops: OuterLoops, bad: float, where: str) -> None:
     given = {"theta": drawn(100, 1, 1.0), "local": drawn(100, 2, 1.0), "residual": drawn(100, 3, 1.0)}
     given[where][77] = bad
-    assert not loops.collect(**given)
+    assert not np.isfinite(loops.collect(**given, sums=np.empty(100, np.float32)))
 
 
 @EACH
 def test_a_sum_that_is_too_large_is_not_finite(loops: OuterLoops) -> None:
     most = np.finfo(np.float32).max
-    assert not loops.collect(np.array([most], np.float32), np.array([-most], np.float32), np.zeros(1, np.float32))
+    residual = np.zeros(1, np.float32)
+    assert loops.collect(np.array([most], np.float32), np.array([-most], np.float32), residual, residual) == np.inf
 
 
 @EACH
@@ -171,6 +176,34 @@ def fused_step(theta: Floats, momentum: Floats, index: npt.NDArray[np.uint32], g
     return (theta - rate * direction).astype(np.float32)
 
 
+@st.composite
+def weighted(draw: st.DrawFn, cells: int) -> Weighted:
+    """A member's levels of some cells, which may all be in one place, and their factor."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    first = draw(st.integers(0, cells))
+    share = draw(st.sampled_from([0.0, 0.001, 0.3, 1.0]))
+    index = np.flatnonzero((rng.random(cells) < share) & (np.arange(cells) >= first)).astype(np.uint32)
+    levels = rng.integers(1, LEVELS, len(index), endpoint=True).astype(np.int16) * rng.choice([-1, 1], len(index))
+    return index, levels.astype(np.int16), draw(st.integers(1, 2**40))
+
+
+@settings(deadline=None)
+@given(parts=st.lists(weighted(40_000), max_size=5), exponent=st.integers(-60, 0), members=st.integers(1, 9))
+def test_a_step_by_levels_is_that_by_their_exact_sums(parts: list[Weighted], exponent: int, members: int) -> None:
+    theta, momentum = pair(40_000)
+    total = np.zeros(len(theta), np.int64)
+    for index, levels, factor in parts:
+        total[index] += levels.astype(np.int64) * factor
+    scale = float(np.float32(2.0**exponent / members))
+    wanted = plain_step(
+        theta, momentum, np.arange(len(theta), dtype=np.uint32), total.astype(np.float32) * np.float32(scale)
+    )
+    for loops, some in ((PLAIN, parts), (FAST, parts[::-1])):
+        found = theta.copy(), momentum.copy()
+        loops.fold(*found, some, scale, RATES)
+        assert [bits(one).tobytes() for one in found] == [bits(one).tobytes() for one in wanted]
+
+
 @pytest.mark.parametrize("cells", [0, 1, 4096, 100_000])
 @pytest.mark.parametrize("gain", [1.0, 7.0, 3e4, np.inf])
 def test_both_implementations_give_the_same_bits(cells: int, gain: float) -> None:
@@ -180,7 +213,8 @@ def test_both_implementations_give_the_same_bits(cells: int, gain: float) -> Non
         local = drawn(cells, 50 + round_, 0.02)
         found = []
         for loops, (theta, residual, momentum) in zip((PLAIN, FAST), states, strict=True):
-            assert loops.collect(theta, local, residual)
+            largest = loops.collect(theta, local, residual, residual)
+            assert largest == np.abs(residual).max(initial=0)
             index, levels = loops.gate(theta, residual, gain, -20)
             loops.settle(residual, index, levels, -20)
             passed = loops.passed(theta, residual, gain)

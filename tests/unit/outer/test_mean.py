@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from pulse_kernels.protocol import LEVELS, Floats, OuterLoops, OuterRates
 from pulse_kernels.select import outer_loops
-from pulse_registry.outer import mean
 from pulse_registry.outer.exponents import WINDOW, chosen, middle
 from pulse_registry.outer.mean import GroupLevels, GroupValues, Part, added_up, step_group
 from pulse_schemas.outer import LEAST_EXPONENT, MOST_EXPONENT, MOST_MEMBERS
@@ -67,21 +66,39 @@ def weights(cells: int, seed: int, scale: float) -> Floats:
     return (np.random.default_rng(seed).standard_normal(cells) * scale).astype(np.float32)
 
 
-@pytest.mark.parametrize("values", [False, True], ids=["levels", "float32"])
-def test_a_step_in_pieces_is_the_step_of_the_whole(monkeypatch: pytest.MonkeyPatch, values: bool) -> None:
+@EACH
+def test_a_step_by_float32_values_is_that_by_their_mean(loops: OuterLoops) -> None:
     cells, rng, parts = 5000, np.random.default_rng(7), list[Part]()
-    for member, share in enumerate((0.0, 0.001, 0.3, 1.0)):
+    for share in (0.0, 0.001, 0.3, 1.0):
         index = np.flatnonzero(rng.random(cells) < share).astype(np.uint32)
-        levels = rng.integers(1, 99, len(index)).astype(np.int16)
-        given = np.ldexp(levels.astype(np.float32), -20)
-        parts.append(GroupValues(index, given, 1) if values else GroupLevels(index, levels, member - 20, 1))
-    found = []
-    for piece in (cells, 1024, 1):
-        monkeypatch.setattr(mean, "_PIECE", piece)
-        theta, momentum = weights(cells, 3, 0.02), weights(cells, 4, 1e-5)
-        step_group(FAST, theta, momentum, parts, -20, 4, RATES)
-        found.append((theta.tobytes(), momentum.tobytes()))
-    assert found[0] == found[1] == found[2]
+        parts.append(GroupValues(index, weights(len(index), 8, 1e-5), 3))
+    sums = np.zeros(cells, np.float32)
+    for part in parts:
+        dense = np.zeros(cells, np.float32)
+        dense[part.index] = part.values
+        sums = sums + dense * np.float32(3)
+    theta, momentum = weights(cells, 3, 0.02), weights(cells, 4, 1e-5)
+    wanted = theta.copy(), momentum.copy()
+    PLAIN.step(*wanted, np.arange(cells, dtype=np.uint32), sums / np.float32(12), RATES)
+    step_group(loops, theta, momentum, parts, 0, 12, RATES)
+    assert (theta.tobytes(), momentum.tobytes()) == tuple(one.tobytes() for one in wanted)
+
+
+@EACH
+def test_levels_weigh_by_their_exponents_and_members(loops: OuterLoops) -> None:
+    one, other = (
+        GroupLevels(np.array([1], np.uint32), np.array([3], np.int16), *given) for given in ((-4, 5), (-6, 1))
+    )
+    theta, momentum = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    step_group(loops, theta, momentum, [one, other], -6, 8, RATES)
+    assert momentum.tolist() == [0.0, (3 * 2.0**-4 * 5 + 3 * 2.0**-6) / 8]
+
+
+def test_levels_and_values_have_no_common_mean() -> None:
+    place = np.array([0], np.uint32)
+    parts = [GroupLevels(place, np.ones(1, np.int16), 0, 1), GroupValues(place, np.ones(1, np.float32), 1)]
+    with pytest.raises(TypeError, match="no common sum"):
+        step_group(FAST, np.zeros(1, np.float32), np.zeros(1, np.float32), parts, 0, 2, RATES)
 
 
 @pytest.mark.slow
@@ -96,7 +113,7 @@ def test_four_trainers_hold_the_same_bits_over_50_rounds_in_any_order() -> None:
         parts, sent = [], []
         for member in range(members):
             local = theta[member] - weights(cells, 100 * round_ + member, 3e-6) + np.float32(1e-6)
-            assert PLAIN.collect(theta[member], local, residual[member])
+            PLAIN.collect(theta[member], local, residual[member], residual[member])
             exponent = chosen(*PLAIN.square(theta[member], residual[member], 7.0), about)
             index, levels = FAST.gate(theta[member], residual[member], 7.0, exponent)
             before = residual[member].astype(np.float64)

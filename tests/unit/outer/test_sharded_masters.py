@@ -55,7 +55,7 @@ def test_cells_come_to_their_homes_and_go_back_to_all_who_hold_them(seed: int, r
             masters = ShardedMasters(peers, geometry, BACKEND, map)
             for _ in range(2):  # the second time nothing is agreed on anew
                 masters.take(read_model(dealt[peers.rank]))
-            for group, found in masters.cells():
+            for group, [found] in masters.cells():
                 assert found.view(np.uint32).tolist() == old[group.start : group.start + group.cells].tolist()
             masters.store(lambda group: new[group.start : group.start + group.cells].view(np.float32))
             return masters.numbers

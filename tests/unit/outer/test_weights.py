@@ -128,6 +128,22 @@ def test_a_gradient_over_the_limit_changes_nothing() -> None:
     assert state.origin is None
 
 
+def test_rounds_work_in_the_same_memory() -> None:
+    held = model()
+    state, seen = started(held, "numba"), []
+    for round_ in range(6):
+        trained(held, round_)
+        masters = WholeMasters.of(state.geometry, read_model(held))
+        state.collect(masters)
+        if round_ % 2:
+            trained(held, 10 + round_)
+            state.collect(masters)  # again, before it gets the weights
+        assert state.origin is not None
+        seen += [state.residual, state.origin]  # what is held here is no place for a new array
+        state.store(masters)
+    assert len({cells.ctypes.data for cells in seen}) <= 4
+
+
 def test_other_tensors_and_dtypes_are_refused() -> None:
     held = model()
     state = started(held)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from pulse_kernels.cpu.loops.spans import array_at
+
 Array = Any
 _F32, _U32 = np.float32, np.uint32
 _LEVELS = np.float32(32767)
@@ -16,6 +18,8 @@ _WHOLE = np.float32(1.5 * 2**23)
 """Added to a number up to 2^22, and taken away again, it rounds it to a whole one, to nearest, ties to even."""
 _BLOCK = 512
 """Cells that are looked at together."""
+_PIECE = 1 << 14
+"""Cells whose sums are made, and used, before those of the next: so many stay in the cache."""
 
 
 def _fires(theta: Any, residual: Any, gain: Any) -> Any:
@@ -30,14 +34,14 @@ def _fires(theta: Any, residual: Any, gain: Any) -> Any:
     return here != there
 
 
-def outer_collect(theta: Array, local: Array, residual: Array) -> Any:
-    """Add pseudo-gradients; return whether all sums are finite."""
+def outer_collect(theta: Array, local: Array, residual: Array, sums: Array) -> Any:
+    """Add pseudo-gradients; return the largest of the sums' patterns without a sign: that of NaN, if there is one."""
     worst = _U32(0)
     for k in range(len(theta)):
         found = _F32(residual[k] + _F32(theta[k] - local[k]))
-        residual[k] = found
+        sums[k] = found
         worst = max(worst, found.view(_U32) & _U32(0x7FFFFFFF))
-    return worst < _U32(0x7F800000)
+    return worst
 
 
 def outer_square(theta: Array, residual: Array, gain: Any) -> tuple[int, float]:
@@ -117,6 +121,44 @@ def outer_add(total: Array, index: Array, levels: Array, factor: int) -> None:
         total[index[k]] += np.int64(levels[k]) * factor
 
 
+def _stepped(theta: Array, momentum: Array, k: Any, gradient: Any, rate: Any, decay: Any) -> None:
+    """Make the step of one cell."""
+    moved = _F32(_F32(decay * momentum[k]) + gradient)
+    momentum[k] = moved
+    theta[k] = _F32(theta[k] - _F32(rate * _F32(gradient + _F32(decay * moved))))
+
+
+def outer_fold(
+    theta: Array,
+    momentum: Array,
+    index_at: Array,
+    levels_at: Array,
+    ends: Array,
+    factors: Array,
+    index_like: Array,
+    levels_like: Array,
+    scale: Any,
+    rate: Any,
+    decay: Any,
+) -> None:
+    """Make a step by the levels of several members: their sums are made, and used, a piece of the cells at a time."""
+    total, done = np.empty(_PIECE, np.int64), np.zeros(len(factors), np.int64)
+    for start in range(0, len(theta), _PIECE):
+        size = min(_PIECE, len(theta) - start)
+        here, held = theta[start : start + size], momentum[start : start + size]
+        total[:] = 0
+        for part in range(len(factors)):
+            count = ends[part + 1] - ends[part]
+            index, levels = array_at(index_like, index_at[part], count), array_at(levels_like, levels_at[part], count)
+            factor, n = factors[part], done[part]
+            while n < len(index) and np.int64(index[n]) < start + size:
+                total[np.int64(index[n]) - start] += np.int64(levels[n]) * factor
+                n += 1
+            done[part] = n
+        for k in range(size):
+            _stepped(here, held, k, _F32(_F32(total[k]) * scale), rate, decay)
+
+
 def outer_step(theta: Array, momentum: Array, index: Array, given: Array, rate: Any, decay: Any) -> None:
     """Make a step; between two cells of the index the gradient is 0."""
     n = 0
@@ -125,6 +167,4 @@ def outer_step(theta: Array, momentum: Array, index: Array, given: Array, rate: 
         if n < len(index) and index[n] == k:
             gradient = given[n]
             n += 1
-        moved = _F32(_F32(decay * momentum[k]) + gradient)
-        momentum[k] = moved
-        theta[k] = _F32(theta[k] - _F32(rate * _F32(gradient + _F32(decay * moved))))
+        _stepped(theta, momentum, k, gradient, rate, decay)

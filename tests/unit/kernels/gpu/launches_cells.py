@@ -68,7 +68,7 @@ KERNELS = [
     *(Launch("merge.write_kept", WRITE, {"RUN": 128, "FIRST": first}) for first in (False, True)),
     Launch(
         "outer.collect_cells",
-        "theta:*fp32 local:*fp32 residual:*fp32 worst:*i32 cells:i64",
+        "theta:*fp32 local:*fp32 residual:*fp32 sums:*fp32 worst:*i32 cells:i64",
         {"BLOCK": BLOCK},
         4,
         fused=False,

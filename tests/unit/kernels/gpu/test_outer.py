@@ -35,8 +35,8 @@ def test_rounds_on_the_device_are_those_of_the_reference(device: str, cells: int
     held = [torch.from_numpy(one.copy()).to(device) for one in (theta, residual, momentum)]
     for round_ in range(3):
         local = drawn(cells, 10 + round_, 0.02)
-        assert PLAIN.collect(theta, local, residual)
-        assert outer.collect(held[0], torch.from_numpy(local).to(device), held[1])
+        largest = PLAIN.collect(theta, local, residual, residual)
+        assert outer.collect(held[0], torch.from_numpy(local).to(device), held[1], held[1]) == largest
         index, levels = PLAIN.gate(theta, residual, gain, exponent)
         found_index, found_levels, fired = outer.gate(held[0], held[1], gain, exponent)
         assert found_index.tolist() == index.tolist()
@@ -55,4 +55,4 @@ def test_rounds_on_the_device_are_those_of_the_reference(device: str, cells: int
 def test_what_is_not_finite_is_told(device: str, bad: float) -> None:
     given = [torch.from_numpy(drawn(2000, seed, 1.0)).to(device) for seed in range(3)]
     given[1][1999] = bad
-    assert not outer.collect(*given)
+    assert not np.isfinite(outer.collect(*given, torch.empty_like(given[2])))
