@@ -65,6 +65,7 @@ def plots(documents: Sequence[dict[str, Any]]) -> list[Plot]:
     found += [_sizes(document) for document in documents if document.get("kind") == "scale"]
     found += [_behind(document) for document in documents if document.get("kind") == "ladder"]
     found += [_growth(document) for document in documents if document.get("kind") == "growth"]
+    found += [_rewards(document) for document in documents if document.get("kind") == "outer-grpo"]
     return [plot for plot in found if plot is not None]
 
 
@@ -242,6 +243,33 @@ def _draw_growth(figure: Figure, figures: dict[str, Any]) -> None:
         axes.legend(frameon=False, fontsize=6)
     for axes in panels[len(figures) :]:
         axes.set_axis_off()
+
+
+def _rewards(document: dict[str, Any]) -> Plot:
+    """Mean rewards of the seeds, and what was sent for them: a line a method."""
+    made: dict[str, list[dict[str, Any]]] = {}
+    for run in document["runs"]:
+        made.setdefault(run["method"], []).append(run)
+    figures = {
+        method: {
+            "rounds": [int(at) for at in runs[0]["rewards"]],
+            "rewards": [_mean([100 * run["rewards"][at] for run in runs]) for at in runs[0]["rewards"]],
+            "sent": sum(_mean(list(sent)) for sent in zip(*(run["nbytes"] for run in runs), strict=True)),
+        }
+        for method, runs in made.items()
+    }
+    return Plot("outer-grpo", "GRPO in outer rounds: held-out reward, %, mean of the seeds", figures, _draw_rewards)
+
+
+def _draw_rewards(figure: Figure, figures: dict[str, Any]) -> None:
+    figure.set_figheight(4.5)
+    axes = figure.subplots()
+    for number, (name, found) in enumerate(figures.items()):
+        label = f"{name}: {found['sent'] / 1e6:,.1f} MB a trainer" if found["sent"] else name
+        axes.plot(found["rounds"], found["rewards"], label=label, color=f"C{number % 10}")
+    axes.set_xlabel("outer rounds, or as many inner steps")
+    axes.grid(color="#e5e7eb", linewidth=0.6)
+    axes.legend(frameon=False, fontsize=9)
 
 
 def _panels(figure: Figure, figures: dict[str, Any], bars: int) -> list[Axes]:

@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import typer
 from rich.console import Console
 
-from benchmarks.outer.inner import Inner
-from benchmarks.outer.methods import Dense, Levels, Method, Sent, Values
+from benchmarks.outer.learning import ALONE, DEFAULT_GAIN, METHODS, Plan, learn, learn_alone
+from benchmarks.outer.methods import Sent
 from benchmarks.outer.show import finish
-from benchmarks.outer.text import Size, Task
+from benchmarks.outer.text import Prose, Size
 from benchmarks.results import OUT, Row, machine, versions, write_result
-from pulse_kernels.protocol import OuterRates
-from pulse_registry.outer.options import OuterOptions
 
 TITLE = "Outer rounds: what is learnt at equal inner steps"
-DEFAULT_GAIN = float(OuterOptions(member="any").gain or np.inf)
-"""Of ``registry.outer``."""
 LIKE_VALUES, LIKE_DILOCO, WITHOUT_FEEDBACK = 0.99, 0.93, 0.9
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What all runs of a comparison have in common.
-
-    Attributes:
-        trainers, rounds, inner_steps: how many; of ``LONG`` methods in the first regime, twice as many rounds.
-        rate, momentum: of the outer optimizer.
-        size: of the model.
-    """
-
-    trainers: int = 4
-    rounds: int = 12
-    inner_steps: int = 8
-    rate: float = 0.7
-    momentum: float = 0.9
-    size: Size = field(default_factory=Size)
-
-    @property
-    def rates(self) -> OuterRates:
-        """Of the outer optimizer."""
-        return OuterRates(self.rate, self.momentum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +44,6 @@ class Learnt:
     factor: list[float]
 
 
-Make = Callable[[Plan, Task], Method]
-
-
-def _dense(plan: Plan, task: Task) -> Method:
-    return Dense(task.model.start.numpy(), plan.trainers, plan.rates)
-
-
-def _values(plan: Plan, task: Task, gain: float = 1.0, *, feedback: bool = True) -> Method:
-    return Values(task.model.start.numpy(), plan.trainers, plan.rates, gain, feedback=feedback)
-
-
-def _levels(plan: Plan, task: Task, gain: float = 1.0, *, feedback: bool = True) -> Method:
-    start = (task.model.start.numpy().view(np.uint32) >> 16).astype(np.uint16)
-    return Levels(task.model.shapes, start, plan.trainers, plan.rates, gain, feedback=feedback)
-
-
-METHODS: dict[str, Make] = {
-    "DiLoCo": _dense,
-    "values, gain 1": _values,
-    "values, gain 7": partial(_values, gain=7.0),
-    "levels, gain 1": _levels,
-    "levels, gain 3": partial(_levels, gain=3.0),
-    "levels, gain 7": partial(_levels, gain=7.0),
-    "levels, gain 14": partial(_levels, gain=14.0),
-    "levels, gain 1, no feedback": partial(_levels, feedback=False),
-    "levels, gain 7, no feedback": partial(_levels, gain=7.0, feedback=False),
-}
-ALONE = {"one trainer": 1.0, "one trainer, 7 x lr": 7.0}
 EVERY = (*METHODS, *ALONE, "DDP")
 LONG = ("DiLoCo", "levels, gain 1", "levels, gain 7")
 
@@ -123,46 +66,10 @@ REGIMES = {
 """A stress test, where most of what a trainer moves is drift; and one of few cells, as in reinforcement learning."""
 
 
-def learn(
-    plan: Plan, task: Task, lr: float, method: Method, at: Collection[int]
-) -> tuple[dict[int, float], list[list[Sent]]]:
-    """Train in rounds; return the losses after some of them, and what was sent to each."""
-    weights = torch.nn.Parameter(task.model.start.clone())
-    inner = [Inner(task.model, weights, lr) for _ in range(plan.trainers)]
-    losses, sent = {0: task.evaluate(task.model.start)}, []
-    for round_ in range(plan.rounds):
-        common = torch.from_numpy(method.weights().copy())
-        made = []
-        for k in range(plan.trainers):
-            weights.data.copy_(common)
-            for step in range(plan.inner_steps):
-                inner[k].step(task.loss(k, round_ * plan.inner_steps + step))
-            made.append(method.contribute(k, weights.detach().numpy()))
-        method.step()
-        sent.append(made)
-        if round_ + 1 in at:
-            losses[round_ + 1] = task.evaluate(torch.from_numpy(method.weights()))
-    return losses, sent
-
-
-def learn_alone(plan: Plan, task: Task, lr: float, at: Collection[int], *, shards: int) -> dict[int, float]:
-    """Train one model for as many inner steps, on the mean gradient of so many trainers' shards: 1, or all (DDP)."""
-    weights = torch.nn.Parameter(task.model.start.clone())
-    inner = Inner(task.model, weights, lr)
-    losses = {0: task.evaluate(task.model.start)}
-    for step in range(plan.rounds * plan.inner_steps):
-        each = [task.loss(k, step) for k in range(shards)]
-        inner.step(lambda module, each=each: torch.stack([loss(module) for loss in each]).mean())  # type: ignore[misc]
-        done, rest = divmod(step + 1, plan.inner_steps)
-        if not rest and done in at:
-            losses[done] = task.evaluate(weights.detach())
-    return losses
-
-
-def measure(plan: Plan, name: str, regime: Regime, seed: int) -> list[Learnt]:
+def measure(plan: Plan, size: Size, name: str, regime: Regime, seed: int) -> list[Learnt]:
     """Train in one regime from one seed with all its methods, from the same weights and on the same batches."""
     torch.set_num_threads(1)
-    task, found = Task(seed, plan.trainers, plan.size), []
+    task, found = Prose(seed, plan.trainers, size), []
     for method in regime.methods:
         run = replace(plan, rounds=plan.rounds * (2 if method in regime.longer else 1))
         at, sent = {plan.rounds * k // 4 for k in range(1, 5)} | {run.rounds}, list[list[Sent]]()
@@ -170,7 +77,7 @@ def measure(plan: Plan, name: str, regime: Regime, seed: int) -> list[Learnt]:
             losses, sent = learn(run, task, regime.lr, METHODS[method](run, task), at)
         else:
             shards = 1 if method in ALONE else plan.trainers
-            losses = learn_alone(run, task, regime.lr * ALONE.get(method, 1.0), at, shards=shards)
+            losses, _ = learn_alone(run, task, regime.lr * ALONE.get(method, 1.0), at, shards=shards)
         density = [statistics.fmean(one.density for one in made) for made in sent]
         bits = [statistics.fmean(one.bits for one in made) for made in sent]
         factor = [statistics.fmean(one.factor for one in made) for made in sent]
@@ -245,14 +152,15 @@ def _sent_rows(regime: str, of: _Regime) -> list[Row]:
     return found
 
 
-def document(plan: Plan, regimes: dict[str, Regime], runs: Sequence[Learnt]) -> dict[str, Any]:
+def document(plan: Plan, size: Size, regimes: dict[str, Regime], runs: Sequence[Learnt]) -> dict[str, Any]:
     """Return the result document of runs."""
+    listed = {name: asdict(one) for name, one in regimes.items()}
     return {
         "kind": "outer-quality",
         "title": TITLE,
         "machine": machine(),
         "versions": versions(),
-        "settings": {**asdict(plan), "regimes": {name: asdict(one) for name, one in regimes.items()}},
+        "settings": {**asdict(plan), "size": asdict(size), "regimes": listed},
         "seeds": list(dict.fromkeys(run.seed for run in runs)),
         "rows": [row.document() for row in rows(runs)],
         "runs": [asdict(run) for run in runs],
@@ -260,12 +168,12 @@ def document(plan: Plan, regimes: dict[str, Regime], runs: Sequence[Learnt]) -> 
 
 
 def measured(
-    plan: Plan, regimes: dict[str, Regime], seeds: Sequence[int], processes: int
+    plan: Plan, size: Size, regimes: dict[str, Regime], seeds: Sequence[int], processes: int
 ) -> Iterator[tuple[str, int, list[Learnt]]]:
     """Measure all regimes from all seeds, side by side; yield each as soon as those before it are there."""
     jobs = [(name, regime, seed) for seed in seeds for name, regime in regimes.items()]
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        made = [pool.submit(measure, plan, name, regime, seed) for name, regime, seed in jobs]
+        made = [pool.submit(measure, plan, size, name, regime, seed) for name, regime, seed in jobs]
         for (name, _, seed), future in zip(jobs, made, strict=True):
             yield name, seed, future.result()
 
@@ -280,10 +188,10 @@ def run(
 ) -> None:
     """Compare what is learnt in outer rounds by several methods and seeds; write a result file."""
     size = Size(width=width, layers=layers, heads=width // 24)
-    console, plan, path = Console(), Plan(rounds=rounds, size=size), out / "outer" / "quality.json"
+    console, plan, path = Console(), Plan(rounds=rounds), out / "outer" / "quality.json"
     runs: list[Learnt] = []
-    for name, seed, found in measured(plan, REGIMES, range(seeds), processes):
+    for name, seed, found in measured(plan, size, REGIMES, range(seeds), processes):
         console.print(f"{name}, seed {seed}")
         runs += found
-        write_result(path, document(plan, REGIMES, runs))
-    finish(console, document(plan, REGIMES, runs), path)
+        write_result(path, document(plan, size, REGIMES, runs))
+    finish(console, document(plan, size, REGIMES, runs), path)

@@ -79,7 +79,7 @@ class _Block(nn.Module):
         return after
 
 
-class Task:
+class Prose:
     """The text, the model that has learnt code, and losses of the trainers' shards.
 
     Attributes:

@@ -12,6 +12,7 @@ from tests.support.installed import needs
 
 needs("torch")
 from benchmarks.outer import dense_store, quality, replay, speed  # noqa: E402
+from benchmarks.outer.learning import Plan  # noqa: E402
 from benchmarks.outer.methods import Dense, Levels, Values  # noqa: E402
 from benchmarks.outer.sample import Sample, cut  # noqa: E402
 from benchmarks.outer.text import Size  # noqa: E402
@@ -75,9 +76,9 @@ def test_all_methods_step_alike_where_all_is_sent() -> None:
 
 
 def test_figures_of_quality_are_of_every_method() -> None:
-    plan = quality.Plan(rounds=4, size=Size(width=24, layers=1, heads=1, first_steps=2, held_out=64))
+    size = Size(width=24, layers=1, heads=1, first_steps=2, held_out=64)
     regime = quality.Regime(1e-5, ["DiLoCo", "values, gain 1", "levels, gain 1", "one trainer", "DDP"], ["DiLoCo"])
-    runs = quality.measure(plan, "drift", regime, 0)
+    runs = quality.measure(Plan(rounds=4), size, "drift", regime, 0)
     assert {max(run.losses) for run in runs} == {4, 8}
     assert all(set(run.losses) >= {0, 1, 2, 3, 4} for run in runs)
     keys = [row.key for row in quality.rows(runs)]

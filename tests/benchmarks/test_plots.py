@@ -94,19 +94,36 @@ def far_behind() -> dict[str, Any]:
     }
 
 
+def grpo_in_rounds() -> dict[str, Any]:
+    runs = [
+        {"seed": seed, "method": method, "rewards": {"0": 0.25, "2": 0.35 + seed / 10}, "nbytes": nbytes}
+        for seed in (0, 1)
+        for method, nbytes in (("DiLoCo", [4e6, 4e6]), ("one trainer", []))
+    ]
+    where = {"machine": MACHINE, "versions": {"python": "3"}}
+    return {"kind": "outer-grpo", "title": "GRPO", **where, "rows": [], "runs": runs}
+
+
 @pytest.fixture
 def documents() -> list[dict[str, Any]]:
-    return [a_run("recorded"), a_run("synthetic"), over_links(), by_size(), far_behind()]
+    return [a_run("recorded"), a_run("synthetic"), over_links(), by_size(), far_behind(), grpo_in_rounds()]
 
 
 def test_there_is_a_plot_for_each_kind_of_result(documents: list[dict[str, Any]], tmp_path: Path) -> None:
     assert write_plots(documents, tmp_path)
-    expected = {"bits.svg", "times.svg", "links.svg", "sizes.svg", "far-behind-synthetic.svg"}
+    expected = {"bits.svg", "times.svg", "links.svg", "sizes.svg", "far-behind-synthetic.svg", "outer-grpo.svg"}
     assert {path.name for path in tmp_path.iterdir()} == expected
     for path in tmp_path.iterdir():
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
     assert "size alone" in (tmp_path / "bits.svg").read_text()
     assert "size alone" not in (tmp_path / "times.svg").read_text()
+
+
+def test_rewards_are_means_of_the_seeds_with_what_was_sent_for_them() -> None:
+    (plot,) = plots([grpo_in_rounds()])
+    assert plot.figures["DiLoCo"] == {"rounds": [0, 2], "rewards": [25, 40], "sent": 8e6}
+    assert plot.figures["one trainer"]["sent"] == 0
+    assert b"DiLoCo: 8.0 MB a trainer" in plot.svg()
 
 
 def test_the_same_results_give_the_same_bytes(documents: list[dict[str, Any]], tmp_path: Path) -> None:
