@@ -50,7 +50,7 @@ class Watched:
         """See Method."""
         method = self._method
         before, theta = self._residuals.get(trainer), method.outer.theta
-        moved = theta - np.concatenate([cells.copy() for _, cells in method.masters(local).cells()])
+        moved = theta - np.concatenate([span for _, spans in method.masters(local).cells() for span in spans])
         whole = (moved if before is None else before + moved).astype(np.float64)
         found = method.contribute(trainer, local)
         for group, part in method.parts:
