@@ -32,6 +32,7 @@ from pulse_server.runs.log_feed import Pace
 from pulse_server.runs.outer_feed import OuterFeed
 from pulse_server.runs.workers import SHARE, Workers
 from pulse_server.scheduling.background import Background
+from pulse_server.scheduling.looks import Looks
 from pulse_server.scheduling.threads import Calls
 from pulse_server.scheduling.turns import Turns, begin_for_all
 from pulse_server.settings import Settings
@@ -42,9 +43,9 @@ from pulse_server.transport.answers import FreshRoute, Rendered
 from pulse_server.transport.spool import THREADS, Spool
 from pulse_server.transport.urls import Urls, UrlSigner
 
-_FOLLOWERS: Final = 56
-_LOOKS: Final = 24
-"""At a time, of one caller, and of followed runs that nobody asks for: the other threads are for others."""
+_ASKERS: Final = 56
+_ASKED: Final = 24
+"""Looks and appends at a time, of one caller: the other threads are for others."""
 
 _CALLERS: Final = 16
 _CALLS: Final = 12
@@ -101,8 +102,8 @@ class Service:
                 MetricsStore(store, metrics), RetryPolicy(total_s=_RETRY_S, first_pause_s=0.05, longest_pause_s=1.0)
             )
         )
-        self._followers = ThreadPoolExecutor(_FOLLOWERS, "follow")
-        self._turns = Turns(_FOLLOWERS, _LOOKS)
+        self._looks = Looks()
+        self._askers, self._turns = ThreadPoolExecutor(_ASKERS, "ask"), Turns(_ASKERS, _ASKED)
         self.call = Calls("call", _CALLERS, _CALLS)
         self.render = Calls("render", _RENDERERS, 1)
         self.sizes = LayoutSizes(self.store, self.call)
@@ -228,8 +229,9 @@ class Service:
         return RunFeed(
             reader,
             append_guard,
-            self._followers,
+            self._askers,
             pace,
+            looks=self._looks,
             turns=self._turns,
             defect=partial(self._background.tell, _FOLLOW),
             clock=self._clock,
@@ -238,8 +240,9 @@ class Service:
     def _new_outer_feed(self, run: str) -> OuterFeed:
         return OuterFeed(
             OuterAppendGuard(self.store_of(run), run, self._pin_guard(run, outer=True), self._signer, each=self.each),
-            self._followers,
+            self._askers,
             Pace(self.settings.poll_seconds, self.settings.idle_seconds),
+            looks=self._looks,
             turns=self._turns,
             defect=partial(self._background.tell, _FOLLOW),
             clock=self._clock,
@@ -266,9 +269,9 @@ class Service:
             return []
 
     def _end_threads(self) -> None:
-        for ending in (self.sizes, self.workers, self.call, self.render):
+        for ending in (self._looks, self.sizes, self.workers, self.call, self.render):
             ending.close()
-        for pool in (self._followers, self.checkers, self._spoolers):
+        for pool in (self._askers, self.checkers, self._spoolers):
             pool.shutdown(cancel_futures=True)
 
 

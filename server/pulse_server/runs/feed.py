@@ -12,6 +12,7 @@ from pulse_schemas import Record
 from pulse_server.runs.bodies import version_body
 from pulse_server.runs.listing import Listing
 from pulse_server.runs.log_feed import LogFeed, Pace
+from pulse_server.scheduling.looks import Looks
 from pulse_server.scheduling.turns import Turns
 from pulse_server.scheduling.waiters import Waiters
 from pulse_server.transport.answers import Rendered
@@ -33,13 +34,14 @@ class RunFeed(LogFeed[RunState, Record]):
         pool: Executor,
         pace: Pace,
         *,
+        looks: Looks,
         turns: Turns | None = None,
         defect: Callable[[Exception], None] = lambda error: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to follow; nothing is asked of the store yet. See `LogFeed`."""
         super().__init__(
-            reader, append_guard, RunState(reader.run), pool, pace, turns=turns, defect=defect, clock=clock
+            reader, append_guard, RunState(reader.run), pool, pace, looks=looks, turns=turns, defect=defect, clock=clock
         )
         self.latest: Rendered | None = None
         self.listing: asyncio.Task[Listing] | None = None
@@ -56,7 +58,7 @@ class RunFeed(LogFeed[RunState, Record]):
     async def wait_for_edition(self, edition: int, seen: int, timeout_s: float) -> None:
         """Wait until the edition is another one, or a version over ``seen`` is there, or the time is over."""
         if self.edition == edition and len(self.state.versions) - 1 <= seen and not self._stopped:
-            self.rest.wake()
+            self._rouse()
             await self._streams.park(timeout_s)
 
     def announce(self, pause_s: float) -> None:

@@ -1,7 +1,8 @@
 """The feed of one log: follows it, and wakes those who wait for news.
 
-All of it runs in the event loop; only the store is asked in threads. While somebody is interested, one task looks at
-the log every so often, however many wait. Truth stays in the bucket: a feed that is lost costs nothing.
+All of it runs in the event loop, but for `LogFeed.look`; only the store is asked in threads. While somebody is
+interested, the log is looked at every so often, however many wait. Truth stays in the bucket: a feed that is lost costs
+nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from starlette.types import Receive
 
 from pulse_registry.errors import PulseError, StoreUnavailable
-from pulse_server.scheduling.threads import in_thread
+from pulse_server.scheduling.looks import Looks
+from pulse_server.scheduling.threads import calling, in_thread
 from pulse_server.scheduling.turns import CALLER, Turns
 from pulse_server.scheduling.waiters import Waiters
 from pulse_server.transport.answers import Rendered
@@ -25,8 +28,6 @@ from pulse_server.transport.answers import Rendered
 LOOK_TIMEOUT_S: Final = 10.0
 _SLOWEST_POLL_S: Final = 2.0
 _LONGEST_REST_S: Final = 20.0
-_FOLLOWING: Final = "following"
-"""Who asks for the looks that no request asked for."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Admits(Protocol[R_co]):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a feed follows its log: a look every ``poll_s``, until nobody has asked for ``idle_s``.
+    """How a feed follows its log: a look ``poll_s`` after the last one, until nobody has asked for ``idle_s``.
 
     While nobody waits and nobody asks, each pause is twice as long as the one before: the feed rests.
     """
@@ -95,6 +96,8 @@ class LogFeed(Generic[S, R]):
         cache: a few answers made of this state, by what was asked; emptied when it changes.
         reading: pages of the log that are being read, by what was asked and by whom.
         users: how many rely on this very object; it is not dropped meanwhile.
+        followed: whether the log is being looked at, again and again.
+        resting: whether looks have become rare, as nobody asked: look before you rely on the state.
         on_idle: called when nobody has asked for so long that the feed stops following.
     """
 
@@ -106,6 +109,7 @@ class LogFeed(Generic[S, R]):
         pool: Executor,
         pace: Pace,
         *,
+        looks: Looks,
         turns: Turns | None = None,
         defect: Callable[[Exception], None] = lambda error: None,
         clock: Callable[[], float] = time.monotonic,
@@ -116,11 +120,11 @@ class LogFeed(Generic[S, R]):
             reader: reads the log.
             append_guard: appends to it, for others.
             empty: the state before the first record.
-            pool: the threads that ask the store.
+            pool: the threads that ask the store for whoever asks.
             pace: how often to look.
-            turns: places in ``pool``: whoever asks for looks at many runs leaves some to others, and so do the looks
-                that nobody asked for.
-            defect: told of what is none of our errors: it ends a look, and never the following.
+            looks: makes the looks that nobody asked for.
+            turns: places in ``pool``: whoever asks for looks at many runs leaves some to others.
+            defect: told of what is none of our errors: it ends a look, and never the following. Thread-safe.
             clock: monotonic time in seconds.
         """
         self.run = reader.run
@@ -130,7 +134,7 @@ class LogFeed(Generic[S, R]):
         self.users = 0
         self.on_idle: Callable[[Any], None] = lambda feed: None
         self._reader, self._append_guard = reader, append_guard
-        self._pool, self._pace, self._clock = pool, pace, clock
+        self._pool, self._pace, self._looks, self._clock = pool, pace, looks, clock
         self._turns = Turns(1, 1) if turns is None else turns
         self._defect = defect
         self._looked: float | None = None
@@ -138,9 +142,10 @@ class LogFeed(Generic[S, R]):
         self._asked_by: dict[str, asyncio.Task[PulseError | None]] = {}
         self._looking: asyncio.Task[PulseError | None] | None = None
         self._queued: asyncio.Task[PulseError | None] | None = None
-        self._tail: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.followed = self.resting = False
+        self._pause_s, self._failing, self._asked = pace.poll_s, False, False
         self._waiters = Waiters()
-        self.rest, self._asked = Waiters(), False
         self._appending = asyncio.Lock()
         self._appends: set[asyncio.Task[R]] = set()
         self._stopped = False
@@ -161,16 +166,6 @@ class LogFeed(Generic[S, R]):
         return 0.0 if self._looked is None else max(0.0, self._clock() - self._looked)
 
     @property
-    def followed(self) -> bool:
-        """Whether the log is being looked at, again and again."""
-        return self._tail is not None and not self._tail.done()
-
-    @property
-    def resting(self) -> bool:
-        """Whether looks have become rare, as nobody asked: look before you rely on the state."""
-        return bool(self.rest)
-
-    @property
     def waiting(self) -> int:
         """How many wait for news of the log alone."""
         return len(self._waiters)
@@ -183,10 +178,11 @@ class LogFeed(Generic[S, R]):
     def follow(self) -> None:
         """Look at the log again and again, until nobody has called this for a while; a feed that rests does no more."""
         self._touched, self._asked = self._clock(), True
-        self.rest.wake()
-        if not self.followed and not self._stopped:
-            self._tail = asyncio.get_running_loop().create_task(self._follow(), name=f"follow {self.run}")
-            self._tail.add_done_callback(self._tail_ended)
+        if self._stopped or (self.followed and not self.resting):
+            return
+        self._loop = asyncio.get_running_loop()
+        self.followed, self.resting, self._pause_s = True, False, self._pace.poll_s
+        self._looks.after(self._pause_s, self)
 
     async def refresh(self) -> None:
         """Look at the log now. Callers that come while a look is under way share the next one.
@@ -195,9 +191,7 @@ class LogFeed(Generic[S, R]):
             StoreUnavailable: the store failed, or has not answered in time.
             CorruptObject, UnsupportedFormat: the log can't be read on; the state is that before the bad record.
         """
-        await self._refresh(CALLER.get())
-
-    async def _refresh(self, caller: str) -> None:
+        caller = CALLER.get()
         asked = self._asked_by.get(caller)
         if asked is None:
             asked = asyncio.get_running_loop().create_task(self._ask(caller), name=f"ask for {self.run}")
@@ -238,7 +232,7 @@ class LogFeed(Generic[S, R]):
                 left = deadline - loop.time()
                 if left <= 0 or self._stopped or (gone is not None and gone.done()):
                     return False
-                self.rest.wake()
+                self._rouse()
                 await self._waiters.park(left, gone)
             return True
         finally:
@@ -263,15 +257,16 @@ class LogFeed(Generic[S, R]):
 
     def drop(self) -> None:
         """Follow no more; for a feed that nobody uses."""
-        if self._tail is not None:
-            self._tail.cancel()
+        self.followed = self.resting = self._failing = False
+        self._looks.forget(self)
 
     async def stop(self) -> None:
         """End: appends that were accepted are finished, and nothing is left running."""
         self.release()
+        self.drop()
         if self._appends:
             await asyncio.wait(self._appends)
-        tasks = {task for task in (self._tail, self._queued, self._looking) if task is not None}
+        tasks = {task for task in (self._queued, self._looking) if task is not None}
         tasks |= {*self._asked_by.values()}
         for task in tasks:
             task.cancel()
@@ -283,41 +278,79 @@ class LogFeed(Generic[S, R]):
         if not task.cancelled():
             task.exception()  # looked at here, too, since the caller may have gone
 
-    def _tail_ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            self._defect(error)
-
     async def _append(self, sealed: bytes) -> R:
         async with self._appending, self._turns.turn(CALLER.get()):  # those that wait for their turn take no thread
             began = self._clock()
             record = await in_thread(self._pool, self._append_guard.admit, sealed)
-        self._looked = began
+        self._note(began)
         self._publish(self._reader.state)
+        self._put_off()
         return record
 
-    async def _follow(self) -> None:
-        pause, failing = self._pace.poll_s, False
-        while self._wanted or self._clock() - self._touched < self._pace.idle_s:
-            try:
-                await self._refresh(_FOLLOWING)
-            except PulseError as error:
-                if not failing:
-                    logger.warning("run %s: its log can't be read, and answers grow stale: %s", self.run, error)
-                failing, pause = True, min(2 * pause, max(_SLOWEST_POLL_S, self._pace.poll_s))
-                await asyncio.sleep(pause)
-                continue
-            if failing:
+    def look(self) -> float | None:
+        """Look at the log, in a thread, because it is time; see `Followed.look`.
+
+        Where nothing is new, and somebody waits or has asked, all is said; else the event loop goes on from here.
+        """
+        loop, asked, self._asked = self._loop, self._asked, False
+        if loop is None or not self.followed:
+            return None
+        began, error = self._clock(), None
+        try:
+            state = calling(self._reader.refresh)
+            if state.seq <= self.state.seq and not self._failing and (asked or self._wanted):
+                self._note(began)
+                return self._pace.poll_s
+        except PulseError as failure:
+            error = failure
+        except Exception as failure:  # noqa: BLE001 - a task's outermost edge: the next look goes on
+            self._defect(failure)
+            error = self._broken(failure)
+        with suppress(RuntimeError):  # the event loop has ended, and nobody follows any more
+            loop.call_soon_threadsafe(self._go_on, began, asked, error)
+        return None
+
+    def _go_on(self, began: float, asked: bool, error: PulseError | None) -> None:
+        """Take over what a look has found, and say when the next one is due."""
+        if not self.followed:
+            return
+        wanted, self._asked = self._wanted or asked or self._asked, False  # also by those who are woken now
+        if error is None:
+            self._note(began)
+        if self.opened:
+            self._publish(self._reader.state)  # after an error, what was read before it; asks nothing
+        shortest_s = self._pace.poll_s
+        if error is not None:
+            if not self._failing:
+                logger.warning("run %s: its log can't be read, and answers grow stale: %s", self.run, error)
+            self._failing, self.resting = True, False
+            self._pause_s = min(2 * self._pause_s, max(_SLOWEST_POLL_S, shortest_s))
+        else:
+            if self._failing:
                 logger.info("run %s: its log can be read again", self.run)
-                failing, pause = False, self._pace.poll_s
-            if self._wanted or self._asked:
-                pause, self._asked = self._pace.poll_s, False
-                await asyncio.sleep(pause)
-            else:
-                pause = min(2 * pause, max(_LONGEST_REST_S, self._pace.poll_s))
-                await self.rest.park(pause)
-        self._tail = None
-        self.on_idle(self)
+                self._failing, self._pause_s = False, shortest_s
+            self.resting = not wanted
+            self._pause_s = min(2 * self._pause_s, max(_LONGEST_REST_S, shortest_s)) if self.resting else shortest_s
+        if self._wanted or self._clock() - self._touched < self._pace.idle_s:
+            self._looks.after(self._pause_s, self)
+        else:
+            self.drop()
+            self.on_idle(self)
+
+    def _rouse(self) -> None:
+        """Rest no more: look at once."""
+        if self.resting:
+            self.resting, self._pause_s = False, self._pace.poll_s
+            self._looks.after(0.0, self)
+
+    def _note(self, began: float) -> None:
+        """Note that the log was read, by a look that began then."""
+        self._looked = began if self._looked is None else max(began, self._looked)
+
+    def _put_off(self) -> None:
+        """Look a pause after a look that somebody asked for, or an append: it has told what there was."""
+        if self.followed and not (self.resting or self._failing):
+            self._looks.after(self._pause_s, self)
 
     @property
     def _wanted(self) -> bool:
@@ -335,17 +368,20 @@ class LogFeed(Generic[S, R]):
     async def _look(self) -> PulseError | None:
         began = self._clock()
         try:
-            state = await in_thread(self._pool, self._reader.refresh)
-            self._publish(state)
+            self._publish(await in_thread(self._pool, self._reader.refresh))
         except PulseError as error:
             if self.opened:
                 self._publish(self._reader.state)  # what was read before the error; asks nothing
             return error
         except Exception as error:  # noqa: BLE001 - a task's outermost edge: those who wait, and the next look, go on
             self._defect(error)
-            return PulseError(f"run {self.run!r}: its log can't be read: {type(error).__name__}, a defect: report it")
-        self._looked = began
+            return self._broken(error)
+        self._note(began)
+        self._put_off()
         return None
+
+    def _broken(self, error: Exception) -> PulseError:
+        return PulseError(f"run {self.run!r}: its log can't be read: {type(error).__name__}, a defect: report it")
 
     def _publish(self, state: S) -> None:
         if state.seq <= self.state.seq:

@@ -10,6 +10,7 @@ from pulse_registry.outer.append_guard import OuterAppendGuard
 from pulse_registry.outer.state import OuterState
 from pulse_schemas.outer import OuterRecord
 from pulse_server.runs.log_feed import LogFeed, Pace
+from pulse_server.scheduling.looks import Looks
 from pulse_server.scheduling.turns import Turns
 
 
@@ -22,10 +23,13 @@ class OuterFeed(LogFeed[OuterState, OuterRecord]):
         pool: Executor,
         pace: Pace,
         *,
+        looks: Looks,
         turns: Turns | None = None,
         defect: Callable[[Exception], None] = lambda error: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to follow; nothing is asked of the store yet. See `LogFeed`."""
         empty = OuterState(append_guard.run)
-        super().__init__(append_guard, append_guard, empty, pool, pace, turns=turns, defect=defect, clock=clock)
+        super().__init__(
+            append_guard, append_guard, empty, pool, pace, looks=looks, turns=turns, defect=defect, clock=clock
+        )

@@ -22,8 +22,17 @@ async def in_thread(pool: Executor, function: Callable[P, T], *args: P.args, **k
         StoreUnavailable: also where the store does not allow it, which is about the service's keys, not the caller's.
         Other errors of the function pass.
     """
+    return await asyncio.get_running_loop().run_in_executor(pool, calling, partial(function, *args, **kwargs))
+
+
+def calling(function: Callable[[], T]) -> T:
+    """Call a function, in a thread.
+
+    Raises:
+        As `in_thread`.
+    """
     try:
-        return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *args, **kwargs))
+        return function()
     except AccessDenied as error:
         raise StoreUnavailable(f"the store does not allow the service this; check its credentials: {error}") from error
 

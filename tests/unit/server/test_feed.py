@@ -19,8 +19,8 @@ from pulse_server.runs import log_feed as feed_module
 from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
 from pulse_server.runs.log_feed import Pace
+from pulse_server.scheduling.looks import Looks
 from pulse_server.scheduling.turns import Turns
-from pulse_server.scheduling.waiters import Waiters
 from tests.support.apps import fill, run_of, store_objects, store_record
 from tests.support.clock import Clock
 from tests.support.records import RUN, DictStore, Script
@@ -59,16 +59,15 @@ class World:
         self.counting = CountingStore(self.base)
         self.store = SwitchStore(self.counting)
         self.clock = Clock(1000.0)
-        self.pool = ThreadPoolExecutor(4)
+        self.pool, self.looks = ThreadPoolExecutor(4), Looks(4)
         self.made: list[str] = []
 
-    def feed(self, run: str = RUN, pace: Pace = PACE) -> RunFeed:
+    def feed(self, run: str = RUN, pace: Pace = PACE, looks: Looks | None = None) -> RunFeed:
         self.made.append(run)
         store = PrefixStore(self.store, run)
         reader = LogReader(store, run)
-        return RunFeed(
-            reader, AppendGuard(store, run, reader, Snapshotter(store, reader)), self.pool, pace, clock=self.clock
-        )
+        append_guard = AppendGuard(store, run, reader, Snapshotter(store, reader))
+        return RunFeed(reader, append_guard, self.pool, pace, looks=looks or self.looks, clock=self.clock)
 
     def feeds(self, **options: Any) -> Feeds[RunFeed]:
         return Feeds(self.feed, **{"max_feeds": 10, "missing_s": 5.0, "clock": self.clock, **options})
@@ -83,6 +82,7 @@ def world() -> Iterator[World]:
     yield world
     world.store.gate.set()
     world.store.answered.set()
+    world.looks.close()
     world.pool.shutdown()
 
 
@@ -332,23 +332,25 @@ def test_a_feed_stops_looking_when_nobody_has_asked_for_a_while(world: World) ->
     asyncio.run(go())
 
 
-class Rests(Waiters):
-    """Keeps the pauses of a feed that rests, and makes none of them, or none that ends by itself."""
+class Rests(Looks):
+    """Keeps the pauses of feeds that rest, and makes none of them, or none that ends by itself."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__()
+        super().__init__(4)
         self.pauses: list[float] = []
         self._seconds = seconds
 
-    async def park(self, seconds: float, gone: asyncio.Task[None] | None = None) -> None:
-        self.pauses.append(seconds)
-        await super().park(self._seconds, gone)
+    def after(self, seconds: float, one: Any) -> None:
+        if one.resting:
+            self.pauses.append(seconds)
+            seconds = self._seconds
+        super().after(seconds, one)
 
 
 def test_a_feed_that_nobody_asks_for_is_looked_at_less_and_less(world: World) -> None:
     async def go() -> None:
+        rests = world.looks = Rests(0)
         feed = world.feed(pace=Pace(0.01, NEVER_S))
-        feed.rest = rests = Rests(0)
         await feed.refresh()
         feed.follow()
         await until(lambda: len(rests.pauses) >= 14)
@@ -373,9 +375,9 @@ def test_a_feed_that_rests_is_looked_at_when_somebody_asks_and_again_and_again_w
     world: World,
 ) -> None:
     async def go() -> None:
+        world.looks = Rests(NEVER_S)
         feeds = world.feeds()
         feed = await feeds.open(RUN)
-        feed.rest = Rests(NEVER_S)
         await until(lambda: feed.resting)
         world.push()
         assert feeds.live(RUN) is None
@@ -413,13 +415,13 @@ def test_looks_at_many_runs_leave_threads_for_those_who_ask() -> None:
             return super().get(key, byte_range, max_bytes=max_bytes)
 
     async def go(pool: ThreadPoolExecutor) -> None:
-        base, turns = Holding(), Turns(4, 2)
+        base, turns, looks = Holding(), Turns(4, 2), Looks(2)
 
         def make(run: str) -> RunFeed:
             store = PrefixStore(base, run)
             reader = LogReader(store, run)
             append_guard = AppendGuard(store, run, reader, Snapshotter(store, reader))
-            return RunFeed(reader, append_guard, pool, PACE, turns=turns)
+            return RunFeed(reader, append_guard, pool, PACE, looks=looks, turns=turns)
 
         script = fill(base, run_of(2, "asked"))
         feeds = Feeds(make, max_feeds=100, missing_s=5.0)
@@ -461,6 +463,53 @@ def test_what_is_announced_in_a_short_time_is_one_edition_and_wakes_nobody_else(
         assert feed.edition == 2
         await feed.stop()
         assert not await version
+
+    asyncio.run(go())
+
+
+class Noted(Looks):
+    """Keeps when looks were asked for, and makes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    def after(self, seconds: float, one: Any) -> None:
+        self.pauses.append(seconds)
+
+
+def test_a_look_that_finds_nothing_new_for_those_who_wait_costs_the_event_loop_nothing(world: World) -> None:
+    async def go() -> None:
+        feed = world.feed(looks=(noted := Noted()))
+        await feed.refresh()
+        feed.follow()
+        wait = asyncio.create_task(feed.wait(has_version(2), HANG_S, never))
+        await until(lambda: feed.waiting == 1)
+        assert [await asyncio.to_thread(feed.look) for _ in range(3)] == [PACE.poll_s] * 3
+        assert noted.pauses == [PACE.poll_s]
+        world.push()
+        assert await asyncio.to_thread(feed.look) is None
+        assert await wait
+        assert noted.pauses == [PACE.poll_s] * 2
+        await feed.stop()
+        assert await asyncio.to_thread(feed.look) is None
+
+    asyncio.run(go())
+
+
+def test_a_look_that_somebody_asked_for_and_an_append_put_off_the_next_one(world: World) -> None:
+    async def go() -> None:
+        feed = world.feed(looks=(noted := Noted()))
+        await feed.refresh()
+        assert noted.pauses == []
+        feed.follow()
+        await feed.refresh()
+        assert noted.pauses == [PACE.poll_s] * 2
+        record = world.script.make_commit(layout=world.script.state.versions[0].layout)
+        store_objects(world.base, record)
+        await feed.append(record.seal())
+        assert noted.pauses == [PACE.poll_s] * 3
+        await feed.stop()
 
     asyncio.run(go())
 
