@@ -12,6 +12,7 @@ from pulse_registry.errors import InvalidArgument
 HEAD = "head"
 LOG = "log/"
 SNAPSHOTS = "log/snapshots/"
+SEGMENTS = "log/segments/"
 COUNTERSIGNED = "log/countersigned/"
 LAYOUTS = "layouts/"
 OBJECTS = "objects/"
@@ -29,6 +30,7 @@ _OUTER_OBJECT = re.compile(
     r"objects/(contribution|merged|checkpoint)/([0-9]{12})-"
     r"(?:[^/]+\.safetensors|[0-9a-f]{32}/(?:checkpoint-head|[0-9]{7}))"
 )
+_SEGMENT = re.compile(r"log/segments/([0-9]{12})-([0-9a-f]{64})\.safetensors")
 _VERSIONS = re.compile(r"objects/(?:patch/([0-9]{12})-([0-9]{12})|keyframe/([0-9]{12}))-")
 
 
@@ -50,6 +52,17 @@ def snapshot_key(seq: int) -> str:
 def snapshot_seq(key: str) -> int | None:
     """Return the seq that a snapshot's key names, or None where ``key`` is no snapshot's."""
     return _numbered(key, SNAPSHOTS)
+
+
+def segment_key(seq: int, digest: str) -> str:
+    """Return the key of a segment, by the snapshot that was the first to name it and the hash of its bytes."""
+    return f"{SEGMENTS}{_number(seq)}-{digest}.safetensors"
+
+
+def segment_of(key: str) -> tuple[int, str] | None:
+    """Return the number and the hash that a segment's key names, or None where ``key`` is no segment's."""
+    found = _SEGMENT.fullmatch(key)
+    return None if found is None else (int(found[1]), found[2])
 
 
 def countersignature_key(seq: int) -> str:

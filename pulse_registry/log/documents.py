@@ -18,7 +18,9 @@ SMALL: Final = 64 << 10
 RECORD: Final = 8 << 20
 """The record of a keyframe of 2 TB takes 316 KB, the longest `retire` record 2 MB."""
 SNAPSHOT: Final = 1 << 30
-"""A version and its patch take 586 bytes, 933 with a merged patch for each, and what metadata it has: 10^6 fit."""
+"""Of formats 2 to 4, where a version and its patch take 586 bytes; one of segments has what was retired, and tags."""
+SEGMENT: Final = 64 << 20
+"""Rows are cut every 16 MiB; the last ones before a cut may have 9 MiB, and numbers beside them."""
 LOG: Final = 2 << 30
 """Of all that a log says and has not forgotten, as a snapshot would say it. A reader takes ten times as much memory."""
 LAYOUT: Final = 32 << 20
@@ -35,6 +37,8 @@ def most_bytes(key: str) -> int:
         return RECORD
     if keys.snapshot_seq(key) is not None:
         return SNAPSHOT
+    if keys.segment_of(key) is not None:
+        return SEGMENT
     return LAYOUT if key.startswith(keys.LAYOUTS) else SMALL
 
 

@@ -36,7 +36,19 @@ from pulse_schemas.records import (
     TagRecord,
     unseal_record,
 )
-from pulse_schemas.snapshot import Head, RetiredKey, RetiredVersion, Snapshot, VersionEntry
+from pulse_schemas.snapshot import (
+    Head,
+    NextIds,
+    Retired,
+    RetiredKey,
+    RetiredVersion,
+    SegmentedSnapshot,
+    SegmentRef,
+    SegmentRows,
+    Snapshot,
+    VersionEntry,
+    unseal_snapshot,
+)
 
 __all__ = [
     "DTYPE_ORDER",
@@ -56,16 +68,21 @@ __all__ = [
     "KeyframeRef",
     "Layout",
     "Lease",
+    "NextIds",
     "ObjectRef",
     "PatchHead",
     "PatchRef",
     "Record",
     "RetireRecord",
+    "Retired",
     "RetiredKey",
     "RetiredVersion",
     "Schema",
     "SchemaError",
     "Sealed",
+    "SegmentRef",
+    "SegmentRows",
+    "SegmentedSnapshot",
     "Signature",
     "Signer",
     "Snapshot",
@@ -77,4 +94,5 @@ __all__ = [
     "load_json",
     "open_sealed",
     "unseal_record",
+    "unseal_snapshot",
 ]

@@ -19,7 +19,7 @@ from pulse_schemas.lease import Lease
 from pulse_schemas.outer import OUTER_KINDS
 from pulse_schemas.outer_snapshot import OuterSnapshot
 from pulse_schemas.records import RECORD_KINDS
-from pulse_schemas.snapshot import Head, Snapshot
+from pulse_schemas.snapshot import Head, SegmentedSnapshot, Snapshot
 
 DOCUMENTS: Mapping[str, type[Schema]] = {
     "countersignature": Countersignature,
@@ -31,6 +31,7 @@ DOCUMENTS: Mapping[str, type[Schema]] = {
     "outer-snapshot": OuterSnapshot,
     **{f"record-{kind}": record for kind, record in RECORD_KINDS.items()},
     "snapshot": Snapshot,
+    "snapshot-segmented": SegmentedSnapshot,
 }
 
 

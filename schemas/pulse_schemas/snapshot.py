@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, Many, RunName, Schema, Step, TagName, Timestamp
+from pulse_schemas.base import (
+    Count,
+    Digest,
+    Hash,
+    JsonObject,
+    Key,
+    Many,
+    RunName,
+    Schema,
+    Step,
+    TagName,
+    Timestamp,
+    sealed_body,
+)
 from pulse_schemas.objects import KeyframeRef, PatchRef
 
 
@@ -89,6 +103,75 @@ class Snapshot(Schema):
         if self.format != right:
             raise ValueError(f"a snapshot of these versions and patches is of format {right!r}")
         return self
+
+
+Run = Annotated[tuple[Count, Annotated[int, Field(ge=1, lt=2**63)]], Field(description="the first, and how many")]
+
+
+class SegmentRows(Schema):
+    """Rows of one table in a segment, and which of them are dead: runs of rows, counted from the segment's first."""
+
+    rows: Count
+    dead: Many[Run] = ()
+
+
+class SegmentRef(Schema):
+    """A segment: ``seq`` of the snapshot that was the first to name it, its bytes, and its rows of each table."""
+
+    seq: Count
+    size: Count
+    blake3: Hash
+    versions: SegmentRows
+    patches: SegmentRows
+    keyframes: SegmentRows
+
+
+class Retired(Schema):
+    """What record ``seq`` retired, and is not forgotten: runs of versions, and keys, both rising."""
+
+    seq: Count
+    versions: Many[Run] = ()
+    keys: Many[Key] = ()
+
+
+class NextIds(Schema):
+    """The id of the row that each table gets next."""
+
+    versions: Count
+    patches: Count
+    keyframes: Count
+
+
+class SegmentedSnapshot(Schema):
+    """All that the records 0..seq say, as `Snapshot`, with versions, patches and keyframes in segments beside it.
+
+    Rows are in the order of the segments, and of the log.
+    """
+
+    run: RunName
+    seq: Count
+    last: Hash
+    epoch: Count
+    count: Count
+    segments: Many[SegmentRef]
+    next_ids: NextIds
+    retired: Many[Retired] = ()
+    tags: dict[TagName, Count] = Field(default_factory=dict)
+    format: Literal["pulse-snapshot/5"] = "pulse-snapshot/5"
+
+
+_SEGMENTED: Final = re.compile(rb'\{"count":[0-9]{1,19},"epoch":[0-9]{1,19},"format":"pulse-snapshot/5",')
+"""How the canonical form of a snapshot of segments begins."""
+
+
+def unseal_snapshot(data: bytes) -> Snapshot | SegmentedSnapshot:
+    """Read a sealed snapshot of any format.
+
+    Raises:
+        SchemaError: it is damaged, or (``fault=UNSUPPORTED``) of a format that this release does not know.
+    """
+    body = sealed_body(data)
+    return (Snapshot if _SEGMENTED.match(body) is None else SegmentedSnapshot).parse(body)
 
 
 class Head(Schema):

@@ -28,13 +28,18 @@ from pulse_schemas import (
     KeyframeRef,
     Layout,
     Lease,
+    NextIds,
     ObjectRef,
     PatchRef,
+    Retired,
     RetiredKey,
     RetiredVersion,
     RetireRecord,
     Schema,
     SchemaError,
+    SegmentedSnapshot,
+    SegmentRef,
+    SegmentRows,
     Snapshot,
     TagRecord,
     Tensor,
@@ -42,9 +47,11 @@ from pulse_schemas import (
     canonical_json,
     load_json,
     unseal_record,
+    unseal_snapshot,
 )
 from pulse_schemas.api import UrlRequest
 from pulse_schemas.export import DOCUMENTS, exported, main
+from tests.support.sampling import examples
 
 JSON_FILES = Path(__file__).parents[3] / "schemas" / "json"
 
@@ -186,6 +193,34 @@ snapshots = st.builds(
     retired_keys=st.lists(st.builds(RetiredKey, key=texts.filter(bool), seq=counts), max_size=3).map(tuple),
     tags=st.dictionaries(names, counts, max_size=3),
 )
+row_runs = st.lists(st.tuples(counts, st.integers(1, 2**63 - 1)), max_size=2).map(tuple)
+segment_rows = st.builds(SegmentRows, rows=counts, dead=row_runs)
+segmented = st.builds(
+    SegmentedSnapshot,
+    run=runs,
+    seq=counts,
+    last=hashes,
+    epoch=counts,
+    count=counts,
+    segments=st.lists(
+        st.builds(
+            SegmentRef,
+            seq=counts,
+            size=counts,
+            blake3=hashes,
+            versions=segment_rows,
+            patches=segment_rows,
+            keyframes=segment_rows,
+        ),
+        max_size=2,
+    ).map(tuple),
+    next_ids=st.builds(NextIds, versions=counts, patches=counts, keyframes=counts),
+    retired=st.lists(
+        st.builds(Retired, seq=counts, versions=row_runs, keys=st.lists(texts.filter(bool), max_size=2).map(tuple)),
+        max_size=2,
+    ).map(tuple),
+    tags=st.dictionaries(names, counts, max_size=3),
+)
 leases = st.builds(
     Lease,
     run=runs,
@@ -204,7 +239,7 @@ file_sets = st.builds(
         max_size=4,
     ),
 )
-documents = st.one_of(records, snapshots, heads, leases, layouts(), countersignatures, file_sets)
+documents = st.one_of(records, snapshots, segmented, heads, leases, layouts(), countersignatures, file_sets)
 
 
 def commit(**changes) -> CommitRecord:
@@ -261,6 +296,12 @@ def test_every_single_changed_bit_of_a_sealed_record_is_seen():
         with pytest.raises(SchemaError) as caught:
             unseal_record(bytes(flipped))
         assert caught.value.fault is Fault.CORRUPT, "damage is never taken for another format"
+
+
+@examples(60)
+@given(st.one_of(snapshots, segmented))
+def test_a_snapshot_of_any_format_is_read_as_what_it_is(document):
+    assert unseal_snapshot(document.seal()) == document
 
 
 @pytest.mark.parametrize("document", [Head(seq=7, snapshot=3), Snapshot(
