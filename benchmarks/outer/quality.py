@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,39 +45,37 @@ class Learnt:
 
 
 EVERY = (*METHODS, *ALONE, "DDP")
-LONG = ("DiLoCo", "levels, gain 1", "levels, gain 7")
+LONG = ("DiLoCo", f"levels, gain {DEFAULT_GAIN:g}", "values, gain 1", "levels, gain 1")
+"""The methods that are compared for twice as many rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """A learning rate, the methods that are compared at it, and those that go on for twice as many rounds."""
+    """A learning rate, and the methods that are compared at it."""
 
     lr: float
     methods: Sequence[str] = EVERY
-    longer: Sequence[str] = ()
 
 
 REGIMES = {
-    "drift": Regime(1e-6, EVERY, LONG),
-    "sparse": Regime(
-        2e-7, [*(method for method in METHODS if "feedback" not in method), "one trainer"], ["DiLoCo", "levels, gain 7"]
-    ),
+    "sparse": Regime(2e-7, [*(method for method in METHODS if "feedback" not in method), "one trainer"]),
+    "drift": Regime(1e-6),
 }
-"""A stress test, where most of what a trainer moves is drift; and one of few cells, as in reinforcement learning."""
+"""One of few cells, as in reinforcement learning; and a stress test, where most of what a trainer moves is drift."""
 
 
 def measure(plan: Plan, size: Size, name: str, regime: Regime, seed: int) -> list[Learnt]:
     """Train in one regime from one seed with all its methods, from the same weights and on the same batches."""
     torch.set_num_threads(1)
     task, found = Prose(seed, plan.trainers, size), []
+    at = {plan.rounds * k // 4 for k in range(1, 5)}
     for method in regime.methods:
-        run = replace(plan, rounds=plan.rounds * (2 if method in regime.longer else 1))
-        at, sent = {plan.rounds * k // 4 for k in range(1, 5)} | {run.rounds}, list[list[Sent]]()
+        sent = list[list[Sent]]()
         if method in METHODS:
-            losses, sent = learn(run, task, regime.lr, METHODS[method](run, task), at)
+            losses, sent = learn(plan, task, regime.lr, METHODS[method](plan, task), at)
         else:
             shards = 1 if method in ALONE else plan.trainers
-            losses, _ = learn_alone(run, task, regime.lr * ALONE.get(method, 1.0), at, shards=shards)
+            losses, _ = learn_alone(plan, task, regime.lr * ALONE.get(method, 1.0), at, shards=shards)
         density = [statistics.fmean(one.density for one in made) for made in sent]
         bits = [statistics.fmean(one.bits for one in made) for made in sent]
         factor = [statistics.fmean(one.factor for one in made) for made in sent]
@@ -90,8 +88,7 @@ def rows(runs: Sequence[Learnt], default: float = DEFAULT_GAIN) -> list[Row]:
     found = []
     for regime in dict.fromkeys(run.regime for run in runs):
         of = _Regime([run for run in runs if run.regime == regime])
-        for rounds in of.ends:
-            found += _learnt_rows(regime, of, rounds, default)
+        found += _learnt_rows(regime, of, default)
         found += _sent_rows(regime, of)
     return found
 
@@ -103,35 +100,30 @@ class _Regime:
         self.runs = {(run.seed, run.method): run for run in runs}
         self.seeds = list(dict.fromkeys(run.seed for run in runs))
         self.methods = list(dict.fromkeys(run.method for run in runs))
-        self.ends = sorted({max(run.losses) for run in runs})
+        self.rounds = max(runs[0].losses)
 
-    def reduction(self, seed: int, method: str, rounds: int) -> float:
+    def reduction(self, seed: int, method: str) -> float:
         losses = self.runs[seed, method].losses
-        return losses[0] - losses[rounds]
+        return losses[0] - losses[self.rounds]
 
-    def until(self, rounds: int) -> list[str]:
-        """Return the methods that made so many rounds."""
-        return [method for method in self.methods if rounds in self.runs[self.seeds[0], method].losses]
-
-    def share(self, method: str, of: str, rounds: int) -> list[float]:
+    def share(self, method: str, of: str) -> list[float]:
         """Of another method's loss reduction, by seed."""
-        return [self.reduction(seed, method, rounds) / self.reduction(seed, of, rounds) for seed in self.seeds]
+        return [self.reduction(seed, method) / self.reduction(seed, of) for seed in self.seeds]
 
 
-def _learnt_rows(regime: str, of: _Regime, rounds: int, default: float) -> list[Row]:
-    found, chosen = [], f"levels, gain {default:g}"
-    there = of.until(rounds)
-    for method in there:
-        share = of.share(method, "DiLoCo", rounds)
+def _learnt_rows(regime: str, of: _Regime, default: float) -> list[Row]:
+    found, chosen, rounds = [], f"levels, gain {default:g}", of.rounds
+    for method in of.methods:
+        share = of.share(method, "DiLoCo")
         what = f"{regime}, {rounds} rounds: {method}: loss reduction, of DiLoCo's"
         limit: dict[str, Any] = {"sense": "at least", "limit": LIKE_DILOCO} if method == chosen else {}
         found.append(Row(f"{regime}.{rounds}.{method}", what, statistics.fmean(share), "x", **limit))
-    for gain in (gain for gain in ("gain 1", "gain 7") if f"values, {gain}" in there):
-        share = of.share(f"levels, {gain}", f"values, {gain}", rounds)
+    for gain in (gain for gain in ("gain 1", "gain 7") if f"values, {gain}" in of.methods):
+        share = of.share(f"levels, {gain}", f"values, {gain}")
         what = f"{regime}, {rounds} rounds: levels at {gain}, of float32 values': the worst of the seeds"
         found.append(Row(f"{regime}.{rounds}.like values, {gain}", what, min(share), "x", "at least", LIKE_VALUES))
-    if "levels, gain 1, no feedback" in there:
-        share = of.share("levels, gain 1, no feedback", "levels, gain 1", rounds)
+    if "levels, gain 1, no feedback" in of.methods:
+        share = of.share("levels, gain 1, no feedback", "levels, gain 1")
         what = f"{regime}, {rounds} rounds: no error feedback, of the same with it, at gain 1: the best of the seeds"
         found.append(Row(f"{regime}.{rounds}.feedback", what, max(share), "x", "at most", WITHOUT_FEEDBACK))
     return found
@@ -152,12 +144,12 @@ def _sent_rows(regime: str, of: _Regime) -> list[Row]:
     return found
 
 
-def document(plan: Plan, size: Size, regimes: dict[str, Regime], runs: Sequence[Learnt]) -> dict[str, Any]:
+def document(plan: Plan, size: Size, regimes: Mapping[str, Regime], runs: Sequence[Learnt]) -> dict[str, Any]:
     """Return the result document of runs."""
     listed = {name: asdict(one) for name, one in regimes.items()}
     return {
         "kind": "outer-quality",
-        "title": TITLE,
+        "title": f"{TITLE}, {plan.rounds} rounds",
         "machine": machine(),
         "versions": versions(),
         "settings": {**asdict(plan), "size": asdict(size), "regimes": listed},
@@ -168,10 +160,10 @@ def document(plan: Plan, size: Size, regimes: dict[str, Regime], runs: Sequence[
 
 
 def measured(
-    plan: Plan, size: Size, regimes: dict[str, Regime], seeds: Sequence[int], processes: int
+    plan: Plan, size: Size, regimes: Mapping[str, Regime], seeds: Sequence[int], processes: int
 ) -> Iterator[tuple[str, int, list[Learnt]]]:
     """Measure all regimes from all seeds, side by side; yield each as soon as those before it are there."""
-    jobs = [(name, regime, seed) for seed in seeds for name, regime in regimes.items()]
+    jobs = [(name, regime, seed) for name, regime in regimes.items() for seed in seeds]
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         made = [pool.submit(measure, plan, size, name, regime, seed) for name, regime, seed in jobs]
         for (name, _, seed), future in zip(jobs, made, strict=True):
@@ -180,7 +172,8 @@ def measured(
 
 def run(
     seeds: Annotated[int, typer.Option(help="How many.", min=1)] = 3,
-    rounds: Annotated[int, typer.Option(help="Outer rounds of a run; some are twice as long.", min=1)] = Plan().rounds,
+    rounds: Annotated[int, typer.Option(help="Outer rounds of a run.", min=1)] = Plan().rounds,
+    long: Annotated[bool, typer.Option("--long", help="Few methods, for twice as many rounds.")] = False,
     processes: Annotated[int, typer.Option(help="Runs side by side, of one thread each.", min=1)] = 2,
     width: Annotated[int, typer.Option(help="Of the transformer: 24 for each head.", min=24)] = Size().width,
     layers: Annotated[int, typer.Option(help="Of the transformer.", min=1)] = Size().layers,
@@ -189,9 +182,12 @@ def run(
     """Compare what is learnt in outer rounds by several methods and seeds; write a result file."""
     size = Size(width=width, layers=layers, heads=width // 24)
     console, plan, path = Console(), Plan(rounds=rounds), out / "outer" / "quality.json"
-    runs: list[Learnt] = []
-    for name, seed, found in measured(plan, size, REGIMES, range(seeds), processes):
+    regimes, runs = REGIMES, list[Learnt]()
+    if long:
+        regimes = {name: Regime(regime.lr, LONG) for name, regime in REGIMES.items()}
+        plan, path = Plan(rounds=2 * rounds), path.with_stem("quality-long")
+    for name, seed, found in measured(plan, size, regimes, range(seeds), processes):
         console.print(f"{name}, seed {seed}")
         runs += found
-        write_result(path, document(plan, size, REGIMES, runs))
-    finish(console, document(plan, size, REGIMES, runs), path)
+        write_result(path, document(plan, size, regimes, runs))
+    finish(console, document(plan, size, regimes, runs), path)

@@ -77,13 +77,11 @@ def test_all_methods_step_alike_where_all_is_sent() -> None:
 
 def test_figures_of_quality_are_of_every_method() -> None:
     size = Size(width=24, layers=1, heads=1, first_steps=2, held_out=64)
-    regime = quality.Regime(1e-5, ["DiLoCo", "values, gain 1", "levels, gain 1", "one trainer", "DDP"], ["DiLoCo"])
+    regime = quality.Regime(1e-5, ["DiLoCo", "values, gain 1", "levels, gain 1", "one trainer", "DDP"])
     runs = quality.measure(Plan(rounds=4), size, "drift", regime, 0)
-    assert {max(run.losses) for run in runs} == {4, 8}
-    assert all(set(run.losses) >= {0, 1, 2, 3, 4} for run in runs)
+    assert all(set(run.losses) == {0, 1, 2, 3, 4} for run in runs)
     keys = [row.key for row in quality.rows(runs)]
     assert "drift.4.like values, gain 1" in keys
-    assert "drift.8.DiLoCo" in keys
     assert all(f"drift.4.{method}" in keys for method in regime.methods)
 
 
