@@ -25,7 +25,7 @@ from pulse_registry.log import RunState
 from pulse_registry.options import Options
 from pulse_registry.pull.route import plan
 from pulse_registry.push.options import PushOptions
-from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
+from pulse_registry.store.prices import USUAL, Prices
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import read_model
@@ -104,7 +104,7 @@ def measure_ladder(
 
 def object_cost(states: States) -> int:
     """Return what an object costs in the route search, in bytes, in proportion to the policy."""
-    return max(1, round(DEFAULT_OBJECT_COST * states.cells / LARGE_CELLS))
+    return max(1, round(USUAL.object_cost * states.cells / LARGE_CELLS))
 
 
 def _compact(registry: Registry, options: CompactOptions) -> list[Attached]:
@@ -148,7 +148,7 @@ def _direct_sizes(states: States, geometry: Geometry, pairs: Sequence[tuple[int,
 
 
 def _behind(state: RunState, base: int, target: int, direct: int, cost: int) -> Behind:
-    route = plan(state, target, have=base, object_cost=cost)
+    route = plan(state, target, have=base, prices=Prices(cost))
     chain = sum(_step_size(state, version) for version in range(base + 1, target + 1))
     return Behind(base, target, route.nbytes, route.objects, direct, chain)
 
@@ -159,7 +159,7 @@ def _step_size(state: RunState, version: int) -> int:
 
 def _join(state: RunState, target: int, direct: PairSizes, cost: int) -> Behind:
     """Return what joining late costs beyond the keyframe, which is of version 0."""
-    route = plan(state, target, have=None, object_cost=cost)
+    route = plan(state, target, have=None, prices=Prices(cost))
     first = route.legs[0]
     return Behind(0, target, route.nbytes - first.nbytes, route.objects - first.objects, direct[0, target], 0)
 

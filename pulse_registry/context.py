@@ -17,7 +17,7 @@ from pulse_registry.log import RunState
 from pulse_registry.log.layouts import fetch_layout
 from pulse_registry.process.parallel import Map, ParallelMap
 from pulse_registry.store import Store
-from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
+from pulse_registry.store.prices import USUAL, Prices
 from pulse_registry.weights.cell_space import Geometry
 
 
@@ -42,7 +42,7 @@ class Context:
         events: hear of objects that were avoided.
         refresh: reads what is new in the run's log; None: the state at hand is all there is.
         copies: a cache of the store; None: there is none.
-        object_cost: returns what one more object is worth, in bytes, when a route is chosen.
+        prices: returns those by which a route is chosen.
     """
 
     store: Store
@@ -53,7 +53,7 @@ class Context:
     events: Events = field(default_factory=Events)
     refresh: Callable[[], RunState] | None = None
     copies: Copies | None = None
-    object_cost: Callable[[], int] = lambda: DEFAULT_OBJECT_COST
+    prices: Callable[[], Prices] = lambda: USUAL
     _geometries: dict[str, Geometry] = field(default_factory=dict)
 
     @property

@@ -102,20 +102,24 @@ class NetworkOptions:
             from PULSE_ALLOW_HTTP, or refuses.
         object_cost: bytes that a pull fetches rather than one more object; None: what the link to the store carries
             during one request, as the pulls of this process find it.
+        cell_cost: bytes that a pull fetches rather than decode one more changed cell, 0: it fetches the fewest bytes;
+            None: what the link carries while a thread decodes one, as they find it.
         peer_timeout_s: how long the ranks of a sharded model wait for one that is silent, in seconds: as long as torch
             does, if the same steps take some ranks much longer than others.
     """
 
     allow_http: bool | None = None
     object_cost: int | None = None
+    cell_cost: int | None = None
     peer_timeout_s: float = TIMEOUT_S
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not self.peer_timeout_s > 0:
             raise InvalidArgument(f"peer_timeout_s is {self.peer_timeout_s}; it is a time in seconds, over 0")
-        if self.object_cost is not None and self.object_cost < 0:
-            raise InvalidArgument(f"object_cost is {self.object_cost}; it is a number of bytes, from 0 on")
+        for name, price in (("object_cost", self.object_cost), ("cell_cost", self.cell_cost)):
+            if price is not None and price < 0:
+                raise InvalidArgument(f"{name} is {price}; it is a number of bytes, from 0 on")
 
 
 @dataclass(frozen=True, slots=True)

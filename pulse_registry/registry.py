@@ -465,7 +465,7 @@ class Registry:
         """
         state, runtime = self.state(), self._runtime
         target = runtime.versions.entry(state, version).version
-        return plan(state, target, have=have, object_cost=runtime.stores.object_cost())
+        return plan(state, target, have=have, prices=runtime.stores.prices())
 
     def watch(
         self,

@@ -24,10 +24,10 @@ _MOST = 2**62
 
 
 class _Columns:
-    """Four columns of numbers, and the legs onwards that they are about; written past what any reader looks at."""
+    """Five columns of numbers, and the legs onwards that they are about; written past what any reader looks at."""
 
     def __init__(self, capacity: int) -> None:
-        self.numbers = np.empty((4, capacity), np.int64)
+        self.numbers = np.empty((5, capacity), np.int64)
         self.legs: list[Leg] = []
         self.lock = threading.Lock()
 
@@ -104,24 +104,26 @@ class RouteGraph(CowObject):
         if self._graph is None:
             from pulse_kernels.cpu.graph import Graph
 
-            start, end, nbytes, objects = self._columns.numbers[:, : self._count]
-            self._graph = Graph.of(start, end, nbytes, objects, self.alive)
+            start, end, nbytes, objects, decoded = self._columns.numbers[:, : self._count]
+            self._graph = Graph.of(start, end, nbytes, objects, decoded, self.alive)
         return self._graph
 
     def add(self, patches: Iterable[PatchRef], keyframes: Iterable[KeyframeRef]) -> None:
         """Add new objects."""
-        rows: list[tuple[int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int, int]] = []
         legs: list[Leg] = []
         for patch in patches:
             leg = Leg("patch", patch.base, patch.target, patch=patch)
-            rows.append((patch.base, patch.target, min(patch.size, _MOST), patch.objects))
+            costs = (min(patch.size, _MOST), patch.objects, min(leg.decoded, _MOST))
+            rows.append((patch.base, patch.target, *costs))
             legs.append(leg)
             if patch.coder == "gap":
-                rows.append((patch.target, patch.base, min(patch.size, _MOST), patch.objects))
+                rows.append((patch.target, patch.base, *costs))
                 legs.append(leg)
         for keyframe in keyframes:
-            rows.append((-1, keyframe.version, min(keyframe.size, _MOST), len(keyframe.shards) + 1))
-            legs.append(Leg("keyframe", None, keyframe.version, keyframe=keyframe))
+            leg = Leg("keyframe", None, keyframe.version, keyframe=keyframe)
+            rows.append((-1, leg.target, min(leg.nbytes, _MOST), leg.objects, min(leg.decoded, _MOST)))
+            legs.append(leg)
         if rows:
             self._append(np.array(rows, np.int64).T, legs)
 

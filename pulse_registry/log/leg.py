@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pulse_schemas import KeyframeRef, ObjectRef, PatchRef
 
 LegKind = Literal["keyframe", "patch", "inverse", "undo"]
+
+KEYFRAME_BYTES: Final = 16
+"""Bytes of a keyframe whose checks and copies take as long as decoding one changed cell does, and moving it."""
 
 
 class Leg(NamedTuple):
@@ -40,6 +43,13 @@ class Leg(NamedTuple):
         if self.keyframe:
             return len(self.keyframe.shards) + 1
         return self.patch.objects if self.patch else 0
+
+    @property
+    def decoded(self) -> int:
+        """Changed cells to decode; a keyframe counts as those that take as long as its bytes do."""
+        if self.keyframe:
+            return self.keyframe.size // KEYFRAME_BYTES
+        return self.patch.changed if self.patch else 0
 
     @property
     def refs(self) -> tuple[ObjectRef, ...]:

@@ -8,6 +8,7 @@ from typing import Literal
 from pulse_registry.errors import NotFound
 from pulse_registry.log import RunState
 from pulse_registry.pull.route import Leg, Route, plan
+from pulse_registry.store.prices import Prices
 
 Way = Literal["chain", "keyframe", "direct"]
 
@@ -25,7 +26,7 @@ class Alternative:
     route: Route | None
 
 
-def alternatives(state: RunState, route: Route, have: int | None, object_cost: int) -> tuple[Alternative, ...]:
+def alternatives(state: RunState, route: Route, have: int | None, prices: Prices) -> tuple[Alternative, ...]:
     """Return the other routes that a reader may have expected, whether they are there or not.
 
     From nothing there is no chain and no direct patch.
@@ -34,11 +35,11 @@ def alternatives(state: RunState, route: Route, have: int | None, object_cost: i
         state: the run.
         route: what ``plan`` found for it.
         have: the version at hand that it was planned with; None: nothing.
-        object_cost: as in ``plan``.
+        prices: as in ``plan``.
     """
     target = route.target
     try:
-        fresh = plan(state, target, have=None, object_cost=object_cost)
+        fresh = plan(state, target, have=None, prices=prices)
     except NotFound:
         fresh = None
     keyframe = Alternative("keyframe", fresh)
@@ -49,11 +50,6 @@ def alternatives(state: RunState, route: Route, have: int | None, object_cost: i
         keyframe,
         Alternative("direct", _direct(state, have, target)),
     )
-
-
-def cost(route: Route, object_cost: int) -> int:
-    """Return the cost by which routes are compared: bytes, and ``object_cost`` for each object."""
-    return route.nbytes + object_cost * route.objects
 
 
 def _chain(state: RunState, have: int, target: int) -> Route | None:

@@ -19,7 +19,7 @@ from pulse_registry.pull.announce import announce
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.route import Route, plan
 from pulse_registry.pull.sliced_destination import SlicedDestination
-from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
+from pulse_registry.store.prices import USUAL, Prices
 
 MOST_AVOIDED: Final = 1_000
 """Objects that one pull, or one compaction task, goes around: each costs a request and a search."""
@@ -41,7 +41,7 @@ class Routes:
         have: int | None,
         undo: Sequence[int] = (),
         keyframes: bool = True,
-        object_cost: int = DEFAULT_OBJECT_COST,
+        prices: Prices = USUAL,
     ) -> None:
         """Begin with all of them.
 
@@ -52,14 +52,14 @@ class Routes:
             have: the version that is held; None: nothing known.
             undo: the bases of the steps that can be taken back in memory, newest first.
             keyframes: whether a route may begin with one.
-            object_cost: what one more object is worth, in bytes.
+            prices: by which the cheapest is chosen.
         """
         self.have = have
         self._avoided: dict[str, str] = {}  # why, by key
         self._context = context
         self._state, self._version = state, version
         self._undo, self._keyframes = undo, keyframes
-        self._object_cost = object_cost
+        self._prices = prices
         self._first: NotFound | CorruptObject | None = None
         self._told = 0
         self._only_gap = False
@@ -69,8 +69,8 @@ class Routes:
     def of(cls, context: Context, request: PullRequest) -> Self:
         """Return the routes of a pull."""
         have = None if request.base is None else request.base.version
-        undo, cost = [step.base for step in request.undo], context.object_cost()
-        routes = cls(context, request.state, request.entry.version, have=have, undo=undo, object_cost=cost)
+        undo, prices = [step.base for step in request.undo], context.prices()
+        routes = cls(context, request.state, request.entry.version, have=have, undo=undo, prices=prices)
         destination = request.destination
         routes._only_gap = isinstance(destination, SlicedDestination) and not destination.slices.whole
         return routes
@@ -103,7 +103,7 @@ class Routes:
                 self._version,
                 have=self.have,
                 undo=self._undo,
-                object_cost=self._object_cost,
+                prices=self._prices,
                 avoid=avoid,
                 keyframes=self._keyframes,
             )

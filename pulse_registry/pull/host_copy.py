@@ -197,6 +197,5 @@ def _needs(context: Context, request: PullRequest, slices: SliceMap) -> bool:
     if slices.whole:
         return False
     have, undo = None if request.base is None else request.base.version, [step.base for step in request.undo]
-    cost = context.object_cost()
-    route = plan(request.state, request.entry.version, have=have, undo=undo, object_cost=cost)
+    route = plan(request.state, request.entry.version, have=have, undo=undo, prices=context.prices())
     return any(leg.patch is not None and leg.patch.coder == "class" for leg in route.legs)

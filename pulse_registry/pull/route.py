@@ -16,7 +16,7 @@ from pulse_kernels import BackendUnavailable
 from pulse_registry.errors import Gone, InvalidArgument, NotFound
 from pulse_registry.log.leg import Leg, LegKind
 from pulse_registry.log.state import RunState
-from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
+from pulse_registry.store.prices import USUAL, Prices
 from pulse_schemas import ObjectRef
 
 __all__ = ["Leg", "LegKind", "Route", "plan"]
@@ -47,6 +47,11 @@ class Route:
         return sum(leg.objects for leg in self.legs)
 
     @property
+    def decoded(self) -> int:
+        """Changed cells to decode, a keyframe counted as some."""
+        return sum(leg.decoded for leg in self.legs)
+
+    @property
     def refs(self) -> tuple[ObjectRef, ...]:
         """The objects to fetch."""
         return tuple(ref for leg in self.legs for ref in leg.refs)
@@ -62,12 +67,12 @@ def plan(
     *,
     have: int | None,
     undo: Sequence[int] = (),
-    object_cost: int = DEFAULT_OBJECT_COST,
+    prices: Prices = USUAL,
     avoid: Collection[str] = (),
     keyframes: bool = True,
     most: int | None = None,
 ) -> Route:
-    """Find the route to ``target`` with the least bytes, plus ``object_cost`` for every object.
+    """Find the route to ``target`` with the least bytes, plus a price for every object and every cell that is decoded.
 
     Dijkstra's algorithm, backwards from the target, which visits only versions that are no further from it
     than the start. Of equally cheap routes it takes the one with the fewest legs, and of equal objects the
@@ -80,7 +85,7 @@ def plan(
         have: the version that the worker holds, None for nothing.
         undo: versions that the worker can step back to in memory, newest first: ``undo[0]`` from ``have``,
             ``undo[1]`` from ``undo[0]``, and so on.
-        object_cost: bytes that one more object is worth.
+        prices: what one more object is worth in bytes, and one more changed cell, which takes time to be decoded.
         avoid: keys of objects that can't be had: patches and keyframes with one of them are left out.
         keyframes: whether the route may have one.
         most: legs that are made, at least one: a route of more ends where they do, and whoever asks from there on gets
@@ -89,10 +94,11 @@ def plan(
     Raises:
         Gone: ``target`` is retired, or ``have`` is forgotten.
         NotFound: ``target`` or ``have`` is no version, or no live objects lead there.
-        InvalidArgument: ``object_cost`` is negative.
+        InvalidArgument: a price is negative.
     """
-    if object_cost < 0:
-        raise InvalidArgument(f"object_cost is {object_cost}; it can't be negative")
+    for name, price in prices._asdict().items():
+        if price < 0:
+            raise InvalidArgument(f"{name} is {price}; it can't be negative")
     state.version(target)
     if have is not None:
         state.version(have)
@@ -103,9 +109,9 @@ def plan(
     starts = starts_of(state, have, undo)
     # The last resort, for where nothing is compiled, always finds a route, or says why there is none.
     return (
-        search_near(state, target, starts, object_cost, avoid, keyframes, _NEAR, most)
-        or search_far(state, target, starts, object_cost, avoid, keyframes, most)
-        or search_near(state, target, starts, object_cost, avoid, keyframes, most=most)
+        search_near(state, target, starts, prices, avoid, keyframes, _NEAR, most)
+        or search_far(state, target, starts, prices, avoid, keyframes, most)
+        or search_near(state, target, starts, prices, avoid, keyframes, most=most)
         or _refuse(state, target, (), starts)
     )
 
@@ -114,7 +120,7 @@ def search_near(
     state: RunState,
     target: int,
     starts: Starts,
-    object_cost: int,
+    prices: Prices,
     avoid: Container[str],
     keyframes: bool = True,
     limit: float = math.inf,
@@ -146,7 +152,7 @@ def search_near(
             return None
         for leg in _legs_into(state, version, avoid, keyframes):
             start = _NOTHING if leg.base is None else leg.base
-            reached = (cost + leg.nbytes + object_cost * leg.objects, legs + 1)
+            reached = (cost + prices.of(leg), legs + 1)
             if start not in best or reached < best[start][:2]:
                 best[start] = (*reached, leg)
                 heapq.heappush(queue, (*reached, start))
@@ -163,7 +169,7 @@ def search_far(
     state: RunState,
     target: int,
     starts: Starts,
-    object_cost: int,
+    prices: Prices,
     avoid: Collection[str],
     keyframes: bool = True,
     most: int | None = None,
@@ -178,7 +184,7 @@ def search_far(
         path = edges.graph().cheapest(
             target,
             {version: len(legs) for version, legs in starts.items()},
-            object_cost,
+            *prices,
             edges.rows_of(avoid),
             from_nothing=keyframes,
         )

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pulse_registry.log import RunState
-from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
-from pulse_schemas import KeyframeRef
+from pulse_registry.log.leg import Leg
+from pulse_registry.store.prices import USUAL
+from pulse_schemas import KeyframeRef, PatchRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Tree:
 
 
 def cheapest_tree(state: RunState) -> Tree:
-    """Return the cheapest route from nothing to every version, by bytes and a cost an object."""
+    """Return the cheapest route from nothing to every version, by the usual prices."""
     queue = [(_cost(keyframe), version, -1) for version, keyframe in best_keyframes(state).items()]
     heapq.heapify(queue)
     before: dict[int, int | None] = {}
@@ -38,9 +39,9 @@ def cheapest_tree(state: RunState) -> Tree:
         if version in before:
             continue
         before[version] = None if last < 0 else last
-        for other, size in _next(state, version):
+        for other, price in _next(state, version):
             if other not in before:
-                heapq.heappush(queue, (cost + size + DEFAULT_OBJECT_COST, other, version))
+                heapq.heappush(queue, (cost + price, other, version))
     return Tree(before)
 
 
@@ -71,14 +72,18 @@ def reachable(state: RunState, starts: Iterable[int] | None = None) -> set[int]:
 
 
 def _cost(keyframe: KeyframeRef) -> int:
-    return keyframe.size + DEFAULT_OBJECT_COST * (1 + len(keyframe.shards))
+    return USUAL.of(Leg("keyframe", None, keyframe.version, keyframe=keyframe))
 
 
 def _next(state: RunState, version: int) -> Iterator[tuple[int, int]]:
-    """Yield the versions that one patch leads to from here, and the patch's bytes: forwards, or inverted."""
+    """Yield the versions that one patch leads to from here, and the patch's price: forwards, or inverted."""
     for patch in state.patches_from(version):
         if not state.is_retired(patch.target):
-            yield patch.target, patch.size
+            yield patch.target, _price(patch)
     for patch in state.patches_into(version):
         if patch.coder == "gap" and not state.is_retired(patch.base):
-            yield patch.base, patch.size
+            yield patch.base, _price(patch)
+
+
+def _price(patch: PatchRef) -> int:
+    return USUAL.of(Leg("patch", patch.base, patch.target, patch=patch))

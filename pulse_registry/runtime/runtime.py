@@ -78,9 +78,7 @@ class Runtime:
         check_every = pulls_a_check(options.pull.check)
         self.run, self.url, self.options = run, store.url, options
         self.events = Events() if options.on_event is None else Events(options.on_event)
-        self.stores = StoreStack(
-            store, run, dependencies, self.events, object_cost=options.network.object_cost, cache=options.cache
-        )
+        self.stores = StoreStack(store, run, dependencies, self.events, network=options.network, cache=options.cache)
         device = options.compute.device
         self.placement = device if callable(device) else placement(device, self._tell_placement)
         self._threads = checked_threads(options.compute.threads)
@@ -152,7 +150,7 @@ class Runtime:
                     self.events,
                     self.reader.refresh,
                     stores.cache,
-                    stores.object_cost,
+                    stores.prices,
                 )
             return self._context
 

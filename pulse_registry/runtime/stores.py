@@ -9,9 +9,11 @@ from concurrent.futures import Executor
 from pulse_registry.cache import CachedStore, CacheFolder
 from pulse_registry.client.connect import HasConnections
 from pulse_registry.events import Events
+from pulse_registry.options import NetworkOptions
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.store import PrefixStore, Store
+from pulse_registry.store.prices import Prices
 from pulse_registry.store.wrappers.measured import MeasuredStore, ReadTimes
 
 
@@ -23,7 +25,7 @@ class StoreStack:
         below_cache: the one that gives the stored bytes, and no copies of them.
         cache: of this host; None: there is none.
         gateway: the service behind the store; None: it is a bucket.
-        object_cost: returns what one more object is worth, in bytes.
+        prices: returns those of routes, as they were set or measured.
     """
 
     def __init__(
@@ -33,13 +35,13 @@ class StoreStack:
         dependencies: Dependencies,
         events: Events,
         *,
-        object_cost: int | None,
+        network: NetworkOptions,
         cache: CacheFolder | None,
     ) -> None:
         """Put them together; no I/O yet."""
-        times = ReadTimes(object_cost)
+        times = ReadTimes(network.object_cost, network.cell_cost)
         timed = MeasuredStore(store, times, dependencies.monotonic)
-        self.object_cost: Callable[[], int] = times.object_cost
+        self.prices: Callable[[], Prices] = times.prices
         self.gateway = store.gateway()
         self.below_cache: Store = PrefixStore(dependencies.retrying(timed), run)
         self.cache: CachedStore | None = None

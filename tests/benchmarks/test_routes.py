@@ -15,6 +15,7 @@ from benchmarks.routes import SHAPES, a_run, app, next_commit
 from pulse_registry.log import RunState
 from pulse_registry.log.fold import advance
 from pulse_registry.pull.route import plan, search_near, starts_of
+from pulse_registry.store.prices import Prices
 
 VERSIONS = 600
 
@@ -51,9 +52,9 @@ def test_at_any_distance_a_ladder_s_routes_are_short_whatever_an_object_costs(
     rng = random.Random(object_cost)
     for _ in range(60):
         have, target = sorted(rng.sample(range(VERSIONS), 2))
-        route = plan(ladder, target, have=have, object_cost=object_cost)
+        route = plan(ladder, target, have=have, prices=Prices(object_cost))
         assert route.objects <= 2 * math.log2(target - have) + 2
-        assert route == search_near(ladder, target, starts_of(ladder, have, ()), object_cost, ())
+        assert route == search_near(ladder, target, starts_of(ladder, have, ()), Prices(object_cost), ())
 
 
 def test_the_runs_are_what_they_are_called(ladder: RunState) -> None:

@@ -123,7 +123,7 @@ FIELDS = {
     "allow_new_layout expect nonfinite signing_key",
     "PullOptions": "check nonfinite lease_seconds undo_share spool host_copy",
     "ComputeOptions": "backend threads device",
-    "NetworkOptions": "allow_http object_cost peer_timeout_s",
+    "NetworkOptions": "allow_http object_cost cell_cost peer_timeout_s",
     "CacheOptions": "folder max_bytes",
 }
 

@@ -1,6 +1,7 @@
 """Cheapest paths in a graph of many edges: arrays in, arrays out.
 
-An edge leads from one number to another, or from nothing (a start below 0); it has a size and a number of objects.
+An edge leads from one number to another, or from nothing (a start below 0); it has a size, a number of objects, and
+of cells that are decoded.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Graph:
     Attributes:
         numbers: what the nodes stand for, rising: the starts and ends of usable rows, whatever numbers they are.
         start, end: of each usable row, as nodes; -1: from nothing.
-        nbytes, objects: of each row.
+        nbytes, objects, decoded: of each row.
         offsets, order: rows by end.
     """
 
@@ -34,11 +35,20 @@ class Graph:
     end: Numbers
     nbytes: Numbers
     objects: Numbers
+    decoded: Numbers
     offsets: npt.NDArray[np.int32]
     order: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, start: Numbers, end: Numbers, nbytes: Numbers, objects: Numbers, usable: npt.NDArray[np.bool_]) -> Self:
+    def of(
+        cls,
+        start: Numbers,
+        end: Numbers,
+        nbytes: Numbers,
+        objects: Numbers,
+        decoded: Numbers,
+        usable: npt.NDArray[np.bool_],
+    ) -> Self:
         """Put edges in order, in time and memory by how many they are, and not by the numbers that they join.
 
         Raises:
@@ -49,13 +59,14 @@ class Graph:
         # A node for each number, one for nothing, and the end of the last node's rows.
         offsets, order = np.zeros(len(numbers) + 2, np.int32), np.empty(np.count_nonzero(usable), np.int32)
         _loop("link_edges")(start, end, usable, 0, offsets, order)
-        return cls(numbers, start, end, nbytes, objects, offsets, order)
+        return cls(numbers, start, end, nbytes, objects, decoded, offsets, order)
 
     def cheapest(
         self,
         target: int,
         starts: Mapping[int, int],
         object_cost: int,
+        cell_cost: int = 0,
         avoid: Sequence[int] = (),
         *,
         from_nothing: bool = True,
@@ -69,6 +80,7 @@ class Graph:
             target: to reach.
             starts: the legs that lead to each start, by number.
             object_cost: what an object costs beside its bytes.
+            cell_cost: what a cell costs that is decoded.
             avoid: rows that are not to be used.
             from_nothing: whether edges from nothing are.
 
@@ -76,9 +88,10 @@ class Graph:
             None where costs are so large that their sums would not be exact.
         """
         nodes = len(self.offsets) - 1
-        if int(self.nbytes.max(initial=0)) + object_cost * int(self.objects.max(initial=0)) > _COST_LIMIT // nodes:
+        nbytes, objects, decoded = (int(column.max(initial=0)) for column in (self.nbytes, self.objects, self.decoded))
+        if nbytes + object_cost * objects + cell_cost * decoded > _COST_LIMIT // nodes:
             return None
-        price = self.nbytes + object_cost * self.objects
+        price = self.nbytes + object_cost * self.objects + cell_cost * self.decoded
         price[list(avoid)] = -1
         if not from_nothing:
             price[self.start < 0] = -1

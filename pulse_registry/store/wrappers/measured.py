@@ -1,8 +1,4 @@
-"""Measured read times of a store: they give the price of one more request, in bytes.
-
-While a request waits for its answer, its connection could have carried latency x bandwidth bytes: so many bytes more
-are a fair price for one object less.
-"""
+"""Measured read times of a store: they give the prices of one more request, and of a thread's time, in bytes."""
 
 from __future__ import annotations
 
@@ -14,27 +10,28 @@ from collections.abc import Callable
 
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.store import MOST_WHOLE_BYTES, Buffer, ByteRange, Store, WrapperStore
+from pulse_registry.store.prices import DECODE_SECONDS, USUAL, Prices
 
-DEFAULT_OBJECT_COST = 65536
-"""Bytes that one more object to fetch is worth: about what a link carries while a request is under way."""
 SMALL_BYTES, LARGE_BYTES = 16 << 10, 256 << 10
 """A read of no more bytes is nearly all latency; one of no fewer tells of the bandwidth."""
 _REMEMBERED, _ENOUGH = 64, 5
 _LEAST, _MOST = 16 << 10, 16 << 20
+_MOST_A_CELL = 64
 
 
 class ReadTimes:
     """Remembers how long the last reads took. Thread-safe."""
 
-    def __init__(self, object_cost: int | None = None) -> None:
-        """Begin without any; ``object_cost``: a price that stands whatever is measured.
+    def __init__(self, object_cost: int | None = None, cell_cost: int | None = None) -> None:
+        """Begin without any; ``object_cost``, ``cell_cost``: prices that stand whatever is measured.
 
         Raises:
-            InvalidArgument: it is negative.
+            InvalidArgument: one is negative.
         """
-        if object_cost is not None and object_cost < 0:
-            raise InvalidArgument(f"object_cost is {object_cost}; it is a number of bytes, from 0 on")
-        self._fixed = object_cost
+        for name, price in (("object_cost", object_cost), ("cell_cost", cell_cost)):
+            if price is not None and price < 0:
+                raise InvalidArgument(f"{name} is {price}; it is a number of bytes, from 0 on")
+        self._object_cost, self._cell_cost = object_cost, cell_cost
         self._lock = threading.Lock()
         self._small: deque[float] = deque(maxlen=_REMEMBERED)
         self._large: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED)
@@ -47,21 +44,30 @@ class ReadTimes:
             elif nbytes >= LARGE_BYTES:
                 self._large.append((nbytes, seconds))
 
-    def object_cost(self) -> int:
-        """Return what an object is worth in bytes: what was set, or measured; the usual value until enough was read.
+    def prices(self) -> Prices:
+        """Return what was set, or measured; the usual prices until enough was read.
 
-        What is measured is a power of two between 16 KiB and 16 MiB, so that routes do not flutter with each read.
+        What is measured is a power of two, so that routes do not flutter with each read: for an object between 16 KiB
+        and 16 MiB, for a changed cell up to 64 bytes, or 0.
         """
-        if self._fixed is not None:
-            return self._fixed
         with self._lock:
             small, large = list(self._small), list(self._large)
-        if len(small) < _ENOUGH or len(large) < _ENOUGH:
-            return DEFAULT_OBJECT_COST
-        latency = statistics.median(small)
-        # However long the wait was for the first byte, some of the time went into the bytes.
-        rate = statistics.median(nbytes / max(seconds - latency, seconds / 10, 1e-9) for nbytes, seconds in large)
-        return 1 << (round(min(max(latency * rate, _LEAST), _MOST)).bit_length() - 1)
+        object_cost, cell_cost = USUAL
+        if len(small) >= _ENOUGH and len(large) >= _ENOUGH:
+            latency = statistics.median(small)
+            # However long the wait was for the first byte, some of the time went into the bytes.
+            rate = statistics.median(nbytes / max(seconds - latency, seconds / 10, 1e-9) for nbytes, seconds in large)
+            object_cost = _power(min(max(latency * rate, _LEAST), _MOST))
+            cell_cost = _power(min(DECODE_SECONDS * rate, _MOST_A_CELL))
+        return Prices(
+            object_cost if self._object_cost is None else self._object_cost,
+            cell_cost if self._cell_cost is None else self._cell_cost,
+        )
+
+
+def _power(worth: float) -> int:
+    """Return the largest power of two up to a number of bytes, 0 below one."""
+    return 1 << (int(worth).bit_length() - 1) if worth >= 1 else 0
 
 
 class MeasuredStore(WrapperStore):

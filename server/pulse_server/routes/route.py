@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from pulse_registry.errors import NotFound
 from pulse_registry.log import RunState
 from pulse_registry.pull.route import Leg, Route, plan
-from pulse_registry.store.wrappers.measured import DEFAULT_OBJECT_COST
+from pulse_registry.store.prices import USUAL, Prices
 from pulse_schemas import ObjectRef
 from pulse_schemas.api import LegBody, ObjectBody, RouteBody
 from pulse_server.routes import examples
@@ -28,7 +28,10 @@ From = Annotated[Number | None, whole("the version that the worker holds; withou
 To = Annotated[str, text("`latest` (where it is left out), or a number", r"latest|0|[1-9][0-9]{0,11}", "latest")]
 Sign = Annotated[Boolean, Query(description="whether objects come with URLs")]
 Legs = Annotated[int, between(1, 1_000), DECIMAL, whole("legs of the route at most: `next` is where it goes on", 100)]
-Cost = Annotated[int, between(0, 1 << 40), DECIMAL, whole("bytes that one more object is worth", DEFAULT_OBJECT_COST)]
+Cost = Annotated[int, between(0, 1 << 40), DECIMAL, whole("bytes that one more object is worth", USUAL.object_cost)]
+CellCost = Annotated[
+    int, between(0, 1 << 20), DECIMAL, whole("bytes that one more changed cell to decode is worth", USUAL.cell_cost)
+]
 
 
 @router.get(
@@ -62,17 +65,19 @@ async def find_route(
     base: From = None,
     to: To = "latest",
     sign: Sign = True,
-    object_cost: Cost = DEFAULT_OBJECT_COST,
+    object_cost: Cost = USUAL.object_cost,
+    cell_cost: CellCost = USUAL.cell_cost,
     limit: Legs = 1_000,
 ) -> Response:
     """Find a route."""
     service, feed = run.service, await run.feed()
     target = await _target(feed, to, base)
     state = feed.state
-    key = ("route", state.run, state.last, base, target, sign, object_cost, limit)
+    key = ("route", state.run, state.last, base, target, sign, object_cost, cell_cost, limit)
     kept = service.routes.get(key)
     if kept is None or kept.fresh_until <= service.urls.now:
-        found = await service.render(plan, state, target, have=base, object_cost=object_cost, most=limit)
+        prices = Prices(object_cost, cell_cost)
+        found = await service.render(plan, state, target, have=base, prices=prices, most=limit)
         kept = await _make(service, state, found, target, sign)
         service.routes.keep(key, kept, len(kept.rendered.body))
     return kept.rendered.aged(feed.age_s)

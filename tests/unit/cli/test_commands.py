@@ -68,12 +68,13 @@ def test_log_lists_all_versions_oldest_first(pulse: Pulse, run: Run) -> None:
 
 def test_route_names_the_objects_of_a_pull(pulse: Pulse, run: Run) -> None:
     found = pulse("route", "--from", 2, "--json").json
-    assert list(found) == ["version", "base", "bytes", "objects", "cost", "object_cost", "legs", "instead"]
+    figures = ["bytes", "objects", "decoded", "cost", "object_cost", "cell_cost"]
+    assert list(found) == ["version", "base", *figures, "legs", "instead"]
     assert (found["version"], found["base"]) == (4, 2)
     assert [(leg["kind"], leg["base"], leg["target"]) for leg in found["legs"]] == [("patch", 2, 3), ("patch", 3, 4)]
     assert found["bytes"] == sum(leg["bytes"] for leg in found["legs"])
     assert found["objects"] == sum(leg["objects"] for leg in found["legs"]) == 2
-    assert found["cost"] == found["bytes"] + 2 * found["object_cost"]
+    assert found["cost"] == found["bytes"] + 2 * found["object_cost"] + found["cell_cost"] * found["decoded"] > 0
     fresh = pulse("route", "--to", 0, "--json").json
     assert [(leg["kind"], leg["base"]) for leg in fresh["legs"]] == [("keyframe", None)]
     assert pulse("route", "--from", "latest", "--json").json["legs"] == []
@@ -81,16 +82,16 @@ def test_route_names_the_objects_of_a_pull(pulse: Pulse, run: Run) -> None:
 
 
 def test_route_says_what_other_ways_would_have_cost(pulse: Pulse, run: Run) -> None:
-    found = pulse("route", "--from", 2, "--json", "--object-cost", 1).json
-    assert found["object_cost"] == 1
+    found = pulse("route", "--from", 2, "--json", "--object-cost", 1, "--cell-cost", 0).json
+    assert (found["object_cost"], found["cell_cost"]) == (1, 0)
     chain, keyframe, direct = found["instead"]
     assert (chain["way"], chain["bytes"], chain["cost"]) == ("chain", found["bytes"], found["cost"])
     assert (keyframe["way"], direct) == (
         "keyframe",
-        {"way": "direct", "bytes": None, "objects": None, "cost": None},
+        {"way": "direct", "bytes": None, "objects": None, "decoded": None, "cost": None},
     )
     assert keyframe["cost"] == keyframe["bytes"] + keyframe["objects"] >= found["cost"]
-    text = pulse("route", "--from", 2, "--object-cost", 1).out
+    text = pulse("route", "--from", 2, "--object-cost", 1, "--cell-cost", 0).out
     assert "version by version: is this one" in text
     assert "one direct patch: is not there" in text
     assert "times as much" in text

@@ -29,6 +29,7 @@ from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.signing import SigningKey, Trust
 from pulse_registry.store import FileStore, PrefixStore, Store
+from pulse_registry.store.prices import Prices
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from tests.support.groups import small_groups
 from tests.support.records import DictStore
@@ -80,7 +81,7 @@ def test_a_worker_gets_from_any_version_to_any_other_with_few_objects(coder: str
     state = state_of(store)
     assert {patch.coder for patch in state.patches} == {coder}
     for base, target in [(0, 35), (3, 33), (15, 17), (7, 31)]:
-        route = plan(state, target, have=base, object_cost=1)
+        route = plan(state, target, have=base, prices=Prices(1, 0))
         if coder == "gap":
             assert route.objects <= 2 * math.log2(target - base) + 2
         with quick(store) as worker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,49 +13,54 @@ from hypothesis import strategies as st
 
 from pulse_kernels.cpu.graph import Graph, Path
 
-Edge = tuple[int, int, int, int]
+Edge = tuple[int, ...]
+"""Start, end, bytes, objects and, if there are any, decoded cells."""
 
 
 def graph(edges: list[Edge], usable: list[bool] | None = None) -> Graph:
-    columns = np.array(edges, np.int64).reshape(-1, 4).T
+    columns = np.array([(*edge, 0)[:5] for edge in edges], np.int64).reshape(-1, 5).T
     live = np.ones(len(edges), np.bool_) if usable is None else np.array(usable, np.bool_)
     return Graph.of(*(np.ascontiguousarray(column) for column in columns), usable=live)
 
 
-def search(edges: list[Edge], target: int, starts: dict[int, int], object_cost: int = 0, **more: list) -> Path:
-    found = graph(edges, more.get("usable")).cheapest(target, starts, object_cost, more.get("avoid", ()))
+def search(edges: list[Edge], target: int, starts: dict[int, int], *prices: int, **more: list) -> Path:
+    found = graph(edges, more.get("usable")).cheapest(target, starts, *(prices or [0]), avoid=more.get("avoid", ()))
     assert found is not None
     return found
 
 
-def exhaustive(edges: list[Edge], usable: list[bool], target: int, starts: dict[int, int], object_cost: int):
+def exhaustive(edges: list[Edge], usable: list[bool], target: int, starts: dict[int, int], prices: tuple[int, int]):
     """The least (cost, legs) by Bellman-Ford from the starts on; None where the target is out of reach."""
     best = {number: (0, legs) for number, legs in starts.items()} | {-1: (0, 0)}
     for _ in range(len(edges) + 1):
-        for (start, end, nbytes, objects), live in zip(edges, usable, strict=True):
+        for (start, end, *costs), live in zip(edges, usable, strict=True):
             if live and start in best:
                 cost, legs = best[start]
-                reached = (cost + nbytes + object_cost * objects, legs + 1)
+                reached = (cost + priced(costs, prices), legs + 1)
                 best[end] = min(best.get(end, reached), reached)
     return best.get(target)
 
 
-numbers = st.integers(3, 9)
+def priced(costs: Sequence[int], prices: tuple[int, int]) -> int:
+    return costs[0] + prices[0] * costs[1] + prices[1] * costs[2]
+
+
+numbers, few = st.integers(3, 9), st.integers(0, 2)
 
 
 @given(
-    st.lists(st.tuples(st.just(-1) | numbers, numbers, st.integers(0, 5), st.integers(0, 2)), max_size=24),
+    st.lists(st.tuples(st.just(-1) | numbers, numbers, st.integers(0, 5), few, few), max_size=24),
     st.data(),
 )
 def test_a_path_costs_what_an_exhaustive_search_finds_and_its_edges_join(edges, data):
     usable = data.draw(st.lists(st.booleans(), min_size=len(edges), max_size=len(edges)))
     avoid = data.draw(st.sets(st.integers(0, len(edges) - 1), max_size=3)) if edges else set()
-    target, object_cost = data.draw(numbers), data.draw(st.integers(0, 3))
+    target, prices = data.draw(numbers), (data.draw(few), data.draw(few))
     starts = data.draw(st.dictionaries(st.integers(0, 12), st.integers(0, 3), max_size=3))
     starts.pop(target, None)
-    found = search(edges, target, starts, object_cost, usable=usable, avoid=sorted(avoid))
+    found = search(edges, target, starts, *prices, usable=usable, avoid=sorted(avoid))
     live = [alive and row not in avoid for row, alive in enumerate(usable)]
-    expected = exhaustive(edges, live, target, starts, object_cost)
+    expected = exhaustive(edges, live, target, starts, prices)
     assert found.found == (expected is not None)
     if not found.found:
         return
@@ -63,7 +69,7 @@ def test_a_path_costs_what_an_exhaustive_search_finds_and_its_edges_join(edges, 
     assert all(live[row] for row in rows)
     assert [one[1] for one in path[:-1]] == [one[0] for one in path[1:]]
     assert (path[0][0], path[-1][1]) == (found.start, target)
-    cost = sum(nbytes + object_cost * objects for _, _, nbytes, objects in path)
+    cost = sum(priced(edge[2:], prices) for edge in path)
     assert (cost, len(path) + starts.get(found.start, 0)) == expected
 
 
@@ -92,9 +98,11 @@ def test_numbers_far_from_zero_take_memory_for_the_span_between_them_alone():
     assert found.rows.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize(("nbytes", "object_cost"), [(2**62, 0), (1, 2**62), (1, 2**70)])
-def test_costs_whose_sums_would_not_be_exact_are_refused(nbytes: int, object_cost: int):
-    assert graph([(0, 1, nbytes, 1), (1, 2, nbytes, 1)]).cheapest(2, {0: 0}, object_cost) is None
+@pytest.mark.parametrize(
+    ("nbytes", "prices"), [(2**62, (0, 0)), (1, (2**62, 0)), (1, (2**70, 0)), (1, (0, 2**61)), (1, (0, 2**70))]
+)
+def test_costs_whose_sums_would_not_be_exact_are_refused(nbytes: int, prices: tuple[int, int]):
+    assert graph([(0, 1, nbytes, 1, 2), (1, 2, nbytes, 1, 2)]).cheapest(2, {0: 0}, *prices) is None
 
 
 def test_the_largest_costs_that_are_taken_are_summed_exactly():
@@ -149,7 +157,7 @@ def test_edges_from_nothing_can_be_left_out():
 
 def test_a_target_that_no_edge_leads_to_is_reached_where_it_is_a_start() -> None:
     none = np.empty(0, np.int64)
-    graph = Graph.of(none, none, none, none, np.empty(0, bool))
+    graph = Graph.of(none, none, none, none, none, np.empty(0, bool))
     found = graph.cheapest(2, {0: 0, 2: 1}, 5)
     assert found is not None
     assert (found.found, found.start, found.rows.tolist()) == (True, 2, [])

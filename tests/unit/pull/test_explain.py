@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from pulse_registry.log import RunState
-from pulse_registry.pull.explain import alternatives, cost
+from pulse_registry.pull.explain import alternatives
 from pulse_registry.pull.route import Route, plan
+from pulse_registry.store.prices import Prices
 from tests.support.records import Script, chain, keyframe, patch
 
+BY_BYTES = Prices(0, 0)
 
-def ways(state: RunState, have: int | None, target: int, object_cost: int = 0) -> dict[str, Route | None]:
-    route = plan(state, target, have=have, object_cost=object_cost)
-    return {other.way: other.route for other in alternatives(state, route, have, object_cost)}
+
+def ways(state: RunState, have: int | None, target: int, prices: Prices = BY_BYTES) -> dict[str, Route | None]:
+    route = plan(state, target, have=have, prices=prices)
+    return {other.way: other.route for other in alternatives(state, route, have, prices)}
 
 
 @pytest.fixture
@@ -26,9 +29,9 @@ def script() -> Script:
 def test_the_three_ways_onwards_are_named(script: Script) -> None:
     found = ways(script.state, 2, 8)
     assert [leg.base for leg in found["chain"].legs] == [2, 3, 4, 5, 6, 7]  # type: ignore[union-attr]
-    assert cost(found["chain"], 10) == 590 + 60, "of two patches the smaller"  # type: ignore[arg-type]
-    assert found["keyframe"] == plan(script.state, 8, have=None, object_cost=0)
-    assert cost(found["direct"], 10) == 150  # type: ignore[arg-type]
+    assert Prices(10, 0).of(found["chain"]) == 590 + 60, "of two patches the smaller"  # type: ignore[arg-type]
+    assert found["keyframe"] == plan(script.state, 8, have=None, prices=BY_BYTES)
+    assert Prices(10, 0).of(found["direct"]) == 150  # type: ignore[arg-type]
 
 
 def test_the_ways_back_are_inverses(script: Script) -> None:

@@ -13,7 +13,9 @@ from pulse_kernels import BackendUnavailable
 from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log import RunState
 from pulse_registry.log.graph import RouteGraph
+from pulse_registry.log.leg import KEYFRAME_BYTES
 from pulse_registry.pull.route import Route, plan, search_far, search_near, starts_of
+from pulse_registry.store.prices import USUAL, Prices
 from pulse_schemas import Snapshot, VersionEntry
 from tests.support.records import LAYOUT, OTHER_LAYOUT, RUN, WHEN, Script, chain, keyframe, patch
 
@@ -50,15 +52,15 @@ def test_who_holds_an_older_version_takes_the_patches_between():
 
 def test_a_keyframe_is_taken_where_it_costs_less_than_the_chain():
     script = chain(30).attach(keyframes=(keyframe(28, shards=2),))
-    assert kinds(plan(script.state, 29, have=0, object_cost=0)) == ["keyframe", "patch"]
-    assert len(plan(script.state, 29, have=15, object_cost=0).legs) == 14
-    assert kinds(plan(script.state, 29, have=15, object_cost=10**6)) == ["keyframe", "patch"]
+    assert kinds(plan(script.state, 29, have=0, prices=Prices(0))) == ["keyframe", "patch"]
+    assert len(plan(script.state, 29, have=15, prices=Prices(0)).legs) == 14
+    assert kinds(plan(script.state, 29, have=15, prices=Prices(10**6))) == ["keyframe", "patch"]
 
 
 def test_the_cost_of_an_object_decides_between_few_large_and_many_small():
     script = chain(5).attach(patches=(patch(0, 4, size=1000),))
-    assert versions(plan(script.state, 4, have=0, object_cost=0)) == [0, 1, 2, 3, 4]
-    assert versions(plan(script.state, 4, have=0, object_cost=300)) == [0, 4]
+    assert versions(plan(script.state, 4, have=0, prices=Prices(0))) == [0, 1, 2, 3, 4]
+    assert versions(plan(script.state, 4, have=0, prices=Prices(300))) == [0, 4]
     assert versions(plan(script.state, 4, have=0)) == [0, 4]
 
 
@@ -139,7 +141,7 @@ def test_a_retired_version_is_no_target_but_a_worker_may_leave_it():
 
 def test_no_route_leads_through_a_retired_version():
     script = chain(5).attach(patches=(patch(1, 3, size=500),)).retire(versions=(2,))
-    assert versions(plan(script.state, 4, have=1, object_cost=0)) == [1, 3, 4]
+    assert versions(plan(script.state, 4, have=1, prices=Prices(0))) == [1, 3, 4]
     script.retire(keys=(patch(1, 3).object.key,))
     with pytest.raises(NotFound, match="version 2 on the way was retired"):
         plan(script.state, 4, have=1)
@@ -174,14 +176,14 @@ def test_a_run_without_versions_has_no_routes():
 
 def test_an_object_can_not_cost_less_than_nothing():
     with pytest.raises(InvalidArgument):
-        plan(chain(2).state, 1, have=0, object_cost=-1)
+        plan(chain(2).state, 1, have=0, prices=Prices(-1))
 
 
 def test_of_two_equal_routes_the_one_with_fewer_legs_is_taken_and_a_held_base_before_a_keyframe():
     script = chain(3).attach(patches=(patch(0, 2, size=200),))
-    assert versions(plan(script.state, 2, have=0, object_cost=0)) == [0, 2]
+    assert versions(plan(script.state, 2, have=0, prices=Prices(0))) == [0, 2]
     script = chain(2).attach(keyframes=(keyframe(1, size=90),))
-    assert plan(script.state, 1, have=0, object_cost=0).base == 0
+    assert plan(script.state, 1, have=0, prices=Prices(0)).base == 0
 
 
 def test_a_search_stays_near_the_target_however_long_the_run_is():
@@ -232,7 +234,7 @@ def histories(draw):
     return script.state
 
 
-def cheapest(state: RunState, target: int, have: int | None, undo: list[int], object_cost: int) -> int | None:
+def cheapest(state: RunState, target: int, have: int | None, undo: list[int], prices: Prices) -> int | None:
     """The least cost by Bellman-Ford over every edge, forwards from the worker: no heap, no early stop."""
     infinity = 10**18
     cost: dict[int | None, int] = dict.fromkeys(range(len(state.versions)), infinity)
@@ -246,10 +248,12 @@ def cheapest(state: RunState, target: int, have: int | None, undo: list[int], ob
             cost[number] = 0
     edges: list[tuple[int | None, int, int]] = []
     for ref in state.patches:
-        edges.append((ref.base, ref.target, ref.size + object_cost))
+        edges.append((ref.base, ref.target, ref.size + prices.object_cost + prices.cell_cost * ref.changed))
         if ref.coder == "gap":
-            edges.append((ref.target, ref.base, ref.size + object_cost))
-    edges += [(None, frame.version, frame.size + object_cost * (len(frame.shards) + 1)) for frame in state.keyframes]
+            edges.append((ref.target, ref.base, ref.size + prices.object_cost + prices.cell_cost * ref.changed))
+    for frame in state.keyframes:
+        objects, decoded = len(frame.shards) + 1, frame.size // KEYFRAME_BYTES
+        edges.append((None, frame.version, frame.size + prices.object_cost * objects + prices.cell_cost * decoded))
     for _ in range(len(state.versions)):
         for start, end, price in edges:
             if not state.is_retired(end):
@@ -263,15 +267,15 @@ def test_a_route_costs_what_an_exhaustive_search_finds_and_each_leg_joins_the_ne
     known = st.sampled_from([entry.version for entry in state.versions])
     target, have = data.draw(known), data.draw(st.none() | known)
     undo = data.draw(st.lists(numbers, max_size=3))
-    object_cost = data.draw(st.integers(0, 12))
-    expected = cheapest(state, target, have, undo, object_cost)
+    prices = Prices(data.draw(st.integers(0, 12)), data.draw(st.integers(0, 3)))
+    expected = cheapest(state, target, have, undo, prices)
     if target != have and (expected is None or state.is_retired(target)):
         with pytest.raises(NotFound):
-            plan(state, target, have=have, undo=undo, object_cost=object_cost)
+            plan(state, target, have=have, undo=undo, prices=prices)
         return
-    route = plan(state, target, have=have, undo=undo, object_cost=object_cost)
-    assert route.nbytes + object_cost * route.objects == (0 if target == have else expected)
-    assert route == plan(state, target, have=have, undo=undo, object_cost=object_cost)
+    route = plan(state, target, have=have, undo=undo, prices=prices)
+    assert prices.of(route) == (0 if target == have else expected)
+    assert route == plan(state, target, have=have, undo=undo, prices=prices)
     assert route.base in (have, None)
     assert route.target == target
 
@@ -307,11 +311,11 @@ def test_the_compiled_search_finds_the_very_route_of_the_plain_one(state, data):
     starts = starts_of(state, have, data.draw(st.lists(numbers, max_size=3)))
     keys = [p.object.key for p in state.patches] + [ref.key for k in state.keyframes for ref in (k.index, *k.shards)]
     avoid = data.draw(st.sets(st.sampled_from(keys), max_size=3)) if keys else set()
-    object_cost = data.draw(st.integers(0, 12))
+    prices = Prices(data.draw(st.integers(0, 12)), data.draw(st.integers(0, 3)))
 
     def found(search) -> Route | str:
         try:
-            return search(state, target, starts, object_cost, avoid)
+            return search(state, target, starts, prices, avoid)
         except NotFound as error:
             return str(error)
 
@@ -338,7 +342,7 @@ def test_where_nothing_compiled_helps_the_plain_search_goes_all_the_way(monkeypa
     script = chain(600)
     if missing != "numba":
         script.attach(patches=(patch(0, 1, size=2**62, tag=1),))
-    assert versions(plan(script.state, 599, have=0, object_cost=0)) == [0, *range(1, 600)]
+    assert versions(plan(script.state, 599, have=0, prices=Prices(0))) == [0, *range(1, 600)]
     with pytest.raises(NotFound, match="no live objects lead from nothing to version 599"):
         plan(script.retire(keys=(keyframe(0).index.key,)).state, 599, have=None)
 
@@ -354,10 +358,10 @@ def test_a_far_route_is_the_plain_search_s_with_a_ladder_retirements_and_memory(
     state = script.state
     for have, target, undo in ((0, 699, ()), (None, 650, ()), (699, 3, ()), (5, 690, (4, 3)), (310, 699, ())):
         starts = starts_of(state, have, undo)
-        for object_cost in (0, 50, 65536):
-            expected = search_near(state, target, starts, object_cost, ())
-            assert plan(state, target, have=have, undo=undo, object_cost=object_cost) == expected
-            assert search_far(state, target, starts, object_cost, ()) == expected
+        for prices in itertools.starmap(Prices, itertools.product((0, 50, 65536), (0, 2))):
+            expected = search_near(state, target, starts, prices, ())
+            assert plan(state, target, have=have, undo=undo, prices=prices) == expected
+            assert search_far(state, target, starts, prices, ()) == expected
 
 
 @pytest.mark.parametrize("have", [None, 3])
@@ -367,7 +371,7 @@ def test_a_route_of_so_many_legs_at_most_is_the_beginning_of_the_whole_one(have,
     whole, part = plan(state, 299, have=have), plan(state, 299, have=have, most=most)
     assert part.legs == whole.legs[:most]
     assert (part.base, part.target) == (have, part.legs[-1].target)
-    near = search_near(state, 299, starts_of(state, have, ()), 65536, (), most=most)
+    near = search_near(state, 299, starts_of(state, have, ()), USUAL, (), most=most)
     assert near == part
 
 

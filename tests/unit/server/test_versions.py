@@ -16,6 +16,7 @@ from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.pull.route import plan
 from pulse_registry.registry import Registry
 from pulse_registry.store import PrefixStore
+from pulse_registry.store.prices import Prices
 from pulse_schemas import VersionEntry
 from pulse_schemas.api import VersionBody
 from pulse_server.routes import versions
@@ -203,19 +204,29 @@ def test_a_route_that_leads_nowhere_is_a_404(client: TestClient, query: str) -> 
     assert client.get(f"{URL}/route{query}").status_code == 404
 
 
-@pytest.mark.parametrize("object_cost", [0, 1000, 1 << 40])
-def test_a_route_counts_the_objects_at_the_price_that_is_asked_for(
-    client: TestClient, script: Script, object_cost: int
+@pytest.mark.parametrize(("object_cost", "cell_cost"), [(0, 0), (1000, 2), (1 << 40, 1 << 20), (0, 1 << 20)])
+def test_a_route_counts_objects_and_cells_at_the_prices_that_are_asked_for(
+    client: TestClient, script: Script, object_cost: int, cell_cost: int
 ) -> None:
-    expected = plan(script.state, 9, have=0, object_cost=object_cost)
-    body = client.get(f"{URL}/route?from=0&object_cost={object_cost}").json()
+    expected = plan(script.state, 9, have=0, prices=Prices(object_cost, cell_cost))
+    body = client.get(f"{URL}/route?from=0&object_cost={object_cost}&cell_cost={cell_cost}").json()
     assert [(leg["kind"], leg["target"]) for leg in body["legs"]] == [(leg.kind, leg.target) for leg in expected.legs]
     plain = client.get(f"{URL}/route?from=0").json()
-    assert plain["legs"] == client.get(f"{URL}/route?from=0&object_cost=65536").json()["legs"]
+    assert plain["legs"] == client.get(f"{URL}/route?from=0&object_cost=65536&cell_cost=2").json()["legs"]
 
 
 @pytest.mark.parametrize(
-    "query", ["?object_cost=-1", "?object_cost=x", "?from=-1", "?to=newest", "?sign=yes", "?from=latest", "?to="]
+    "query",
+    [
+        "?object_cost=-1",
+        "?object_cost=x",
+        "?cell_cost=-1",
+        "?from=-1",
+        "?to=newest",
+        "?sign=yes",
+        "?from=latest",
+        "?to=",
+    ],
 )
 def test_a_route_between_what_are_no_versions_is_refused(client: TestClient, query: str) -> None:
     assert client.get(f"{URL}/route{query}").status_code == 422
