@@ -369,11 +369,47 @@ class WorkerBody(Answer):
     digest_matches: bool
 
 
+class WorkerSummary(Answer):
+    """How all workers of a run stand: ``differing``: those whose digest is not that of their version.
+
+    ``at_newest`` of them serve ``newest``, the newest version that one serves; ``oldest`` is the oldest.
+    """
+
+    workers: Count
+    differing: Count
+    oldest: Count | None
+    newest: Count | None
+    at_newest: Count
+
+
 class WorkerList(Answer):
-    """The workers that reported of late, by name."""
+    """The workers that reported of late, by name.
+
+    ``summary``: only where ``workers`` may be some of them, in a stream of events: those furthest behind.
+    """
 
     run: RunName
     workers: Many[WorkerBody]
+    summary: WorkerSummary | None = None
+
+
+class WorkerName(Answer):
+    """Names one worker: each token's workers are its own."""
+
+    worker: WorkerId
+    token: str
+
+
+class WorkerChanges(Answer):
+    """What is new since the list of workers, or the changes, that a stream told of before.
+
+    ``workers`` are new in the list, or take the place of what was told of them; ``gone`` are in it no more.
+    """
+
+    run: RunName
+    summary: WorkerSummary
+    workers: Many[WorkerBody]
+    gone: Many[WorkerName]
 
 
 class RoundPart(Answer):

@@ -1,20 +1,18 @@
-"""Events: a stream (SSE) of a run's new versions, and of its workers where they change."""
+"""Events: a stream (SSE) of a run's new versions, and of what changes among its workers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import Request
 from fastapi.responses import Response
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import EventSourceResponse
 
 from pulse_registry.errors import StoreUnavailable
 from pulse_registry.log import RunState
-from pulse_schemas import VersionEntry
 from pulse_schemas.api import MissedVersions
 from pulse_server.routes.dependencies import ReadRun
 from pulse_server.routes.operation import answer, operations, problem
@@ -22,14 +20,16 @@ from pulse_server.routes.params import Before, read_whole, whole
 from pulse_server.runs.bodies import version_body
 from pulse_server.runs.feed import RunFeed
 from pulse_server.service import Service
+from pulse_server.transport.server_sent import event
 
 router = operations("events")
 PING_S: Final = 15
 _FIRST_LIST_S: Final = 1.0
 _MAX_TOLD: Final = 1_000
 """Versions that a stream tells of at once: those who missed more read pages, which cost the service less a version."""
-_KEPT: Final = 64
-"""Of the newest versions, the events: all streams send the same bytes."""
+_PIECE: Final = 32
+_PIECE_BYTES: Final = 64 << 10
+"""Of many versions, the events that are made at a time, beside the event loop; bytes but for the last one's."""
 
 After = Annotated[Before | None, whole("the versions over this one; without it, new versions only", 41)]
 
@@ -45,8 +45,9 @@ After = Annotated[Before | None, whole("the versions over this one; without it, 
     responses={
         200: answer(
             "`version`: a VersionBody, its id the version's number. `missed`: the first and the last of the "
-            "versions that the stream leaves out, its id the last one's. `workers`: a WorkerList, at the beginning "
-            "and when it changes. A comment every 15 s.",
+            "versions that the stream leaves out, its id the last one's. `workers`: a WorkerList of the workers that "
+            "are furthest behind, with a summary of all, at the beginning, and where the stream has fallen behind. "
+            "`worker_changes`: WorkerChanges of that list. A comment every 15 s.",
             'event: version\nid: 42\ndata: {"version":42,"step":420}\n\n',
             "text/event-stream",
         ),
@@ -64,17 +65,9 @@ async def follow(request: Request, run: ReadRun, after: After = None) -> Respons
     return EventSourceResponse(events, ping=PING_S, sep="\n", shutdown_grace_period=2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """A list of workers as it is sent, and the edition and the time that it is of."""
-
-    when: tuple[int, int]
-    event: bytes
-
-
 async def _events(service: Service, feed: RunFeed, seen: int, may_read: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Yield the versions over ``seen``, and the workers; ends when the service stops, or the token is good no more."""
-    told = b""
+    told = -1
     feed.follow()
     service.metrics.streams.inc()
     feed.users += 1
@@ -83,16 +76,17 @@ async def _events(service: Service, feed: RunFeed, seen: int, may_read: Callable
             async with asyncio.timeout(_FIRST_LIST_S):
                 await service.workers.gather(feed)
         while not service.stopping and may_read():
-            for version, event in _news(feed, seen):
-                seen = version
+            while seen < len(feed.state.versions) - 1:
+                seen, events = await _news(service, feed, seen)
                 if not may_read():
                     return
-                if event:
-                    yield event
-            edition, workers = feed.edition, await _workers(service, feed)
-            if workers != told and may_read():
-                told = workers
-                yield workers
+                if events:
+                    yield events
+            edition, roster = feed.edition, await service.workers.roster(feed)
+            changes = roster.since(told)
+            if changes and may_read():
+                told = roster.number
+                yield changes
             await feed.wait_for_edition(edition, seen, min(PING_S, service.settings.report_seconds))
             service.workers.begin_gathering(feed)  # what a worker told this replica does not wait for it
     finally:
@@ -100,38 +94,38 @@ async def _events(service: Service, feed: RunFeed, seen: int, may_read: Callable
         service.metrics.streams.dec()
 
 
-def _news(feed: RunFeed, seen: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the events of the versions over ``seen``, each with the version up to which all is told with it."""
+async def _news(service: Service, feed: RunFeed, seen: int) -> tuple[int, bytes]:
+    """Return events of versions over ``seen``, of which there is one, and the version up to which all is told then."""
     state = feed.state
-    first = max(seen + 1, len(state.versions) - _MAX_TOLD)
-    if first > seen + 1:
-        missed = MissedVersions(first=seen + 1, last=first - 1)
-        yield first - 1, _event("missed", missed.model_dump_json(), str(first - 1))
-    for entry in state.versions[first:]:
-        yield entry.version, b"" if state.is_retired(entry.version) else _version(feed, state, entry)
+    count = len(state.versions)
+    if seen + 1 < count - _MAX_TOLD:
+        missed = MissedVersions(first=seen + 1, last=count - _MAX_TOLD - 1)
+        return missed.last, event("missed", missed.model_dump_json(), str(missed.last))
+    if seen + 2 < count:
+        return await service.render(_piece, state, seen + 1, min(seen + _PIECE, count - 1))
+    return seen + 1, _newest(feed, state)
 
 
-def _version(feed: RunFeed, state: RunState, entry: VersionEntry) -> bytes:
-    """Return the event that tells of a version; of a new one, all streams share it."""
-    key = ("event", entry.version)
-    event = feed.cache.get(key) if state is feed.state else None
-    if not isinstance(event, bytes):
-        event = _event("version", version_body(state, entry).model_dump_json(), str(entry.version))
-        if state is feed.state and entry.version >= len(state.versions) - _KEPT:
-            feed.cache[key] = event
-    return event
+def _piece(state: RunState, first: int, last: int) -> tuple[int, bytes]:
+    """Return the events of versions, and the last version that they tell of."""
+    events: list[bytes] = []
+    nbytes, told = 0, first - 1
+    while told < last and nbytes <= _PIECE_BYTES:
+        told += 1
+        events.append(_version(state, told))
+        nbytes += len(events[-1])
+    return told, b"".join(events)
 
 
-async def _workers(service: Service, feed: RunFeed) -> bytes:
-    """Return the list of a run's workers; all streams share it. It is made anew now and then: reports grow old."""
-    when = feed.edition, int(asyncio.get_running_loop().time() / service.settings.report_seconds)
-    known = feed.cache.get("workers")
-    if isinstance(known, _Told) and known.when == when:
-        return known.event
-    event = _event("workers", (await service.workers.listing(feed)).body().decode())
-    feed.cache["workers"] = _Told(when, event)
-    return event
+def _newest(feed: RunFeed, state: RunState) -> bytes:
+    """Return the event of the newest version; all streams share it."""
+    made = feed.cache.get("event")
+    if not isinstance(made, bytes):
+        made = feed.cache["event"] = _version(state, len(state.versions) - 1)
+    return made
 
 
-def _event(kind: str, data: str, number: str | None = None) -> bytes:
-    return ServerSentEvent(data, event=kind, id=number, sep="\n").encode()
+def _version(state: RunState, number: int) -> bytes:
+    """Return the event that tells of a version; nothing of one that was retired."""
+    entry = None if state.is_retired(number) else state.find(number)
+    return b"" if entry is None else event("version", version_body(state, entry).model_dump_json(), str(number))

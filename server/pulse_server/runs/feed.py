@@ -12,6 +12,7 @@ from pulse_schemas import Record
 from pulse_server.runs.bodies import version_body
 from pulse_server.runs.listing import Listing
 from pulse_server.runs.log_feed import LogFeed, Pace
+from pulse_server.runs.roster import Roster
 from pulse_server.scheduling.looks import Looks
 from pulse_server.scheduling.turns import Turns
 from pulse_server.scheduling.waiters import Waiters
@@ -24,6 +25,7 @@ class RunFeed(LogFeed[RunState, Record]):
     Attributes:
         latest: the newest version as an answer, None before there is one.
         listing, listed, listed_at: the list of workers that is being made, the last one, and when that was begun.
+        roster: what event streams tell of the workers.
         edition: a number that changes when those who follow the run's workers should look at them again.
     """
 
@@ -46,6 +48,7 @@ class RunFeed(LogFeed[RunState, Record]):
         self.latest: Rendered | None = None
         self.listing: asyncio.Task[Listing] | None = None
         self.listed, self.listed_at = Listing(reader.run), float("-inf")
+        self.roster = Roster(reader.run, clock)
         self.edition = 0
         self._streams = Waiters()
         self._announcing: asyncio.TimerHandle | None = None

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from pulse_registry.errors import CorruptObject, NotFound, PulseError
 from pulse_registry.log import Clock, RunState, timestamp
 from pulse_registry.store import Store
-from pulse_schemas.api import ReportFile, WorkerBody, WorkerList, WorkerNote, WorkerReport
+from pulse_schemas.api import ReportFile, WorkerBody, WorkerList, WorkerNote, WorkerReport, WorkerSummary
 from pulse_server.auth.names import join_name, split_name
 from pulse_server.runs.listing import Listing
 from pulse_server.telemetry.metrics import RunFigures
@@ -205,6 +205,28 @@ class Reports:
             made = Listing(state.run, tuple(line for line, one in told if join_name(one.token, one.worker) in fair))
         return made
 
+    def standing(self, state: RunState, most: int, max_bytes: int) -> tuple[WorkerSummary, list[WorkerBody]]:
+        """Return how all workers of a run stand, and those furthest behind in so many bytes, each token's in turn.
+
+        First come those whose digest is not that of their version. Of many workers it takes long: call it in a thread.
+        """
+        notes = self._listed(state.run).values()
+        counts = Counter(note.version for note in notes)
+        digests = {version: entry.digest for version in counts if (entry := state.find(version)) is not None}
+        wrong = sum(digests.get(note.version) != note.digest for note in notes)
+        newest = max(counts, default=None)
+        summary = WorkerSummary.model_construct(
+            workers=len(notes),
+            differing=wrong,
+            oldest=min(counts, default=None),
+            newest=newest,
+            at_newest=0 if newest is None else counts[newest],
+        )
+        furthest = sorted(notes, key=lambda n: (digests.get(n.version) == n.digest, n.version, n.worker))
+        told = [_told(state, note) for note in _in_turns(furthest)[:most]]
+        sizes = accumulate(len(worker.model_dump_json()) for worker in told)
+        return summary, [worker for worker, size in zip(told, sizes, strict=True) if size <= max_bytes]
+
     def figures(self, state: RunState, log_age_s: float) -> RunFigures:
         """Return how a run and its workers stand."""
         newest = len(state.versions) - 1
@@ -335,15 +357,20 @@ def _fairest(notes: Collection[WorkerNote], most: int, max_bytes: float) -> Iter
     """Return so many of the notes at most: the newest of each token, no token's second before each one's first."""
     if len(notes) <= most and max_bytes == inf:
         return notes
+    ranked = _in_turns(sorted(notes, key=lambda note: note.reported_at, reverse=True))
+    sizes = accumulate(len(note.model_dump_json()) + 1 for note in ranked) if max_bytes < inf else repeat(0)
+    return (note for note, size in zip(ranked[:most], sizes, strict=False) if size <= max_bytes)
+
+
+def _in_turns(notes: Iterable[WorkerNote]) -> list[WorkerNote]:
+    """Return notes in another order: no token's second before each one's first, and so on."""
     ranks: Counter[str] = Counter()
     ranked: list[tuple[int, WorkerNote]] = []
-    for note in sorted(notes, key=lambda note: note.reported_at, reverse=True):
+    for note in notes:
         token, _ = split_name(note.worker)
         ranks[token] += 1
         ranked.append((ranks[token], note))
-    ranked.sort(key=lambda one: one[0])
-    sizes = accumulate(len(note.model_dump_json()) + 1 for _, note in ranked) if max_bytes < inf else repeat(0)
-    return (note for (_, note), size in zip(ranked[:most], sizes, strict=False) if size <= max_bytes)
+    return [note for _, note in sorted(ranked, key=itemgetter(0))]
 
 
 def _newest(worker: str, heard: Notes, left: Gone, others: _Others, since: str) -> WorkerNote | None:

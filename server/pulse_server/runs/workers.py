@@ -21,6 +21,7 @@ from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
 from pulse_server.runs.listing import Listing
 from pulse_server.runs.reports import Reports
+from pulse_server.runs.roster import MOST, MOST_BYTES, Roster
 from pulse_server.scheduling.background import Background
 from pulse_server.scheduling.threads import Calls, in_thread
 from pulse_server.scheduling.turns import Turns, begin_for_all
@@ -30,8 +31,10 @@ from pulse_server.telemetry.metrics import Metrics, RunFigures
 SHARE: Final = "share reports"
 _ANNOUNCE_S: Final = 0.1
 _LINES_PER_S: Final = 2_000
-"""Workers that an event stream tells of in a second, about: the more there are, the longer a new list of them waits."""
+"""Workers that are looked through in a second, about: the more there are, the longer a new list of them waits."""
 _MANY_LINES: Final = 1_000
+_REST_S: Final = 2.0
+"""Until streams are told what there was no room for."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ class Workers:
             clock=clock,
         )
         self._feeds, self._call, self._background, self._metrics, self._clock = feeds, call, background, metrics, clock
-        self._keep_s = settings.report_ttl_s
+        self._keep_s, self._report_s = settings.report_ttl_s, settings.report_seconds
         self._quota: Quota[tuple[str, str]] = Quota(
             "reports", settings.max_token_names, settings.max_token_bytes, clock=clock
         )
@@ -121,6 +124,18 @@ class Workers:
         if feed.listing is None or feed.listing.done():
             feed.listing = begin_for_all(self._list(feed), f"list workers of {feed.run}")
         return await asyncio.shield(feed.listing)
+
+    async def roster(self, feed: RunFeed) -> Roster:
+        """Return what event streams tell of a run's workers, with what was announced before this was called.
+
+        It is made anew now and then, too: reports grow old.
+        """
+        roster, asked = feed.roster, self._look_of(feed)
+        while roster.looked < asked:  # one that is being made may have begun before
+            if roster.making is None or roster.making.done():
+                roster.making = begin_for_all(self._renew(feed), f"tell of workers of {feed.run}")
+            await asyncio.shield(roster.making)
+        return roster
 
     async def gather(self, feed: RunFeed) -> None:
         """Read what the other replicas heard of a run's workers, if that was not done of late.
@@ -189,6 +204,17 @@ class Workers:
 
     def _announce(self, feed: RunFeed) -> None:
         feed.announce(max(_ANNOUNCE_S, self.reports.heard(feed.run) / _LINES_PER_S))
+
+    def _look_of(self, feed: RunFeed) -> tuple[int, int]:
+        return feed.edition, int(self._clock() / self._report_s)
+
+    async def _renew(self, feed: RunFeed) -> None:
+        async with self._listings.turn(feed.run):
+            looked = self._look_of(feed)
+            found = await in_thread(self._lister, self.reports.standing, feed.state, MOST, MOST_BYTES)
+        feed.roster.looked = looked
+        if not feed.roster.follow(*found):
+            feed.announce(_REST_S)
 
     async def _list(self, feed: RunFeed) -> Listing:
         async with self._listings.turn(feed.run):

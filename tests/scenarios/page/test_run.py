@@ -251,6 +251,32 @@ def test_workers_of_one_name_are_told_apart_by_their_tokens(site: Site, open_tab
 
 
 @pytest.mark.slow
+def test_of_many_workers_those_furthest_behind_are_shown_and_all_are_counted(site: Site, open_tab: OpenTab) -> None:
+    for step in range(3):
+        site.push("fleet", step)
+    digest = site.digest("fleet")
+    for number in range(60):
+        site.report("fleet", f"worker-{number:02d}", 0 if number in (3, 55) else 1, digest)
+    page = open_tab(site, run_place("fleet"))
+    rows = page.locator(".workers tr th")
+    sub = page.locator(".workers-sub")
+    expect(sub).to_have_text("The 30 furthest behind of 60.")
+    expect(rows).to_have_count(30)
+    expect(rows.nth(0)).to_have_text("worker-03")
+    expect(rows.nth(1)).to_have_text("worker-55")
+    expect(page.locator(tile(page, "workers"))).to_have_text("0 of 60")
+    for number in range(60):
+        if number != 3:
+            site.report("fleet", f"worker-{number:02d}", 2, digest)
+    expect(page.locator(tile(page, "workers"))).to_have_text("59 of 60")
+    expect(rows.nth(0)).to_have_text("worker-03")
+    for number in range(20):
+        site.forget("fleet", f"worker-{number:02d}")
+    expect(sub).to_have_text("The 30 furthest behind of 40.")
+    expect(page.locator(tile(page, "workers"))).to_have_text("40 of 40")
+
+
+@pytest.mark.slow
 def test_ranks_that_pull_together_are_shown_as_ranks_of_one_worker_in_their_order(
     site: Site, open_tab: OpenTab
 ) -> None:

@@ -125,6 +125,30 @@ def test_the_event_of_a_version_is_made_once_for_all_streams(
     assert sorted(made) == [4, 5]
 
 
+@pytest.mark.parametrize("piece_bytes", [0, 900, 1 << 20])
+def test_many_versions_are_told_in_pieces_that_are_made_beside_the_event_loop(
+    store: DictStore, script: Script, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(events, "_PIECE", 3)
+    monkeypatch.setattr(events, "_PIECE_BYTES", piece_bytes)
+    for _ in range(7):
+        store_record(store, script.commit(layout=LAYOUT.id).records[-1])
+    store_record(store, script.retire(versions=(3, 4, 5, 6)).records[-1])
+    made: list[tuple[int, int]] = []
+
+    def noted(state: RunState, entry: VersionEntry) -> VersionBody:
+        made.append((entry.version, threading.get_ident()))
+        return version_body(state, entry)
+
+    monkeypatch.setattr(events, "version_body", noted)
+    with running(app_over(store)) as served:
+        with following(served, "?after=-1") as found:
+            assert versions_of(found, 8) == [0, 1, 2, 7, 8, 9, 10, 11]
+        loop = served.inside(threading.get_ident)
+    assert [version for version, _ in made] == [0, 1, 2, 7, 8, 9, 10, 11]
+    assert loop not in [thread for version, thread in made if version < 11]  # the newest, all streams share
+
+
 def test_who_has_missed_too_many_versions_is_told_which_and_sent_the_newest(
     served: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,12 +181,19 @@ def test_a_last_event_id_that_is_none_of_ours_is_refused(served: Running, bad: s
 
 def test_workers_come_when_one_reports(served: Running) -> None:
     with following(served) as found:
-        assert next(found) == Event("workers", {"run": RUN, "workers": []}, None)
+        none = {"workers": 0, "differing": 0, "oldest": None, "newest": None, "at_newest": 0}
+        assert next(found) == Event("workers", {"run": RUN, "workers": [], "summary": none}, None)
         report = {"version": 4, "digest": "f" * 32, "phases": {"apply": 0.1}}
         assert httpx.put(f"{served.url}{URL}/workers/w-1", json=report, timeout=HANG_S).status_code == 204
         event = next(found)
-        assert event.kind == "workers"
+        assert (event.kind, event.id) == ("worker_changes", None)
         assert [(w["worker"], w["staleness"], w["digest_matches"]) for w in event.data["workers"]] == [("w-1", 0, True)]
+        assert event.data["summary"] == {"workers": 1, "differing": 0, "oldest": 4, "newest": 4, "at_newest": 1}
+        assert httpx.delete(f"{served.url}{URL}/workers/w-1", timeout=HANG_S).status_code == 204
+        event = next(found)
+        assert (event.kind, event.data["gone"]) == ("worker_changes", [{"worker": "w-1", "token": ""}])
+    with following(served) as found:
+        assert next(found).data["workers"] == []
 
 
 def test_a_report_is_told_at_once_by_the_replica_that_heard_it(store: DictStore, script: Script) -> None:
@@ -171,7 +202,9 @@ def test_a_report_is_told_at_once_by_the_replica_that_heard_it(store: DictStore,
         for number in range(3):
             report = {"version": 4, "digest": "f" * 32}
             httpx.put(f"{served.url}{URL}/workers/w-{number}", json=report, timeout=HANG_S).raise_for_status()
-            assert [w["worker"] for w in next(found).data["workers"]] == [f"w-{n}" for n in range(number + 1)]
+            assert [w["worker"] for w in next(found).data["workers"]] == [f"w-{number}"]
+        with following(served) as late:
+            assert [w["worker"] for w in next(late).data["workers"]] == ["w-0", "w-1", "w-2"]
 
 
 def test_a_report_is_told_while_the_others_can_not_be_read(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,6 @@ class RunView {
     main.replaceChildren(view);
     this.#take(body);
     await this.#loadVersions(body.latest);
-    const list = await api.json(`${runPath(this.#run)}/workers`, this.#signal);
-    this.reports = list.workers;
     await this.#loadChain();
     await this.#loadOuter();
     this.#draw();
@@ -105,7 +103,8 @@ class RunView {
       handlers: {
         version: (body) => this.#onVersion(body),
         missed: () => this.#onMissed(),
-        workers: (body) => this.#onWorkers(body),
+        workers: (body) => this.#onWorkers(() => this.workers.take(body)),
+        worker_changes: (body) => this.#onWorkers(() => this.workers.change(body)),
       },
       onState: (state, seconds) => this.#frame.connection(state, seconds),
       signal: this.#signal,
@@ -131,9 +130,9 @@ class RunView {
     this.#loadingFrom = Infinity;
   }
 
-  #onWorkers(body) {
+  #onWorkers(take) {
     if (this.#signal.aborted) return;
-    this.reports = body.workers;
+    take();
     this.#draw();
   }
 
@@ -267,7 +266,7 @@ class RunView {
 
   #drawNow() {
     const now = this.#frame.api.now();
-    this.workers.show(this.reports, this.#history.newest?.version ?? null);
+    this.workers.show(this.#history.newest?.version ?? null);
     this.tiles.draw(this.#history, this.#full, this.workers.summary, now);
     this.outerRounds.draw(this.#outer, now);
     if (this.#history.newest === null) return; // there is nothing to plot yet, and no table

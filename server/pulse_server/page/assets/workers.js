@@ -1,10 +1,8 @@
-// The table of workers: who serves which version, and how its last pull went.
+// The table of workers: who serves which version, and how its last pull went. Of many, those furthest behind are told.
 
 import { element, emptyRow, setText, syncRows } from "./dom.js";
 import { bytes, count, duration, plural } from "./format.js";
 import { cells, timeCell } from "./table.js";
-
-const MOST = 200; // rows; the rest is counted
 
 // Ranks that pull together are one worker, and each reports by itself (`rank_name` in pulse_registry.client.reports).
 const RANK = /^(.+)\.rank-(\d{1,6})-of-(\d{1,6})$/;
@@ -23,7 +21,8 @@ export class Workers {
   #heads;
   #order = "behind";
   #reversed = false;
-  #reports = [];
+  #told = new Map(); // by key
+  #all = null; // the summary of all, none before the stream's first word
   #newest = null;
 
   #now;
@@ -38,8 +37,26 @@ export class Workers {
     this.#markOrder();
   }
 
+  // The list that a stream begins with.
+  take(body) {
+    this.#told = new Map();
+    this.change({ ...body, gone: [] });
+  }
+
+  // What changed of it.
+  change({ summary, workers, gone }) {
+    for (const worker of gone) this.#told.delete(keyOf(worker));
+    for (const worker of workers) this.#told.set(keyOf(worker), worker);
+    this.#all = summary ?? { workers: this.#told.size }; // a replica of an older release tells of all
+  }
+
   get summary() {
     const all = this.#measured();
+    if (this.#all !== null && this.#all.workers > all.length) {
+      const { workers, newest, at_newest, oldest, differing } = this.#all;
+      const latest = this.#newest ?? newest;
+      return { all: workers, current: newest >= latest ? at_newest : 0, furthest: Math.max(0, latest - oldest), wrong: differing };
+    }
     return {
       all: all.length,
       current: all.filter((worker) => worker.behind === 0).length,
@@ -48,13 +65,13 @@ export class Workers {
     };
   }
 
-  show(reports, newest) {
-    this.#reports = reports;
+  show(newest) {
     this.#newest = newest;
     this.draw();
   }
 
   draw() {
+    if (this.#all === null) return;
     const now = this.#now();
     const all = this.#measured();
     if (all.length === 0) {
@@ -64,18 +81,20 @@ export class Workers {
     }
     const order = ORDERS[this.#order];
     all.sort((a, b) => (this.#reversed ? order(b, a) : order(a, b)) || compare(a.key, b.key));
-    syncRows(this.#body, all.slice(0, MOST), (worker) => worker.key, makeRow, (row, worker) => updateRow(row, worker, now));
-    setText(this.#sub, all.length > MOST ? `The first ${MOST} of ${count(all.length)}.` : plural(all.length, "worker"));
+    syncRows(this.#body, all, (worker) => worker.key, makeRow, (row, worker) => updateRow(row, worker, now));
+    const many = this.#all.workers;
+    setText(this.#sub, many > all.length ? `The ${count(all.length)} furthest behind of ${count(many)}.` : plural(all.length, "worker"));
   }
 
   // A worker falls behind with each version that comes, before anybody reports it.
   #measured() {
     const names = new Map();
-    for (const { worker } of this.#reports) names.set(worker, (names.get(worker) ?? 0) + 1);
-    return this.#reports.map((worker) => ({
+    const told = [...this.#told.values()];
+    for (const { worker } of told) names.set(worker, (names.get(worker) ?? 0) + 1);
+    return told.map((worker) => ({
       ...worker,
       ...placeOf(worker.worker),
-      key: `${worker.worker} ${worker.token ?? ""}`,
+      key: keyOf(worker),
       // Each token's workers are its own: where two have one name, the token's id tells them apart.
       note: names.get(worker.worker) > 1 && worker.token ? ` (token ${worker.token})` : "",
       behind: this.#newest === null ? worker.staleness : Math.max(0, this.#newest - worker.version),
@@ -99,6 +118,10 @@ export class Workers {
       head.closest("th").setAttribute("aria-sort", own ? (falling ? "descending" : "ascending") : "none");
     }
   }
+}
+
+function keyOf({ worker, token }) {
+  return `${worker} ${token ?? ""}`;
 }
 
 function placeOf(name) {
