@@ -8,18 +8,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from pulse_registry.format import keys
-from pulse_registry.log import rules
+from pulse_registry.log import RunState, rules
 from pulse_registry.store import PrefixStore, Store
 from pulse_schemas import AttachRecord, CommitRecord, Layout, Record, Tensor
 from pulse_server import Settings, create_app
+from pulse_server.runs.feed import RunFeed
+from pulse_server.runs.feeds import Feeds
+from pulse_server.runs.log_feed import Pace
+from pulse_server.scheduling.looks import Looks
 from pulse_server.service import Service
-from tests.support.records import RUN, Script
+from pulse_server.transport.answer_cache import Kept
+from tests.support.records import RUN, DictStore, Script
 from tests.support.waiting import HANG_S, NEVER_S
 
 T = TypeVar("T")
@@ -31,6 +36,36 @@ def app_over(store: Store, *, clock: Callable[[], float] = time.monotonic, **set
     quick = {"poll_seconds": 0.02, "report_seconds": 0.05, "wait_max_s": NEVER_S, "rate_per_s": 0}
     free = {"insecure_open": True, "access_log": False}
     return create_app(Settings.read(root="memory://unused", **{**quick, **free, **settings}), store, clock=clock)
+
+
+class _Known:
+    """Reads a log of which all is known; see `LogReader`."""
+
+    def __init__(self, state: RunState) -> None:
+        self.run, self.state = state.run, state
+
+    def refresh(self) -> RunState:
+        return self.state
+
+
+class _NoLooks(Looks):
+    """Looks at nothing."""
+
+    def after(self, seconds: float, one: object) -> None:
+        """Leave it."""
+
+
+def app_of(state: RunState) -> FastAPI:
+    """Return a service that knows one run, however long, by its state alone, and keeps no answer."""
+    app, reader = app_over(DictStore(), poll_seconds=600), cast(Any, _Known(state))
+    service: Service = app.state.service
+    service.pages, service.routes = Kept(0), Kept(0)
+    service.feeds = Feeds(
+        lambda run: RunFeed(reader, reader, service.checkers, Pace(600.0, 600.0), looks=_NoLooks()),
+        max_feeds=1,
+        missing_s=0.0,
+    )
+    return app
 
 
 def run_of(versions: int, run: str = RUN) -> Script:
