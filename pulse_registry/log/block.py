@@ -15,7 +15,8 @@ FULL_BYTES: Final = 1 << 20
 """Lines that make a block full, however few they are."""
 MOST_BYTES: Final = FULL_BYTES + (8 << 20)
 """Of a block's lines: the last of them may be as long as a record."""
-_LEVEL: Final = 3
+_LEVEL: Final = 1
+"""Of hashes and ids, which are most of a row, higher ones make no less."""
 
 
 class Block(NamedTuple):
@@ -28,9 +29,8 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, lines: Sequence[bytes]) -> Block:
         """Make a block of rows' canonical JSON."""
-        return cls(
-            len(lines), zstandard.ZstdCompressor(level=_LEVEL).compress(b"".join(line + b"\n" for line in lines))
-        )
+        frame = zstandard.ZstdCompressor(level=_LEVEL).compress(b"".join(line + b"\n" for line in lines))
+        return cls(len(lines), bytes(memoryview(frame)))  # a copy: the compressor's has room for what can't be packed
 
     @property
     def nbytes(self) -> int:

@@ -1,99 +1,65 @@
-"""A run's live objects as the edges of a graph, in columns of numbers: what a search of long routes works on.
-
-Columns only grow, so that all states of a run share them; each knows how many rows are its own, and which are dead.
-"""
+"""A run's live objects as the edges of a graph, in columns of numbers: what a search of long routes works on."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pulse_registry.format.keys import versions_of
-from pulse_registry.log.cow import CowObject
-from pulse_registry.log.leg import Leg
-from pulse_schemas import KeyframeRef, PatchRef
+from pulse_registry.log.leg import KEYFRAME_BYTES, Leg
+from pulse_registry.log.named_objects import files_of
+from pulse_registry.log.tables import CODERS, Tables, id_of
 
-Ref = PatchRef | KeyframeRef
-_START, _END, _NBYTES = range(3)
-_MOST = 2**62
-"""A size that no object has is this one: with it, searches in these columns are refused."""
+_GAP = CODERS.index("gap")
 
 
-class _Columns:
-    """Five columns of numbers, and the legs onwards that they are about; written past what any reader looks at."""
-
-    def __init__(self, capacity: int) -> None:
-        self.numbers = np.empty((5, capacity), np.int64)
-        self.legs: list[Leg] = []
-        self.lock = threading.Lock()
-
-
-class _Dropped(NamedTuple):
-    """What was taken away, and what was before: a list that copies share."""
-
-    refs: tuple[Ref, ...]
-    versions: tuple[int, ...]
-    before: _Dropped | None
-
-
-class RouteGraph(CowObject):
+class RouteGraph:
     """The edges of one state: a keyframe from nothing to its version; a patch onwards and, if its coder allows, back.
 
-    Rows are in the order of the log. Nothing leads into a version that was retired.
+    Nothing leads into a version that was retired. Rows: all patches onwards, then those that lead back, then keyframes,
+    each in the order of the log. Never changed: made for a state when somebody asks, in a few passes over its tables.
+
+    Attributes:
+        start: version that each row leads from; -1: from nothing.
+        end: version that each row leads to.
+        nbytes, objects: what is to be fetched.
+        decoded: cells to decode; see `Leg.decoded`.
     """
 
-    def __init__(self) -> None:
-        """Begin without edges."""
-        self._columns = _Columns(64)
-        self._count = 0
-        self._dead = np.zeros(0, np.bool_)  # shared by copies, and never changed; rows beyond it are alive
-        self._dropped: _Dropped | None = None  # what has gone since: looked for in all rows, and so many at a time
-        self._waiting = 0
+    def __init__(self, tables: Tables, retired: Mapping[int, int]) -> None:
+        """Take the live objects of tables, less those that lead into ``retired`` versions."""
+        self._patches, self._keyframes = tables.patches.copy(), tables.keyframes.copy()
+        patches, keyframes = self._patches, self._keyframes
+        gone = np.fromiter(retired, np.int64, len(retired))
+        alive, base, target = patches.alive, patches.column("base"), patches.column("target")
+        self._by_gap = patches.column("coder") == _GAP
+        onwards = np.flatnonzero(alive & ~np.isin(target, gone))
+        back = np.flatnonzero(alive & self._by_gap & ~np.isin(base, gone))
+        frames = np.flatnonzero(keyframes.alive & ~np.isin(keyframes.column("version"), gone))
+        self._rows = np.concatenate((onwards, back, frames))  # of the tables
+        self._back, self._frames = len(onwards), len(onwards) + len(back)
+        nothing = np.full(len(frames), -1, np.int64)
+        self.start = np.concatenate((base[onwards], target[back], nothing))
+        self.end = np.concatenate((target[onwards], base[back], keyframes.column("version")[frames]))
+        self.nbytes, self.objects = (
+            np.concatenate((patches.column(name)[self._rows[: self._frames]], keyframes.column(name)[frames]))
+            for name in ("nbytes", "objects")
+        )
         self._graph: Any = None
+        cells = patches.column("changed")[self._rows[: self._frames]]
+        self.decoded = np.concatenate((cells, keyframes.column("nbytes")[frames] // KEYFRAME_BYTES))
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.start)
 
     def legs(self, rows: npt.NDArray[np.int64]) -> list[Leg]:
         """Return the legs of rows."""
-        onwards = map(self._columns.legs.__getitem__, rows.tolist())
-        if not np.any(self.start[rows] > self.end[rows]):
-            return list(onwards)
-        back = (self.start[rows] > self.end[rows]).tolist()
-        return [_inverse(leg) if inverse else leg for leg, inverse in zip(onwards, back, strict=True)]
-
-    @property
-    def start(self) -> npt.NDArray[np.int64]:
-        """Version that each row leads from; -1: from nothing."""
-        return self._columns.numbers[_START, : self._count]
-
-    @property
-    def end(self) -> npt.NDArray[np.int64]:
-        """Version that each row leads to."""
-        return self._columns.numbers[_END, : self._count]
-
-    @property
-    def nbytes(self) -> npt.NDArray[np.int64]:
-        """Size of each row's object."""
-        return self._columns.numbers[_NBYTES, : self._count]
-
-    @property
-    def alive(self) -> npt.NDArray[np.bool_]:
-        """Which rows can be used."""
-        dead = np.zeros(self._count, np.bool_)
-        dead[: len(self._dead)] = self._dead
-        refs, versions = _all(self._dropped)
-        if versions:
-            dead |= np.isin(self.end, versions)
-        if refs:
-            gone, ends = {id(ref) for ref in refs}, {version for ref in refs for version in _versions(ref)}
-            for row in np.flatnonzero(np.isin(self.end, list(ends)) & ~dead).tolist():
-                dead[row] = id(self._columns.legs[row].ref) in gone
-        return ~dead
+        return [
+            self._leg(row, of_table) for row, of_table in zip(rows.tolist(), self._rows[rows].tolist(), strict=True)
+        ]
 
     def graph(self) -> Any:
         """Return them as a ``pulse_kernels.cpu.graph.Graph``; made once for a state.
@@ -104,90 +70,33 @@ class RouteGraph(CowObject):
         if self._graph is None:
             from pulse_kernels.cpu.graph import Graph
 
-            start, end, nbytes, objects, decoded = self._columns.numbers[:, : self._count]
-            self._graph = Graph.of(start, end, nbytes, objects, decoded, self.alive)
+            usable = np.ones(len(self), np.bool_)
+            self._graph = Graph.of(self.start, self.end, self.nbytes, self.objects, self.decoded, usable)
         return self._graph
-
-    def add(self, patches: Iterable[PatchRef], keyframes: Iterable[KeyframeRef]) -> None:
-        """Add new objects."""
-        rows: list[tuple[int, int, int, int, int]] = []
-        legs: list[Leg] = []
-        for patch in patches:
-            leg = Leg("patch", patch.base, patch.target, patch=patch)
-            costs = (min(patch.size, _MOST), patch.objects, min(leg.decoded, _MOST))
-            rows.append((patch.base, patch.target, *costs))
-            legs.append(leg)
-            if patch.coder == "gap":
-                rows.append((patch.target, patch.base, *costs))
-                legs.append(leg)
-        for keyframe in keyframes:
-            leg = Leg("keyframe", None, keyframe.version, keyframe=keyframe)
-            rows.append((-1, leg.target, min(leg.nbytes, _MOST), leg.objects, min(leg.decoded, _MOST)))
-            legs.append(leg)
-        if rows:
-            self._append(np.array(rows, np.int64).T, legs)
-
-    def drop(self, refs: Collection[Ref], versions: Sequence[int]) -> None:
-        """Take away objects, and all that leads into versions; in constant time, but for every so many."""
-        if not refs and not versions:
-            return
-        self._dropped = _Dropped(tuple(refs), tuple(versions), self._dropped)
-        self._waiting += len(refs) + len(versions)
-        self._graph = None
-        if 4 * self._waiting <= self._count:
-            return
-        alive = self.alive
-        self._dropped, self._waiting = None, 0
-        if 2 * np.count_nonzero(alive) < len(alive):
-            self._keep(np.flatnonzero(alive))
-        else:
-            self._dead = ~alive
 
     def rows_of(self, keys: Iterable[str]) -> list[int]:
         """Return the rows of the objects with one of these keys."""
-        wanted = set(keys)
-        ends = {version for key in wanted for version in versions_of(key)}
-        found = np.flatnonzero(np.isin(self.end, list(ends))).tolist() if ends else []
-        return [row for row in found if any(ref.key in wanted for ref in self._columns.legs[row].refs)]
+        patches, frames = list[int](), list[int]()
+        for key in set(keys):
+            found = self._patches.where("key", id_of(key))
+            patches += (row for row in found if self._patches.row(row).object.key == key)
+            for version in versions_of(key):
+                of_version = self._keyframes.where("version", version)
+                frames += (
+                    row for row in of_version if any(ref.key == key for ref in files_of(self._keyframes.row(row)))
+                )
+        is_patch = np.arange(len(self)) < self._frames
+        return np.flatnonzero(np.where(is_patch, np.isin(self._rows, patches), np.isin(self._rows, frames))).tolist()
 
-    def keys_of_class(self) -> set[str]:
-        """Return the keys of the patches that are coded against their base."""
-        legs = self._columns.legs[: self._count]
-        return {leg.patch.object.key for leg in legs if leg.patch is not None and leg.patch.coder == "class"}
+    def rows_of_class(self) -> npt.NDArray[np.intp]:
+        """Return the rows of the patches that are coded against their base."""
+        return np.flatnonzero(~self._by_gap[self._rows[: self._back]])
 
-    def _append(self, rows: npt.NDArray[np.int64], legs: list[Leg]) -> None:
-        count, more = self._count, len(legs)
-        with self._columns.lock:
-            columns = self._columns
-            fork = len(columns.legs) != count  # another state of the run has gone on from here
-            if fork or count + more > columns.numbers.shape[1]:
-                columns = _Columns(2 * (count + more))
-                columns.numbers[:, :count] = self._columns.numbers[:, :count]
-                columns.legs = self._columns.legs[:count]
-            columns.numbers[:, count : count + more] = rows
-            columns.legs += legs
-        self._columns, self._count, self._graph = columns, count + more, None
-
-    def _keep(self, rows: npt.NDArray[np.int64]) -> None:
-        columns = _Columns(2 * len(rows) + 64)
-        columns.numbers[:, : len(rows)] = self._columns.numbers[:, rows]
-        columns.legs = [self._columns.legs[row] for row in rows.tolist()]
-        self._columns, self._count, self._dead = columns, len(rows), np.zeros(0, np.bool_)
-
-
-def _versions(ref: Ref) -> tuple[int, ...]:
-    return (ref.version,) if isinstance(ref, KeyframeRef) else (ref.base, ref.target)
-
-
-def _all(dropped: _Dropped | None) -> tuple[list[Ref], list[int]]:
-    refs: list[Ref] = []
-    versions: list[int] = []
-    while dropped is not None:
-        refs += dropped.refs
-        versions += dropped.versions
-        dropped = dropped.before
-    return refs, versions
-
-
-def _inverse(leg: Leg) -> Leg:
-    return Leg("inverse", leg.target, leg.patch.base, patch=leg.patch) if leg.patch is not None else leg
+    def _leg(self, row: int, of_table: int) -> Leg:
+        if row >= self._frames:
+            keyframe = self._keyframes.row(of_table)
+            return Leg("keyframe", None, keyframe.version, keyframe=keyframe)
+        patch = self._patches.row(of_table)
+        if row >= self._back:
+            return Leg("inverse", patch.target, patch.base, patch=patch)
+        return Leg("patch", patch.base, patch.target, patch=patch)

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 from pulse_registry.errors import Gone
-from pulse_registry.log.cow import CowDict, CowObject
+from pulse_registry.log.cow import CowObject
+from pulse_registry.log.table import Table
 from pulse_schemas import VersionEntry
 
 
 class History(CowObject, Sequence[VersionEntry]):
     """Versions 0 to ``len - 1``: ``history[n]`` is version n. Iteration, also reversed, and slices skip the forgotten.
 
-    >>> history = History("math")
+    >>> from pulse_registry.log.tables import VERSIONS
+    >>> history = History("math", Table(VERSIONS))
     >>> len(history), list(history)
     (0, [])
+
+    Attributes:
+        table: their rows, by rising number.
     """
 
-    def __init__(self, run: str) -> None:
-        """Begin without versions; ``run`` is for messages."""
+    def __init__(self, run: str, table: Table[VersionEntry], count: int = 0) -> None:
+        """Take ``count`` versions, of which those in the table are not forgotten; ``run`` is for messages."""
+        self.table = table
         self._run = run
-        self._entries = CowDict[int, VersionEntry]()  # by number, rising
-        self._count = 0
+        self._count = count
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[VersionEntry]:
-        return iter(self._entries.values())
+        return iter(self.table)
 
     def __reversed__(self) -> Iterator[VersionEntry]:
-        return map(self._entries.__getitem__, reversed(self._entries))
+        return self._rows(range(len(self.table) - 1, -1, -1))
 
     @overload
     def __getitem__(self, at: int) -> VersionEntry: ...
@@ -45,12 +51,9 @@ class History(CowObject, Sequence[VersionEntry]):
             IndexError: it was never committed.
         """
         if isinstance(at, slice):
-            numbers = range(*at.indices(self._count))
-            if len(numbers) < len(self._entries) or numbers.step != 1:
-                return [self._entries[number] for number in numbers if number in self._entries]
-            return [entry for number, entry in self._entries.items() if number in numbers]
+            return self._slice(range(*at.indices(self._count)))
         number = range(self._count)[at]
-        entry = self._entries.get(number)
+        entry = self.find(number)
         if entry is None:
             raise Gone(f"version {number} of run {self._run!r} was retired and deleted; pull another version")
         return entry
@@ -66,26 +69,45 @@ class History(CowObject, Sequence[VersionEntry]):
 
     def find(self, number: int) -> VersionEntry | None:
         """Return a version; None if it is forgotten or was never committed."""
-        return self._entries.get(number)
+        row = self._row(number)
+        return None if row is None else self.table.row(row)
+
+    def knows(self, number: int) -> bool:
+        """Tell whether a version was committed and is not forgotten."""
+        return self._row(number) is not None
 
     def since(self, number: int) -> Iterator[VersionEntry]:
         """Yield the versions from a number on that are not forgotten, in steps of a few, however many there are."""
-        for at in range(max(0, number), self._count):
-            entry = self._entries.get(at)
-            if entry is None:
-                yield from (entry for other, entry in self._entries.items() if other > at)
-                return
-            yield entry
+        return self._rows(range(self._first_row(number), len(self.table)))
 
     def append(self, entry: VersionEntry) -> None:
         """Add the next version."""
-        self._entries[self._count] = entry
+        self.table.append(entry)
         self._count += 1
 
-    def skip(self, number: int) -> None:
-        """Take all versions up to ``number`` that were not added as forgotten."""
-        self._count = max(self._count, number)
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Forget versions that are known."""
+        self.table.drop({row for row in map(self._row, numbers) if row is not None})
 
-    def forget(self, number: int) -> VersionEntry:
-        """Forget a version that is known; return it."""
-        return self._entries.pop(number)
+    def _rows(self, rows: range) -> Iterator[VersionEntry]:
+        table = self.table
+        return table.rows(row for row in rows if not table.is_dead(row))
+
+    def _slice(self, numbers: range) -> list[VersionEntry]:
+        if not numbers:
+            return []
+        low, high = sorted((numbers[0], numbers[-1]))
+        rows = range(self._first_row(low), self._first_row(high + 1))
+        if numbers.step < 0:
+            rows = rows[::-1]
+        known = self.table.column("version").data
+        return [self.table.row(row) for row in rows if known[row] in numbers and not self.table.is_dead(row)]
+
+    def _row(self, number: int) -> int | None:
+        row = self._first_row(number)
+        known = self.table.column("version").data
+        return row if row < len(known) and known[row] == number and not self.table.is_dead(row) else None
+
+    def _first_row(self, number: int) -> int:
+        """Return the first row of the versions from a number on."""
+        return bisect_left(self.table.column("version").data, number)

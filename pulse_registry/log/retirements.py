@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from pulse_registry.log.cow import CowDict, CowObject
-from pulse_schemas import Snapshot
 
 
 class Retirement(NamedTuple):
@@ -25,17 +24,17 @@ class Retirements(CowObject):
         self._queue, self._oldest = CowDict[int, Retirement](), 0  # numbered, so that the oldest is found
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Self:
-        """Return what a snapshot lists as retired, by the records that did."""
-        versions: dict[int, list[int]] = {}
-        keys: dict[int, list[str]] = {}
-        for version in snapshot.retired_versions:
-            versions.setdefault(version.seq, []).append(version.version)
-        for key in snapshot.retired_keys:
-            keys.setdefault(key.seq, []).append(key.key)
+    def of(cls, versions: Mapping[int, int], keys: Mapping[str, int]) -> Self:
+        """Return what is retired, by the records that did."""
+        of_versions: dict[int, list[int]] = {}
+        of_keys: dict[int, list[str]] = {}
+        for version, seq in versions.items():
+            of_versions.setdefault(seq, []).append(version)
+        for key, seq in keys.items():
+            of_keys.setdefault(seq, []).append(key)
         made = cls()
-        for seq in sorted({*versions, *keys}):
-            made.add(Retirement(seq, tuple(versions.get(seq, ())), tuple(keys.get(seq, ()))))
+        for seq in sorted({*of_versions, *of_keys}):
+            made.add(Retirement(seq, tuple(of_versions.get(seq, ())), tuple(of_keys.get(seq, ()))))
         return made
 
     def add(self, retirement: Retirement) -> None:

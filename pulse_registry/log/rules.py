@@ -5,17 +5,16 @@ The reader refuses a record that breaks a rule; the writer asks the same rules b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from pulse_registry.format.keys import is_head_key, is_object_key, named_key, versions_of
-from pulse_registry.log.named_objects import keyframes_of, objects_of, patches_of
+from pulse_registry.format.keys import is_object_key
+from pulse_registry.log.named_objects import key_violation, keyframes_of, objects_of, patches_of
 from pulse_registry.log.state import RunState
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
     DeleteRecord,
     EpochRecord,
-    ObjectRef,
+    KeyframeRef,
+    PatchRef,
     Record,
     RetireRecord,
     TagRecord,
@@ -148,21 +147,13 @@ def tag_violation(state: RunState, record: TagRecord) -> str | None:
 
 
 def objects_violation(state: RunState, record: CommitRecord | AttachRecord) -> str | None:
-    """Named objects lie in the folder of objects, under the versions that they are of; each is named once, for ever.
-
-    Where the parts of a patch lie follows from the key of its head.
-    """
+    """Named objects have keys of their versions, and each is named once, for ever."""
+    named: tuple[PatchRef | KeyframeRef, ...] = (*patches_of(record), *keyframes_of(record))
+    wrong = next(filter(None, map(key_violation, named)), None)
+    if wrong is not None:
+        return wrong
     seen = set()
-    headless = next((p for p in patches_of(record) if p.parts is not None and not is_head_key(p.object.key)), None)
-    if headless is not None:
-        return f"it names a patch in parts by {headless.object.key!r}, which is no key of a patch's head"
-    for item, versions in _named(record):
-        if not is_object_key(item.key):
-            return f"it names {item.key!r} as an object, which is outside the folder of objects"
-        if versions_of(item.key) != versions:
-            return f"it names {item.key!r}, which is no key of an object of version {versions[-1]}"
-        if named_key(item.key) != item.key:
-            return f"it names {item.key!r}, a part of a patch, which its head names"
+    for item in objects_of(record):
         if item.key in seen or state.is_live(item.key) or state.is_retired_key(item.key):
             return f"it names object {item.key}, which is named already"
         seen.add(item.key)
@@ -176,11 +167,3 @@ def retired_object(state: RunState, record: Record) -> str | None:
     if violation(state, record) != objects_violation(state, record):
         return None
     return next((item.key for item in objects_of(record) if state.is_retired_key(item.key)), None)
-
-
-def _named(record: CommitRecord | AttachRecord) -> Iterator[tuple[ObjectRef, tuple[int, ...]]]:
-    for patch in patches_of(record):
-        yield patch.object, (patch.base, patch.target)
-    for keyframe in keyframes_of(record):
-        for item in (keyframe.index, *keyframe.shards):
-            yield item, (keyframe.version,)

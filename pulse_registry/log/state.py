@@ -5,19 +5,23 @@ A snapshot is this state, written down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import assert_never
+
+import numpy as np
 
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format.keys import named_key, versions_of
 from pulse_registry.log.cow import CowDict, CowLists, CowObject
-from pulse_registry.log.graph import Ref, RouteGraph
+from pulse_registry.log.graph import RouteGraph
 from pulse_registry.log.history import History
 from pulse_registry.log.keyframe_lag import KeyframeLag
-from pulse_registry.log.named_objects import keyframes_of, patches_of
+from pulse_registry.log.named_objects import files_of, keyframes_of, patches_of
 from pulse_registry.log.retirements import Retirement, Retirements
 from pulse_registry.log.snapshot_checks import snapshot_violation
+from pulse_registry.log.tables import MOST, Tables, id_of
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
@@ -45,26 +49,23 @@ class RunState(CowObject):
         seq: number of the last record folded, or -1.
         last: BLAKE3 (hex) of that record's sealed bytes, None when empty.
         epoch: the newest term that began, 0 before the first.
-        edges: the live objects as numbers, for searches.
     """
 
-    def __init__(self, run: str) -> None:
-        """Make the state of a run without records."""
+    def __init__(self, run: str, tables: Tables | None = None, count: int = 0) -> None:
+        """Make the state of a run: without records; or of what tables have, of ``count`` versions."""
         self.run = run
         self.seq = -1
         self.last: str | None = None
         self.epoch = 0
-        self._versions = History(run)
-        self._by_step = CowDict[int, int]()
-        # Live objects in the order of the log, by key (a keyframe's: that of its index) and by version.
-        self._patches = CowDict[str, PatchRef]()
-        self._into, self._from = CowLists[PatchRef](_patch_key), CowLists[PatchRef](_patch_key)
-        self._keyframes = CowDict[str, KeyframeRef]()
-        self._keyframes_of = CowLists[KeyframeRef](_keyframe_key)
-        self._keyframe_file = CowDict[str, str]()
+        tables = tables or Tables()
+        self._versions = History(run, tables.versions, count)
+        # Live objects, and beside them the rows of keyframes by the keys of their files.
+        self._patches, self._keyframes = tables.patches, tables.keyframes
+        self._keyframe_ids = CowDict[str, int]()
+        for row in np.flatnonzero(tables.keyframes.alive).tolist():
+            self._see_files(tables.keyframes.row(row), int(tables.keyframes.ids[row]))
         self._lag: KeyframeLag | None = None
-        self._largest: int | None = 0  # bytes of the largest live keyframe; None: not known since one went
-        self.edges = RouteGraph()
+        self._edges: RouteGraph | None = None
         # What was retired and is not forgotten, by the record that did.
         self._retired_versions = CowDict[int, int]()
         self._retired_keys = CowDict[str, int]()
@@ -74,6 +75,18 @@ class RunState(CowObject):
         self._keys_of = CowLists[str](str)
         self._tags = CowDict[str, int]()
         self._tags_of = CowDict[int, int]()  # how many each version has
+
+    @property
+    def tables(self) -> Tables:
+        """The rows of what is not forgotten: for who stores them, or looks at all of them. Not to be changed."""
+        return Tables(self._versions.table, self._patches, self._keyframes)
+
+    @property
+    def edges(self) -> RouteGraph:
+        """The live objects as numbers, for searches; made once for a state."""
+        if self._edges is None:
+            self._edges = RouteGraph(self.tables, self._retired_versions)
+        return self._edges
 
     @property
     def versions(self) -> Sequence[VersionEntry]:
@@ -92,12 +105,12 @@ class RunState(CowObject):
     @property
     def patches(self) -> Iterable[PatchRef]:
         """Every live patch, in the order of the log."""
-        return self._patches.values()
+        return self._patches
 
     @property
     def keyframes(self) -> Iterable[KeyframeRef]:
         """Every live keyframe, in the order of the log."""
-        return self._keyframes.values()
+        return self._keyframes
 
     @property
     def retired_versions(self) -> Mapping[int, int]:
@@ -136,25 +149,25 @@ class RunState(CowObject):
 
     def by_step(self, step: int) -> VersionEntry | None:
         """Return the newest version that carries the trainer's label ``step``, or None."""
-        number = self._by_step.get(step)
-        return None if number is None else self._versions[number]
+        rows = self._versions.table.where("step", step)
+        return self._versions.table.row(rows[-1]) if rows else None
 
     def patches_into(self, version: int) -> tuple[PatchRef, ...]:
         """Return the live patches whose target is ``version``, in the order of the log."""
-        return self._into.of(version)
+        return tuple(self._patches.rows(self._patches.where("target", version)))
 
     def patches_from(self, version: int) -> tuple[PatchRef, ...]:
         """Return the live patches whose base is ``version``, in the order of the log."""
-        return self._from.of(version)
+        return tuple(self._patches.rows(self._patches.where("base", version)))
 
     def keyframe(self, version: int) -> KeyframeRef | None:
         """Return the newest live keyframe of ``version``, or None; always None for a retired version."""
-        found = self._keyframes_of.of(version)
-        return found[-1] if found and not self.is_retired(version) else None
+        rows = self._keyframes.where("version", version)
+        return self._keyframes.row(rows[-1]) if rows and not self.is_retired(version) else None
 
     def keyframes_of(self, version: int) -> tuple[KeyframeRef, ...]:
         """Return the live keyframes of ``version``, in the order of the log."""
-        return self._keyframes_of.of(version)
+        return tuple(self._keyframes.rows(self._keyframes.where("version", version)))
 
     @property
     def keyframe_lag(self) -> KeyframeLag | None:
@@ -164,13 +177,12 @@ class RunState(CowObject):
     @property
     def largest_keyframe(self) -> int:
         """Bytes of the largest live keyframe, 0 where there is none."""
-        if self._largest is None:
-            self._largest = max((keyframe.size for keyframe in self._keyframes.values()), default=0)
-        return self._largest
+        sizes: list[int] = self._keyframes.column("nbytes")[self._keyframes.alive].tolist()
+        return max(sizes, default=0)
 
     def direct_bytes(self, version: int) -> int:
         """Return the bytes of the live patches that lead to ``version`` from the one before it."""
-        return sum(patch.size for patch in self.patches_into(version) if patch.base == version - 1)
+        return self._direct_bytes(version, version)
 
     def has_tag(self, version: int) -> bool:
         """Tell whether a name stands for ``version``."""
@@ -178,7 +190,7 @@ class RunState(CowObject):
 
     def is_retired(self, version: int) -> bool:
         """Tell whether readers must no longer ask for ``version``, which exists."""
-        return version in self._retired_versions or self._versions.find(version) is None
+        return version in self._retired_versions or not self._versions.knows(version)
 
     def is_retired_key(self, key: str) -> bool:
         """Tell whether the key ``key`` was retired, so that it must not be named again.
@@ -189,7 +201,7 @@ class RunState(CowObject):
 
     def is_live(self, key: str) -> bool:
         """Tell whether a record names the object ``key``, or the patch of which it is a part, and none retired it."""
-        return named_key(key) in self._patches or key in self._keyframe_file
+        return self._patch_row(named_key(key)) is not None or key in self._keyframe_ids
 
     def apply(self, record: Record) -> None:
         """Change what a record says, in place, in time that depends on the record alone.
@@ -197,11 +209,12 @@ class RunState(CowObject):
         Args:
             record: one that breaks no rule and is not void, which `log.fold.advance` sees to.
         """
+        self._edges = None
         match record:
             case EpochRecord():
                 self.epoch = record.epoch
             case CommitRecord():
-                self._add_version(_entry(record, self.latest))
+                self._versions.append(_entry(record, self.latest))
                 self._name_objects(record)
             case AttachRecord():
                 self._name_objects(record)
@@ -229,18 +242,17 @@ class RunState(CowObject):
             epoch=self.epoch,
             count=len(self._versions),
             versions=tuple(iter(self._versions)),  # its length counts those forgotten, too
-            patches=tuple(self._patches.values()),
-            keyframes=tuple(self._keyframes.values()),
+            patches=tuple(self._patches),
+            keyframes=tuple(self._keyframes),
             retired_versions=tuple(RetiredVersion(version=v, seq=s) for v, s in sorted(self._retired_versions.items())),
             retired_keys=tuple(RetiredKey(key=key, seq=seq) for key, seq in sorted(self._retired_keys.items())),
             tags=dict(self._tags),
         )
 
     def measure(self) -> int:
-        """Return about how many bytes a snapshot of this state has: item by item, in no memory, and not in no time."""
-        items = sum(len(item.canonical()) + 1 for item in chain(self._versions, self.patches, self.keyframes))
+        """Return about how many bytes a snapshot of this state has, as one document."""
         retired = sum(len(key) + 30 for key in chain(self._retired_keys, self._tags))
-        return items + retired + 30 * len(self._retired_versions)
+        return self.tables.nbytes + retired + 30 * len(self._retired_versions)
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> RunState:
@@ -252,104 +264,136 @@ class RunState(CowObject):
         wrong = snapshot_violation(snapshot)
         if wrong is not None:
             raise CorruptObject(f"snapshot {snapshot.seq}: {wrong}")
-        state = cls(snapshot.run)
-        state.seq, state.last, state.epoch = snapshot.seq, snapshot.last, snapshot.epoch
-        for entry in snapshot.versions:
-            state._versions.skip(entry.version)
-            state._add_version(entry)
-        state._add_objects(snapshot.patches, snapshot.keyframes)
-        state._retired_versions.update((retired.version, retired.seq) for retired in snapshot.retired_versions)
-        state._retired_keys.update((retired.key, retired.seq) for retired in snapshot.retired_keys)
-        state._retirements = Retirements.of(snapshot)
-        for name, version in snapshot.tags.items():
+        tables = Tables()
+        tables.versions.extend(snapshot.versions)
+        tables.patches.extend(snapshot.patches)
+        tables.keyframes.extend(snapshot.keyframes)
+        return cls.of(
+            tables,
+            run=snapshot.run,
+            seq=snapshot.seq,
+            last=snapshot.last,
+            epoch=snapshot.epoch,
+            count=snapshot.count,
+            tags=snapshot.tags,
+            retired_versions={retired.version: retired.seq for retired in snapshot.retired_versions},
+            retired_keys={retired.key: retired.seq for retired in snapshot.retired_keys},
+        )
+
+    @classmethod
+    def of(
+        cls,
+        tables: Tables,
+        *,
+        run: str,
+        seq: int,
+        last: str,
+        epoch: int,
+        count: int,
+        tags: Mapping[str, int],
+        retired_versions: Mapping[int, int],
+        retired_keys: Mapping[str, int],
+    ) -> RunState:
+        """Return the state that has these rows, unchecked; no version and no patch is read.
+
+        Args:
+            tables: what is not forgotten.
+            run, seq, last, epoch: as the attributes.
+            count: versions, those that are forgotten too.
+            tags, retired_versions, retired_keys: as the properties; versions rise.
+        """
+        state = cls(run, tables, count)
+        state.seq, state.last, state.epoch = seq, last, epoch
+        state._retired_versions.update(retired_versions)
+        state._retired_keys.update(retired_keys)
+        state._retirements = Retirements.of(retired_versions, retired_keys)
+        for name, version in tags.items():
             state._tag(name, version)
-        state.edges.drop((), tuple(state._retired_versions))
         state._find_lag()
         return state
 
-    def _add_version(self, entry: VersionEntry) -> None:
-        self._versions.append(entry)
-        self._by_step[entry.step] = entry.version
-
     def _name_objects(self, record: CommitRecord | AttachRecord) -> None:
+        for patch in patches_of(record):
+            self._patches.append(patch)
+            self._count_bytes(patch.base, patch.target, min(patch.size, MOST))
         keyframes = keyframes_of(record)
-        self._add_objects(patches_of(record), keyframes)
+        for keyframe in keyframes:
+            self._see_files(keyframe, self._keyframes.next_id)
+            self._keyframes.append(keyframe)
         if keyframes and (self._lag is None or max(keyframe.version for keyframe in keyframes) > self._lag.version):
             self._find_lag()
 
-    def _add_objects(self, patches: Iterable[PatchRef], keyframes: Iterable[KeyframeRef]) -> None:
-        patches, keyframes = tuple(patches), tuple(keyframes)
-        self.edges.add(patches, keyframes)
-        for patch in patches:
-            self._patches[patch.object.key] = patch
-            self._into.add(patch.target, patch)
-            self._from.add(patch.base, patch)
-            self._count_bytes(patch, patch.size)
-        for keyframe in keyframes:
-            self._keyframes[keyframe.index.key] = keyframe
-            self._keyframes_of.add(keyframe.version, keyframe)
-            for item in (keyframe.index, *keyframe.shards):
-                self._keyframe_file[item.key] = keyframe.index.key
-            if self._largest is not None:
-                self._largest = max(self._largest, keyframe.size)
+    def _see_files(self, keyframe: KeyframeRef, row_id: int) -> None:
+        for item in files_of(keyframe):
+            self._keyframe_ids[item.key] = row_id
+
+    def _patch_row(self, key: str) -> int | None:
+        """Return the row of the live patch with a key, None where there is none."""
+        found = self._patches.where("key", id_of(key))
+        return next((row for row in found if self._patches.row(row).object.key == key), None)
+
+    def _keyframe_row(self, key: str) -> int | None:
+        """Return the row of the live keyframe of which a key is a file's, None where there is none."""
+        row_id = self._keyframe_ids.get(key)
+        return None if row_id is None else bisect_left(self._keyframes.ids.data, row_id)
 
     def _retire(self, record: RetireRecord) -> None:
-        gone: list[Ref] = []
+        patches, keyframes = dict[int, None](), dict[int, None]()
         files: list[str] = []
         for version in record.versions:
-            if self._versions.find(version) is not None:
+            if self._versions.knows(version):
                 self._retired_versions.setdefault(version, record.seq)
         retired = [named_key(key) for key in record.keys]  # a patch without one of its parts is no patch
         for key in retired:
-            if key in self._patches:
-                gone.append(self._patches[key])
-                self._drop_patch(self._patches[key])
-            elif key in self._keyframe_file:
+            if (row := self._patch_row(key)) is not None:
+                patches[row] = None
+            elif (row := self._keyframe_row(key)) is not None and row not in keyframes:
                 # A keyframe without one of its files is no keyframe: the whole of it goes.
-                keyframe = self._keyframes[self._keyframe_file[key]]
-                gone.append(keyframe)
-                self._drop_keyframe(keyframe)
-                files += (item.key for item in (keyframe.index, *keyframe.shards))
+                keyframes[row] = None
+                files += (item.key for item in files_of(self._keyframes.row(row)))
+        self._drop(patches, keyframes)
         keys = (*retired, *files)
         for key in keys:
             self._retired_keys.setdefault(key, record.seq)
         self._retirements.add(Retirement(record.seq, record.versions, keys))
-        self.edges.drop(gone, record.versions)
         self._check_lag()
 
-    def _drop_patch(self, patch: PatchRef) -> None:
-        del self._patches[patch.object.key]
-        self._into.remove(patch.target, patch)
-        self._from.remove(patch.base, patch)
-        self._count_bytes(patch, -patch.size)
+    def _drop(self, patches: Collection[int], keyframes: Collection[int]) -> None:
+        """Take the objects of rows for dead."""
+        columns = [self._patches.column(name).data for name in ("base", "target", "nbytes")]
+        for row in patches:
+            base, target, nbytes = (column[row] for column in columns)
+            self._count_bytes(base, target, -nbytes)
+        for keyframe in self._keyframes.rows(keyframes):
+            for item in files_of(keyframe):
+                del self._keyframe_ids[item.key]
+        self._patches.drop(patches)
+        self._keyframes.drop(keyframes)
 
-    def _drop_keyframe(self, keyframe: KeyframeRef) -> None:
-        del self._keyframes[keyframe.index.key]
-        self._keyframes_of.remove(keyframe.version, keyframe)
-        for item in (keyframe.index, *keyframe.shards):
-            del self._keyframe_file[item.key]
-        if keyframe.size == self._largest:
-            self._largest = None
-
-    def _count_bytes(self, patch: PatchRef, nbytes: int) -> None:
+    def _count_bytes(self, base: int, target: int, nbytes: int) -> None:
         lag = self._lag
-        if lag is not None and patch.base == patch.target - 1 and patch.target > lag.version:
+        if lag is not None and base == target - 1 and target > lag.version:
             self._lag = KeyframeLag(lag.version, lag.nbytes + nbytes)
 
     def _check_lag(self) -> None:
         """Look for the newest keyframe anew where the one that was it is offered no more."""
-        if self._lag is not None and self.keyframe(self._lag.version) is None:
+        if self._lag is None:
+            return
+        if self.is_retired(self._lag.version) or not self._keyframes.where("version", self._lag.version):
             self._find_lag()
 
     def _find_lag(self) -> None:
-        """Look back for the newest keyframe, version by version."""
-        nbytes = 0
-        for entry in reversed(self._versions):
-            if self.keyframe(entry.version) is not None:
-                self._lag = KeyframeLag(entry.version, nbytes)
-                return
-            nbytes += self.direct_bytes(entry.version)
-        self._lag = None
+        """Look for the newest keyframe that is offered, and add up the patches since."""
+        frames = np.unique(self._keyframes.column("version")[self._keyframes.alive])[::-1].tolist()
+        newest = next((version for version in frames if not self.is_retired(version)), None)
+        since = None if newest is None else self._direct_bytes(newest + 1, len(self._versions))
+        self._lag = None if newest is None or since is None else KeyframeLag(newest, since)
+
+    def _direct_bytes(self, first: int, last: int) -> int:
+        """Return the bytes of the live patches from one version to the next that lead to those from first to last."""
+        rows = self._patches.between("target", first, last)
+        base, target, nbytes = (self._patches.column(name).data for name in ("base", "target", "nbytes"))
+        return sum(int(nbytes[row]) for row in rows if base[row] == target[row] - 1)
 
     def _tag(self, name: str, version: int | None) -> None:
         before = self._tags.pop(name, None)
@@ -367,37 +411,29 @@ class RunState(CowObject):
 
         Objects of theirs that were never retired lead nowhere any more: they are live no longer.
         """
-        gone: list[Ref] = []
+        versions: list[int] = []
         keys: list[str] = []
         for retired in self._retirements.take(record.until):
             keys += retired.keys
-            for version in retired.versions:
-                if self._retired_versions.pop(version, None) is not None:
-                    gone += self._forget_version(version)
-                    keys += self._keys_of.pop(version)
-        self.edges.drop(gone, ())
+            versions += (v for v in retired.versions if self._retired_versions.pop(v, None) is not None)
+        patches, keyframes = dict[int, None](), dict[int, None]()
+        for version in versions:
+            keys += self._keys_of.pop(version)
+            for side in ("base", "target"):
+                patches.update(dict.fromkeys(self._patches.where(side, version)))
+            keyframes.update(dict.fromkeys(self._keyframes.where("version", version)))
+        self._drop(patches, keyframes)
+        self._versions.forget(versions)
         self._check_lag()
         for key in keys:
             if self._retired_keys.get(key, record.seq) > record.until:
                 continue
-            versions = versions_of(key)
-            if not versions or any(v < len(self._versions) and self._versions.find(v) is None for v in versions):
+            of = versions_of(key)
+            if not of or any(v < len(self._versions) and not self._versions.knows(v) for v in of):
                 del self._retired_keys[key]
                 continue
-            for version in versions:
+            for version in of:
                 self._keys_of.add(version, key)
-
-    def _forget_version(self, version: int) -> list[Ref]:
-        """Forget a version, and return the objects that are live no longer."""
-        entry = self._versions.forget(version)
-        if self._by_step.get(entry.step) == version:
-            del self._by_step[entry.step]
-        patches, keyframes = (*self.patches_into(version), *self.patches_from(version)), self.keyframes_of(version)
-        for patch in patches:
-            self._drop_patch(patch)
-        for keyframe in keyframes:
-            self._drop_keyframe(keyframe)
-        return [*patches, *keyframes]
 
 
 def _entry(record: CommitRecord, parent: VersionEntry | None) -> VersionEntry:
@@ -414,11 +450,3 @@ def _entry(record: CommitRecord, parent: VersionEntry | None) -> VersionEntry:
         metadata=record.metadata,
         files=files,
     )
-
-
-def _patch_key(patch: PatchRef) -> str:
-    return patch.object.key
-
-
-def _keyframe_key(keyframe: KeyframeRef) -> str:
-    return keyframe.index.key

@@ -36,12 +36,21 @@ _SPARE: Final = 8
 
 @dataclass(frozen=True)
 class Kind(Generic[T]):
-    """A kind of row: what it is called, its schema, and its columns: names, and the numbers of a row."""
+    """A kind of row.
+
+    Attributes:
+        name: what rows of it are called.
+        schema: of a row's JSON.
+        columns: names.
+        numbers: of a row, one for each column.
+        violation: in words, what no row may say; None: nothing wrong.
+    """
 
     name: str
     schema: type[T]
     columns: tuple[str, ...]
     numbers: Callable[[T], tuple[int, ...]]
+    violation: Callable[[T], str | None] = lambda _: None
 
 
 class _Lines(NamedTuple, Generic[T]):
@@ -133,6 +142,9 @@ class _Store(Generic[T]):
             raise CorruptObject(f"{source}: one of its {self.kind.name} can't be read: {faults(error)}") from None
         if self.kind.numbers(item) != tuple(self.numbers[:-1, row].tolist()):
             raise CorruptObject(f"{source}: one of its {self.kind.name} is not what its columns say: {line[:200]!r}")
+        wrong = self.kind.violation(item)
+        if wrong is not None:
+            raise CorruptObject(f"{source}: one of its {self.kind.name} is not valid: {wrong}")
         return item
 
     def _column_of(self, number: int) -> Callable[[], Numbers]:
@@ -271,6 +283,11 @@ class Table(CowObject, Generic[T]):
         self._count += 1
         self._nbytes += len(line) + 1
         self.next_id += 1
+
+    def extend(self, items: Iterable[T]) -> None:
+        """Add rows."""
+        for item in items:
+            self.append(item)
 
     def drop(self, rows: Collection[int]) -> None:
         """Take rows for dead, of which none is dead yet; where most are, they are let go of, and others move up."""

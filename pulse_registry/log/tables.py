@@ -7,13 +7,14 @@ from typing import Final
 from blake3 import blake3
 
 from pulse_registry.log.cow import CowObject
+from pulse_registry.log.named_objects import key_violation
 from pulse_registry.log.table import Kind, Table
 from pulse_schemas import KeyframeRef, PatchRef, VersionEntry
 
 CODERS: Final = ("gap", "class")
 """By their numbers in the column of coders."""
 MOST: Final = 2**62
-"""A size that no object has is this one: sums of sizes then stay exact for as long as there is nothing wrong."""
+"""A size or a count that no object has is this one: 64 bits have room for it."""
 
 
 def id_of(name: str) -> int:
@@ -27,7 +28,7 @@ def _version(entry: VersionEntry) -> tuple[int, ...]:
 
 def _patch(patch: PatchRef) -> tuple[int, ...]:
     size, coder = min(patch.size, MOST), CODERS.index(patch.coder)
-    return patch.base, patch.target, size, patch.objects, coder, patch.changed, id_of(patch.object.key)
+    return patch.base, patch.target, size, patch.objects, coder, min(patch.changed, MOST), id_of(patch.object.key)
 
 
 def _keyframe(keyframe: KeyframeRef) -> tuple[int, ...]:
@@ -35,8 +36,10 @@ def _keyframe(keyframe: KeyframeRef) -> tuple[int, ...]:
 
 
 VERSIONS: Final = Kind("versions", VersionEntry, ("version", "seq", "step", "layout"), _version)
-PATCHES: Final = Kind("patches", PatchRef, ("base", "target", "nbytes", "objects", "coder", "changed", "key"), _patch)
-KEYFRAMES: Final = Kind("keyframes", KeyframeRef, ("version", "nbytes", "objects"), _keyframe)
+PATCHES: Final = Kind(
+    "patches", PatchRef, ("base", "target", "nbytes", "objects", "coder", "changed", "key"), _patch, key_violation
+)
+KEYFRAMES: Final = Kind("keyframes", KeyframeRef, ("version", "nbytes", "objects"), _keyframe, key_violation)
 
 
 class Tables(CowObject):
@@ -52,3 +55,8 @@ class Tables(CowObject):
         self.versions = Table(VERSIONS) if versions is None else versions
         self.patches = Table(PATCHES) if patches is None else patches
         self.keyframes = Table(KEYFRAMES) if keyframes is None else keyframes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows' JSON; see `Table.nbytes`."""
+        return self.versions.nbytes + self.patches.nbytes + self.keyframes.nbytes

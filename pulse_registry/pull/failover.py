@@ -6,7 +6,7 @@ the newer log says which way to go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final, Self
 
@@ -94,9 +94,6 @@ class Routes:
         """
         if self.have is not None and self._state.find(self.have) is None:
             self.have = None  # so old that it was forgotten meanwhile
-        avoid: Collection[str] = self._avoided
-        if self._only_gap and (unreadable := self._state.edges.keys_of_class()):
-            avoid = unreadable | self._avoided.keys()
         try:
             route = plan(
                 self._state,
@@ -104,15 +101,16 @@ class Routes:
                 have=self.have,
                 undo=self._undo,
                 prices=self._prices,
-                avoid=avoid,
+                avoid=self._avoided,
                 keyframes=self._keyframes,
+                only_gap=self._only_gap,
             )
         except Gone:
             raise
         except NotFound as error:
             if self._first is not None:
                 raise self._first from error
-            if avoid is not self._avoided:
+            if self._only_gap and len(self._state.edges.rows_of_class()):
                 raise NotFound(
                     f"{error}. Patches of coder 'class' are left out, since the slices hold groups in part: push, or "
                     "compact, with coder='gap', or pull whole tensors; or let ranks pull together with "

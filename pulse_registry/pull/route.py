@@ -70,6 +70,7 @@ def plan(
     prices: Prices = USUAL,
     avoid: Collection[str] = (),
     keyframes: bool = True,
+    only_gap: bool = False,
     most: int | None = None,
 ) -> Route:
     """Find the route to ``target`` with the least bytes, plus a price for every object and every cell that is decoded.
@@ -88,6 +89,7 @@ def plan(
         prices: what one more object is worth in bytes, and one more changed cell, which takes time to be decoded.
         avoid: keys of objects that can't be had: patches and keyframes with one of them are left out.
         keyframes: whether the route may have one.
+        only_gap: whether patches that are coded against their base are left out.
         most: legs that are made, at least one: a route of more ends where they do, and whoever asks from there on gets
             the others.
 
@@ -109,9 +111,9 @@ def plan(
     starts = starts_of(state, have, undo)
     # The last resort, for where nothing is compiled, always finds a route, or says why there is none.
     return (
-        search_near(state, target, starts, prices, avoid, keyframes, _NEAR, most)
-        or search_far(state, target, starts, prices, avoid, keyframes, most)
-        or search_near(state, target, starts, prices, avoid, keyframes, most=most)
+        search_near(state, target, starts, prices, avoid, keyframes, only_gap, _NEAR, most)
+        or search_far(state, target, starts, prices, avoid, keyframes, only_gap, most)
+        or search_near(state, target, starts, prices, avoid, keyframes, only_gap, most=most)
         or _refuse(state, target, (), starts)
     )
 
@@ -123,6 +125,7 @@ def search_near(
     prices: Prices,
     avoid: Container[str],
     keyframes: bool = True,
+    only_gap: bool = False,
     limit: float = math.inf,
     most: int | None = None,
 ) -> Route | None:
@@ -150,7 +153,7 @@ def search_near(
         looked += 1
         if looked > limit:
             return None
-        for leg in _legs_into(state, version, avoid, keyframes):
+        for leg in _legs_into(state, version, avoid, keyframes, only_gap):
             start = _NOTHING if leg.base is None else leg.base
             reached = (cost + prices.of(leg), legs + 1)
             if start not in best or reached < best[start][:2]:
@@ -172,6 +175,7 @@ def search_far(
     prices: Prices,
     avoid: Collection[str],
     keyframes: bool = True,
+    only_gap: bool = False,
     most: int | None = None,
 ) -> Route | None:
     """Search in the columns of numbers, compiled: where many versions are looked at. Finds what ``search_near`` finds.
@@ -185,7 +189,7 @@ def search_far(
             target,
             {version: len(legs) for version, legs in starts.items()},
             *prices,
-            edges.rows_of(avoid),
+            [*edges.rows_of(avoid), *(edges.rows_of_class() if only_gap else ())],
             from_nothing=keyframes,
         )
     except BackendUnavailable:
@@ -215,7 +219,7 @@ def starts_of(state: RunState, have: int | None, undo: Sequence[int]) -> Starts:
     return starts
 
 
-def _legs_into(state: RunState, version: int, avoid: Container[str], keyframes: bool) -> Iterator[Leg]:
+def _legs_into(state: RunState, version: int, avoid: Container[str], keyframes: bool, only_gap: bool) -> Iterator[Leg]:
     """Yield every leg with live objects that ends at ``version``."""
     if state.is_retired(version):
         return
@@ -224,7 +228,7 @@ def _legs_into(state: RunState, version: int, avoid: Container[str], keyframes: 
         if not any(ref.key in avoid for ref in leg.refs):
             yield leg
     for patch in reversed(state.patches_into(version)):
-        if patch.object.key not in avoid:
+        if patch.object.key not in avoid and (patch.coder == "gap" or not only_gap):
             yield Leg("patch", patch.base, version, patch=patch)
     for patch in reversed(state.patches_from(version)):
         if patch.coder == "gap" and patch.object.key not in avoid:

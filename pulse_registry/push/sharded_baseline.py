@@ -220,7 +220,7 @@ class ShardedBaseline:
         A collective. That rank's attempt goes on then.
         """
         lacking = isinstance(attempt.failure, NotFound) and not isinstance(attempt.failure, Gone)
-        unread = lacking and not spoken.slices.whole and bool(state.edges.keys_of_class())
+        unread = lacking and not spoken.slices.whole and len(state.edges.rows_of_class()) > 0
         needed = any(self._peers.all_gather(b"1" if unread else b"", "whole groups needed"))
         if unread:
             attempt.failure = None

@@ -76,7 +76,7 @@ def plan_gc(state: RunState, policy: RetentionPolicy, needs: Needs) -> Plan:
             nbytes += patch.size
     best = best_keyframes(state)
     for keyframe in state.keyframes:
-        if keyframe.version not in kept or best.get(keyframe.version) is not keyframe:
+        if keyframe.version not in kept or best.get(keyframe.version) != keyframe:
             keys.append(keyframe.index.key)
             objects += 1 + len(keyframe.shards)
             nbytes += keyframe.size
@@ -111,7 +111,7 @@ def harm(before: RunState, after: RunState, plan: Plan, held: Mapping[str, int])
     lost = (reachable(before) & plan.kept.keys()) - reachable(after)
     if lost:
         return f"version {min(lost)}, which is kept ({plan.kept[min(lost)]}), could not be restored any more"
-    frame = next((n for n in plan.kept if best_keyframe(after, n) is not best_keyframe(before, n)), None)
+    frame = next((n for n in plan.kept if best_keyframe(after, n) != best_keyframe(before, n)), None)
     if frame is not None:
         return f"the keyframe of version {frame}, which is kept ({plan.kept[frame]}), would be retired"
     for version in sorted(set(held.values()) & plan.kept.keys()):

@@ -8,11 +8,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from pulse_registry.log import RunState
 from pulse_registry.log.leg import Leg
 from pulse_registry.store.prices import USUAL
-from pulse_schemas import KeyframeRef, PatchRef
+from pulse_schemas import KeyframeRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Tree:
 
 def cheapest_tree(state: RunState) -> Tree:
     """Return the cheapest route from nothing to every version, by the usual prices."""
+    ways = _Ways(state)
     queue = [(_cost(keyframe), version, -1) for version, keyframe in best_keyframes(state).items()]
     heapq.heapify(queue)
     before: dict[int, int | None] = {}
@@ -39,7 +43,7 @@ def cheapest_tree(state: RunState) -> Tree:
         if version in before:
             continue
         before[version] = None if last < 0 else last
-        for other, price in _next(state, version):
+        for other, price in ways.of(version):
             if other not in before:
                 heapq.heappush(queue, (cost + price, other, version))
     return Tree(before)
@@ -47,8 +51,12 @@ def cheapest_tree(state: RunState) -> Tree:
 
 def best_keyframes(state: RunState) -> dict[int, KeyframeRef]:
     """Return the cheapest keyframe of each version that has one and is not retired; see ``best_keyframe``."""
-    found = ((version, best_keyframe(state, version)) for version in {frame.version for frame in state.keyframes})
-    return {version: keyframe for version, keyframe in found if keyframe is not None}
+    found: dict[int, KeyframeRef] = {}
+    for keyframe in state.keyframes:
+        best = found.get(keyframe.version)
+        if (best is None or _cost(keyframe) <= _cost(best)) and not state.is_retired(keyframe.version):
+            found[keyframe.version] = keyframe
+    return found
 
 
 def best_keyframe(state: RunState, version: int) -> KeyframeRef | None:
@@ -59,31 +67,36 @@ def best_keyframe(state: RunState, version: int) -> KeyframeRef | None:
 
 def reachable(state: RunState, starts: Iterable[int] | None = None) -> set[int]:
     """Return the versions that can be reached from some versions, or from nothing; the starts are among them."""
-    if starts is None:
-        starts = (keyframe.version for keyframe in state.keyframes if not state.is_retired(keyframe.version))
-    found = set(starts)
+    ways = _Ways(state)
+    found = set(ways.from_nothing if starts is None else starts)
     todo = list(found)
     while todo:
-        for other, _ in _next(state, todo.pop()):
+        for other, _ in ways.of(todo.pop()):
             if other not in found:
                 found.add(other)
                 todo.append(other)
     return found
 
 
+class _Ways:
+    """The versions that one object leads to, from each version and from nothing, and the object's price."""
+
+    def __init__(self, state: RunState) -> None:
+        edges, (object_cost, cell_cost) = state.edges, USUAL
+        order = np.argsort(edges.start, kind="stable")
+        columns = (column[order].tolist() for column in (edges.nbytes, edges.objects, edges.decoded))
+        self._prices = [n + object_cost * o + cell_cost * d for n, o, d in zip(*columns, strict=True)]
+        self._ends = edges.end[order].tolist()
+        starts, first = np.unique(edges.start[order], return_index=True)
+        bounds = [*first.tolist(), len(order)]
+        self._of = dict(zip(starts.tolist(), pairwise(bounds), strict=True))
+        self.from_nothing = {version for version, _ in self.of(-1)}
+
+    def of(self, version: int) -> Iterator[tuple[int, int]]:
+        """Yield the versions that one patch leads to from one, and the patch's price."""
+        first, last = self._of.get(version, (0, 0))
+        return zip(self._ends[first:last], self._prices[first:last], strict=True)
+
+
 def _cost(keyframe: KeyframeRef) -> int:
     return USUAL.of(Leg("keyframe", None, keyframe.version, keyframe=keyframe))
-
-
-def _next(state: RunState, version: int) -> Iterator[tuple[int, int]]:
-    """Yield the versions that one patch leads to from here, and the patch's price: forwards, or inverted."""
-    for patch in state.patches_from(version):
-        if not state.is_retired(patch.target):
-            yield patch.target, _price(patch)
-    for patch in state.patches_into(version):
-        if patch.coder == "gap" and not state.is_retired(patch.base):
-            yield patch.base, _price(patch)
-
-
-def _price(patch: PatchRef) -> int:
-    return USUAL.of(Leg("patch", patch.base, patch.target, patch=patch))

@@ -78,4 +78,4 @@ def _live(state: RunState) -> tuple[Numbers, Numbers, Numbers, npt.NDArray[np.bo
     """Return where each row begins (-1: from nothing) and ends, its bytes, and which are usable, and no way back."""
     edges = state.edges
     start, end = edges.start, edges.end
-    return start, end, edges.nbytes, edges.alive & (start < end)
+    return start, end, edges.nbytes, start < end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,13 +15,13 @@ from tests.support.records import Script, chain, keyframe, patch
 
 
 def rows(edges: RouteGraph) -> Counter:
-    starts, ends, alive = edges.start.tolist(), edges.end.tolist(), edges.alive.tolist()
-    numbers = [number for number, live in enumerate(alive) if live]
-    legs = edges.legs(edges.alive.nonzero()[0])
-    assert [(-1 if leg.base is None else leg.base, leg.target) for leg in legs] == [
-        (starts[n], ends[n]) for n in numbers
-    ]
-    return Counter((starts[n], ends[n], leg.nbytes) for n, leg in zip(numbers, legs, strict=True))
+    starts, ends, sizes, changed = (column.tolist() for column in (edges.start, edges.end, edges.nbytes, edges.decoded))
+    legs = edges.legs(np.arange(len(edges)))
+    for leg, start, end, size, cells in zip(legs, starts, ends, sizes, changed, strict=True):
+        assert (-1 if leg.base is None else leg.base, leg.target, leg.nbytes) == (start, end, size)
+        assert cells == leg.decoded
+    assert [leg.objects for leg in legs] == edges.objects.tolist()
+    return Counter(zip(starts, ends, sizes, strict=True))
 
 
 def expected(state: RunState) -> Counter:
@@ -83,12 +84,14 @@ def _of(state: RunState) -> Script:
     return script
 
 
-def test_rows_that_are_dead_for_good_are_let_go_of():
+def test_what_leads_into_retired_versions_and_what_was_deleted_takes_no_rows():
     script = chain(400)
     state = script.state.copy()
     advance(state, script.make_retire(versions=tuple(range(390))), "0" * 64)
     assert rows(state.edges) == expected(state)
     assert len(state.edges) < 30 < len(script.state.edges)
+    advance(state, Script.make_delete(_of(state)), "1" * 64)
+    assert [len(table) for table in vars(state.tables).values()] == [10, 9, 0]
 
 
 def test_the_rows_of_an_object_are_found_by_its_key():
@@ -97,3 +100,8 @@ def test_the_rows_of_an_object_are_found_by_its_key():
     found = edges.rows_of([patch(1, 2).object.key, keyframe(3, shards=2).shards[1].key, "objects/none"])
     assert [(edges.start[row], edges.end[row]) for row in found] == [(1, 2), (2, 1), (-1, 3)]
     assert edges.rows_of([]) == []
+
+
+def test_the_rows_of_patches_that_are_coded_against_their_base_are_found():
+    edges = chain(2).commit(patch=patch(1, 2, coder="class")).commit().state.edges
+    assert [(edges.start[row], edges.end[row]) for row in edges.rows_of_class()] == [(1, 2)]

@@ -15,7 +15,7 @@ from pulse_registry.errors import CorruptObject
 from pulse_registry.log import row_index
 from pulse_registry.log.block import MOST_BYTES, Block
 from pulse_registry.log.table import Table
-from pulse_registry.log.tables import PATCHES, VERSIONS
+from pulse_registry.log.tables import PATCHES, VERSIONS, id_of
 from pulse_schemas import PatchRef, VersionEntry
 from tests.support.records import LAYOUT, WHEN, chain, patch
 
@@ -167,6 +167,13 @@ def test_a_row_that_is_not_what_its_columns_say_is_refused(name: str) -> None:
 def test_a_row_that_is_none_is_refused(line: bytes) -> None:
     with pytest.raises(CorruptObject, match="segment 7: one of its patches can't be read"):
         stored(line).row(0)
+
+
+@pytest.mark.parametrize("key", ["log/000000000000.json", "objects/patch/000000000001-000000000003-x", "objects/../x"])
+def test_a_row_of_an_object_that_no_record_could_name_is_refused(key: str) -> None:
+    named = PATCH.model_copy(update={"object": PATCH.object.model_copy(update={"key": key})})
+    with pytest.raises(CorruptObject, match="segment 7: one of its patches is not valid: it names"):
+        stored(named.canonical(), key=id_of(key)).row(0)
 
 
 @pytest.mark.parametrize(
