@@ -81,6 +81,15 @@ class Checkpointing:
             NotFound, CorruptObject, BaseMismatch: nothing that can be read leads to the newest round.
             StoreUnavailable: call again.
         """
+        while True:
+            retired = log.state.retired
+            try:
+                return self._begin(log, weights)
+            except _BAD:  # what was retired meanwhile may be deleted; newer checkpoints are there
+                if log.refresh().retired == retired:
+                    raise
+
+    def _begin(self, log: OuterLog | SharedOuterLog, weights: OuterWeights) -> int:
         failed: PulseError | None = None
         for record in [*reversed(log.state.checkpoints), None]:
             number = 0 if record is None else record.round

@@ -69,13 +69,23 @@ class RoundVersions:
             Diverged: the run has other weights. Nothing of this member should count any more.
             StoreUnavailable: call again.
         """
-        version = self._first + round_
-        if self._seen is None or self._seen[0] != round_:
-            self._seen = round_, self._clock()
         try:
-            found = self._run.digest(version)
+            return self._settle(self._first + round_, round_, digest, members, push)
         except Gone:
             return True  # the others were faster by many rounds: this one compares the next version that it makes
+
+    def turn_left(self, members: Collection[str]) -> float:
+        """Return in how many seconds it is this member's turn to push the version that it has looked for."""
+        looked = self._clock() if self._seen is None else self._seen[1]
+        return max(0.0, looked + self._turn(members) * self._takeover_s - self._clock())
+
+    def _settle(
+        self, version: int, round_: int, digest: str, members: Collection[str], push: Callable[[int], None]
+    ) -> bool:
+        """See ``settle``; raises Gone where the version was retired, maybe since it was looked for first."""
+        if self._seen is None or self._seen[0] != round_:
+            self._seen = round_, self._clock()
+        found = self._run.digest(version)
         if found is None and self._clock() - self._seen[1] >= self._turn(members) * self._takeover_s:
             began = self._clock()
             push(version)
@@ -92,11 +102,6 @@ class RoundVersions:
                 "again from the newest version"
             )
         return True
-
-    def turn_left(self, members: Collection[str]) -> float:
-        """Return in how many seconds it is this member's turn to push the version that it has looked for."""
-        looked = self._clock() if self._seen is None else self._seen[1]
-        return max(0.0, looked + self._turn(members) * self._takeover_s - self._clock())
 
     def _turn(self, members: Collection[str]) -> int:
         """Return how many members come before this one; who has not contributed comes after all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from pulse_registry.outer.checkpoint_writer import CheckpointWriter
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.session import OuterSession
 from pulse_registry.outer.state import OuterState
-from pulse_registry.store import Store
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, Store, WrapperStore
 from pulse_registry.testing import Fault, FaultStore
 from pulse_schemas.outer import CheckpointRecord, RetireRoundsRecord
 from tests.support.inline import Inline
@@ -176,6 +177,41 @@ def test_what_is_deleted_while_somebody_reads_it_is_passed_over_by_a_checkpoint(
             store.delete(key)
     late.apply()
     assert held(late) == held(team.sessions["a"])
+
+
+class Overtaken(WrapperStore):
+    """A store in which something happens before the head of a checkpoint is read for the first time."""
+
+    def __init__(self, store: Store, meanwhile: Callable[[], None]) -> None:
+        super().__init__(store)
+        self._meanwhile: Callable[[], None] | None = meanwhile
+
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        meanwhile = self._meanwhile
+        if key.endswith(HEAD) and meanwhile is not None:
+            self._meanwhile = None
+            meanwhile()
+        return super().get(key, byte_range, max_bytes=max_bytes)
+
+
+def test_who_joins_while_all_that_it_knows_of_is_deleted_begins_at_what_is_newer() -> None:
+    team = Team(Site(), "a", "b", patience=1, grace_s=0.0)
+    while len(team.state().checkpoints) < 2:
+        team.round()
+    store, old = team.site.store, team.state().checkpoints[-1].round
+
+    def others_go_on() -> None:
+        while team.state().spare <= old:
+            team.round("a", "b")
+        spare = team.state().spare
+        OuterLog(store, "run").append(lambda _, common: RetireRoundsRecord(**common, round=spare))
+        for kind, end in (("checkpoint", spare), ("contribution", spare + 1)):
+            for number in range(end):
+                for key in [*store.list(f"outer/objects/{kind}/{number:012d}")]:
+                    store.delete(key)
+
+    team.join("late", Overtaken(store, others_go_on))
+    assert held(team.sessions["late"]) == held(team.sessions["a"])
 
 
 @pytest.fixture(scope="module")

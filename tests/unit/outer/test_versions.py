@@ -133,3 +133,23 @@ def test_a_version_that_was_retired_meanwhile_is_not_waited_for(root: str) -> No
         run.digest(1)
     slow = RoundVersions(run, 0, "b", takeover_s=30.0, clock=Clock())
     assert settled(slow, run, weights, 1)
+
+
+def test_a_version_that_is_retired_between_two_looks_is_not_waited_for() -> None:
+    """Its member was stopped while it pushed: the others made it, and many more."""
+    looks = []
+
+    class Overtaken:
+        def digest(self, number: int) -> str | None:
+            looks.append(number)
+            if len(looks) > 1:
+                raise Gone("version 1 was retired")
+            return None
+
+        def push(self, number: int, weights: OuterWeights) -> None: ...
+
+        def close(self) -> None: ...
+
+    versions = RoundVersions(Overtaken(), 0, "a", takeover_s=30.0, clock=Clock())
+    assert versions.settle(1, "0" * 32, "ab", lambda _: None)
+    assert looks == [1, 1]
