@@ -7,6 +7,7 @@ PulseError
 ├── Conflict            another writer won: read what it committed, then decide
 │   └── Fenced          a newer writer began its term: this one must stop
 ├── Diverged            a trainer's weights are not those of its outer rounds: begin again from the newest version
+├── QuorumLost          members of outer rounds have left, and a round needs more: start another one, or leave
 ├── InvalidModel        the model or a tensor of it can't be published or written into: change the model
 ├── InvalidArgument     a URL, name or option is wrong: change the call
 ├── LayoutMismatch      names, dtypes or shapes differ: the weights belong to another model
@@ -66,6 +67,13 @@ class Fenced(Conflict):
 
 class Diverged(PulseError):
     """A trainer's weights are not those that the others hold after the same rounds; it must not go on with them."""
+
+
+class QuorumLost(PulseError):
+    """So many members of outer rounds have left that no round can end; nothing is lost.
+
+    What this member has sent counts once another one joins and contributes.
+    """
 
 
 class InvalidModel(PulseError):

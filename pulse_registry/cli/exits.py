@@ -19,6 +19,7 @@ from pulse_registry.errors import (
     NotFound,
     PeerLost,
     PulseError,
+    QuorumLost,
     StoreUnavailable,
     UnsupportedFormat,
     Untrusted,
@@ -42,6 +43,7 @@ EXIT_CODES: Final[dict[type[PulseError], int]] = {
     UnsupportedFormat: 6,
     StoreUnavailable: 7,
     PeerLost: 7,
+    QuorumLost: 7,
     AccessDenied: 8,
     Untrusted: 10,
 }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pulse_kernels.protocol import OuterRates
-from pulse_registry.errors import Diverged, Fenced, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.errors import Diverged, Fenced, InvalidArgument, NotFound, QuorumLost, StoreUnavailable
 from pulse_registry.format.contribution import LARGEST
 from pulse_registry.outer.checkpointing import Checkpointing
 from pulse_registry.outer.contributions import Contributions
@@ -124,6 +124,8 @@ class Member:
         self._term: str | None = None
         self._quorum_at: tuple[int, float] | None = None
         self._leaving: str | None = None
+        self._had_left = dict[str, str]()  # terms that had ended before its own began
+        self._short_at: float | None = None
         self.checkpointing, self.lost = checkpointing, False
 
     @property
@@ -167,6 +169,7 @@ class Member:
         if self.name not in self.log.state.members:
             raise InvalidArgument(f"run {state.run!r} has {MOST_MEMBERS} members: let one leave first")
         self.catch_up()
+        self._had_left = self.log.state.left()
         return self.log.state
 
     def contribute(self, masters: Masters, steps: int) -> Contributed:
@@ -228,8 +231,30 @@ class Member:
         self._close(state.open)
         return self.has_ended
 
+    def check_quorum(self) -> None:
+        """See that enough members are left for the open round to end.
+
+        Who has not joined yet is waited for, and for so long as its grace, who has left and may come back.
+
+        Raises:
+            QuorumLost: others have left since it joined, and no others have come.
+        """
+        state = self.log.state
+        gone = {name for name, term in state.left().items() if self._had_left.get(name) != term}
+        if not gone or state.can_end():
+            self._short_at = None
+            return
+        self._short_at = self._clock() if self._short_at is None else self._short_at
+        if self._clock() - self._short_at >= self._grace_s:
+            raise QuorumLost(
+                f"{self.waits_for()}; {', '.join(sorted(gone))} left. Start another member, and call "
+                "finish again; or keep what state_dict returns, and leave"
+            )
+
     def grace_left(self) -> float:
         """Return for how many seconds this member need not look at a round that nobody adds to; infinite: for ever."""
+        if self._short_at is not None:
+            return max(0.0, self._short_at + self._grace_s - self._clock())
         if self._quorum_at is None or self._quorum_at[0] != self.log.state.open:
             return float("inf")
         return max(0.0, self._quorum_at[1] + self._grace_s - self._clock())

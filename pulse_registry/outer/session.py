@@ -186,6 +186,7 @@ class OuterSession:
             Fenced: another process has joined under this name.
             Diverged: the run's version is not what this trainer holds.
             InvalidModel: the weights have become NaN or infinite; see ``reset``.
+            QuorumLost: others have left, and those that are there are fewer than the quorum; nothing is lost.
             StoreUnavailable: nothing is lost; call ``finish``, or train on: the next call goes on with the round.
         """
         member = self.member
@@ -206,7 +207,7 @@ class OuterSession:
         """Contribute, unless that was done, wait until the round has ended, and apply it; what failed is called again.
 
         Raises:
-            Fenced, Diverged, InvalidModel, StoreUnavailable: as ``step``.
+            Fenced, Diverged, InvalidModel, QuorumLost, StoreUnavailable: as ``step``.
         """
         while not self._half_applied():
             counts = self.contribute().counts
@@ -242,9 +243,14 @@ class OuterSession:
                 self.steps = 0
 
     def await_round(self) -> None:
-        """Wait until the round has ended; this member ends it, at its quorum and after its grace."""
+        """Wait until the round has ended; this member ends it, at its quorum and after its grace.
+
+        Raises:
+            QuorumLost: others have left, and those that are there are fewer than the quorum.
+        """
         began, tell_s = self._clock(), _TELL_S
         while not (member := self.member).poll():
+            member.check_quorum()
             if self._clock() - began >= tell_s:
                 tell_s *= 2
                 said = f"{member.waits_for()}. This member goes on as soon as they have contributed"

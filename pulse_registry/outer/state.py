@@ -161,6 +161,15 @@ class OuterState:
         """Tell whether the open round may be closed."""
         return len(self.contributions) >= self._started().quorum
 
+    def can_end(self) -> bool:
+        """Tell whether the open round has its quorum once all contribute who have not left."""
+        there = {name for name, one in self.members.items() if not one.left}
+        return len(there | self.contributions.keys()) >= self._started().quorum
+
+    def left(self) -> dict[str, str]:
+        """Return the term of each member that has left."""
+        return {name: one.term for name, one in self.members.items() if one.left}
+
     def holds_term(self, member: str, term: str) -> bool:
         """Tell whether a term is a member's newest one, and not ended."""
         one = self.members.get(member)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from pulse_kernels import Cells
-from pulse_registry.errors import Conflict, Gone, NotFound
+from pulse_registry.errors import Conflict, Gone, InvalidArgument, NotFound
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.options import OuterOptions
 from pulse_registry.outer.replay import Replayed, replay
@@ -19,7 +19,7 @@ from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.dtypes import numpy_dtype
-from pulse_registry.weights.model import Model
+from pulse_registry.weights.model import Model, PublishDtype
 
 
 class OuterRun:
@@ -75,10 +75,12 @@ class OuterRun:
         """Return the number of the newest version, and its layout's id; the first one is made of a model, if need be.
 
         Raises:
+            InvalidArgument: it would be float32.
             InvalidModel, StoreUnavailable: as ``Registry.push``.
         """
         around = self._runtime.dependencies
         while not (state := self._runtime.reader.refresh()).versions:
+            check_rounded(self._runtime.options.push.dtype)
             began = around.monotonic()
             if not self._push(0, model):
                 around.sleep(around.monotonic() - began)  # who took over needs about as long
@@ -142,3 +144,16 @@ class OuterRun:
             self.close()  # of an older term
             return False
         return True
+
+
+def check_rounded(dtype: PublishDtype) -> None:
+    """Check that the first version of a run, which is made of float32 masters, is a BF16 one, as rounds need it.
+
+    Raises:
+        InvalidArgument: it would be float32.
+    """
+    if dtype == "keep":
+        raise InvalidArgument(
+            "PushOptions(dtype='keep') would make the first version float32, and outer rounds are of BF16 versions: "
+            "leave dtype out, or give dtype='bf16'"
+        )

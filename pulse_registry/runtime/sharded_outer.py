@@ -22,7 +22,7 @@ from pulse_registry.process.closing import Closing
 from pulse_registry.pull.sliced_cells import SlicedCells
 from pulse_registry.push.sharded import ShardedPublisher
 from pulse_registry.push.whole_groups import fetch_groups
-from pulse_registry.runtime.outer import OuterRun
+from pulse_registry.runtime.outer import OuterRun, check_rounded
 from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.dtypes import numpy_dtype
@@ -66,9 +66,11 @@ class ShardedOuterRun:
         """Return the number of the newest version, and its layout's id; the first one is made of a model, if need be.
 
         Raises:
+            InvalidArgument: it would be float32.
             InvalidModel, StoreUnavailable: as ``Registry.push``.
         """
         while not (count := self._count()):
+            check_rounded(self._runtime.options.push.dtype)
             self._push(0, model)
         return count - 1, self._said(lambda: self._runtime.reader.state.version(count - 1).layout)
 

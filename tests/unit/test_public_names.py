@@ -46,6 +46,7 @@ NAMES = [
     "PulseError",
     "PushOptions",
     "PushResult",
+    "QuorumLost",
     "RefusedRecord",
     "Registry",
     "RetentionPolicy",

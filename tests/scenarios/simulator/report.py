@@ -88,6 +88,7 @@ _OF_ROUNDS = {
     "outer contribute": "members contribute",
     "outer join": "members join, or come back",
     "outer leave": "members leave",
+    "quorum lost": "a member hears that too many have left for its round to end",
     "twins fenced": "a process hears that a younger one has its name",
     "saved": "members save their state",
     "restored": "what was not sent is restored from it",

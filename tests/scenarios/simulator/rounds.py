@@ -18,6 +18,7 @@ from pulse_registry.errors import (
     InvalidModel,
     NotFound,
     PulseError,
+    QuorumLost,
     StoreUnavailable,
 )
 from pulse_registry.outer.options import OuterOptions
@@ -279,6 +280,11 @@ class Rounds:
             if not self._broken:
                 self._world.fail(f"{self._who}: {error!r}")
             self._truth.count("diverged")
+        except QuorumLost as error:
+            if not self._truth.lost_quorum(self._session.member.state.seq):
+                self._world.fail(f"{self._who}: given up for no reason: {error!r}")
+            self._truth.count("quorum lost")
+            return False, True
         except (CorruptObject, NotFound, BaseMismatch) as error:
             if self._process.link.damaged == damaged:
                 self._world.fail(f"{self._who}: failed for no reason: {error!r}")

@@ -131,6 +131,14 @@ class RoundsTruth(Truth):
         one = None if self.fold is None else self.fold.members.get(member)
         return one is not None and one.term == term and not one.left
 
+    def lost_quorum(self, seq: int) -> bool:
+        """Tell whether too few members are there for the open round to end; true, too, if records followed ``seq``."""
+        if self.fold is None or self._outer_records > seq + 1:
+            return self.fold is not None
+        there = {name for name, one in self.fold.members.items() if not one.left}
+        gone = len(there) < len(self.fold.members)
+        return gone and len(there | self.fold.open.keys()) < self.fold.start["quorum"]
+
     def begins(self, bits: bytes) -> None:
         """Take note of the cells that a member would begin an empty run with."""
         self.models[Policy(ROUNDS, bits).digest] = bits

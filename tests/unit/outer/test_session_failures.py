@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable
+
 import pytest
 
-from pulse_registry.errors import StoreUnavailable
+from pulse_registry.errors import InvalidArgument, QuorumLost, StoreUnavailable
+from pulse_registry.options import Options, PushOptions
 from pulse_registry.outer.weights import OuterWeights
+from pulse_registry.registry import Registry
+from pulse_registry.store import MOST_WHOLE_BYTES, ByteRange, MemoryStore, Store, WrapperStore
 from pulse_registry.testing import Fault, FaultStore
 from tests.support.parties import Party, Trainer, drawn, same
 
@@ -57,6 +63,59 @@ def test_a_round_without_its_quorum_says_whom_it_waits_for() -> None:
     waited = [event.message for event in party.told if event.kind == "round_waits"]
     assert len(waited) == 6  # after a minute, and each time after twice as long
     assert "round 1 waits for b; it has 1 contributions, and needs 2" in waited[0]
+
+
+def test_who_is_left_without_a_quorum_is_told_after_its_grace_and_loses_nothing() -> None:
+    party = Party(quorum=2, grace=60.0)
+    one, other = party.joined("ab")
+    other.contribute()
+    one.round()
+    other.follow()
+    other.outer.leave()
+    began = party.now
+    one.train()
+    with pytest.raises(QuorumLost, match=r"round 2 waits for others to join; it has 1 .* needs 2; b left.*state_dict"):
+        one.outer.step()
+    assert 60.0 <= party.now - began < 70.0
+    with pytest.raises(QuorumLost):
+        one.outer.finish()
+    new = party.trainer("c", 3)
+    new.outer.join()
+    new.train()
+    new.outer.contribute()
+    assert one.outer.finish().counts
+    assert set(new.follow().members) == {"a", "c"}
+    same(one, new)
+
+
+def at(party: Party, *planned: tuple[float, Callable[[], object]]) -> None:
+    """Let things happen at their times, one after the other, while somebody waits."""
+    left = list(planned)
+
+    def meanwhile() -> None:
+        if left and party.now >= left[0][0]:
+            left.pop(0)[1]()
+
+    party.meanwhile = meanwhile
+
+
+def test_who_leaves_and_comes_back_within_the_grace_is_waited_for() -> None:
+    party = Party(quorum=2, grace=60.0)
+    one, other = party.joined("ab")
+    at(party, (5.0, other.outer.leave), (60.0, other.outer.join), (100.0, other.contribute))
+    assert set(one.round().members) == {"a", "b"}
+    assert party.now >= 100.0
+
+
+def test_who_joins_where_others_have_left_before_waits_for_them() -> None:
+    party = Party(quorum=2, grace=60.0)
+    one, other = party.joined("ab")
+    other.outer.leave()
+    one.outer.leave()
+    one.outer.join()
+    at(party, (3600.0, other.outer.join), (3601.0, other.contribute))
+    assert set(one.round().members) == {"a", "b"}
+    assert party.now >= 3600.0
 
 
 def test_an_interrupt_while_waiting_leaves_all_as_it_is() -> None:
@@ -154,3 +213,56 @@ def test_two_sessions_of_one_registry_are_two_members() -> None:
     for each in (one, other):
         each.outer.leave()
     assert len(one.registry.versions()) == 3
+
+
+class Seen(WrapperStore):
+    """A store that keeps the names of the contributions that were fetched."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.fetched = list[str]()
+
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        if "/objects/contribution/" in key:
+            self.fetched.append(key.rpartition("/")[2].split("-")[1])
+        return super().get(key, byte_range, max_bytes=max_bytes)
+
+
+@pytest.mark.parametrize("values", ["levels", "float32"])
+@pytest.mark.parametrize("weighting", ["equal", "steps"])
+def test_a_member_fetches_what_others_have_sent_and_not_what_it_has(values: str, weighting: str) -> None:
+    party = Party(quorum=2, values=values, weighting=weighting)
+    seen = Seen(party.store)
+    one, other = party.trainer("a", 1, seen), party.trainer("b", 2)
+    for trainer in (one, other):
+        trainer.outer.join()
+    for _ in range(3):
+        one.contribute()
+        other.contribute()
+        one.follow()
+        other.follow()
+        same(one, other)
+    assert seen.fetched == ["b", "b", "b"]
+
+
+def test_what_a_twin_has_sent_under_the_same_name_is_fetched() -> None:
+    party = Party(quorum=2)
+    one, other = party.joined("ab")
+    one.train()
+    seen = Seen(party.store)
+    twin = party.trainer("a", 3, seen)
+    one.outer.contribute()
+    twin.outer.join()
+    other.contribute()
+    twin.follow()
+    assert sorted(seen.fetched) == ["a", "b"]
+    other.follow()
+    same(other, twin)
+
+
+def test_a_first_version_in_float32_is_refused_before_it_is_there() -> None:
+    store = MemoryStore(uuid.uuid4().hex)
+    with Registry(store, "run", Options(push=PushOptions(dtype="keep"))) as registry:
+        with pytest.raises(InvalidArgument, match=r"dtype='keep'.*BF16"):
+            registry.outer(drawn(1), member="a").join()
+        assert registry.versions() == []
