@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pulse_registry.errors import NotFound
 from pulse_registry.format.keys import versions_of
 from pulse_registry.log import RunState
-from pulse_registry.pull.route import plan as plan_route
 from pulse_registry.retention.policy import RetentionPolicy
-from pulse_registry.retention.reach import best_keyframe, best_keyframes, cheapest_tree, reachable
+from pulse_registry.retention.reach import best_keyframe, best_keyframes, cheapest_tree, reachable, steps_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +112,10 @@ def harm(before: RunState, after: RunState, plan: Plan, held: Mapping[str, int])
     frame = next((n for n in plan.kept if best_keyframe(after, n) != best_keyframe(before, n)), None)
     if frame is not None:
         return f"the keyframe of version {frame}, which is kept ({plan.kept[frame]}), would be retired"
-    for version in sorted(set(held.values()) & plan.kept.keys()):
-        if _bytes_to_newest(after, version) != _bytes_to_newest(before, version):
+    haves = sorted(set(held.values()) & plan.kept.keys())
+    now, then = _bytes_to_newest(before, haves), _bytes_to_newest(after, haves)
+    for version in haves:
+        if now.get(version) != then.get(version):
             return f"the route from version {version}, which a reader holds, to the newest would change"
     for patch in before.patches:
         if patch.base in plan.kept and patch.target in plan.kept and not after.is_live(patch.object.key):
@@ -123,11 +123,19 @@ def harm(before: RunState, after: RunState, plan: Plan, held: Mapping[str, int])
     return None
 
 
-def _bytes_to_newest(state: RunState, version: int) -> int | None:
-    try:
-        return plan_route(state, len(state.versions) - 1, have=version).nbytes
-    except NotFound:
-        return None
+def _bytes_to_newest(state: RunState, haves: Sequence[int]) -> dict[int, int]:
+    """Return what the route to the newest version fetches, from each of some versions from which there is one."""
+    newest = len(state.versions) - 1
+    steps = steps_to(state, newest, haves)
+    known = {newest: 0}
+    for version in haves:
+        way, here = [], version
+        while here not in known and here in steps:
+            way.append(here)
+            here = steps[here].target
+        for at in reversed(way):
+            known[at] = steps[at].nbytes + known[steps[at].target]
+    return known
 
 
 def _numbers(state: RunState) -> Iterator[int]:
@@ -162,16 +170,17 @@ def _chosen(state: RunState, policy: RetentionPolicy, needs: Needs) -> dict[int,
 def _keep_routes(state: RunState, kept: dict[int, str], held: Mapping[str, int]) -> None:
     """Keep the routes to the versions kept, from nothing and from the versions that readers hold."""
     newest = len(state.versions) - 1
-    for version in sorted({version for version in held.values() if version in kept}):
-        try:
-            legs = plan_route(state, newest, have=version).legs
-        except NotFound:
-            continue  # there is no route now, and none to keep
-        for leg in legs:
-            kept.setdefault(leg.target, f"on the route from version {version}, which a reader holds")
+    haves = sorted({version for version in held.values() if version in kept})
+    steps, passed = steps_to(state, newest, haves), set[int]()
+    for version in haves:
+        here = version
+        while (step := steps.get(here)) is not None and step.target not in passed:  # from there on, routes are one
+            here = step.target
+            passed.add(here)
+            kept.setdefault(here, f"on the route from version {version}, which a reader holds")
     tree = cheapest_tree(state)
     for version in sorted(kept):
-        for step in tree.route_to(version) if version in tree.before else ():
-            if step != version and step in kept:
+        for at in tree.route_to(version) if version in tree.before else ():
+            if at != version and at in kept:
                 break  # the rest of the route is its own, and is kept with it
-            kept.setdefault(step, f"on the route to version {version}")
+            kept.setdefault(at, f"on the route to version {version}")

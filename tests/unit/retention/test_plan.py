@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,8 @@ from pulse_registry.log.fold import advance
 from pulse_registry.pull.route import plan as plan_route
 from pulse_registry.retention import Plan, RetentionPolicy, plan_gc
 from pulse_registry.retention.plan import Needs, can_be_named, harm, is_garbage
-from pulse_schemas import RetireRecord
+from pulse_registry.retention.reach import cheapest_tree
+from pulse_schemas import RetireRecord, TagRecord
 from tests.support.records import OTHER_LAYOUT, Script, chain, keyframe, patch
 from tests.unit.pull.test_route import histories
 
@@ -244,3 +246,48 @@ def test_what_is_kept_costs_as_much_to_reach_as_before_and_a_second_plan_is_empt
         assert cost(after, newest, version) == cost(state, newest, version)
     assert all(patch.base in plan.kept and patch.target in plan.kept for patch in after.patches)
     assert plan_gc(after, policy, wants).empty
+
+
+def kept_plainly(state: RunState, policy: RetentionPolicy, wants: Needs) -> list[tuple[int, str]]:
+    """What is kept, and why, by a route search for each reader."""
+    newest = len(state.versions) - 1
+    numbers = [entry.version for entry in state.versions]
+    reasons = [(newest, "the newest")]
+    reasons += [(version, f"tag {name}") for name, version in state.tags.items()]
+    reasons += [(version, f"held by {reader}") for reader, version in wants.held.items()]
+    for number in numbers:
+        if number > newest - policy.keep_last:
+            reasons.append((number, f"one of the last {policy.keep_last}"))
+        elif number >= wants.young_from:
+            reasons.append((number, "young"))
+        elif policy.keep_every is not None and number % policy.keep_every == 0:
+            reasons.append((number, f"every {policy.keep_every}th"))
+    kept: dict[int, str] = {}
+    for version, why in reasons:
+        if version == newest or (version < newest and not state.is_retired(version)):
+            kept.setdefault(version, why)
+    for version in sorted({version for version in wants.held.values() if version in kept}):
+        with suppress(NotFound):
+            for leg in plan_route(state, newest, have=version).legs:
+                kept.setdefault(leg.target, f"on the route from version {version}, which a reader holds")
+    tree = cheapest_tree(state)
+    for version in sorted(kept):
+        for step in tree.route_to(version) if version in tree.before else ():
+            kept.setdefault(step, f"on the route to version {version}")
+    return [*kept.items()]
+
+
+@given(
+    histories(),
+    st.builds(RetentionPolicy, keep_last=st.integers(1, 4), keep_every=st.none() | st.integers(2, 3)),
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 7)),
+    st.integers(0, 7),
+    st.integers(0, 6),
+)
+def test_one_search_for_all_readers_keeps_what_a_search_for_each_keeps(state, policy, held, young, tagged):
+    if tagged < len(state.versions) and not state.is_retired(tagged):
+        tag = {"name": "best", "version": tagged, "run": state.run, "seq": state.seq + 1, "epoch": state.epoch}
+        more = {"previous": state.last, "write_id": "0" * 32, "created_at": "2026-01-02T03:04:05.678Z"}
+        advance(state, TagRecord(**tag, **more), "0" * 64)
+    wants = Needs(held, young_from=young)
+    assert [*plan_gc(state, policy, wants).kept.items()] == kept_plainly(state, policy, wants)
