@@ -1,4 +1,4 @@
-"""What an answer of the service costs as a run grows: processor time of its event loop, and bytes.
+"""What an answer of the service costs as a run grows: processor time of its event loop and of all threads, and bytes.
 
 The service's app is called below any socket, with a run whose state is made here: one keyframe, then a patch a version.
 """
@@ -22,6 +22,8 @@ LOOP_MS: Final = 20.0
 ANSWER_KB: Final = 1_100.0
 """Of an answer's body, at most."""
 _CALLS: Final = 5
+Cost = tuple[float, float, float]
+"""Milliseconds of the loop's thread and of all threads, and kB."""
 
 ASKED: Final[dict[str, tuple[str, str]]] = {
     "run": ("GET run", ""),
@@ -42,24 +44,24 @@ ASKED: Final[dict[str, tuple[str, str]]] = {
 
 
 def curves(quick: bool) -> list[Curve]:
-    """Return, for every request, the loop's processor time and the answer's bytes."""
-    loop: dict[str, list[tuple[int, float]]] = {name: [] for name in ASKED}
-    nbytes: dict[str, list[tuple[int, float]]] = {name: [] for name in ASKED}
+    """Return three curves for every request: what the loop works for it, and all threads, and the answer's bytes."""
+    costs: dict[str, list[tuple[int, Cost]]] = {name: [] for name in ASKED}
     for versions in QUICK if quick else SIZES:
-        for name, taken_ms, sent in measured(chain(versions).state):
-            loop[name].append((versions, taken_ms))
-            nbytes[name].append((versions, sent / 1000))
+        for name, cost in measured(chain(versions).state):
+            costs[name].append((versions, cost))
     found = []
     for name, (what, _) in ASKED.items():
-        timed = f"{what}: the event loop"
-        found.append(Curve(f"http.loop.{name}", timed, "versions", "ms", tuple(loop[name]), "last", LOOP_MS))
-        sized = f"{what}: the answer"
-        found.append(Curve(f"http.bytes.{name}", sized, "versions", "kB", tuple(nbytes[name]), "last", ANSWER_KB))
+        loop, work, nbytes = (tuple((size, cost[part]) for size, cost in costs[name]) for part in range(3))
+        found += [
+            Curve(f"http.loop.{name}", f"{what}: the event loop", "versions", "ms", loop, "last", LOOP_MS),
+            Curve(f"http.work.{name}", f"{what}: all threads", "versions", "ms", work),
+            Curve(f"http.bytes.{name}", f"{what}: the answer", "versions", "kB", nbytes, "last", ANSWER_KB),
+        ]
     return found
 
 
-def measured(state: RunState) -> Iterator[tuple[str, float, int]]:
-    """Ask for everything of a run, and yield of each: its name, the loop's milliseconds, the bytes of the answer."""
+def measured(state: RunState) -> Iterator[tuple[str, Cost]]:
+    """Ask for everything of a run, and yield what it costs by name."""
     newest = len(state.versions) - 1
     places = {
         "middle": newest // 2,
@@ -70,17 +72,17 @@ def measured(state: RunState) -> Iterator[tuple[str, float, int]]:
     }
     with calling(app_of(state)) as call:
         for name, (_, path) in ASKED.items():
-            yield name, *_asked(call, f"/v1/runs/{RUN}{path.format(**places)}")
+            yield name, _asked(call, f"/v1/runs/{RUN}{path.format(**places)}")
 
 
-def _asked(call: Call, path: str) -> tuple[float, int]:
-    """Return the least milliseconds that this thread, which has the loop, worked for an answer, and its bytes."""
-    least, nbytes = float("inf"), 0
+def _asked(call: Call, path: str) -> Cost:
+    """Return the least that this thread, which has the loop, and all of them, worked for an answer, and its bytes."""
+    loop = work = nbytes = float("inf")
     for _ in range(_CALLS):
-        began = time.thread_time()
+        began, all_began = time.thread_time(), time.process_time()
         answer = call("GET", path)
-        least = min(least, time.thread_time() - began)
+        loop, work = min(loop, time.thread_time() - began), min(work, time.process_time() - all_began)
         if answer.status != 200:
             raise RuntimeError(f"{path} answered {answer.status}: {answer.body[:200]!r}")
         nbytes = len(answer.body)
-    return 1e3 * least, nbytes
+    return 1e3 * loop, 1e3 * work, nbytes / 1000

@@ -13,6 +13,7 @@ from pulse_server.routes import examples
 from pulse_server.routes.dependencies import ReadRun
 from pulse_server.routes.operation import answer, body_limit, operations, problem
 from pulse_server.routes.params import Number, document, segment, whole
+from pulse_server.runs.listing import Listing
 from pulse_server.transport.answers import Rendered, no_content
 
 router = operations("workers")
@@ -78,4 +79,9 @@ async def list_workers(run: ReadRun, min_version: MinVersion = None) -> Response
     feed = await run.feed()
     with suppress(StoreUnavailable):  # then it is what this replica knows
         await run.service.workers.gather(feed)
-    return Rendered((await run.service.workers.listing(feed)).body(min_version)).aged(feed.age_s)
+    listing = await run.service.workers.listing(feed)
+    return (await run.service.render(_rendered, listing, min_version)).aged(feed.age_s)
+
+
+def _rendered(listing: Listing, min_version: int | None) -> Rendered:
+    return Rendered(listing.body(min_version))

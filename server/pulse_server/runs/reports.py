@@ -188,8 +188,8 @@ class Reports:
     def listed(self, state: RunState) -> WorkerList:
         """Return the workers of a run by name, as far as this replica knows; asks nothing of the store."""
         run = state.run
-        found = self._listed(run)
-        told = [*map(partial(_told, state), _fairest(found.values(), self._max, inf))]
+        fair = [*_fairest(self._listed(run).values(), self._max, inf)]
+        told = [*map(partial(_told, len(state.versions) - 1, _digests(state, fair)), fair)]
         return WorkerList(run=run, workers=tuple(sorted(told, key=lambda worker: (worker.worker, worker.token))))
 
     def listing(self, state: RunState) -> Listing:
@@ -211,8 +211,7 @@ class Reports:
         First come those whose digest is not that of their version. Of many workers it takes long: call it in a thread.
         """
         notes = self._listed(state.run).values()
-        counts = Counter(note.version for note in notes)
-        digests = {version: entry.digest for version in counts if (entry := state.find(version)) is not None}
+        counts, digests = Counter(note.version for note in notes), _digests(state, notes)
         wrong = sum(digests.get(note.version) != note.digest for note in notes)
         newest = max(counts, default=None)
         summary = WorkerSummary.model_construct(
@@ -223,7 +222,7 @@ class Reports:
             at_newest=0 if newest is None else counts[newest],
         )
         furthest = sorted(notes, key=lambda n: (digests.get(n.version) == n.digest, n.version, n.worker))
-        told = [_told(state, note) for note in _in_turns(furthest)[:most]]
+        told = [_told(len(state.versions) - 1, digests, note) for note in _in_turns(furthest)[:most]]
         sizes = accumulate(len(worker.model_dump_json()) for worker in told)
         return summary, [worker for worker, size in zip(told, sizes, strict=True) if size <= max_bytes]
 
@@ -387,8 +386,13 @@ def _first(keys: Iterable[str]) -> tuple[str, ...]:
     return tuple(key for key, size in zip(keys, sizes, strict=True) if size <= _AVOIDED_BYTES)
 
 
-def _told(state: RunState, note: WorkerNote) -> WorkerBody:
-    known = state.find(note.version)
+def _digests(state: RunState, notes: Iterable[WorkerNote]) -> Mapping[int, str]:
+    """Return the digests of the versions that are told of, each looked up once, as far as they are known."""
+    versions = {note.version for note in notes}
+    return {version: entry.digest for version in versions if (entry := state.find(version)) is not None}
+
+
+def _told(newest: int, digests: Mapping[int, str], note: WorkerNote) -> WorkerBody:
     token, worker = split_name(note.worker)
     return WorkerBody.model_construct(
         worker=worker,
@@ -400,6 +404,6 @@ def _told(state: RunState, note: WorkerNote) -> WorkerBody:
         nbytes=note.nbytes,
         avoided=note.avoided,
         reported_at=note.reported_at,
-        staleness=max(0, len(state.versions) - 1 - note.version),
-        digest_matches=known is not None and known.digest == note.digest,
+        staleness=max(0, newest - note.version),
+        digest_matches=digests.get(note.version) == note.digest,
     )
