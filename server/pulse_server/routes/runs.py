@@ -104,7 +104,7 @@ async def show_run(run: ReadRun) -> Response:
     responses={
         200: answer(
             "A page of the live objects of a run: which versions each joins, and how many bytes it has, by the version "
-            "that each leads to. Those that lead to a retired version are left out.",
+            "that each leads to.",
             ChainBody(
                 run=examples.RUN,
                 keyframes=(KeyframeMark(version=0, nbytes=15_231_300_000),),

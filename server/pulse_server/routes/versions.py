@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -18,7 +17,7 @@ from pulse_server.routes.dependencies import ReadRun, RunRequest
 from pulse_server.routes.operation import answer, hot, operations, problem
 from pulse_server.routes.params import DECIMAL, Before, Wait, between, segment, waiting, whole
 from pulse_server.runs.bodies import version_body
-from pulse_server.runs.chain import versions_of_kind
+from pulse_server.runs.chain import versions_where
 from pulse_server.runs.feed import RunFeed
 from pulse_server.transport.answers import Rendered, no_content
 
@@ -115,33 +114,19 @@ class _Filter:
         page: list[VersionBody] = []
         last, nbytes = self.first - 1, 0
         following: int | None = None
-        for looked, entry in enumerate(self._candidates(state)):
-            if looked == _LOOKED or nbytes > _PAGE_BYTES:
+        for looked, number in enumerate(versions_where(state, self.first, self.kind, self.low, self.high)):
+            if looked == _LOOKED or len(page) == limit or nbytes > _PAGE_BYTES:
                 following = last
                 break
-            if not self._fits(entry) or state.is_retired(entry.version):
-                last = entry.version
+            last = number
+            if state.is_retired(number):
                 continue
-            if len(page) == limit:
-                following = last
-                break
-            last = entry.version
-            body = version_body(state, entry)
+            body = version_body(state, state.version(number))
             nbytes += len(canonical_json(body.metadata)) if body.metadata else 0
             page.append(body)
         return Rendered.of(
             VersionPage.model_construct(run=state.run, versions=tuple(page), next=following, age_s=round(age_s, 3))
         )
-
-    def _candidates(self, state: RunState) -> Iterator[VersionEntry]:
-        """Yield the versions of the kind that is asked for, which the numbers of objects tell: no body is made."""
-        if self.kind is None or self.first >= len(state.versions):
-            return state.versions_since(self.first)
-        numbers = versions_of_kind(state, self.kind, self.first)
-        return (entry for number in numbers if (entry := state.find(number)) is not None)
-
-    def _fits(self, entry: VersionEntry) -> bool:
-        return (self.low is None or self.low <= entry.step) and (self.high is None or entry.step <= self.high)
 
 
 async def _show(feed: RunFeed, name: str) -> Response:

@@ -1,6 +1,6 @@
-"""The live objects of a run, by columns of numbers: pages of them, their sums, and the versions without a patch. Pure.
+"""The live objects of a run, and its versions, chosen by columns of numbers: pages of them, and sums. Pure.
 
-No object is looked at one by one but those of a page: a run has hundreds of thousands.
+Nothing is looked at one by one but what a page shows: a run has hundreds of thousands of both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def chain_body(state: RunState, after: int, until: int | None, limit: int) -> Ch
         until: only objects that begin at this version, or at an earlier one; None: all.
         limit: objects in a page; a page has all that lead to its last version, and so perhaps more.
     """
-    start, end, nbytes, live = _live(state)
+    start, end, nbytes, live = _rows(state)
     wanted = live & (end > after)
     if until is not None:
         wanted &= np.where(start < 0, end, start) <= until
@@ -51,15 +51,26 @@ def chain_body(state: RunState, after: int, until: int | None, limit: int) -> Ch
     )
 
 
-def versions_of_kind(state: RunState, kind: Literal["keyframe", "patch"], first: int) -> Iterator[int]:
-    """Yield the numbers of the versions from ``first`` on to which a patch leads from the one before, or of the others.
+def versions_where(
+    state: RunState, first: int, kind: Literal["keyframe", "patch"] | None, low: int | None, high: int | None
+) -> Iterator[int]:
+    """Yield the numbers of the versions from ``first`` on that are of a kind, and of steps from ``low`` to ``high``.
 
-    To versions that were retired or forgotten nothing leads.
+    Those that were retired are among them, those forgotten are not.
     """
-    start, end, _, live = _live(state)
-    patched = np.zeros(len(state.versions), np.bool_)
-    patched[end[live & (start == end - 1) & (start >= 0)]] = True
-    return map(int, first + np.flatnonzero(patched[first:] == (kind == "patch")))
+    versions, patches = state.tables.versions, state.tables.patches
+    numbers, steps = versions.column("version"), versions.column("step")
+    wanted = versions.alive & (numbers >= first)
+    if low is not None:
+        wanted &= steps >= low
+    if high is not None:
+        wanted &= steps <= high
+    if kind is not None:
+        base, target = patches.column("base"), patches.column("target")
+        patched = np.zeros(len(state.versions), np.bool_)
+        patched[target[patches.alive & (base == target - 1)]] = True
+        wanted &= patched[numbers] == (kind == "patch")
+    return map(int, numbers[wanted])
 
 
 def _totals(start: Numbers, end: Numbers, nbytes: Numbers) -> ChainTotals:
@@ -74,8 +85,12 @@ def _totals(start: Numbers, end: Numbers, nbytes: Numbers) -> ChainTotals:
     )
 
 
-def _live(state: RunState) -> tuple[Numbers, Numbers, Numbers, npt.NDArray[np.bool_]]:
-    """Return where each row begins (-1: from nothing) and ends, its bytes, and which are usable, and no way back."""
-    edges = state.edges
-    start, end = edges.start, edges.end
-    return start, end, edges.nbytes, start < end
+def _rows(state: RunState) -> tuple[Numbers, Numbers, Numbers, npt.NDArray[np.bool_]]:
+    """Return where the object of each row begins (-1: from nothing) and ends, its bytes, and which objects are live."""
+    patches, keyframes = state.tables.patches, state.tables.keyframes
+    return (
+        np.concatenate((patches.column("base"), np.full(len(keyframes), -1))),
+        np.concatenate((patches.column("target"), keyframes.column("version"))),
+        np.concatenate((patches.column("nbytes"), keyframes.column("nbytes"))),
+        np.concatenate((patches.alive, keyframes.alive)),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from fastapi.testclient import TestClient
@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulse_registry.log import RunState
+from pulse_registry.results import describe
 from pulse_schemas.api import ChainBody, KeyframeMark, PatchMark
-from pulse_server.runs.chain import chain_body, versions_of_kind
+from pulse_server.runs.chain import chain_body, versions_where
 from tests.support.apps import app_over, fill, run_of
 from tests.support.records import RUN, DictStore, Script, chain, keyframe, patch
 
@@ -31,8 +32,8 @@ def grown() -> RunState:
 
 def plain(state: RunState, after: int, until: int) -> tuple[list[KeyframeMark], list[PatchMark]]:
     """Say what is live version by version, without columns."""
-    keyframes = [k for k in state.keyframes if after < k.version <= until and not state.is_retired(k.version)]
-    patches = [p for p in state.patches if p.target > after and p.base <= until and not state.is_retired(p.target)]
+    keyframes = [k for k in state.keyframes if after < k.version <= until]
+    patches = [p for p in state.patches if p.target > after and p.base <= until]
     return (
         [KeyframeMark(version=k.version, nbytes=k.size) for k in sorted(keyframes, key=lambda k: k.version)],
         [PatchMark(base=p.base, target=p.target, nbytes=p.size) for p in sorted(patches, key=lambda p: p.target)],
@@ -82,12 +83,23 @@ def test_sizes_that_overflow_64_bits_are_summed_exactly() -> None:
     assert totals.nbytes > 5 * 2**62
 
 
-def test_the_versions_of_a_kind_are_those_that_a_patch_leads_to_from_the_one_before() -> None:
+STEP = st.none() | st.integers(-30, 430) | st.sampled_from((-(2**63), 2**63 - 1))
+
+
+@given(st.integers(0, 45), st.sampled_from(("keyframe", "patch", None)), STEP, STEP)
+def test_versions_are_chosen_as_they_are_told(
+    first: int, kind: Literal["keyframe", "patch"] | None, low: int | None, high: int | None
+) -> None:
     state = grown()
-    patched = {p.target for p in state.patches if p.target - p.base == 1 and not state.is_retired(p.target)}
-    for first in (0, 12, 41):
-        assert [*versions_of_kind(state, "patch", first)] == sorted(v for v in patched if v >= first)
-        assert [*versions_of_kind(state, "keyframe", first)] == [v for v in range(first, 42) if v not in patched]
+    expected = [
+        entry.version
+        for entry in state.versions
+        if entry.version >= first
+        and (kind is None or describe(state, entry).kind == kind)
+        and (low is None or entry.step >= low)
+        and (high is None or entry.step <= high)
+    ]
+    assert [*versions_where(state, first, kind, low, high)] == expected
 
 
 @pytest.fixture(scope="module")
