@@ -119,12 +119,12 @@ def decoded(
     """Return (index, levels) of a group, checked against its sums; see ``Contribution.decode``."""
     other = f"{key}: group {group.number} was coded by other weights than these"
     try:
-        index, levels = decode_levels(backend, weights, entry.changed, data, dtype)
+        index, cells, levels = decode_levels(backend, weights, entry.changed, data, dtype)
     except RankError as error:
         raise BaseMismatch(other) from error
     except CodecError as error:
         raise CorruptObject(f"{key}: group {group.number}: {error}") from error
-    old, new = _sums(backend, group, index, backend.gather_spans(weights, index), levels)
+    old, new = _sums(backend, group, index, cells, levels)
     if old != entry.old_sum:
         raise BaseMismatch(other)
     if new != entry.new_sum or not levels.all():
@@ -180,8 +180,9 @@ def contribution_bytes(
 
 def code_levels(backend: Backend, group: Group, index: Index, levels: Sendable, weights: list[Cells]) -> Coded:
     """Code the levels of one group, or its float32 values, of which there are some; see ``contribution_bytes``."""
-    data = encode_levels(backend, weights, index, levels)
-    sums = _sums(backend, group, index, backend.gather_spans(weights, index), levels)
+    old = backend.gather_spans(weights, index)
+    data = encode_levels(backend, weights, index, old, levels)
+    sums = _sums(backend, group, index, old, levels)
     return Coded(Entry(group.number, len(index), len(data), "class", blake3(data).digest(), *sums), data)
 
 
@@ -197,9 +198,12 @@ def joined_groups(
 
 
 def _sums(backend: Backend, group: Group, index: Index, old: Cells, levels: Sendable) -> tuple[Digest, Digest]:
-    columns = old, levels.view(f"<u{levels.itemsize}")
-    first, second = (Digest(*backend.digest_sparse(index, column, group.start)) for column in columns)
-    return first, second
+    new = levels.view(f"<u{levels.itemsize}")
+    if new.itemsize == old.itemsize:
+        first, second = backend.digest_changes(index, old, new, group.start)
+    else:
+        first, second = (backend.digest_sparse(index, column, group.start) for column in (old, new))
+    return Digest(*first), Digest(*second)
 
 
 def _head_size(key: str, geometry: Geometry, data: bytes) -> int:

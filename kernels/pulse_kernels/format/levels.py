@@ -31,19 +31,20 @@ Sendable = Levels | Floats | Totals | npt.NDArray[np.int32]
 """Levels of one member, totals of a round, in as many bits as they take, or float32 values."""
 
 
-def encode_levels(backend: Backend, weights: list[Cells], index: Index, levels: Sendable) -> bytes:
+def encode_levels(backend: Backend, weights: list[Cells], index: Index, old: Cells, levels: Sendable) -> bytes:
     """Code the levels, or the values, of a group.
 
     Args:
         backend: computes.
         weights: uint16, the group's BF16 weights, all of them, in spans that lie end to end.
         index: uint32, strictly increasing positions among them, not empty.
+        old: the weights there.
         levels: int16, int32, int64 or float32, none of them 0.
 
     Returns:
         The same bytes for the same arguments, on every backend.
     """
-    first, counts = choose_classes(backend.count_classes(backend.gather_spans(weights, index), _WEIGHT))
+    first, counts = choose_classes(backend.count_classes(old, _WEIGHT))
     ranks, kinds, populations = backend.class_ranks(weights, index, _WEIGHT, first, len(counts))
     parameters = parameters_of(counts, populations)
     cell_type = _CELLS[levels.dtype]
@@ -54,8 +55,8 @@ def encode_levels(backend: Backend, weights: list[Cells], index: Index, levels: 
 
 def decode_levels(
     backend: Backend, weights: list[Cells], count: int, data: bytes | memoryview, dtype: np.dtype[Any] = _LEVEL
-) -> tuple[Index, Sendable]:
-    """Invert ``encode_levels``: return (index, levels).
+) -> tuple[Index, Cells, Sendable]:
+    """Invert ``encode_levels``: return (index, old, levels).
 
     Args:
         backend: computes.
@@ -74,6 +75,6 @@ def decode_levels(
     coded = split(True, count, data)
     cell_type = _CELLS[dtype]
     places, steps = backend.decode_changes(coded, cell_type, cells)
-    index, source, _ = backend.class_select(weights, coded.counts, places, _WEIGHT, coded.first, len(coded.counts))
-    distance = steps[source]
-    return index, backend.move(np.zeros_like(distance), distance, cell_type).view(dtype)
+    index, source, old = backend.class_select(weights, coded.counts, places, _WEIGHT, coded.first, len(coded.counts))
+    distance = backend.gather(steps, source)
+    return index, old, backend.move(np.zeros_like(distance), distance, cell_type).view(dtype)

@@ -37,10 +37,11 @@ def cut(held: Cells, parts: int) -> list[Cells]:
 @pytest.mark.parametrize(("cells", "share"), [(50_000, 0.03), (50_000, 0.4), (7, 1.0)])
 def test_each_backend_codes_and_decodes_the_same(cells: int, share: float) -> None:
     held, (index, levels) = weights(cells), drawn_levels(cells, share)
-    coded = {encode_levels(backend, cut(held, 3), index, levels) for backend in BACKENDS}
+    coded = {encode_levels(backend, cut(held, 3), index, held[index], levels) for backend in BACKENDS}
     assert len(coded) == 1
     for backend in BACKENDS:
-        found, values = decode_levels(backend, cut(held, 2), len(index), next(iter(coded)))
+        found, old, values = decode_levels(backend, cut(held, 2), len(index), next(iter(coded)))
+        assert old.tolist() == held[index].tolist()
         assert (found.tolist(), values.dtype, values.tolist()) == (index.tolist(), np.int16, levels.tolist())
 
 
@@ -53,16 +54,16 @@ def test_any_levels_at_any_weights_come_back(held: list[int], levels: dict[int, 
     kept = dict(sorted((place % len(held), level) for place, level in levels.items()))
     index, values = np.array(list(kept), np.uint32), np.array(list(kept.values()), np.int16)
     for backend in BACKENDS:
-        data = encode_levels(backend, [cells], index, values)
+        data = encode_levels(backend, [cells], index, cells[index], values)
         found = decode_levels(backend, [cells], len(index), data)
-        assert (found[0].tolist(), found[1].tolist()) == (index.tolist(), values.tolist())
+        assert [one.tolist() for one in found] == [one.tolist() for one in (index, cells[index], values)]
 
 
 def test_levels_of_3_percent_of_the_cells_take_about_their_entropy() -> None:
     """Positions drawn alike in each class, so that nothing but their density is to be known of them."""
     cells, share = 2_000_000, 0.03
     held, (index, levels) = weights(cells), drawn_levels(cells, share)
-    bits = 8 * len(encode_levels(BACKENDS[1], [held], index, levels)) / len(index)
+    bits = 8 * len(encode_levels(BACKENDS[1], [held], index, held[index], levels)) / len(index)
     counts = np.unique(levels, return_counts=True)[1] / len(levels)
     entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share)) / share - (counts * np.log2(counts)).sum()
     assert entropy < bits < 1.06 * entropy
@@ -71,7 +72,7 @@ def test_levels_of_3_percent_of_the_cells_take_about_their_entropy() -> None:
 @pytest.mark.parametrize("backend", BACKENDS, ids=["reference", "numba"])
 def test_what_is_damaged_or_of_other_weights_is_refused(backend: object) -> None:
     held, (index, levels) = weights(5000), drawn_levels(5000, 0.2)  # several classes
-    data = encode_levels(BACKENDS[0], [held], index, levels)
+    data = encode_levels(BACKENDS[0], [held], index, held[index], levels)
     one = BACKENDS[0] if backend is BACKENDS[0] else BACKENDS[1]
     for count in (0, len(held) + 1, len(index) - 1):
         with pytest.raises(CodecError):

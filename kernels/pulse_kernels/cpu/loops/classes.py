@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pulse_kernels.cpu.loops.simd import BLOCK, BLOCKS, count_classes, find_class, lowest, ones
+from pulse_kernels.cpu.loops.simd import BLOCK, BLOCKS, COUNTERS, count_classes, find_class, lowest, ones
 from pulse_kernels.cpu.loops.spans import array_at
 
 Array = Any
@@ -43,18 +43,23 @@ def _rank_span(
     n, size = begin, U64(len(cells))
     whole = size - size % STRETCH
     following = U64(index[n]) - U64(offset) if n < len(index) else size
-    masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
+    masks, kinds = np.empty((COUNTERS, BLOCKS), np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
+    before = np.empty((COUNTERS, BLOCKS), np.uint32)
     i = ZERO
     while i < whole:
         count_classes(cells, i, shift, mask, first, last, counters, counters, kinds)
+        known = ZERO
         while following - i < STRETCH:
             c = kinds[following - i]
-            find_class(kinds, c, masks)
+            if (known >> U64(c)) & ONE == ZERO:
+                known |= ONE << U64(c)
+                find_class(kinds, c, masks[c])
+                count = counters[c]
+                for b in range(BLOCKS):
+                    count -= np.uint32(ones(masks[c, BLOCKS - 1 - b]))
+                    before[c, BLOCKS - 1 - b] = count
             own, bit = (following - i) // BLOCK, (following - i) % BLOCK
-            not_before = np.uint32(ones(masks[own] >> bit))
-            for b in range(own + ONE, U64(BLOCKS)):
-                not_before += np.uint32(ones(masks[b]))
-            rank[n] = counters[c] - not_before
+            rank[n] = before[c, own] + np.uint32(ones(masks[c, own] & ((ONE << bit) - ONE)))
             kind[n] = c
             n += 1
             following = U64(index[n]) - U64(offset) if n < len(index) else size

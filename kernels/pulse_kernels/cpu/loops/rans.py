@@ -44,12 +44,17 @@ _pick: Any = intrinsic(_select)
 
 def _token(v: U64) -> U64:
     n = U64(64 - _leading_zeros(v | TWO))
-    return v if v < TWO else TWO * n - TWO + ((v >> (n - TWO)) & ONE)
+    return TWO * n - TWO + ((v >> (n - TWO)) & ONE) - (U64(v < TWO) << ONE)
 
 
 def _extra(token: U64) -> U64:
     """Return how many bits follow a token."""
     return max(token >> ONE, ONE) - ONE
+
+
+def _negated(v: U64, negative: U64) -> U64:
+    """Return -v where ``negative`` is 1, and v where it is 0, without a branch, which random signs would mislead."""
+    return (v ^ (ZERO - negative)) + negative
 
 
 def _first(token: U64) -> U64:
@@ -93,11 +98,12 @@ def count_symbols(
     after = np.zeros(len(at), np.uint32)
     kind = ZERO
     for k in range(len(places)):
-        a, b = old[k], new[k]
-        d = (U64(b ^ (ones if b & top else top)) - U64(a ^ (ones if a & top else top))) & every
+        a, b = U64(old[k]), U64(new[k])
+        below, above = (a & U64(top)) != ZERO, (b & U64(top)) != ZERO
+        d = (b ^ _pick(above, U64(ones), U64(top))) - (a ^ _pick(below, U64(ones), U64(top)))
         if by_class:
             kind = U64(kinds[k])
-            d = (ZERO - d) & every if a & top else d
+            d = _negated(d, U64(below))
             n = at[kind]
             at[kind] = n + U32(1)
             gap = places[k] - after[kind]
@@ -107,8 +113,8 @@ def count_symbols(
             kind = ZERO if n % U32(CHUNK) == 0 else kind
             gap = places[k] - after[0]
             after[0] = places[k] + U32(1)
-        s = d >> U64(bits - 1)
-        m = (((ZERO - d) if s else d) - ONE) & every
+        s = (d >> U64(bits - 1)) & ONE
+        m = (_negated(d, s) - ONE) & every
         low, high = _token(U64(gap)), _token(m)
         value = TWO * high + s
         width = _extra(low) + _extra(high)
