@@ -62,8 +62,9 @@ class RunState(CowObject):
         # Live objects, and beside them the rows of keyframes by the keys of their files.
         self._patches, self._keyframes = tables.patches, tables.keyframes
         self._keyframe_ids = CowDict[str, int]()
-        for row in np.flatnonzero(tables.keyframes.alive).tolist():
-            self._see_files(tables.keyframes.row(row), int(tables.keyframes.ids[row]))
+        ids: list[int] = self._keyframes.ids[self._keyframes.alive].tolist()
+        for row_id, keyframe in zip(ids, self._keyframes, strict=True):
+            self._see_files(keyframe, row_id)
         self._lag: KeyframeLag | None = None
         self._edges: RouteGraph | None = None
         # What was retired and is not forgotten, by the record that did.

@@ -30,7 +30,7 @@ _OPEN: Final = 8
 """Blocks whose lines are kept once they were read."""
 _SHORT: Final = ROWS // 4
 """Rows that make a block of their own before one that is kept as it is: of fewer there would be too many blocks."""
-_SPARE: Final = 8
+_SPARE: Final = 16
 """Columns are grown by one part in so many: by more they would take much memory that nobody needs."""
 
 
@@ -113,6 +113,11 @@ class _Store(Generic[T]):
         if item is None:
             item = found.items[row] = self._parsed(row, found.lines[row - found.first])
         return item
+
+    def glance(self, row: int) -> T:
+        """Return what a row says, and keep no object of it: for who goes through all rows."""
+        found = self.lines_with(row)
+        return found.items.get(row) or self._parsed(row, found.lines[row - found.first])
 
     def lines_with(self, row: int) -> _Lines[T]:
         """Return the JSON of some rows, of which ``row`` is one."""
@@ -241,7 +246,7 @@ class Table(CowObject, Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Yield the rows that are not dead."""
-        return self.rows(np.flatnonzero(self.alive).tolist())
+        return map(self._store.glance, np.flatnonzero(self.alive).tolist())
 
     def row(self, row: int) -> T:
         """Return a row, dead or not.
