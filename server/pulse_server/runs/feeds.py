@@ -53,9 +53,9 @@ class Feeds(Generic[F]):
         return len(self._feeds)
 
     def live(self, run: str) -> F | None:
-        """Return the feed of a run that is being followed, so that its state is young; None if it is not, or rests."""
+        """Return the feed of a run that is being followed, if it is `reliable`: nobody need look before the answer."""
         feed = self._feeds.get(run)
-        if feed is None or not feed.followed or feed.resting or not feed.exists:
+        if feed is None or not feed.reliable or not feed.exists:
             return None
         self._feeds.move_to_end(run)
         feed.follow()

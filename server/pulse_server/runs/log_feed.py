@@ -26,6 +26,7 @@ from pulse_server.scheduling.waiters import Waiters
 from pulse_server.transport.answers import Rendered
 
 LOOK_TIMEOUT_S: Final = 10.0
+_YOUNG_S: Final = 1.0
 _SLOWEST_POLL_S: Final = 2.0
 _LONGEST_REST_S: Final = 20.0
 
@@ -145,6 +146,7 @@ class LogFeed(Generic[S, R]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self.followed = self.resting = False
         self._pause_s, self._failing, self._asked = pace.poll_s, False, False
+        self._begun: dict[str, float] = {}  # when looks that are under way did: one that was due, one asked for
         self._waiters = Waiters()
         self._appending = asyncio.Lock()
         self._appends: set[asyncio.Task[R]] = set()
@@ -164,6 +166,15 @@ class LogFeed(Generic[S, R]):
     def age_s(self) -> float:
         """Seconds since the log was last looked at with success."""
         return 0.0 if self._looked is None else max(0.0, self._clock() - self._looked)
+
+    @property
+    def reliable(self) -> bool:
+        """Whether to answer from memory: it is young, or nobody could know better soon, the store being slow."""
+        if not self.followed or self.resting:
+            return False
+        now = self._clock()
+        slow = any(now - began > _YOUNG_S for began in [*self._begun.values()])
+        return self.age_s <= max(_YOUNG_S, self._pace.poll_s) or slow or self._failing
 
     @property
     def waiting(self) -> int:
@@ -295,7 +306,8 @@ class LogFeed(Generic[S, R]):
         loop, asked, self._asked = self._loop, self._asked, False
         if loop is None or not self.followed:
             return None
-        began, error = self._clock(), None
+        error = None
+        began = self._begun["due"] = self._clock()
         try:
             state = calling(self._reader.refresh)
             if state.seq <= self.state.seq and not self._failing and (asked or self._wanted):
@@ -306,6 +318,8 @@ class LogFeed(Generic[S, R]):
         except Exception as failure:  # noqa: BLE001 - a task's outermost edge: the next look goes on
             self._defect(failure)
             error = self._broken(failure)
+        finally:
+            self._begun.pop("due", None)
         with suppress(RuntimeError):  # the event loop has ended, and nobody follows any more
             loop.call_soon_threadsafe(self._go_on, began, asked, error)
         return None
@@ -366,7 +380,7 @@ class LogFeed(Generic[S, R]):
             self._looking = None
 
     async def _look(self) -> PulseError | None:
-        began = self._clock()
+        began = self._begun["asked"] = self._clock()
         try:
             self._publish(await in_thread(self._pool, self._reader.refresh))
         except PulseError as error:
@@ -376,6 +390,8 @@ class LogFeed(Generic[S, R]):
         except Exception as error:  # noqa: BLE001 - a task's outermost edge: those who wait, and the next look, go on
             self._defect(error)
             return self._broken(error)
+        finally:
+            self._begun.pop("asked", None)
         self._note(began)
         self._put_off()
         return None

@@ -497,6 +497,55 @@ def test_a_look_that_finds_nothing_new_for_those_who_wait_costs_the_event_loop_n
     asyncio.run(go())
 
 
+def test_an_answer_from_memory_is_at_most_a_second_old_however_late_looks_are(world: World) -> None:
+    async def go() -> None:
+        world.looks.close()
+        world.looks = Noted()
+        feeds = world.feeds()
+        feed = await feeds.open(RUN)
+        world.push()
+        world.clock.now += 0.9
+        assert feeds.live(RUN) is feed
+        assert len((await feeds.open(RUN)).state.versions) == 2
+        world.clock.now += 0.2
+        assert feeds.live(RUN) is None
+        assert len((await feeds.open(RUN)).state.versions) == 3
+        assert (feeds.live(RUN), feed.age_s) == (feed, 0.0)
+        await feeds.stop()
+
+    asyncio.run(go())
+
+
+def test_while_the_store_fails_or_does_not_answer_memory_is_answered_from_at_once(world: World) -> None:
+    async def go() -> None:
+        world.looks.close()
+        world.looks = Noted()
+        feeds = world.feeds()
+        feed = await feeds.open(RUN)
+        world.clock.now += 5.0
+        world.store.gate.clear()
+        calls = world.counting.calls["get"]
+        look = asyncio.create_task(asyncio.to_thread(feed.look))
+        assert feeds.live(RUN) is None  # it may answer yet
+
+        def slow() -> bool:
+            world.clock.now += 0.5
+            return feeds.live(RUN) is feed
+
+        await until(slow)
+        world.store.down = True
+        world.store.gate.set()
+        assert await look is None
+        await until(lambda: feeds.live(RUN) is feed)
+        assert (feed.age_s > 5.0, world.counting.calls["get"]) == (True, calls)
+        world.store.down = False
+        assert await asyncio.to_thread(feed.look) is None
+        await until(lambda: feed.age_s == 0.0)
+        await feeds.stop()
+
+    asyncio.run(go())
+
+
 def test_a_look_that_somebody_asked_for_and_an_append_put_off_the_next_one(world: World) -> None:
     async def go() -> None:
         feed = world.feed(looks=(noted := Noted()))
