@@ -15,9 +15,9 @@ from pulse_schemas.api import WorkerBody, WorkerChanges, WorkerList, WorkerName,
 from pulse_server.scheduling.allowance import Allowance
 from pulse_server.transport.server_sent import event
 
-MOST: Final = 30
+MOST: Final = 25
 """Workers that are shown."""
-MOST_BYTES: Final = 9 << 10
+MOST_BYTES: Final = 8 << 10
 """Of these, about."""
 _BURST: Final = 4 << 10
 _PER_S: Final = 1 << 10
@@ -50,7 +50,7 @@ class Roster:
         self._list: bytes | None = None
 
     def follow(self, summary: WorkerSummary, shown: Iterable[WorkerBody]) -> bool:
-        """Take what is to be told from now on, as far as there is an allowance for it; the summary always goes with it.
+        """Take what is to be told from now on, as far as there is an allowance for it; the summary comes with all else.
 
         Returns:
             Whether nothing was left out; otherwise call it again in a while.
@@ -58,13 +58,12 @@ class Roster:
         wanted = {_name(worker): worker for worker in shown}
         gone = [name for name in self._told if name not in wanted]
         changed = [worker for name, worker in wanted.items() if not _same(self._told.get(name), worker)]
+        if not gone and not changed and summary == self._summary:
+            return True
         left = self._allowance.left
-        some = [*_first(changed, left)]
-        lacking = len(changed) - len(some)
         if left <= 0:
-            lacking, gone = lacking + len(gone), []
-        if not gone and not some and summary == self._summary:
-            return not lacking
+            return False
+        some = [*_first(changed, left)]
         change = WorkerChanges.model_construct(
             run=self._run,
             summary=summary,
@@ -79,7 +78,7 @@ class Roster:
         self._told |= {_name(worker): worker for worker in some}
         self._summary, self._list = summary, None
         self.number += 1
-        return not lacking
+        return len(some) == len(changed)
 
     def since(self, number: int) -> bytes:
         """Return the events that bring who was told all up to ``number`` up to date, -1: nothing yet."""

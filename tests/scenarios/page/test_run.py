@@ -260,8 +260,8 @@ def test_of_many_workers_those_furthest_behind_are_shown_and_all_are_counted(sit
     page = open_tab(site, run_place("fleet"))
     rows = page.locator(".workers tr th")
     sub = page.locator(".workers-sub")
-    expect(sub).to_have_text("The 30 furthest behind of 60.")
-    expect(rows).to_have_count(30)
+    expect(sub).to_have_text("The 25 furthest behind of 60.")
+    expect(rows).to_have_count(25)
     expect(rows.nth(0)).to_have_text("worker-03")
     expect(rows.nth(1)).to_have_text("worker-55")
     expect(page.locator(tile(page, "workers"))).to_have_text("0 of 60")
@@ -272,7 +272,7 @@ def test_of_many_workers_those_furthest_behind_are_shown_and_all_are_counted(sit
     expect(rows.nth(0)).to_have_text("worker-03")
     for number in range(20):
         site.forget("fleet", f"worker-{number:02d}")
-    expect(sub).to_have_text("The 30 furthest behind of 40.")
+    expect(sub).to_have_text("The 25 furthest behind of 40.")
     expect(page.locator(tile(page, "workers"))).to_have_text("40 of 40")
 
 
