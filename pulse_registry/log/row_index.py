@@ -26,7 +26,7 @@ class RowIndex:
         self._column = column
         self._order = np.empty(0, np.int32)
 
-    def between(self, first: int, last: int) -> npt.NDArray[np.intp]:
+    def between(self, first: int, last: int) -> list[int]:
         """Return the rows with numbers from ``first`` to ``last``, both included, rising."""
         order = self._order  # before the column, which then has all of its rows
         column = self._column()
@@ -34,11 +34,15 @@ class RowIndex:
             order = self._order = _with_late(order, column)
         number_of = column.data.__getitem__
         low = bisect_left(order, first, key=number_of)
-        high = bisect_right(order, last, low, key=number_of)
-        found, late = order[low:high].astype(np.intp), column[len(order) :]
-        if first != last:
+        found: list[int] = order[low : bisect_right(order, last, low, key=number_of)].tolist()
+        late = column[len(order) :]
+        if first == last:
+            there = late == first
+        else:
+            there = (late >= first) & (late <= last)
             found.sort()
-        return np.concatenate((found, np.flatnonzero((late >= first) & (late <= last)) + len(order)))
+        found += (there.nonzero()[0] + len(order)).tolist()
+        return found
 
 
 def _with_late(order: npt.NDArray[np.int32], column: Numbers) -> npt.NDArray[np.int32]:

@@ -270,13 +270,12 @@ class Table(CowObject, Generic[T]):
 
     def between(self, name: str, first: int, last: int) -> list[int]:
         """Return the rows that are not dead and have a number from ``first`` to ``last`` in a column, rising."""
-        store = self._store
-        found = store.indices[name].between(first, last)
-        if len(found) > ROWS and self._dead.count:
-            found = found[found < self._count]
-            return found[self.alive[found]].tolist()  # type: ignore[no-any-return]
+        found = self._store.indices[name].between(first, last)
         count, dead = self._count, self._dead
-        return [row for row in found.tolist() if row < count and row not in dead]
+        if len(found) > ROWS and dead.count:
+            alive = self.alive.data
+            return [row for row in found if row < count and alive[row]]
+        return [row for row in found if row < count and row not in dead]
 
     def append(self, item: T) -> None:
         """Add a row."""
