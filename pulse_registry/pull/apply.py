@@ -172,7 +172,7 @@ class Staged:
 
     @property
     def whole(self) -> bool:
-        """Whether ``apply`` will replace all cells, from a keyframe; else ``changes`` are all that it will write."""
+        """Whether ``apply`` will replace all cells, by a keyframe or a long chain; else it writes ``changes`` alone."""
         return self._staged().whole
 
     def changes(self) -> Iterator[TensorChange]:

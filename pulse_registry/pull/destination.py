@@ -121,26 +121,62 @@ class HostDestination:
 
     def join(self, sources: Sequence[Source], fetchers: Executor, timeline: Timeline) -> tuple[HostUpdate, Digest]:
         """Decode and join group by group, each as soon as its bytes are there; takes O(changed) memory."""
+        base, found = sources[0].leg.base if sources else None, dict[int, SparseUpdate]()
+
+        def join_group(group: Group, steps: Sequence[DeltaStep]) -> None:
+            change = join_steps(self._backend, group, self.weights, steps)
+            if not self.weights.exact_at(group, change.index):
+                raise WrongBase
+            if len(change.index):
+                found[group.number] = change
+
+        digest = self.follow(sources, base, fetchers, timeline, join_group)
+        return HostUpdate(tuple(change for _, change in sorted(found.items()))), digest
+
+    def follow(
+        self,
+        sources: Sequence[Source],
+        base: int | None,
+        fetchers: Executor,
+        timeline: Timeline,
+        work: Callable[[Group, Sequence[DeltaStep]], None],
+    ) -> Digest:
+        """Do what sources, in this order, are to do with each group that they change, once its bytes are there.
+
+        Args:
+            sources: a chain.
+            base: the version that errors call the weights.
+            fetchers, timeline: as for ``join``.
+            work: is called by threads, with a group and its steps, not decoded yet; may raise WrongBase.
+
+        Returns:
+            What the sources add to the state digest.
+
+        Raises:
+            BaseMismatch, CorruptObject, NotFound, StoreUnavailable: as ``join``.
+        """
         found = [(source, _by_group(source)) for source in sources]
         touched = sorted({number for _, by_group in found for number in by_group})
 
-        def join_group(number: int) -> tuple[SparseUpdate, Digest]:
+        def follow_group(number: int) -> Digest:
             began, group, decoding = timeline.clock(), self.geometry.groups[number], DecodeTimer(timeline)
-            links = [
-                self._link(group, source, by_group[number], decoding)
+            steps = [
+                self._step(group, source, by_group[number], decoding)
                 for source, by_group in found
                 if number in by_group
             ]
-            change = self._follow(group, sources[0].leg.base, links)
+            try:
+                work(group, steps)
+            except WrongBase:
+                raise wrong_base(self.geometry, group, base) from None
             timeline.note("verify", began, busy=timeline.clock() - began - decoding.seconds)
-            return change, sum((link.after - link.before for link in links), Digest())
+            return sum((step.after - step.before for step in steps), Digest())
 
         patches = [source.patch for source in sources if source.patch is not None]
         arrived = arriving(patches, touched, fetchers, timeline)
         # One group is not worth the way to another thread.
-        joined = [join_group(n) for n in arrived] if len(touched) == 1 else in_pool(self._pool, join_group, arrived)
-        digest = sum((delta for _, delta in joined), Digest())
-        return HostUpdate(tuple(change for change, _ in joined if len(change.index))), digest
+        one = len(touched) == 1
+        return sum([follow_group(n) for n in arrived] if one else in_pool(self._pool, follow_group, arrived), Digest())
 
     def apply(self, changes: ModelUpdate) -> None:
         """Store the new cells."""
@@ -174,24 +210,14 @@ class HostDestination:
         """Return the update."""
         return HostUpdate(_groups(changes))
 
-    def _link(self, group: Group, source: Source, what: Entry | SparseUpdate, decoding: DecodeTimer) -> DeltaStep:
+    def _step(self, group: Group, source: Source, what: Entry | SparseUpdate, decoding: DecodeTimer) -> DeltaStep:
         """Return what a source changes of a group, not decoded yet."""
         backend = self._backend
         if isinstance(what, SparseUpdate):
             old, new = what.sums(backend)
             return DeltaStep(lambda _: -what.delta(backend), False, len(what.index), new, old)
-
         inverse = source.leg.kind == "inverse"
         return patch_step(backend, group, source.patch, inverse=inverse, decoding=decoding.of)  # type: ignore[arg-type]
-
-    def _follow(self, group: Group, base: int | None, links: Sequence[DeltaStep]) -> SparseUpdate:
-        try:
-            change = join_steps(self._backend, group, self.weights, links)
-        except WrongBase:
-            raise wrong_base(self.geometry, group, base) from None
-        if not self.weights.exact_at(group, change.index):
-            raise wrong_base(self.geometry, group, base)
-        return change
 
 
 def wrong_base(geometry: Geometry, group: Group, base: int | None) -> BaseMismatch:

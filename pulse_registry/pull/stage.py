@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pulse_registry.context import Context
 from pulse_registry.errors import BaseMismatch, CorruptObject, InvalidArgument, LayoutMismatch, NotFound
 from pulse_registry.format.sparse_update import HostUpdate, ModelUpdate, SparseUpdate
+from pulse_registry.pull.chained_cells import DENSE_SHARE, ChainedCells, WholeChain, windows
 from pulse_registry.pull.destination import Destination, HostDestination, Source
 from pulse_registry.pull.failover import Routes
 from pulse_registry.pull.fetch import begin_patches
@@ -31,17 +32,6 @@ from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import KeyframeRef
-
-_DENSE_SHARE = 0.25
-"""Of a keyframe, a change of more cells than this share is applied as a copy: its list would take too much memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """Fetched objects of a route: a keyframe's cells, and the sources of the legs after it."""
-
-    keyframe: FetchedKeyframe | None
-    sources: list[Source]
 
 
 def stage_version(context: Context, request: PullRequest) -> StagedCells:
@@ -63,9 +53,9 @@ def stage_version(context: Context, request: PullRequest) -> StagedCells:
         timeline.note("route", began)
         try:
             with ExitStack() as undo:
-                fetched = _fetch(context, request, route, undo)
-                update, delta = _decode(context, request, fetched)
-                staged = _verify(context, request, route, fetched.keyframe, update, delta)
+                keyframe = _fetch(context, request, route, undo)
+                keyframe, update, delta = _decode(context, request, route, keyframe)
+                staged = _verify(context, request, route, keyframe, update, delta)
                 undo.pop_all()
             staged.avoided, staged.nbytes = routes.avoided, route.nbytes
             if isinstance(request.destination, SlicedDestination):
@@ -92,7 +82,7 @@ def _stage_given(context: Context, request: PullRequest, given: Given) -> Staged
         delta = Digest.parse(target.digest) - Digest.parse(base.digest)
         leg = Leg("undo", base.version, target.version)  # in memory, without an object
         sources.append(Source(leg, given=given.changes, delta=delta))
-    update, moved = _decode(context, request, Fetched(keyframe, sources))
+    update, moved = _join(context, request, keyframe, sources)
     here = Route(given.base if keyframe is None else None, target.version, ())
     staged = _verify(context, request, here, keyframe, update, moved)
     staged.route, staged.nbytes = given.route, _fetched_bytes(request.timeline)
@@ -103,8 +93,8 @@ def _fetched_bytes(timeline: Timeline) -> int:
     return sum(phase.nbytes for phase in timeline.phases() if phase.phase == "fetch")
 
 
-def _fetch(context: Context, request: PullRequest, route: Route, undo: ExitStack) -> Fetched:
-    """Fetch a route's keyframe, and the beginnings of its patches."""
+def _fetch(context: Context, request: PullRequest, route: Route, undo: ExitStack) -> FetchedKeyframe | None:
+    """Fetch a route's keyframe, if it begins with one."""
     legs, keyframe, timeline = route.legs, None, request.timeline
     with timeline.during("fetch"):
         if legs and legs[0].keyframe is not None:
@@ -112,8 +102,7 @@ def _fetch(context: Context, request: PullRequest, route: Route, undo: ExitStack
             undo.callback(keyframe.close)
             nbytes = keyframe.nbytes if isinstance(keyframe, SlicedKeyframe) else legs[0].nbytes
             timeline.note("fetch", timeline.clock(), nbytes=nbytes)
-            legs = legs[1:]
-    return Fetched(keyframe, _sources(context, request, legs))
+    return keyframe
 
 
 def _keyframe(context: Context, request: PullRequest, ref: KeyframeRef) -> FetchedKeyframe:
@@ -125,7 +114,7 @@ def _keyframe(context: Context, request: PullRequest, ref: KeyframeRef) -> Fetch
 
 
 def _sources(context: Context, request: PullRequest, legs: Sequence[Leg]) -> list[Source]:
-    """Return what the legs after a keyframe change, patches with no more than their beginnings."""
+    """Return what legs that begin with those in memory change, patches with no more than their beginnings."""
     timeline = request.timeline
     refs = [leg.patch for leg in legs if leg.patch is not None]
     began = timeline.clock()
@@ -144,14 +133,55 @@ def _sources(context: Context, request: PullRequest, legs: Sequence[Leg]) -> lis
     return [source(leg) for leg in legs]
 
 
-def _decode(context: Context, request: PullRequest, fetched: Fetched) -> tuple[ModelUpdate, Digest]:
-    """Join what follows the keyframe, or the weights, to one update, checked at each cell; fetch what is missing."""
-    keyframe, timeline = fetched.keyframe, request.timeline
-    base = request.destination
+def _decode(
+    context: Context, request: PullRequest, route: Route, keyframe: FetchedKeyframe | None
+) -> tuple[FetchedKeyframe | None, ModelUpdate, Digest]:
+    """Fetch and join what follows the keyframe, or the weights, checked at each cell.
+
+    Returns:
+        A keyframe, that of the route or what a long chain has made of it or of the weights; the update that comes on
+        top of it, or of the weights; what patches have added to the state digest.
+    """
+    legs, destination = route.legs if keyframe is None else route.legs[1:], request.destination
+    parts = list(windows(legs, destination.stored)) if isinstance(destination, HostDestination) else [legs]
+    if len(parts) > 1:
+        return _follow(context, request, parts, keyframe)
+    return keyframe, *_join(context, request, keyframe, _sources(context, request, legs))
+
+
+def _join(
+    context: Context, request: PullRequest, keyframe: FetchedKeyframe | None, sources: Sequence[Source]
+) -> tuple[ModelUpdate, Digest]:
+    """Join sources to one update of the keyframe, or of the weights."""
+    timeline, base = request.timeline, request.destination
     if keyframe is not None:
         base = _over(context, request, keyframe)
     timeline.note("decode", timeline.clock())  # a phase of every pull, even of one that has nothing to decode
-    return base.join(fetched.sources, context.fetchers, timeline)
+    return base.join(sources, context.fetchers, timeline)
+
+
+def _follow(
+    context: Context, request: PullRequest, parts: Sequence[Sequence[Leg]], keyframe: FetchedKeyframe | None
+) -> tuple[FetchedKeyframe | None, ModelUpdate, Digest]:
+    """Follow a chain a few legs at a time, so that memory is bounded by the cells; see ``_decode``."""
+    base = request.destination if keyframe is None else _over(context, request, keyframe)
+    if not isinstance(base, HostDestination):
+        raise TypeError("a chain is followed in host memory")
+    chained, delta, first = ChainedCells(base.weights, context.backend), Digest(), parts[0][0].base
+    for legs in parts:
+        sources = _sources(context, request, legs)
+        delta += base.follow(sources, first, context.fetchers, request.timeline, chained.follow)
+    update = chained.update(context.map_)
+    if update is not None:
+        return keyframe, update, delta
+    with request.timeline.during("verify"):
+        start = base.digest() if keyframe is not None else request.base_digest
+        if start is None:
+            raise InvalidArgument("a route without a keyframe needs the base's digest")
+        end = WholeChain(chained.whole(context.map_), start, in_memory=keyframe is not None and keyframe.in_memory)
+    if keyframe is not None:
+        keyframe.close()
+    return end, HostUpdate(), delta
 
 
 def _over(context: Context, request: PullRequest, keyframe: FetchedKeyframe) -> Destination:
@@ -210,6 +240,9 @@ def _staged(
         if base is None:
             raise InvalidArgument("a route without a keyframe needs the base's digest")
         return StagedCells(context, destination, route, base + delta, update)
+    if isinstance(keyframe, WholeChain):
+        kept = None if keyframe.in_memory else keyframe
+        return StagedCells(context, destination, route, keyframe.start + delta, update, kept, whole=True)
     if keyframe.in_memory:
         digest = keyframe.weights.digest(context.backend, context.map_)
         return StagedCells(context, destination, route, digest + delta, update, whole=True)
@@ -290,7 +323,7 @@ def _against_keyframe(
     geometry, known = destination.geometry, request.base is not None
     weights = host_weights(destination)
     listed = known and weights is not None and weights.plain
-    left = _Budget(int(_DENSE_SHARE * geometry.cells) if listed else 0)
+    left = _Budget(int(DENSE_SHARE * geometry.cells) if listed else 0)
 
     def look(group: Group) -> tuple[Digest, SparseUpdate | None]:
         digest = keyframe.weights.digest_of(backend, group)

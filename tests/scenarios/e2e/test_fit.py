@@ -53,7 +53,7 @@ def test_every_pattern_of_16_bits_is_widened_bit_for_bit_and_taken_back(dtype: t
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     turned = every.flip(0)
     registry = pulse_registry.open(
-        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(dtype="keep")
+        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(dtype="keep", keyframe_share=1e9)
     )
     registry.push(0, {"w": every})
     registry.push(1, {"w": turned})
@@ -90,7 +90,7 @@ def test_a_cast_that_is_not_exact_or_not_done_names_the_tensor_both_dtypes_and_w
     stored: str, own: str
 ) -> None:
     with pulse_registry.open(
-        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(dtype="keep")
+        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(dtype="keep", keyframe_share=1e9)
     ) as registry:
         registry.push(0, {"layer.w": torch.zeros(3, dtype=getattr(torch, stored))})
         into = {"layer.w": torch.ones(3, dtype=getattr(torch, own))}
@@ -180,7 +180,7 @@ def test_replicas_that_share_some_memory_are_refused(registry: Registry, tied: t
 
 def test_tensors_of_different_dtypes_in_the_version_are_not_one_in_a_model(registry: Registry) -> None:
     with pulse_registry.open(
-        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(dtype="keep")
+        f"memory://{uuid.uuid4().hex}", run="run", push=pulse_registry.PushOptions(dtype="keep", keyframe_share=1e9)
     ) as kept:
         kept.push(0, {"a": torch.zeros(3).bfloat16(), "b": torch.zeros(3)})
         memory = torch.ones(3)
