@@ -17,6 +17,7 @@ from pulse_kernels.format.group import GROUP_BYTES, CoderName, decode_group, enc
 from pulse_kernels.permissions import other_writers
 from pulse_kernels.protocol import Backend, BackendName
 from pulse_kernels.select import get_backend
+from pulse_kernels.spans import Spans, SpanTable
 from pulse_kernels.warm_up import warm_up_ahead
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "CoderName",
     "Index",
     "RankError",
+    "SpanTable",
+    "Spans",
     "decode_group",
     "encode_group",
     "get_backend",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pulse_kernels.cells import Cells, CellType, Index
+from pulse_kernels.spans import Spans
 
 BackendName = Literal["auto", "reference", "numba"]
 Kinds: TypeAlias = npt.NDArray[np.uint8]
@@ -80,7 +81,7 @@ class Backend(Protocol):
         The cells are only read; raises IndexError when an index is out of range.
         """
 
-    def advance_spans(self, live: Sequence[Cells], base: Sequence[Cells], start: int) -> Advanced:
+    def advance_spans(self, live: Spans, base: Spans, start: int) -> Advanced:
         """``diff`` that also makes ``base`` equal to ``live``: return (index, old, new, lanes_old, lanes_new).
 
         It is of spans, at least one, as if they lay end to end: a group of many tensors in one call. The index counts
@@ -89,13 +90,11 @@ class Backend(Protocol):
         are rounded to BF16 as ``cast_f32`` does. Raises ValueError where the sizes of live and base spans differ.
         """
 
-    def step_spans(
-        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
-    ) -> Stepped:
+    def step_spans(self, spans: Spans, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
         """``step`` of spans, at least one, as if they lay end to end."""
 
     def move_spans(
-        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
+        self, spans: Spans, index: Index, distance: Cells, cell_type: CellType, start: int
     ) -> tuple[Lanes, Lanes]:
         """Move the cells at ``index`` by ``distance``, in place; return the sums of h over them, before and after.
 
@@ -103,13 +102,13 @@ class Backend(Protocol):
         cells hold then is not said.
         """
 
-    def gather_spans(self, spans: Sequence[Cells], index: Index) -> Cells:
+    def gather_spans(self, spans: Spans, index: Index) -> Cells:
         """``gather`` from spans, at least one, as if they lay end to end."""
 
-    def scatter_spans(self, spans: Sequence[Cells], index: Index, values: Cells) -> None:
+    def scatter_spans(self, spans: Spans, index: Index, values: Cells) -> None:
         """``scatter`` into spans, at least one, as if they lay end to end."""
 
-    def digest_spans(self, spans: Sequence[Cells], start: int) -> Lanes:
+    def digest_spans(self, spans: Spans, start: int) -> Lanes:
         """``digest`` of spans, at least one, as if they lay end to end."""
 
     def cast_f32(self, live: Cells, out: Cells) -> None:
@@ -152,7 +151,7 @@ class Backend(Protocol):
         """Return how many of the cells have each of the 256 class values."""
 
     def class_ranks(
-        self, spans: Sequence[Cells], index: Index, cell_type: CellType, first: int, classes: int
+        self, spans: Spans, index: Index, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Kinds, Index]:
         """Return (rank, kind, population): each indexed cell's rank among the cells of its class, in index order.
 
@@ -161,7 +160,7 @@ class Backend(Protocol):
         """
 
     def class_select(
-        self, spans: Sequence[Cells], counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
+        self, spans: Spans, counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Index, Cells]:
         """Invert ``class_ranks``: from kind-major ``ranks`` (``counts[k]`` of kind k) return (index, source, old).
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pulse_registry.pull.replica import ReplicaState
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.model import View
+from pulse_registry.weights.reading import once
 from pulse_registry.weights.slice_map import SliceMap
 
 
@@ -37,7 +38,8 @@ class Into:
         Raises:
             LayoutMismatch: they are not of this layout.
         """
-        sliced = self.partial or any(view.part is not None for view in self.views.values())
+        views = self.views
+        sliced = self.partial or once(views, "sliced", lambda: any(view.part is not None for view in views.values()))
         return self.slice_map(geometry, alone=alone) if sliced else None
 
     def slice_map(self, geometry: Geometry, *, alone: bool) -> SliceMap:

@@ -32,7 +32,8 @@ from pulse_registry.versions import Versions
 from pulse_registry.weights.arrays import Weights
 from pulse_registry.weights.cell_space import Geometry
 from pulse_registry.weights.digest import Digest
-from pulse_registry.weights.model import Model, View, read_destination, read_model
+from pulse_registry.weights.model import Model, View, read_model
+from pulse_registry.weights.reading import ModelReader, once
 from pulse_registry.weights.slice_map import SliceMap
 from pulse_registry.weights.tensors import Framework, new_tensors
 from pulse_schemas import VersionEntry
@@ -105,6 +106,7 @@ class Puller:
         self._together = None if peers is None else Together(peers)
         self._copy = HostCopy(peers, settings) if peers is not None and settings.host_copy else None
         self.replicas = Replicas()
+        self._models = ModelReader()
         self.prefetches: WeakSet[Prefetch] = WeakSet()
         self._versions, self._context = versions, context
         self._destinations, self._settings = destinations, settings
@@ -129,8 +131,9 @@ class Puller:
 
         def read() -> None:
             every = None if check is None else pulls_a_check(check)
-            views = read_destination(model)
-            found.append(Into(views, self.replicas.of(views), cast, replace, every, partial))
+            views = self._models.read_destination(model)
+            replica = once(views, self.replicas, lambda: self.replicas.of(views))
+            found.append(Into(views, replica, cast, replace, every, partial))
 
         if self._together is None or alone:
             read()

@@ -31,7 +31,8 @@ from pulse_registry.push.upload import store_patch
 from pulse_registry.results import PushResult
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.device import Placement, on_host
-from pulse_registry.weights.model import Model, View, check_whole, layout_of, read_model
+from pulse_registry.weights.model import Model, View, check_whole, layout_of
+from pulse_registry.weights.reading import ModelReader, once
 from pulse_schemas import KeyframeRef, Layout, PatchRef
 
 
@@ -62,6 +63,7 @@ class Publisher(Publishing[PendingPush]):
         super().__init__(context, writer, options, thread, committed)
         self._reader, self._writer, self._new_id = writer.reader, writer, new_id
         self._baseline = Baseline(context, self._reader, writer, options, placement)
+        self._models = ModelReader()
         self._keyframes = KeyframeWriter(context, writer, new_id, options)
 
     def push(
@@ -74,9 +76,8 @@ class Publisher(Publishing[PendingPush]):
         """Diff the model and queue the rest. See ``Registry.push``."""
         timeline, label, kept = Timeline(), integer(step, "step"), checked_metadata(metadata)
         given = None if files is None else read_files(files)
-        views = read_model(model)
-        check_whole(views)
-        layout = layout_of(views, self._options.dtype)
+        views = self._models.read(model)
+        layout = self._layout_of(views)
         while True:
             with self._lock:
                 self._check_open()
@@ -86,7 +87,7 @@ class Publisher(Publishing[PendingPush]):
                 if replaced is not None:
                     shadow, advance = self._diff(label, views, layout, timeline, replaced)
                     digest, generation, future = shadow.digest, self._baseline.generation, PushFuture(label)
-                    carried = self._files.take(given, model, layout)
+                    carried = self._files.take(given, model, layout.id)
                     push = PendingPush(
                         version=shadow.version,
                         step=label,
@@ -107,9 +108,8 @@ class Publisher(Publishing[PendingPush]):
 
     def take_over(self, model: Model) -> None:
         """Begin this writer's term, and bring the shadow to the newest version. See ``Registry.take_over``."""
-        views = read_model(model)
-        check_whole(views)
-        layout = layout_of(views, self._options.dtype)
+        views = self._models.read(model)
+        layout = self._layout_of(views)
         while True:
             with self._lock:
                 self._check_open()
@@ -118,6 +118,13 @@ class Publisher(Publishing[PendingPush]):
                     self._baseline.trusted |= shadow is not None
                     return
             self._queue.wait()
+
+    def _layout_of(self, views: Mapping[str, View]) -> Layout:
+        def whole() -> Layout:
+            check_whole(views)
+            return layout_of(views, self._options.dtype)
+
+        return once(views, ("layout", self._options.dtype), whole)
 
     @property
     def _lost(self) -> bool:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pulse_kernels import Backend, Cells
+from pulse_kernels import Backend, Cells, Spans
 from pulse_registry.context import Context
 from pulse_registry.errors import Conflict
 from pulse_registry.format.patch_coding import Coded, CoderChoice, code_change
@@ -26,6 +26,7 @@ from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.device import Placement, ShadowPlace
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.model import View
+from pulse_registry.weights.reading import spans_of
 
 
 class Advance(Protocol):
@@ -264,8 +265,7 @@ class HostShadow:
         return code_change(self._backend, change, coder, lambda: self.lent(version - 1, change.group), timeline)
 
     def _take(self, views: Mapping[str, View], version: int, group: Group) -> SparseUpdate | None:
-        front, tensors = self._fronts[group.number], self.geometry.layout.tensors
-        live = [views[tensors[span.tensor].name].span(span.start, span.stop) for span in group.spans]
+        front, live = self._fronts[group.number], spans_of(views, self.geometry, group)
         with front.lock:
             front.torn = True  # unless all spans arrive
             change = self._diff(live, group)
@@ -274,8 +274,9 @@ class HostShadow:
             front.torn = False
         return change
 
-    def _diff(self, live: list[Cells], group: Group) -> SparseUpdate | None:
-        index, old, new, *sums = self._backend.advance_spans(live, self._weights.spans(group), group.start)
+    def _diff(self, live: Spans, group: Group) -> SparseUpdate | None:
+        base = self._weights.where(group) or self._weights.spans(group)
+        index, old, new, *sums = self._backend.advance_spans(live, base, group.start)
         if not len(index):
             return None
         return SparseUpdate(group, index, old, new, [(Digest(*sums[0]), Digest(*sums[1]))])

@@ -21,6 +21,7 @@ from pulse_registry.weights.device import DeviceName, Placement, on_host
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.fit import check_layout
 from pulse_registry.weights.model import View
+from pulse_registry.weights.reading import once
 from pulse_registry.weights.slice_map import SliceMap
 
 OLDEST_TRITON = (3, 4)
@@ -103,36 +104,48 @@ def _auto(tell: Callable[[str], None] | None) -> Placement:
     told: set[str] = set()
 
     def place(views: Mapping[str, View]) -> Any:
-        tensors = [view.tensor for view in views.values()]
-        if _elsewhere(tensors) is not None:
+        devices = _devices_of(views)
+        if _elsewhere(devices) is not None:
             return None
-        fault = kernel_fault(tensors[0].device)
+        [device] = devices.values()
+        fault = kernel_fault(device)
         if fault is None:
-            return tensors[0].device
+            return device
         if tell is not None and fault not in told:
             told.add(fault)
-            tell(f"the model is on {tensors[0].device} and is worked on in host memory: {fault}")
+            tell(f"the model is on {device} and is worked on in host memory: {fault}")
         return None
 
     return place
 
 
 def _on_gpu(views: Mapping[str, View]) -> Any:
-    tensors = [view.tensor for view in views.values()]
-    hindrance = _elsewhere(tensors) or kernel_fault(tensors[0].device)
+    devices = _devices_of(views)
+    hindrance = _elsewhere(devices) or kernel_fault(*devices.values())
     if hindrance is not None:
         raise InvalidArgument(f"device='gpu', but {hindrance}")
-    return tensors[0].device
+    [device] = devices.values()
+    return device
 
 
-def _elsewhere(tensors: Iterable[Any]) -> str | None:
+def _devices_of(views: Mapping[str, View]) -> dict[str, Any]:
+    """Return where a model's tensors are, by the name that messages have for it; NumPy's are in host memory."""
+
+    def found() -> dict[str, Any]:
+        tensors = [view.tensor for view in views.values()]
+        devices = {None if tensor is None else tensor.device for tensor in tensors}
+        return {"host memory" if device is None else str(device): device for device in devices}
+
+    return once(views, "devices", found)
+
+
+def _elsewhere(devices: Iterable[str]) -> str | None:
     """Say where a model's tensors are, None if all of them are on one GPU."""
-    devices = {"host memory" if tensor is None else str(tensor.device) for tensor in tensors}
-    if len(devices) != 1:
-        return f"the model's tensors are in several places: {', '.join(sorted(devices))}"
-    name = devices.pop()
-    if name.partition(":")[0] != "cuda":  # torch's name for AMD's GPUs too
-        return f"the model's tensors are in {name}"
+    names = sorted(devices)
+    if len(names) != 1:
+        return f"the model's tensors are in several places: {', '.join(names)}"
+    if names[0].partition(":")[0] != "cuda":  # torch's name for AMD's GPUs too
+        return f"the model's tensors are in {names[0]}"
     return None
 
 

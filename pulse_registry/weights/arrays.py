@@ -6,18 +6,20 @@ Reads and writes go by group and group-local index, whatever tensors the group's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from pulse_kernels import CELL_TYPES, Backend, Cells, Index
+from pulse_kernels import CELL_TYPES, Backend, Cells, Index, SpanTable
 from pulse_registry.errors import InvalidArgument, InvalidModel
 from pulse_registry.weights.cell_access import Place, Strided, Where
 from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_registry.weights.fit import Fit, fit
 from pulse_registry.weights.model import View
+from pulse_registry.weights.reading import Reading
 
 
 class Weights:
@@ -39,11 +41,16 @@ class Weights:
         arrays: Sequence[npt.NDArray[Any]],
         places: Mapping[int, Place] | None = None,
         tied: Sequence[tuple[int, int]] = (),
+        tables: dict[int, SpanTable | None] | None = None,
     ) -> None:
-        """Take the arrays; ``places`` are those of tensors, by number, whose cells are not simply their array's."""
+        """Take the arrays; ``places`` are those of tensors, by number, whose cells are not simply their array's.
+
+        ``tables`` are those of ``where`` that were made for other weights over the same memory, which get those that
+        are made here, too.
+        """
         self.geometry = geometry
         self.tied = list(tied)
-        self._take(arrays, places or {})
+        self._take(arrays, places or {}, {} if tables is None else tables)
 
     @classmethod
     def empty(cls, geometry: Geometry) -> Self:
@@ -73,16 +80,18 @@ class Weights:
             LayoutMismatch: names, dtypes or shapes differ from the layout; the first difference is named.
             InvalidModel: a tensor can't be written in place.
         """
-        for view in views.values():
-            if not view.on_host:
-                raise InvalidModel(f"tensor {view.name!r} is not in host memory and can't be changed in place here")
-        found = fit(geometry.layout, views, cast=cast)
-        for view in found.views:
-            if not view.cells.flags.writeable:
-                raise InvalidModel(f"tensor {view.name!r} is read-only memory")
-            if _overlaps_itself(view.cells):
-                raise InvalidModel(f"tensor {view.name!r} is expanded: several of its cells share memory")
-        return cls._fitted(geometry, found)
+        if not isinstance(views, Reading):
+            return cls._fitted(geometry, _writable(geometry, views, cast=cast))
+        found: list[Fit] = []
+
+        def simple() -> _Simple | None:
+            found.append(_writable(geometry, views, cast=cast))
+            return None if found[0].places else _Simple(found[0].tied, {})
+
+        known = views.once(("into", geometry.id, cast), simple)
+        if known is None:
+            return cls._fitted(geometry, found[0] if found else _writable(geometry, views, cast=cast))
+        return cls(geometry, LiveArrays(geometry, views), None, known.tied, known.tables)
 
     @classmethod
     def of(cls, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Self:
@@ -95,15 +104,26 @@ class Weights:
 
     def adopt(self, other: Self) -> None:
         """Become the arrays of other weights of the layout; the own ones are let go of."""
-        self._take(other.arrays, {})
+        self._take(other.arrays, {}, {})
 
     def spans(self, group: Group) -> list[Cells]:
         """Return the group's cells as 1-D arrays, end to end: views where the tensor is contiguous."""
         return [self.cells(span.tensor, slice(span.start, span.stop)) for span in group.spans]
 
+    def where(self, group: Group) -> SpanTable | None:
+        """Return where the group's cells are, a table that is made once; None if a tensor of theirs is not contiguous.
+
+        For as long as these weights are there, and not given other arrays.
+        """
+        number = group.number
+        if number not in self._tables:
+            spans = self._views(group)
+            self._tables[number] = None if spans is None else SpanTable.of(spans, group.cell_type.dtype)
+        return self._tables[number]
+
     def gather(self, backend: Backend, group: Group, index: Index) -> Cells:
         """Return the cells at group-local ``index`` (strictly increasing)."""
-        spans = self._views(group)
+        spans = self.where(group)
         if spans is not None:
             return backend.gather_spans(spans, index)
         found = [self._place(number).read(places) for number, places, _ in parts(group, index)]
@@ -113,7 +133,7 @@ class Weights:
         self, backend: Backend, group: Group, index: Index, distance: Cells
     ) -> tuple[Cells, Cells, Digest, Digest]:
         """Return the cells at group-local ``index``, the same moved by ``distance``, and both sums of h; only reads."""
-        spans = self._views(group)
+        spans = self.where(group)
         if spans is not None:
             old, new, *sums = backend.step_spans(spans, index, distance, group.cell_type, group.start)
         else:
@@ -126,7 +146,7 @@ class Weights:
         """Store ``values`` at group-local ``index`` (strictly increasing, below the group's cells). Idempotent."""
         if len(index) and int(index[-1]) >= group.cells:
             raise IndexError(f"index {int(index[-1])} is past the {group.cells} cells of group {group.number}")
-        spans = self._views(group)
+        spans = self.where(group)
         if spans is not None:
             backend.scatter_spans(spans, index, values)
             return
@@ -135,7 +155,7 @@ class Weights:
 
     def cells(self, number: int, where: Where) -> Cells:
         """Return some cells of a tensor, by their flat indices in it: a view of contiguous ones."""
-        flat = self._flat[number]
+        flat = self._run(number)
         return self._place(number).read(where) if flat is None else flat[where]
 
     def store(self, number: int, start: int, cells: Cells) -> None:
@@ -164,13 +184,13 @@ class Weights:
 
     def digest_of(self, backend: Backend, group: Group) -> Digest:
         """Return one group's share of the state digest; another one, where memory holds more than the cells."""
-        digest = Digest(*backend.digest_spans(self.spans(group), group.start))
+        digest = Digest(*backend.digest_spans(self.where(group) or self.spans(group), group.start))
         exact = self.plain or all(self._place(span.tensor).exact(slice(span.start, span.stop)) for span in group.spans)
         return digest if exact else digest + Digest(1, 1)
 
     def _views(self, group: Group) -> list[Cells] | None:
         """Return the group's cells where they are; None if a tensor of theirs is not contiguous."""
-        flats = [(self._flat[span.tensor], span) for span in group.spans]
+        flats = [(self._run(span.tensor), span) for span in group.spans]
         spans = [flat[span.start : span.stop] for flat, span in flats if flat is not None]
         return spans if len(spans) == len(flats) else None
 
@@ -179,17 +199,69 @@ class Weights:
         arrays = [view.cells for view in found.views[: len(geometry.layout.tensors)]]
         return cls(geometry, arrays, found.places, found.tied)
 
-    def _take(self, arrays: Sequence[npt.NDArray[Any]], places: Mapping[int, Place]) -> None:
-        self.arrays = list(arrays)
+    def _take(
+        self, arrays: Sequence[npt.NDArray[Any]], places: Mapping[int, Place], tables: dict[int, SpanTable | None]
+    ) -> None:
+        self.arrays = arrays
         self.plain = not places
         self._places = places
-        self._flat = [
-            array.reshape(-1) if array.flags.c_contiguous and number not in places else None
-            for number, array in enumerate(self.arrays)
-        ]
+        self._tables = tables
+
+    def _run(self, number: int) -> Cells | None:
+        """Return a tensor's cells where they are, in one run; None if they do not lie so."""
+        array = self.arrays[number]
+        return array.reshape(-1) if array.flags.c_contiguous and number not in self._places else None
 
     def _place(self, number: int) -> Place:
         return self._places.get(number) or Strided(self.arrays[number])
+
+
+class LiveArrays(Sequence[npt.NDArray[Any]]):
+    """The arrays of a model's tensors in layout order, each made when it is asked for. Keeps the tensors' memory."""
+
+    def __init__(self, geometry: Geometry, views: Mapping[str, View]) -> None:
+        """Take tensors that fit the layout."""
+        self._tensors, self._views = geometry.layout.tensors, views
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    @overload
+    def __getitem__(self, number: int) -> npt.NDArray[Any]: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[npt.NDArray[Any]]: ...
+    def __getitem__(self, number: int | slice) -> npt.NDArray[Any] | Sequence[npt.NDArray[Any]]:
+        """Return an array, or those of a slice."""
+        if isinstance(number, slice):
+            return [self._views[tensor.name].cells for tensor in self._tensors[number]]
+        return self._views[self._tensors[number].name].cells
+
+
+@dataclass(frozen=True, slots=True)
+class _Simple:
+    """Tensors that a layout's cells simply lie in, and may be written to.
+
+    Attributes:
+        tied: see ``Fit``.
+        tables: see ``Weights.where``.
+    """
+
+    tied: list[tuple[int, int]]
+    tables: dict[int, SpanTable | None]
+
+
+def _writable(geometry: Geometry, views: Mapping[str, View], *, cast: bool) -> Fit:
+    """Find where the cells of a layout go in tensors that are to be written; raises as ``Weights.into``."""
+    for view in views.values():
+        if not view.on_host:
+            raise InvalidModel(f"tensor {view.name!r} is not in host memory and can't be changed in place here")
+    found = fit(geometry.layout, views, cast=cast)
+    for view in found.views:
+        if not view.cells.flags.writeable:
+            raise InvalidModel(f"tensor {view.name!r} is read-only memory")
+        if _overlaps_itself(view.cells):
+            raise InvalidModel(f"tensor {view.name!r} is expanded: several of its cells share memory")
+    return found
 
 
 def _overlaps_itself(array: npt.NDArray[Any]) -> bool:
@@ -226,14 +298,20 @@ def arrays_over(
 
 
 def parts(group: Group, index: Index) -> Iterator[tuple[int, npt.NDArray[np.int64], slice]]:
-    """Split an index by spans: yield (tensor, places in it, which part of the index they are)."""
-    base = at = 0
-    for span in group.spans:
-        end = base + span.stop - span.start
-        to = int(np.searchsorted(index, end))
+    """Split an index by spans: yield (tensor, places in it, which part of the index they are).
+
+    Takes the time of the index or of the spans, whichever are fewer.
+    """
+    ends, spans = group.ends, group.spans
+    if len(index) < len(spans):
+        met = np.unique(np.searchsorted(ends, index, side="right") - 1)
+    else:
+        met = np.arange(len(spans))
+    first, stop = np.searchsorted(index, ends[met]), np.searchsorted(index, ends[met + 1])
+    for number, at, to in zip(met.tolist(), first.tolist(), stop.tolist(), strict=True):
         if to > at:
-            yield span.tensor, index[at:to].astype(np.int64) + (span.start - base), slice(at, to)
-        base, at = end, to
+            span = spans[number]
+            yield span.tensor, index[at:to].astype(np.int64) + (span.start - int(ends[number])), slice(at, to)
 
 
 def _allocated(geometry: Geometry, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:

@@ -10,7 +10,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import overload
@@ -36,13 +36,23 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """``cells`` consecutive cells of one dtype from flat index ``start`` on, as the spans of tensors that they are."""
+    """``cells`` consecutive cells of one dtype from flat index ``start`` on, as the spans of tensors that they are.
+
+    Attributes:
+        ends: uint32: 0, then the cells up to the end of each span.
+    """
 
     number: int
     start: int
     cells: int
     cell_type: CellType
     spans: tuple[Span, ...]
+    ends: npt.NDArray[np.uint32] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Add up the spans."""
+        ends = accumulate((span.stop - span.start for span in self.spans), initial=0)
+        object.__setattr__(self, "ends", np.fromiter(ends, np.uint32, len(self.spans) + 1))
 
 
 class Geometry:

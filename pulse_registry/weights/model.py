@@ -103,25 +103,32 @@ class View:
         return self.tensor is None or self.tensor.device.type == "cpu"
 
 
-@cycles_kept()
-def read_model(model: Model) -> dict[str, View]:
-    """Return the views of all tensors by name; a module's without the names that wrappers, such as DDP, put in.
+def tensors_of(model: Model) -> Mapping[str, Any]:
+    """Return a model's tensors by name; a module's without the names that wrappers, such as DDP, put in.
 
     Raises:
-        InvalidModel: not a module or mapping, no tensors, or a tensor that can't be stored, by name with the reason; or
-            two names of a module are one without those of wrappers.
+        InvalidModel: not a module or mapping; or two names of a module are one without those of wrappers.
     """
-    if _is_module(model):
-        model = module_tensors(model)
-    elif hasattr(model, "state_dict") and callable(model.state_dict):
-        model = model.state_dict()
-    if not isinstance(model, Mapping):
-        raise InvalidModel(f"a model is an nn.Module or a mapping of names to tensors, not {type(model).__name__}")
+    if is_module(model):
+        return module_tensors(model)
+    found: Any = model.state_dict() if hasattr(model, "state_dict") and callable(model.state_dict) else model
+    if not isinstance(found, Mapping):
+        raise InvalidModel(f"a model is an nn.Module or a mapping of names to tensors, not {type(found).__name__}")
+    return found
+
+
+@cycles_kept()
+def read_tensors(tensors: Mapping[str, Any]) -> dict[str, View]:
+    """Return the views of tensors by name.
+
+    Raises:
+        InvalidModel: no tensors, or one that can't be stored, by name with the reason.
+    """
     views = {}
-    for name, value in model.items():
+    for name, value in tensors.items():
         if not isinstance(name, str):
             raise InvalidModel(f"tensor names are strings, not {name!r}")
-        for view in _sharded(name, value) if is_sharded(value) else (_view(name, value),):
+        for view in _sharded(name, value) if is_sharded(value) else (view_of(name, value),):
             if view.name in views and view.size:
                 raise InvalidModel(f"slice {view.name!r} is given twice: name the memory of it that is to be used")
             views[view.name] = view
@@ -130,16 +137,31 @@ def read_model(model: Model) -> dict[str, View]:
     return views
 
 
+def read_model(model: Model) -> dict[str, View]:
+    """Return the views of all tensors by name; a module's without the names that wrappers, such as DDP, put in.
+
+    Raises:
+        InvalidModel: as ``tensors_of`` and ``read_tensors``.
+    """
+    return read_tensors(tensors_of(model))
+
+
 def read_destination(model: Model) -> dict[str, View]:
-    """Return the views of a model that is to be written into: ``read_model``, and a look at whose memory they are.
+    """Return the views of a model that is to be written into: ``read_model``, and ``check_own``."""
+    views = read_model(model)
+    check_own(model, views)
+    return views
+
+
+def check_own(model: Model, views: Mapping[str, View]) -> None:
+    """Refuse a view of what is no memory of the model's own, where the model is to be written into.
 
     Of a module, that is the memory of its parameters and buffers; of whatever else has a ``state_dict``, one that two
     calls of it share. A mapping is taken at its word.
 
     Raises:
-        InvalidModel: as ``read_model``; or a tensor is a copy, so that to write into it would leave the model as it is.
+        InvalidModel: a tensor is a copy, so that to write into it would leave the model as it is.
     """
-    views = read_model(model)
     is_own = _ownership(model)
     for view in views.values():
         if (view.copied or not is_own(view)) and view.size:
@@ -147,16 +169,15 @@ def read_destination(model: Model) -> dict[str, View]:
                 f"tensor {view.name!r} is a copy of what the model computes with: to write into it would change "
                 "nothing. Pass a mapping of names to the tensors themselves"
             )
-    return views
 
 
 def _ownership(model: Model) -> Callable[[View], bool]:
     """Return what tells whether a view of a model is of its own memory."""
-    if _is_module(model):
+    if is_module(model):
         torch = sys.modules["torch"]
         given = (*model.parameters(), *model.buffers())
         local = [part for one in given for part in ([t for _, t in parts_of("", one)] if is_sharded(one) else [one])]
-        plain = (tensor for tensor in local if _hindrance(torch, tensor) is None)
+        plain = (tensor for tensor in local if hindrance(torch, tensor) is None)
         memory = {_address(tensor.untyped_storage()) for tensor in plain}
         return lambda view: view.tensor is not None and _address(view.owner) in memory
     if hasattr(model, "state_dict"):
@@ -165,7 +186,8 @@ def _ownership(model: Model) -> Callable[[View], bool]:
     return lambda view: True
 
 
-def _is_module(model: Model) -> TypeGuard[torch.nn.Module]:
+def is_module(model: Model) -> TypeGuard[torch.nn.Module]:
+    """Whether a model is one of torch's modules."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
@@ -218,7 +240,7 @@ def layout_of(views: Mapping[str, View], publish: PublishDtype) -> Layout:
 def is_sharded_model(model: Model) -> bool:
     """Whether any tensor of a model is given by its shards, or may be: a DTensor counts though all of it is here."""
     values = (
-        module_tensors(model) if _is_module(model) else model.state_dict() if hasattr(model, "state_dict") else model
+        module_tensors(model) if is_module(model) else model.state_dict() if hasattr(model, "state_dict") else model
     )
     return isinstance(values, Mapping) and any(map(is_sharded, values.values()))
 
@@ -253,13 +275,18 @@ def _sharded(name: str, value: Any) -> list[View]:
     found = []
     for part, tensor in parts_of(name, value):
         if part.box.whole and tuple(tensor.shape) == part.shape:
-            found.append(_view(name, tensor))
+            found.append(view_of(name, tensor))
         else:
-            found.append(_view(part.label, tensor, part))
+            found.append(view_of(part.label, tensor, part))
     return found
 
 
-def _view(name: str, value: Any, part: Part | None = None) -> View:
+def view_of(name: str, value: Any, part: Part | None = None) -> View:
+    """Return the view of a plain tensor, or of the part of one that it is.
+
+    Raises:
+        InvalidModel: it can't be stored.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _torch_view(torch, name, value, part)
@@ -274,7 +301,8 @@ def _view(name: str, value: Any, part: Part | None = None) -> View:
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     where: int = value.ctypes.data
-    identity = where, dtype, value.shape, value.strides
+    strides = None if value.flags.c_contiguous else value.strides
+    identity = where, dtype, value.shape, strides
     return View(name, dtype, value.shape, False, owner, identity, None, partial(_unsigned, value), part=part)
 
 
@@ -289,9 +317,8 @@ def _torch_view(torch: Any, name: str, value: Any, part: Part | None) -> View:
     dtype = of_torch(value.dtype)
     if dtype is None:
         raise InvalidModel(f"tensor {name!r} has dtype {value.dtype}, which can't be stored")
-    hindrance = _hindrance(torch, value)
-    if hindrance is not None:
-        raise InvalidModel(f"tensor {name!r} {hindrance}")
+    if (why := hindrance(torch, value)) is not None:
+        raise InvalidModel(f"tensor {name!r} {why}")
     tensor = value.detach()
     if tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_neg().resolve_conj()
@@ -299,7 +326,8 @@ def _torch_view(torch: Any, name: str, value: Any, part: Part | None) -> View:
         tensor = tensor.view(torch.uint8)  # what is done with cells is not there for all dtypes
     shape, owner, where = tuple(value.shape), value.untyped_storage(), tensor.data_ptr()
     copied, width = where != value.data_ptr(), CELL_TYPES[dtype].width
-    strides = tuple([step * width for step in tensor.stride()])  # bytes, as of a NumPy array over the same memory
+    # In bytes, as of a NumPy array over the same memory.
+    strides = None if tensor.is_contiguous() else tuple([step * width for step in tensor.stride()])
     device = value.device
     identity = (where, dtype, shape, strides) if device.type == "cpu" else (where, str(device), dtype, shape, strides)
     return View(name, dtype, shape, copied, owner, identity, tensor, partial(fetched, tensor), part=part)
@@ -312,7 +340,7 @@ def fetched(tensor: Any) -> np.ndarray[Any, Any]:
     return _unsigned(tensor.cpu().view(signed).numpy())
 
 
-def _hindrance(torch: Any, value: Any) -> str | None:
+def hindrance(torch: Any, value: Any) -> str | None:
     """Say why a tensor has no memory whose bytes are its cells; None if it has."""
     if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return (

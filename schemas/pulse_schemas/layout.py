@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from blake3 import blake3
@@ -102,7 +103,7 @@ class Layout(Schema):
                 raise ValueError(f"tied name {alias!r} -> {name!r} does not name one stored tensor")
         return self
 
-    @property
+    @cached_property
     def id(self) -> str:
         """BLAKE3 of the canonical bytes, hex: the layout's name in records and keys."""
         return blake3(self.canonical()).hexdigest()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from pulse_kernels.cells import Cells, CellType, Index
 from pulse_kernels.cpu.coding import NumbaCoding
 from pulse_kernels.cpu.compile import compiled, loops_of
 from pulse_kernels.cpu.loops.simd import COUNTERS
-from pulse_kernels.cpu.loops.spans import Table, table
+from pulse_kernels.cpu.loops.spans import table
 from pulse_kernels.errors import RankError
 from pulse_kernels.format.digest import LANE_SEEDS, coefficients
 from pulse_kernels.protocol import Advanced, Coded, Kinds, Lanes, Stepped
+from pulse_kernels.spans import Spans, SpanTable, dtype_of
 
 _SCRATCH = 1 << 16
 _NONE = {width: np.empty(0, f"<u{width}") for width in (1, 2, 4, 8)}
@@ -51,22 +53,22 @@ class NumbaBackend:
         """See ``Backend.diff``."""
         return self._differences([live], [base], None)[:3]
 
-    def advance_spans(self, live: Sequence[Cells], base: Sequence[Cells], start: int) -> Advanced:
+    def advance_spans(self, live: Spans, base: Spans, start: int) -> Advanced:
         """See ``Backend.advance_spans``."""
         return self._differences(live, base, start)
 
-    def _differences(self, live: Sequence[Cells], base: Sequence[Cells], start: int | None) -> Advanced:
+    def _differences(self, live: Spans, base: Spans, start: int | None) -> Advanced:
         """Run a diff, a full buffer at a time; with ``start``, take it over, and sum up what the cache still holds."""
-        dtype, keep = base[0].dtype, start is not None
+        dtype, keep = dtype_of(base), start is not None
         width, buffers, sums = dtype.itemsize, self._scratch_for(dtype), np.zeros(4, np.uint64)
-        under = table(base, compiled("address_to_write" if keep else "address", width))
-        over, rounded = _live_table(live, under, width)
+        under = _table(base, width, write=keep)
+        over = _live_table(live, under, width)
         like = _NONE[4 if width == 2 else width], _NONE[width]
         run = compiled("diff", width)
         span = begin = 0
         parts = []
-        while span < len(base):
-            found, span, begin = run(over.at, rounded, under.at, under.ends, *like, span, begin, keep, *buffers)
+        while span < len(under):
+            found, span, begin = run(over.at, over.wide, under.at, under.ends, *like, span, begin, keep, *buffers)
             index, old, new = (buffer[:found] for buffer in buffers)
             if found and start is not None:
                 _add_sums(index, old, new, start, sums)
@@ -78,9 +80,7 @@ class NumbaBackend:
         """See ``Backend.step``."""
         return self.step_spans([cells], index, distance, cell_type, start)
 
-    def step_spans(
-        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
-    ) -> Stepped:
+    def step_spans(self, spans: Spans, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
         """See ``Backend.step_spans``."""
         old = self.gather_spans(spans, index)
         new = self.move(old, distance, cell_type)
@@ -89,11 +89,11 @@ class NumbaBackend:
         return old, new, *_lanes(sums)
 
     def move_spans(
-        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
+        self, spans: Spans, index: Index, distance: Cells, cell_type: CellType, start: int
     ) -> tuple[Lanes, Lanes]:
         """See ``Backend.move_spans``."""
         width, sums = cell_type.width, np.zeros(4, np.uint64)
-        cells, none = table(spans, compiled("address_to_write", width)), _NONE[width]
+        cells, none = _table(spans, width, write=True), _NONE[width]
         gather, move, scatter = (compiled(name, width) for name in ("gather", "move", "scatter"))
         masks, (_, old, new) = _order_masks(cell_type), self._scratch_for(cell_type.dtype)
         for first in range(
@@ -116,10 +116,11 @@ class NumbaBackend:
         """See ``Backend.gather``."""
         return self.gather_spans([cells], index)
 
-    def gather_spans(self, spans: Sequence[Cells], index: Index) -> Cells:
+    def gather_spans(self, spans: Spans, index: Index) -> Cells:
         """See ``Backend.gather_spans``."""
-        width = spans[0].itemsize
-        cells, out = table(spans, compiled("address", width)), np.empty(len(index), spans[0].dtype)
+        dtype = dtype_of(spans)
+        width, out = dtype.itemsize, np.empty(len(index), dtype)
+        cells = _table(spans, width)
         if not compiled("gather", width)(cells.at, cells.ends, _NONE[width], index, out):
             raise _out_of_range(cells, index)
         return out
@@ -128,10 +129,10 @@ class NumbaBackend:
         """See ``Backend.scatter``."""
         self.scatter_spans([cells], index, values)
 
-    def scatter_spans(self, spans: Sequence[Cells], index: Index, values: Cells) -> None:
+    def scatter_spans(self, spans: Spans, index: Index, values: Cells) -> None:
         """See ``Backend.scatter_spans``."""
-        width = spans[0].itemsize
-        cells = table(spans, compiled("address_to_write", width))
+        width = dtype_of(spans).itemsize
+        cells = _table(spans, width, write=True)
         if not compiled("scatter", width)(cells.at, cells.ends, _NONE[width], index, values):
             raise _out_of_range(cells, index)
 
@@ -169,10 +170,10 @@ class NumbaBackend:
         """See ``Backend.digest``."""
         return self.digest_spans([cells], start)
 
-    def digest_spans(self, spans: Sequence[Cells], start: int) -> Lanes:
+    def digest_spans(self, spans: Spans, start: int) -> Lanes:
         """See ``Backend.digest_spans``."""
-        width, sums = spans[0].itemsize, np.zeros(2, np.uint64)
-        cells = table(spans, compiled("address", width))
+        width, sums = dtype_of(spans).itemsize, np.zeros(2, np.uint64)
+        cells = _table(spans, width)
         compiled("digest", width)(cells.at, cells.ends, _NONE[width], start, max(1, width // 2), *_tables(), sums)
         lane_0, lane_1 = sums.tolist()
         return lane_0, lane_1
@@ -194,19 +195,19 @@ class NumbaBackend:
         return self._coding.count_classes(cells, cell_type)
 
     def class_ranks(
-        self, spans: Sequence[Cells], index: Index, cell_type: CellType, first: int, classes: int
+        self, spans: Spans, index: Index, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Kinds, Index]:
         """See ``Backend.class_ranks``."""
         rank, kind = np.empty(len(index), np.uint32), np.empty(len(index), np.uint8)
         counters, bounds = np.zeros(COUNTERS, np.uint32), _bounds(cell_type, first, classes)
-        cells = table(spans, compiled("address", cell_type.width))
+        cells = _table(spans, cell_type.width)
         run, none = compiled("class_ranks", cell_type.width), _NONE[cell_type.width]
         if run(cells.at, cells.ends, none, index, *bounds, counters, rank, kind) != len(index):
             raise _out_of_range(cells, index)
         return rank, kind, counters[:classes]
 
     def class_select(
-        self, spans: Sequence[Cells], counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
+        self, spans: Spans, counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Index, Cells]:
         """See ``Backend.class_select``."""
         ends = np.cumsum(counts, dtype=np.int64)
@@ -217,7 +218,7 @@ class NumbaBackend:
         counters, bounds = np.zeros(COUNTERS, np.uint32), _bounds(cell_type, first, classes)
         index, source = np.empty(len(ranks), np.uint32), np.empty(len(ranks), np.uint32)
         old = np.empty(len(ranks), cell_type.dtype)
-        cells = table(spans, compiled("address", cell_type.width))
+        cells = _table(spans, cell_type.width)
         run, none = compiled("class_select", cell_type.width), _NONE[cell_type.width]
         found = run(cells.at, cells.ends, none, *bounds, counters, wanted, place, ends, ranks, index, source, old)
         if found != len(ranks):
@@ -252,14 +253,27 @@ class NumbaBackend:
         return negated
 
 
-def _live_table(live: Sequence[Cells], base: Table, width: int) -> tuple[Table, npt.NDArray[np.bool]]:
-    """Return where live spans lie, and which of them are float32 patterns to be rounded to BF16."""
-    rounded = np.array([width == 2 and cells.itemsize == 4 for cells in live], np.bool)
-    plain, wide = compiled("address", width), compiled("address", 4 if width == 2 else width)
-    spans = table(live, lambda cells: wide(cells) if cells.itemsize != width else plain(cells))
-    if spans.ends.tobytes() != base.ends.tobytes():
+def _table(spans: Spans, width: int, *, write: bool = False) -> SpanTable:
+    """Return where spans of cells of ``width`` bytes lie; what the loops can't work on is refused."""
+    if not isinstance(spans, SpanTable):
+        where = compiled("address_to_write" if write else "address", width)
+        return table(spans, where, dtype_of(spans))
+    if spans.dtype.itemsize != width or spans.wide.any() or (write and not spans.writable):
+        raise ValueError(f"spans of {spans.dtype} are not {'writable ' * write}cells of {width} bytes")
+    return spans
+
+
+def _live_table(live: Spans, base: SpanTable, width: int) -> SpanTable:
+    """Return where live spans over a base lie, of which some may be float32 patterns, to be rounded to BF16."""
+    if isinstance(live, SpanTable):
+        spans = live
+    else:
+        plain, double = compiled("address", width), compiled("address", 4 if width == 2 else width)
+        found = table(live, lambda cells: plain(cells) if cells.itemsize == width else double(cells), base.dtype)
+        spans = replace(found, wide=np.array([width == 2 and cells.itemsize == 4 for cells in live], np.bool))
+    if spans.dtype != base.dtype or not np.array_equal(spans.ends, base.ends):
         raise ValueError("live cells and base are not of the same sizes")
-    return spans, rounded
+    return spans
 
 
 def _tables() -> tuple[npt.NDArray[Any], ...]:
@@ -276,7 +290,7 @@ def _lanes(sums: npt.NDArray[np.uint64]) -> tuple[Lanes, Lanes]:
     return (old_0, old_1), (new_0, new_1)
 
 
-def _out_of_range(cells: Table, index: Index) -> IndexError:
+def _out_of_range(cells: SpanTable, index: Index) -> IndexError:
     return IndexError(f"index {int(index.max())} is out of range for {int(cells.ends[-1])} cells, or not in order")
 
 

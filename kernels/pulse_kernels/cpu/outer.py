@@ -64,7 +64,8 @@ class CompiledOuter:
     def fold(self, theta: Floats, momentum: Floats, parts: Sequence[Weighted], scale: float, rates: OuterRates) -> None:
         """Make a step by the levels of all members: see OuterLoops.fold."""
         indexes, levels = [part[0] for part in parts], [part[1].view(np.uint16) for part in parts]
-        where, how_many = table(indexes, compiled("address", 4)), table(levels, compiled("address", 2))
+        where = table(indexes, compiled("address", 4), np.dtype(np.uint32))
+        how_many = table(levels, compiled("address", 2), np.dtype(np.uint16))
         factors = np.array([part[2] for part in parts], np.int64)
         scalars = np.float32(scale), np.float32(rates.rate), np.float32(rates.momentum)
         compiled("outer_fold", 4)(theta, momentum, where.at, how_many.at, where.ends, factors, *_NONE, *scalars)

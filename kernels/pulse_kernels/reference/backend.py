@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from pulse_kernels.format.digest import BLOCK, MASK64, coefficients, multiplier
 from pulse_kernels.format.symbols import outward
 from pulse_kernels.protocol import Advanced, Coded, Kinds, Stepped
 from pulse_kernels.reference.coding import decode_changes, encode_changes
+from pulse_kernels.spans import Spans, arrays_of
 
 U64 = npt.NDArray[np.uint64]
 
@@ -36,8 +37,9 @@ class ReferenceBackend:
         new = self.move(old, distance, cell_type)
         return old, new, self.digest_sparse(index, old, start), self.digest_sparse(index, new, start)
 
-    def advance_spans(self, live: Sequence[Cells], base: Sequence[Cells], start: int) -> Advanced:
+    def advance_spans(self, live: Spans, base: Spans, start: int) -> Advanced:
         """See ``Backend.advance_spans``."""
+        live, base = arrays_of(live), arrays_of(base)
         if [len(cells) for cells in live] != [len(cells) for cells in base]:
             raise ValueError("live cells and base are not of the same sizes")
         parts, at = [], 0
@@ -54,34 +56,33 @@ class ReferenceBackend:
         index, old, new = map(np.concatenate, zip(*parts, strict=True))
         return index, old, new, self.digest_sparse(index, old, start), self.digest_sparse(index, new, start)
 
-    def step_spans(
-        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
-    ) -> Stepped:
+    def step_spans(self, spans: Spans, index: Index, distance: Cells, cell_type: CellType, start: int) -> Stepped:
         """See ``Backend.step_spans``."""
-        return self.step(np.concatenate(spans), index, distance, cell_type, start)
+        return self.step(np.concatenate(arrays_of(spans)), index, distance, cell_type, start)
 
     def move_spans(
-        self, spans: Sequence[Cells], index: Index, distance: Cells, cell_type: CellType, start: int
+        self, spans: Spans, index: Index, distance: Cells, cell_type: CellType, start: int
     ) -> tuple[tuple[int, int], tuple[int, int]]:
         """See ``Backend.move_spans``."""
         _, new, *sums = self.step_spans(spans, index, distance, cell_type, start)
         self.scatter_spans(spans, index, new)
         return sums[0], sums[1]
 
-    def gather_spans(self, spans: Sequence[Cells], index: Index) -> Cells:
+    def gather_spans(self, spans: Spans, index: Index) -> Cells:
         """See ``Backend.gather_spans``."""
-        return self.gather(np.concatenate(spans), index)
+        return self.gather(np.concatenate(arrays_of(spans)), index)
 
-    def scatter_spans(self, spans: Sequence[Cells], index: Index, values: Cells) -> None:
+    def scatter_spans(self, spans: Spans, index: Index, values: Cells) -> None:
         """See ``Backend.scatter_spans``."""
+        spans = arrays_of(spans)
         cells = np.concatenate(spans)
         self.scatter(cells, index, values)
         for span, changed in zip(spans, np.split(cells, np.cumsum([len(span) for span in spans])), strict=False):
             span[:] = changed
 
-    def digest_spans(self, spans: Sequence[Cells], start: int) -> tuple[int, int]:
+    def digest_spans(self, spans: Spans, start: int) -> tuple[int, int]:
         """See ``Backend.digest_spans``."""
-        return self.digest(np.concatenate(spans), start)
+        return self.digest(np.concatenate(arrays_of(spans)), start)
 
     def cast_f32(self, live: Cells, out: Cells) -> None:
         """See ``Backend.cast_f32``."""
@@ -156,7 +157,7 @@ class ReferenceBackend:
         return np.bincount(cell_type.class_of(cells), minlength=256).astype(np.uint32)
 
     def class_ranks(
-        self, spans: Sequence[Cells], index: Index, cell_type: CellType, first: int, classes: int
+        self, spans: Spans, index: Index, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Kinds, Index]:
         """See ``Backend.class_ranks``."""
         kinds = _kinds(spans, cell_type, first, classes)
@@ -167,7 +168,7 @@ class ReferenceBackend:
         return rank[index], kinds[index], population
 
     def class_select(
-        self, spans: Sequence[Cells], counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
+        self, spans: Spans, counts: Index, ranks: Index, cell_type: CellType, first: int, classes: int
     ) -> tuple[Index, Index, Cells]:
         """See ``Backend.class_select``."""
         kinds = _kinds(spans, cell_type, first, classes)
@@ -182,7 +183,7 @@ class ReferenceBackend:
         index = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
         source = np.argsort(index, kind="stable")
         index = index[source]
-        return index.astype(np.uint32), source.astype(np.uint32), np.concatenate(spans)[index]
+        return index.astype(np.uint32), source.astype(np.uint32), np.concatenate(arrays_of(spans))[index]
 
     def encode_changes(
         self,
@@ -210,8 +211,8 @@ class ReferenceBackend:
         return outward(steps[source], old, cell_type)
 
 
-def _kinds(spans: Sequence[Cells], cell_type: CellType, first: int, classes: int) -> Kinds:
-    values = cell_type.class_of(np.concatenate(spans)).astype(np.int64)
+def _kinds(spans: Spans, cell_type: CellType, first: int, classes: int) -> Kinds:
+    values = cell_type.class_of(np.concatenate(arrays_of(spans))).astype(np.int64)
     return (np.clip(values, first, first + classes - 1) - first).astype(np.uint8)
 
 

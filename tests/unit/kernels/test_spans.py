@@ -1,15 +1,16 @@
-"""Functions on spans: what they give on the cells laid end to end, wherever these are cut."""
+"""Functions on spans: what they give on the cells laid end to end, wherever these are cut, and however given."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulse_kernels import CELL_TYPES, Backend, Cells
+from pulse_kernels import CELL_TYPES, Backend, Cells, Spans, SpanTable
 from tests.support.sampling import examples
 from tests.unit.kernels.inputs import (
     CHUNK,
@@ -33,11 +34,23 @@ def cut(cells: Cells, ends: list[int]) -> list[Cells]:
     return [cells[a:b].copy() for a, b in itertools.pairwise([0, *sorted(ends), len(cells)])]
 
 
+def as_given(spans: list[Cells], width: int) -> Spans:
+    return spans
+
+
+def as_table(spans: list[Cells], width: int) -> Spans:
+    return SpanTable.of(spans, np.dtype(f"u{width}"))
+
+
+by_form = pytest.mark.parametrize("form", [as_given, as_table])
+
+
+@by_form
 @pytest.mark.parametrize("width", WIDTHS)
 @examples(20)
 @given(data=st.data())
 def test_they_agree_with_the_reference_on_the_whole(
-    backend: Backend, reference: Backend, width: int, data: st.DataObject
+    backend: Backend, reference: Backend, form: Callable[[list[Cells], int], Spans], width: int, data: st.DataObject
 ):
     size = data.draw(st.integers(0, 300))
     ends = data.draw(st.lists(st.integers(0, size), max_size=5))
@@ -45,32 +58,36 @@ def test_they_agree_with_the_reference_on_the_whole(
     index = np.array(data.draw(places(size)), np.uint32)
     values, cell_type = random_cells(width, len(index), seed=1), CELL_TYPES[TYPES[width]]
     spans = cut(cells, ends)
-    assert backend.digest_spans(spans, start) == reference.digest(cells, start)
-    assert same(backend.gather_spans(spans, index), cells[index])
-    stepped = backend.step_spans(spans, index, values, cell_type, start)
+    where = form(spans, width)
+    assert backend.digest_spans(where, start) == reference.digest(cells, start)
+    assert same(backend.gather_spans(where, index), cells[index])
+    stepped = backend.step_spans(where, index, values, cell_type, start)
     expected = reference.step(cells, index, values, cell_type, start)
     assert all_same(stepped[:2], expected[:2])
     assert stepped[2:] == expected[2:]
     assert same(np.concatenate(spans), cells)
     moved = cut(cells, ends)
-    assert backend.move_spans(moved, index, values, cell_type, start) == expected[2:]
+    assert backend.move_spans(form(moved, width), index, values, cell_type, start) == expected[2:]
     assert same(np.concatenate(moved)[index], expected[1])
     assert same(np.delete(np.concatenate(moved), index), np.delete(cells, index))
-    backend.scatter_spans(spans, index, values)
+    backend.scatter_spans(where, index, values)
     live = cells.copy()
     live[index] = values
     assert same(np.concatenate(spans), live)
     base = cut(cells, ends)
-    found = backend.advance_spans(spans, base, start)
+    found = backend.advance_spans(where, form(base, width), start)
     wanted = reference.advance_spans([live], [cells], start)
     assert all_same(found[:3], wanted[:3])
     assert found[3:] == wanted[3:]
     assert same(np.concatenate(base), live)
 
 
+@by_form
 @examples(20)
 @given(data=st.data())
-def test_spans_of_float32_and_of_bf16_may_lie_side_by_side(backend: Backend, reference: Backend, data: st.DataObject):
+def test_spans_of_float32_and_of_bf16_may_lie_side_by_side(
+    backend: Backend, reference: Backend, form: Callable[[list[Cells], int], Spans], data: st.DataObject
+):
     sizes = data.draw(st.lists(st.integers(0, 200), min_size=1, max_size=5))
     masters = [random_cells(4, size, seed) for seed, size in enumerate(sizes)]
     rounded = [np.empty(size, np.uint16) for size in sizes]
@@ -82,7 +99,7 @@ def test_spans_of_float32_and_of_bf16_may_lie_side_by_side(backend: Backend, ref
     for cells in base:
         cells[::5] ^= 1
     whole = np.concatenate(base)
-    found = backend.advance_spans(live, base, 77)
+    found = backend.advance_spans(form(live, 2), form(base, 2), 77)
     expected = reference.advance_spans([np.concatenate(rounded)], [whole], 77)
     assert all_same(found[:3], expected[:3])
     assert found[3:] == expected[3:]
@@ -138,8 +155,31 @@ def test_more_cells_than_are_moved_at_a_time_are_moved(fast: Backend, reference:
 
 def test_live_and_base_spans_of_different_sizes_are_refused(backend: Backend):
     for live, base in (([3], [4]), ([4, 2], [2, 4]), ([4], [4, 0])):
-        with pytest.raises(ValueError, match="size"):
-            backend.advance_spans([np.zeros(n, np.uint16) for n in live], [np.ones(n, np.uint16) for n in base], 0)
+        spans, under = [np.zeros(n, np.uint16) for n in live], [np.ones(n, np.uint16) for n in base]
+        for form in (as_given, as_table):
+            with pytest.raises(ValueError, match="size"):
+                backend.advance_spans(form(spans, 2), form(under, 2), 0)
+
+
+def test_a_table_of_other_cells_or_with_gaps_is_not_made():
+    for wrong in (np.zeros(9, np.uint64), np.zeros(9, np.uint16)[::2], np.zeros((3, 3), np.uint16)):
+        with pytest.raises(ValueError, match="a table is of contiguous runs of uint16"):
+            SpanTable.of([wrong], np.dtype(np.uint16))
+
+
+def test_a_table_of_other_cells_or_of_memory_that_is_read_only_is_refused(fast: Backend):
+    wide, narrow = np.zeros(9, np.uint32), np.zeros(9, np.uint16)
+    narrow.flags.writeable = False
+    index, values = np.array([1], np.uint32), np.array([5], np.uint16)
+    with pytest.raises(ValueError, match="cells of 2 bytes"):
+        fast.digest_spans(SpanTable.of([wide], np.dtype(np.uint16)), 0)
+    with pytest.raises(ValueError, match="writable cells of 2 bytes"):
+        fast.scatter_spans(as_table([narrow], 2), index, values)
+    with pytest.raises(ValueError, match="writable cells of 2 bytes"):
+        fast.advance_spans(as_table([np.ones(9, np.uint16)], 2), as_table([narrow], 2), 0)
+    with pytest.raises(ValueError, match="not of the same"):
+        fast.advance_spans(as_table([wide], 4), [np.zeros(9, np.uint16)], 0)
+    assert not narrow.any()
 
 
 def test_arrays_of_another_type_or_with_gaps_are_refused(fast: Backend):

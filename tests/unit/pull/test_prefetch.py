@@ -371,15 +371,16 @@ class Turnstile:
 def test_of_two_threads_that_pull_into_one_model_one_waits_for_the_other(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.worker.pull(into=site.into)
-    turnstile, known = Turnstile(), Replicas.of
+    turnstile, known, states = Turnstile(), Replicas.of, list[ReplicaState]()
 
     def of(replicas: Replicas, views: Any) -> ReplicaState:
-        state = known(replicas, views)
-        state.pulling = cast(Any, turnstile)
-        return state
+        states.append(known(replicas, views))
+        return states[-1]
 
     monkeypatch.setattr(Replicas, "of", of)
+    site.worker.pull(into=site.into)
+    [state] = states
+    state.pulling = cast(Any, turnstile)
     site.push()
     site.store.arrived.clear()
     site.store.gate.clear()

@@ -8,37 +8,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 from numba.extending import intrinsic
 
 from pulse_kernels.cells import Cells
+from pulse_kernels.spans import SpanTable
 
 Address = Callable[[Cells], int]
-U64 = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Where spans lie. Holds no reference to them: their owner does while a loop works.
-
-    Attributes:
-        at: the address of each span.
-        ends: 0, then the cells up to the end of each span.
-    """
-
-    at: U64
-    ends: U64
-
-
-def table(spans: Sequence[Cells], address: Address) -> Table:
-    """Return the table of spans; ``address`` refuses arrays that the loops can't work on."""
+def table(spans: Sequence[Cells], address: Address, dtype: np.dtype[Any]) -> SpanTable:
+    """Return the table of spans of cells; ``address`` refuses arrays that the loops can't work on."""
     ends = np.array([0, *itertools.accumulate(map(len, spans))], np.uint64)
-    return Table(np.array([address(span) for span in spans], np.uint64), ends)
+    at = np.array([address(span) for span in spans], np.uint64)
+    return SpanTable(dtype, at, ends, np.zeros(len(at), np.bool), writable=True)
 
 
 def address(cells: Any) -> Any:
