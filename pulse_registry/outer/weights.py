@@ -286,11 +286,14 @@ class OuterWeights:
             raise self._too_large(group.start + int(np.abs(sums).argmax()))
 
     def _take(self, residual: Floats, sent: Sent) -> None:
-        for group, part in sent:
+        def take(one: tuple[Group, Part]) -> None:
+            group, part = one
             if isinstance(part, GroupLevels):
                 self.loops.settle(self._of(residual, group), part.index, part.levels, part.exponent)
             else:
                 self._of(residual, group)[part.index] = 0
+
+        list(self.each(take, sent))
 
     def _too_large(self, place: int) -> InvalidModel:
         return InvalidModel(

@@ -179,5 +179,6 @@ def test_threads_over_groups_give_what_one_after_the_other_does() -> None:
                 for group, part in sent
                 if isinstance(part, GroupLevels)
             ]
-            found.append((gate, parts, state.digest(), state.momentum.tobytes()))
+            state.settle(sent)
+            found.append((gate, parts, state.digest(), state.momentum.tobytes(), state.residual.tobytes()))
     assert found[0] == found[1]
