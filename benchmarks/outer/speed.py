@@ -1,5 +1,7 @@
 """Time of what a member computes in a round, against a push of the same weights in the same turns.
 
+Also in time of all cores, which other work on the machine disturbs less: of a push, then, all of it counts.
+
 The weights are synthetic ones of a small policy; each trainer has moved them as eight inner steps of AdamW would, and
 the push is of what one of them has moved. No store takes part in what is compared: of the push, only diff, coding and
 hashing count.
@@ -81,24 +83,26 @@ def measure(cells: int, gain: float, repeats: int, seed: int, say: Callable[[str
                 theta = method.weights()
                 registry.push(2 * repeat, method.tensors(theta))
                 local = moved(theta, seed + repeat + 1)
+                began = time.process_time()
                 result = registry.push(2 * repeat + 1, method.tensors(local))
-                found = {"push": core_seconds(result, PUSH_CORE), **_round(method, local, gain)}
+                cores = {"push": time.process_time() - began}
+                found = {"push": core_seconds(result, PUSH_CORE), **_round(method, local, gain, cores)}
                 if repeat:
-                    for name, taken in found.items():
+                    for name, taken in (found | {f"{name}, cores": taken for name, taken in cores.items()}).items():
                         times.setdefault(name, []).append(taken)
                 say(f"turn {repeat}: " + ", ".join(f"{name} {1e3 * taken:.0f} ms" for name, taken in found.items()))
     return times
 
 
-def _round(method: Levels, local: Floats, gain: float) -> dict[str, float]:
-    """Make a round of which all members send the same, and time one member's pieces of it."""
+def _round(method: Levels, local: Floats, gain: float, cores: dict[str, float]) -> dict[str, float]:
+    """Make a round of which all members send the same, and time one member's pieces of it, also in time of cores."""
     outer, times = method.outer, dict[str, float]()
 
     @contextmanager
     def timed(name: str) -> Any:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         yield
-        times[name] = time.perf_counter() - began
+        times[name], cores[name] = time.perf_counter() - began, time.process_time() - worked
 
     masters = method.masters(local)
     with timed("collect"):
@@ -132,17 +136,26 @@ def _round(method: Levels, local: Floats, gain: float) -> dict[str, float]:
 
 def rows(times: Times, gain: float) -> list[Row]:
     """Return the figures: medians, and ratios within a turn."""
-    coded = [sum(taken) for taken in zip(*(times[name] for name in CODED), strict=True)]
+
+    def coded(suffix: str) -> list[float]:
+        return [sum(taken) for taken in zip(*(times[name + suffix] for name in CODED), strict=True)]
+
     what = f"gain {gain:g}"
     found = [
         Row(
             f"{gain:g}.ratio",
             f"{what}: gate, levels and coding, against a push's diff + code",
-            ratio(coded, times["push"]),
+            ratio(coded(""), times["push"]),
             "x",
             "at most",
             LIMIT,
-        )
+        ),
+        Row(
+            f"{gain:g}.ratio.cores",
+            f"{what}: the same in time of cores, against a whole push's",
+            ratio(coded(", cores"), times["push, cores"]),
+            "x",
+        ),
     ]
     return found + [
         Row(f"{gain:g}.{name}", f"{what}: {name}", statistics.median(taken), "s") for name, taken in times.items()

@@ -93,6 +93,8 @@ def test_times_are_of_every_piece_of_a_round() -> None:
     assert rows["7.ratio"] == pytest.approx(
         (times["measure"][0] + times["gate"][0] + times["code"][0]) / times["push"][0]
     )
+    cores = [times[f"{piece}, cores"][0] for piece in ("measure", "gate", "code", "push")]
+    assert rows["7.ratio.cores"] == pytest.approx(sum(cores[:3]) / cores[3])
 
 
 def test_dense_values_in_4_bits_are_read_as_they_were_written() -> None:
