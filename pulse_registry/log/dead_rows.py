@@ -32,8 +32,8 @@ class DeadRows:
         """Return the rows of which ``bits`` is true."""
         return cls(bits, count=int(np.count_nonzero(bits)))
 
-    def __contains__(self, row: object) -> bool:
-        return row in self.late or (isinstance(row, int) and row < len(self.bits) and bool(self.bits[row]))
+    def __contains__(self, row: int) -> bool:
+        return row in self.late or (row < len(self.bits) and bool(self.bits[row]))
 
     def alive(self, rows: int) -> npt.NDArray[np.bool_]:
         """Return which of the first rows are not dead."""

@@ -10,18 +10,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import assert_never
 
-import numpy as np
-
 from pulse_registry.errors import CorruptObject, NotFound
 from pulse_registry.format.keys import named_key, versions_of
 from pulse_registry.log.cow import CowDict, CowLists, CowObject
 from pulse_registry.log.graph import RouteGraph
 from pulse_registry.log.history import History
-from pulse_registry.log.keyframe_lag import KeyframeLag
+from pulse_registry.log.keyframe_lag import KeyframeLag, direct_bytes
 from pulse_registry.log.named_objects import files_of, keyframes_of, patches_of
 from pulse_registry.log.retirements import Retirement, Retirements
 from pulse_registry.log.snapshot_checks import snapshot_violation
 from pulse_registry.log.tables import MOST, Tables, id_of
+from pulse_registry.log.tags import Tags
 from pulse_schemas import (
     AttachRecord,
     CommitRecord,
@@ -74,8 +73,7 @@ class RunState(CowObject):
         # named again are filed under their versions, to go with the first of them.
         self._retirements = Retirements()
         self._keys_of = CowLists[str](str)
-        self._tags = CowDict[str, int]()
-        self._tags_of = CowDict[int, int]()  # how many each version has
+        self._tags = Tags()
 
     @property
     def tables(self) -> Tables:
@@ -126,7 +124,7 @@ class RunState(CowObject):
     @property
     def tags(self) -> Mapping[str, int]:
         """Names that stand for versions."""
-        return self._tags
+        return self._tags.versions
 
     def version(self, number: int) -> VersionEntry:
         """Return one version, retired or not.
@@ -178,16 +176,15 @@ class RunState(CowObject):
     @property
     def largest_keyframe(self) -> int:
         """Bytes of the largest live keyframe, 0 where there is none."""
-        sizes: list[int] = self._keyframes.column("nbytes")[self._keyframes.alive].tolist()
-        return max(sizes, default=0)
+        return int(self._keyframes.column("nbytes")[self._keyframes.alive].max(initial=0))
 
     def direct_bytes(self, version: int) -> int:
         """Return the bytes of the live patches that lead to ``version`` from the one before it."""
-        return self._direct_bytes(version, version)
+        return direct_bytes(self._patches, version, version)
 
     def has_tag(self, version: int) -> bool:
         """Tell whether a name stands for ``version``."""
-        return version in self._tags_of
+        return version in self._tags
 
     def is_retired(self, version: int) -> bool:
         """Tell whether readers must no longer ask for ``version``, which exists."""
@@ -224,7 +221,7 @@ class RunState(CowObject):
             case DeleteRecord():
                 self._forget(record)
             case TagRecord():
-                self._tag(record.name, record.version)
+                self._tags.set(record.name, record.version)
             case _:
                 assert_never(record)
 
@@ -247,12 +244,12 @@ class RunState(CowObject):
             keyframes=tuple(self._keyframes),
             retired_versions=tuple(RetiredVersion(version=v, seq=s) for v, s in sorted(self._retired_versions.items())),
             retired_keys=tuple(RetiredKey(key=key, seq=seq) for key, seq in sorted(self._retired_keys.items())),
-            tags=dict(self._tags),
+            tags=dict(self.tags),
         )
 
     def measure(self) -> int:
         """Return about how many bytes a snapshot of this state has, as one document."""
-        retired = sum(len(key) + 30 for key in chain(self._retired_keys, self._tags))
+        retired = sum(len(key) + 30 for key in chain(self._retired_keys, self.tags))
         return self.tables.nbytes + retired + 30 * len(self._retired_versions)
 
     @classmethod
@@ -309,7 +306,7 @@ class RunState(CowObject):
         state._retired_keys.update(retired_keys)
         state._retirements = Retirements.of(retired_versions, retired_keys)
         for name, version in tags.items():
-            state._tag(name, version)
+            state._tags.set(name, version)
         state._find_lag()
         return state
 
@@ -372,9 +369,8 @@ class RunState(CowObject):
         self._keyframes.drop(keyframes)
 
     def _count_bytes(self, base: int, target: int, nbytes: int) -> None:
-        lag = self._lag
-        if lag is not None and base == target - 1 and target > lag.version:
-            self._lag = KeyframeLag(lag.version, lag.nbytes + nbytes)
+        if self._lag is not None:
+            self._lag = self._lag.with_patch(base, target, nbytes)
 
     def _check_lag(self) -> None:
         """Look for the newest keyframe anew where the one that was it is offered no more."""
@@ -384,28 +380,7 @@ class RunState(CowObject):
             self._find_lag()
 
     def _find_lag(self) -> None:
-        """Look for the newest keyframe that is offered, and add up the patches since."""
-        frames = np.unique(self._keyframes.column("version")[self._keyframes.alive])[::-1].tolist()
-        newest = next((version for version in frames if not self.is_retired(version)), None)
-        since = None if newest is None else self._direct_bytes(newest + 1, len(self._versions))
-        self._lag = None if newest is None or since is None else KeyframeLag(newest, since)
-
-    def _direct_bytes(self, first: int, last: int) -> int:
-        """Return the bytes of the live patches from one version to the next that lead to those from first to last."""
-        rows = self._patches.between("target", first, last)
-        base, target, nbytes = (self._patches.column(name).data for name in ("base", "target", "nbytes"))
-        return sum(int(nbytes[row]) for row in rows if base[row] == target[row] - 1)
-
-    def _tag(self, name: str, version: int | None) -> None:
-        before = self._tags.pop(name, None)
-        for number, more in ((before, -1), (version, 1)):
-            if number is None:
-                continue
-            tags = self._tags_of.pop(number, 0) + more
-            if tags:
-                self._tags_of[number] = tags
-        if version is not None:
-            self._tags[name] = version
+        self._lag = KeyframeLag.of(self._patches, self._keyframes, len(self._versions) - 1, self.is_retired)
 
     def _forget(self, record: DeleteRecord) -> None:
         """Forget versions that are deleted, and keys that no record can name again, since they are of such versions.
