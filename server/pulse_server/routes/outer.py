@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from pulse_registry.errors import AccessDenied, NotFound, PulseError
 from pulse_registry.format import keys
 from pulse_registry.outer.report import outer_body
+from pulse_registry.outer.state import OuterState
 from pulse_schemas import SchemaError
 from pulse_schemas.api import Appended, LogPage, MemberBody, OuterBody, RoundBody, RoundPart
 from pulse_schemas.outer import DeleteRoundsRecord, RetireRoundsRecord, unseal_outer_record
@@ -60,9 +61,17 @@ async def show_outer(run: ReadRun, rounds: Rounds = 20) -> Response:
     latest = (await run.feed()).state.latest
     cells = None if latest is None else latest.cells
     kept = feed.cache.get((rounds, cells))
-    if not isinstance(kept, Rendered):
-        kept = feed.cache[rounds, cells] = Rendered.of(outer_body(feed.state, cells, rounds))
-    return kept.aged(feed.age_s)
+    if isinstance(kept, Rendered):
+        return kept.aged(feed.age_s)
+    state = feed.state
+    made = await run.service.render(_rendered, state, cells, rounds)
+    if feed.state is state:
+        feed.cache[rounds, cells] = made
+    return made.aged(feed.age_s)
+
+
+def _rendered(state: OuterState, cells: int | None, rounds: int) -> Rendered:
+    return Rendered.of(outer_body(state, cells, rounds))
 
 
 @router.get(
