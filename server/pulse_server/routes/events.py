@@ -85,11 +85,15 @@ async def _events(service: Service, feed: RunFeed, seen: int, may_read: Callable
             edition, roster = feed.edition, await service.workers.roster(feed)
             changes = roster.since(told)
             if changes and may_read():
+                if told < 0:
+                    roster.readers += 1
                 told = roster.number
                 yield changes
             await feed.wait_for_edition(edition, seen, min(PING_S, service.settings.report_seconds))
             service.workers.begin_gathering(feed)  # what a worker told this replica does not wait for it
     finally:
+        if told >= 0:
+            feed.roster.readers -= 1
         feed.users -= 1
         service.metrics.streams.dec()
 

@@ -7,6 +7,7 @@ What changed is one event, made once for all streams. A stream that missed some 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -35,6 +36,7 @@ class Roster:
         number: rises by one with each change.
         looked: the edition and the time that it was made of: it is made anew for a later one.
         making: the task that makes it anew.
+        readers: streams that were told something: without any, nothing has to be told of what changes.
     """
 
     def __init__(self, run: str, clock: Callable[[], float]) -> None:
@@ -42,6 +44,7 @@ class Roster:
         self.number = 0
         self.looked = (-1, 0)
         self.making: asyncio.Task[None] | None = None
+        self.readers = 0
         self._run = run
         self._summary = WorkerSummary(workers=0, differing=0, oldest=None, newest=None, at_newest=0)
         self._told: dict[Name, WorkerBody] = {}
@@ -60,7 +63,7 @@ class Roster:
         changed = [worker for name, worker in wanted.items() if not _same(self._told.get(name), worker)]
         if not gone and not changed and summary == self._summary:
             return True
-        left = self._allowance.left
+        left = self._allowance.left if self.readers else math.inf
         if left <= 0:
             return False
         some = [*_first(changed, left)]
@@ -71,7 +74,7 @@ class Roster:
             gone=tuple(WorkerName.model_construct(worker=worker, token=token) for worker, token in gone),
         )
         told = event("worker_changes", change.model_dump_json())
-        self._allowance.spend(len(told))
+        self._allowance.spend(len(told) if self.readers else 0)
         self._changes.append(told)
         for name in gone:
             del self._told[name]

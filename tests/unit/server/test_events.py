@@ -21,7 +21,7 @@ from pulse_server.runs.bodies import version_body
 from pulse_server.tokens import TokenFile, new_token
 from tests.support.apps import LAYOUT, Running, app_over, fill, run_of, running, store_record
 from tests.support.records import RUN, DictStore, Script
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, until
 from tests.unit.server.edges import NOW, Clock, bearer
 
 URL = f"/v1/runs/{RUN}"
@@ -203,8 +203,11 @@ def test_a_report_is_told_at_once_by_the_replica_that_heard_it(store: DictStore,
             report = {"version": 4, "digest": "f" * 32}
             httpx.put(f"{served.url}{URL}/workers/w-{number}", json=report, timeout=HANG_S).raise_for_status()
             assert [w["worker"] for w in next(found).data["workers"]] == [f"w-{number}"]
+        roster = next(iter(served.service.feeds)).roster
         with following(served) as late:
             assert [w["worker"] for w in next(late).data["workers"]] == ["w-0", "w-1", "w-2"]
+            assert roster.readers == 2
+        until(lambda: roster.readers == 1)
 
 
 def test_a_report_is_told_while_the_others_can_not_be_read(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ class Follower:
 
     def read(self, roster: Roster) -> None:
         sent = roster.since(self.number)
+        roster.readers += self.number < 0
         self.number = roster.number
         self.nbytes += len(sent)
         for event in sent.decode().split("\n\n")[:-1]:
@@ -128,6 +129,19 @@ def test_what_there_is_no_room_for_is_told_later_and_the_newest_of_it_alone() ->
     follower.read(roster)
     assert follower.told == newer
     assert follower.nbytes < 5_000 + 2_000 + 2 * looks * 1024
+
+
+def test_the_first_stream_is_sent_the_whole_list_at_once_and_what_nobody_read_costs_no_allowance() -> None:
+    roster = Roster(RUN, Clock().monotonic)
+    for version in range(20):
+        assert roster.follow(summary(25), [worker(f"w{number}", version) for number in range(25)])
+    first, second = Follower(), Follower()
+    first.read(roster)
+    assert len(first.told) == 25
+    assert roster.follow(summary(25), [worker(f"w{number}", 20 if number < 9 else 19) for number in range(25)])
+    second.read(roster)
+    first.read(roster)
+    assert (first.told, first.kinds, second.kinds) == (second.told, ["workers", "worker_changes"], ["workers"])
 
 
 def test_a_stream_that_fell_behind_is_sent_the_list_and_no_queue() -> None:
