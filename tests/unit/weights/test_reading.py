@@ -306,6 +306,15 @@ def test_a_tensor_without_cells_that_comes_to_be_elsewhere_is_refused():
         reader.read({"a": TENSOR, "b": NOTHING.to("meta")})
 
 
+def test_a_tensor_without_cells_that_zero_3_has_spread_since_is_refused():
+    reader, spread = ModelReader(), torch.empty(0)
+    for _ in range(2):
+        reader.read({"a": TENSOR, "b": spread})
+    spread.ds_shape = (4, 4)  # type: ignore[attr-defined]
+    with pytest.raises(InvalidModel, match="'b' is spread over ranks by DeepSpeed ZeRO-3"):
+        reader.read({"a": TENSOR, "b": spread})
+
+
 def test_a_reading_keeps_the_memory_of_tensors_that_are_moved():
     model, reader = {"a": torch.zeros(CELLS)}, ModelReader()
     memory = weakref.ref(model["a"].untyped_storage())
