@@ -15,7 +15,7 @@ from benchmarks.growth.curve import Curve
 from benchmarks.results import OUT, machine, versions, write_result
 
 TITLE = "Growth: costs by the size of a run, a model, a bucket, a fleet"
-SECTIONS: tuple[str, ...] = ("chains", "collection", "http", "runs", "state", "streams", "tensors")
+SECTIONS: tuple[str, ...] = ("chains", "collection", "http", "runs", "snapshots", "state", "streams", "tensors")
 """Modules of this package, each with ``curves(quick: bool) -> list[Curve]``."""
 
 

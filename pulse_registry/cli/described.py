@@ -15,6 +15,7 @@ from pulse_registry.format.keys import FILES, OBJECTS
 from pulse_registry.format.patch_head import read_head
 from pulse_registry.format.pieces import CODING_FORMAT, MOST_INDEX_BYTES
 from pulse_registry.format.safetensors import BITS, Header, HeaderFault, TensorPlace, head_of, parse_head
+from pulse_registry.format.segment import FORMAT as SEGMENT_FORMAT
 from pulse_registry.log.documents import SNAPSHOT, most_bytes
 from pulse_registry.log.files import FILE_SET_BYTES
 from pulse_registry.process.open_files import reader_of, size_of
@@ -107,6 +108,7 @@ def _safetensors(source: Source, *, sure: bool = True) -> dict[str, Any]:
     if "pulse" in header.metadata:
         return _patch(source, header)
     kind = "keyframe shard" if source.name.startswith("objects/keyframe/") else "safetensors"
+    kind = "segment" if header.metadata.get("format") == SEGMENT_FORMAT else kind
     tensors = [_tensor(name, place) for name, place in header.tensors.items()]
     cells = sum(tensor["cells"] for tensor in tensors)
     return {"type": kind, "cells": cells, "metadata": header.metadata, "tensors": tensors}

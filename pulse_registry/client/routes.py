@@ -12,7 +12,7 @@ from pulse_registry.format import keys
 from pulse_registry.log.names import RUN_NAME
 from pulse_registry.store.keys import check_key
 
-Kind = Literal["head", "record", "countersignature", "snapshot", "layout", "object", "lease", "request"]
+Kind = Literal["head", "record", "countersignature", "snapshot", "segment", "layout", "object", "lease", "request"]
 
 _WORKER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _RECORD: Final = re.compile(r"log/([0-9]{12})\.json")
@@ -76,6 +76,8 @@ def resource_of(key: str) -> Resource:
             return Resource(run, "countersignature", rest, path, int(found[1]))
         if found := _SNAPSHOT.fullmatch(rest):
             return Resource(run, "snapshot", rest, f"{base}/snapshots/{int(found[1])}", int(found[1]))
+        if keys.segment_of(rest) is not None:
+            return Resource(run, "segment", rest, f"{base}/{rest}")
         if found := _LAYOUT.fullmatch(rest):
             return Resource(run, "layout", rest, f"{base}/layouts/{found[1]}")
         if found := _LEASE.fullmatch(rest):

@@ -31,6 +31,8 @@ from pulse_registry.store.gateway import Gateway
 from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_schemas.api import SnapshotList, WorkerReport
 
+_BY_URL: Final = ("object", "segment")
+"""What is read by URLs, from the bucket where it can sign them."""
 _LISTED_BYTES: Final = 4 << 20
 """Of a list of snapshots' numbers: one in 64 of millions of records."""
 
@@ -86,7 +88,7 @@ class ServiceStore(Store):
         resource = self._resource(key)
         if byte_range is not None:
             check_range(key, byte_range)
-        if resource.kind == "object":
+        if resource.kind in _BY_URL:
             if byte_range is not None and byte_range[0] == byte_range[1]:
                 return _cut(b"", key, byte_range, self._object_size(resource))
             return self._object(resource, byte_range, max_bytes)
@@ -96,7 +98,7 @@ class ServiceStore(Store):
     def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
         """Read a range of an object into a buffer of its size: see Store.get_into."""
         resource, view = self._resource(key), check_buffer(key, byte_range, buffer)
-        signed = self._urls.of(resource.run, resource.key) if resource.kind == "object" and view.nbytes else None
+        signed = self._urls.of(resource.run, resource.key) if resource.kind in _BY_URL and view.nbytes else None
         if signed is None or signed.own:
             view[:] = self.get(key, byte_range)
             return
@@ -135,7 +137,7 @@ class ServiceStore(Store):
         resource = self._resource(key)
         return (
             self._object_size(resource)
-            if resource.kind == "object"
+            if resource.kind in _BY_URL
             else len(self._document(resource, most_bytes(resource.key)))
         )
 

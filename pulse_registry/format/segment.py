@@ -119,4 +119,4 @@ def _integers(key: str, name: str, header: Header, content: memoryview) -> Numbe
     if place.dtype != "I64":
         raise CorruptObject(f"{key}: {name} are {place.dtype}, and must be I64")
     array = np.frombuffer(content[place.start : place.stop], _LITTLE)
-    return array.reshape(place.shape).astype(np.int64, copy=False)
+    return array.reshape(place.shape).astype(np.int64)  # a copy, or who keeps it would keep the whole file

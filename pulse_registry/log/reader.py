@@ -8,7 +8,7 @@ that the log continues what was seen before.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from pulse_registry.log.fold import advance, sealed_hash
 from pulse_registry.log.gap import beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.records import Records
+from pulse_registry.log.segments import Segment
 from pulse_registry.log.snapshots import Snapshots
 from pulse_registry.log.state import RunState
 from pulse_registry.log.unsealing import (
@@ -66,11 +67,12 @@ class LogReader:
         self._settled = guard is None  # whether the guard has believed a state
         self._snapshot_seq = -1
         self._held = 0  # bytes of records folded since what the state says was last measured
+        self._folded = 0
         self._first: tuple[str | None] | None = None  # which key signed record 0, once that was read
         self._opening = True
         self._events, self._whole = events or Events(), whole
         self._records = Records(store, run, threads)
-        self._snapshots = Snapshots(store, run, guard, self._records)
+        self._snapshots = Snapshots(store, run, guard, self._records, threads)
 
     @property
     def run(self) -> str:
@@ -96,6 +98,16 @@ class LogReader:
     def snapshot_seq(self) -> int:
         """Seq of the snapshot that this reader opened the run from, -1 if from record 0."""
         return self._snapshot_seq
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Of the snapshot that this reader opened the run from; none if from record 0, or one without segments."""
+        return self._snapshots.segments
+
+    @property
+    def folded(self) -> int:
+        """Bytes of the records folded since the run was opened, snapshots not counted."""
+        return self._folded
 
     def refresh(self) -> RunState:
         """Read what is new and return the state; of a run that does not exist, the empty state.
@@ -240,6 +252,7 @@ class LogReader:
                     self._records.believe(self._guard.check, *before)
             self._records.believe(self._guard.check, record, sealed)
         advance(state, record, sealed_hash(sealed))
+        self._folded += len(sealed)
         if record.seq == 0:
             self._first = (_key_of(sealed),)
         if self._guard is not None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from pulse_registry.errors import InvalidArgument, PulseError, Untrusted
 from pulse_registry.format import keys
-from pulse_registry.log.documents import SNAPSHOT
 from pulse_registry.log.reader import LogReader
+from pulse_registry.log.snapshot_writer import SnapshotWriter
+from pulse_registry.log.state import RunState
 from pulse_registry.store.wrappers.retry import retrying_at_most
 from pulse_schemas import EpochRecord, Head, Record, Signer
 
@@ -21,7 +22,9 @@ _TIDY_S: Final = 2.0
 """No writer waits longer for a store that is away, for what only saves readers time."""
 
 SNAPSHOT_EVERY = 64
-"""Records from one snapshot to the next."""
+"""Records from one snapshot to the next, and more where the snapshot itself is long."""
+_SHARE: Final = 2
+"""A snapshot has at most so many times the bytes of the records since the last one: many tags cost no square."""
 
 
 class Snapshotter:
@@ -52,8 +55,10 @@ class Snapshotter:
         self._reader = reader
         self._every = snapshot_every
         self._signer = signer
+        self._writer = SnapshotWriter(store, reader.run, signer, self._believed)
         self._lock = threading.Lock()
         self._newest = self._made = -1
+        self._folded = 0  # what the reader had folded when the last snapshot was due
         self._snapshot_due = False
         self._hint_due = False
 
@@ -78,24 +83,24 @@ class Snapshotter:
     def _tidy(self) -> None:
         state = self._reader.state
         try:
-            if self._snapshot_due:
-                sealed = state.to_snapshot().seal(self._signer)
-                if len(sealed) > SNAPSHOT:
-                    _logger.warning(
-                        "run %s: no snapshot written at %d: it has %d bytes, and readers take %d at most. To open the "
-                        "run takes longer with each record: retire versions (pulse gc), or say less in metadata",
-                        *(state.run, state.seq, len(sealed), SNAPSHOT),
-                    )
-                elif self._believed(sealed):
-                    self._store.put(keys.snapshot_key(state.seq), sealed)
-                    self._newest, self._hint_due = state.seq, True
-                self._made, self._snapshot_due = state.seq, False
+            if self._snapshot_due and self._is_worth_it():
+                self._write(state)
             if self._hint_due:
                 head = Head(seq=state.seq, snapshot=self._newest if self._newest >= 0 else None)
                 self._store.put(keys.HEAD, head.seal())
                 self._hint_due = False
         except PulseError as error:
             _logger.warning("run %s: no snapshot or hint written at %d: %s", state.run, state.seq, error)
+
+    def _is_worth_it(self) -> bool:
+        return _SHARE * (self._reader.folded - self._folded) >= self._writer.nbytes
+
+    def _write(self, state: RunState) -> None:
+        folded = self._reader.folded
+        self._writer.begin(self._reader.snapshot_seq, self._reader.segments)
+        if self._writer.write(state):
+            self._newest, self._hint_due = state.seq, True
+        self._made, self._snapshot_due, self._folded = state.seq, False, folded
 
     def _believed(self, sealed: bytes) -> bool:
         """Tell whether readers with this one's pins would open the run at a snapshot: another would be in the way."""

@@ -8,7 +8,17 @@ from contextlib import contextmanager
 from pulse_registry.errors import CorruptObject, UnsupportedFormat
 from pulse_registry.format import keys
 from pulse_registry.log.fold import sealed_hash
-from pulse_schemas import Countersignature, Fault, Head, Record, SchemaError, Snapshot, unseal_record
+from pulse_schemas import (
+    Countersignature,
+    Fault,
+    Head,
+    Record,
+    SchemaError,
+    SegmentedSnapshot,
+    Snapshot,
+    unseal_record,
+    unseal_snapshot,
+)
 
 
 def unsealed_record(key: str, sealed: bytes) -> tuple[Record, bytes]:
@@ -35,10 +45,10 @@ def unsealed_head(sealed: bytes) -> Head:
         return Head.unseal(sealed)
 
 
-def unsealed_snapshot(sealed: bytes) -> tuple[Snapshot, bytes]:
-    """Return a snapshot, and its sealed bytes."""
+def unsealed_snapshot(sealed: bytes) -> tuple[Snapshot | SegmentedSnapshot, bytes]:
+    """Return a snapshot of any format, and its sealed bytes."""
     with _typed("the snapshot"):
-        return Snapshot.unseal(sealed), sealed
+        return unseal_snapshot(sealed), sealed
 
 
 def record_with_hash(seq: int, digest: str, sealed: bytes) -> bytes:

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pulse_registry.errors import NotFound, PulseError
@@ -19,6 +18,7 @@ from pulse_registry.format import keys
 from pulse_registry.format.keys import versions_of
 from pulse_registry.log import LogReader, LogWriter, NewId, RunState, StoreClock
 from pulse_registry.log.fold import advance
+from pulse_registry.log.superseded import listed, superseded
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.retention.leases import Leases, read_leases
 from pulse_registry.retention.plan import Needs, Plan, harm, is_garbage, plan_gc
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 LONGEST: Final = 2000
 """Versions and keys in one record."""
-_SNAPSHOTS_KEPT: Final = 2
 _NEVER: Final = "1970-01-01T00:00:00.000Z"
 
 
@@ -50,7 +49,7 @@ class GcResult:
         orphan_bytes: of the plan's orphans.
         deleted: objects deleted, which were retired before or could not be named.
         waiting: objects retired for less than the grace time.
-        snapshots: old snapshots of the log deleted.
+        snapshots: old snapshots of the log deleted, their segments not counted.
         leases: leases deleted that had run out.
         more: whether there was more than one run takes: run it again.
         dry_run: whether nothing was done.
@@ -149,15 +148,14 @@ class Collector:
         needed = needed_versions(rounds, state.latest.cells if state.latest is not None else 0)
         needs = Needs(leases.held, self._young_from(state, now, policy), tuple(found.orphans), needed)
         plan = plan_gc(state, policy, needs)
-        listed = islice(self._store.list(keys.SNAPSHOTS), MOST)  # the oldest; the next collection goes on
-        snapshots = sorted(key for key in listed if keys.snapshot_seq(key) is not None)
+        old = superseded(self._store, listed(self._store), state.seq, {})[:MOST]  # the next collection goes on
         collected = GcResult(
             plan=plan,
             held=leases.held,
             orphan_bytes=found.orphan_bytes,
             deleted=len(found.deletable),
             waiting=found.waiting,
-            snapshots=len(snapshots[:-_SNAPSHOTS_KEPT]),
+            snapshots=sum(keys.snapshot_seq(key) is not None for key in old),
             leases=len(leases.dead),
             more=found.more,
             dry_run=dry_run,
@@ -168,7 +166,7 @@ class Collector:
             return collected
         self._retire(policy, needs)
         deleted = self._delete(found, until)
-        self._tidy(snapshots, leases, now, policy)
+        self._tidy(old, leases, now, policy)
         return dataclasses.replace(collected, deleted=deleted)
 
     def _until(self, state: RunState, now: datetime, policy: RetentionPolicy) -> int:
@@ -238,13 +236,13 @@ class Collector:
         except _NothingLeft:
             return
 
-    def _tidy(self, snapshots: Sequence[str], leases: Leases, now: datetime, policy: RetentionPolicy) -> None:
-        """Delete snapshots that newer ones replace, and leases that have run out."""
+    def _tidy(self, old: Sequence[str], leases: Leases, now: datetime, policy: RetentionPolicy) -> None:
+        """Delete snapshots and segments that newer ones replace, and leases that have run out."""
         again = (
             read_leases(self._store, self._run, self._clock, now, policy, each=self._each).dead if leases.dead else []
         )
         dead = sorted(set(leases.dead) & set(again))  # a reader may have come back to life meanwhile
-        for _ in self._each(self._store.delete, [*snapshots[:-_SNAPSHOTS_KEPT], *dead]):
+        for _ in self._each(self._store.delete, [*old, *dead]):
             pass
 
 

@@ -167,11 +167,11 @@ def push(registry: Registry, versions: int) -> None:
 
 @pytest.fixture(scope="module")
 def recorded() -> dict[Role, set[Request]]:
-    """What each role asks of the store; enough versions for a snapshot."""
+    """What each role asks of the store; enough versions for snapshots, and for old ones to be deleted."""
     inner = MemoryStore("iam")
     stores = {role: RecordingStore(inner) for role in ROLES}
     with Registry(stores["trainer"], "math") as trainer:
-        push(trainer, 70)
+        push(trainer, 200)
     with Registry(stores["reader"], "math", Options(name="w")) as reader:
         reader.pull("latest", into=weights())
         reader.pull(3, into=weights())
@@ -222,10 +222,11 @@ def test_no_role_can_replace_or_delete_what_a_run_needs(role: Role) -> None:
         "math/layouts/x.json",
         "math/head",
         "math/log/snapshots/0",
+        "math/log/segments/0",
     )
     for key in keys[:4]:
         assert not allowed(role, Request("s3:PutObject", key, conditional=False)), key
-    collected = (*keys[1:3], "math/log/snapshots/0") if role == "collector" else ()
+    collected = {"reader": (), "collector": (*keys[1:3], *keys[5:])}.get(role, keys[5:])
     for key in keys:
         assert allowed(role, Request("s3:DeleteObject", key)) == (key in collected), key
         assert not allowed(role, Request("s3:DeleteObjectVersion", key)), key

@@ -19,7 +19,7 @@ from pulse_server.routes import examples
 from pulse_server.routes.contribution_size import check_size
 from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
 from pulse_server.routes.operation import Responses, answer, body_limit, operations, problem, raw_body
-from pulse_server.routes.params import ObjectPath, checked_key, document, object_key
+from pulse_server.routes.params import ObjectPath, SegmentName, document, object_key, readable_key, segment_key
 from pulse_server.scheduling.turns import CALLER
 from pulse_server.service import Service
 from pulse_server.transport.answers import Rendered, no_content
@@ -72,6 +72,17 @@ async def read_object(request: Request, run: ReadRun, path: ObjectPath) -> Respo
     return await send_object(request, run, object_key(path))
 
 
+@router.get(
+    "/v1/runs/{run}/log/segments/{name}",
+    summary="Read a segment of a snapshot",
+    response_class=Response,
+    responses=ANSWERS_OF_READ,
+)
+async def read_segment(request: Request, run: ReadRun, name: SegmentName) -> Response:
+    """Read a segment, or be told where to."""
+    return await send_object(request, run, segment_key(name))
+
+
 @router.put(
     "/v1/runs/{run}/objects/{path:path}",
     status_code=201,
@@ -89,7 +100,7 @@ async def store_object(request: Request, run: PublishRun, path: ObjectPath) -> R
 
 @router.post(
     "/v1/runs/{run}/urls",
-    summary="Get URLs of objects",
+    summary="Get URLs of objects and segments",
     description=("It is not checked that the objects exist."),
     response_model=UrlBody,
     responses={
@@ -102,7 +113,7 @@ async def make_urls(
     run: ReadRun, wanted: Annotated[UrlRequest, document(UrlRequest(keys=(examples.PATCH,)))]
 ) -> Response:
     """Get URLs of objects."""
-    keys = [checked_key(key) for key in wanted.keys]
+    keys = [readable_key(key) for key in wanted.keys]
     urls = await run.service.urls_of(run.name, keys)
     return Rendered.of(UrlBody.model_construct(urls=urls.by_key, expires_at=urls.expires_at))
 

@@ -98,6 +98,9 @@ RunName = Annotated[str, segment("the run's name", GIVEN_RUN_NAME.pattern, examp
 LayoutId = Annotated[str, segment("the layout's id", "[0-9a-f]{64}", examples.LAYOUT, alias="id")]
 Seq = Annotated[str, segment("a number of a record", NUMBER, "43")]
 ObjectPath = Annotated[str, segment("an object's key without objects/", ".+", examples.PATCH.removeprefix("objects/"))]
+SegmentName = Annotated[
+    str, segment("a segment's key without log/segments/", "[0-9]{12}-[0-9a-f]{64}[.]safetensors", examples.SEGMENT)
+]
 OuterObjectPath = Annotated[
     str,
     segment("an object's key without outer/objects/", ".+", examples.CONTRIBUTION.removeprefix("outer/objects/")),
@@ -127,6 +130,27 @@ def outer_object_key(path: str) -> str:
     key = f"{keys.OUTER}{keys.OBJECTS}{path}"
     if not is_outer(checked_key(key)):
         raise InvalidArgument(f"{shown(key)} is no object's key")
+    return key
+
+
+def readable_key(key: str) -> str:
+    """Return a key, below its run, of what readers get by URL: an object, or a segment of a snapshot.
+
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    return key if keys.segment_of(key) is not None else checked_key(key)
+
+
+def segment_key(name: str) -> str:
+    """Return the key of the segment that a request's path names.
+
+    Raises:
+        InvalidArgument: it is no segment's.
+    """
+    key = f"{keys.SEGMENTS}{name}"
+    if keys.segment_of(key) is None:
+        raise InvalidArgument(f"{shown(key)} is no segment's key: log/segments/<seq>-<BLAKE3>.safetensors")
     return key
 
 

@@ -19,7 +19,8 @@ from tests.scenarios.simulator.world import World
 
 RUN = "run"
 _KNOWN = re.compile(
-    r"run/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|layouts/[0-9a-f]{64}\.json|leases/[^/]+\.json"
+    r"run/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|log/segments/[0-9]{12}-[0-9a-f]{64}\.safetensors"
+    r"|layouts/[0-9a-f]{64}\.json|leases/[^/]+\.json"
     r"|clock"
     r"|outer/(?:head|log/[0-9]{12}\.json|log/snapshots/[0-9]{12}\.json|objects/(?:contribution|merged)/[^/]+\.safetensors"
     r"|objects/checkpoint/[0-9]{12}-[0-9a-f]{32}/(?:checkpoint-head|[0-9]{7}))"

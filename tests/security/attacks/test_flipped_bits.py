@@ -203,7 +203,7 @@ def change_nothing(with_snapshot: DictStore, pattern: str, damage: Callable[[byt
     assert LogReader(PrefixStore(store, RUN), RUN).refresh().to_snapshot() == expected
 
 
-@pytest.mark.parametrize("pattern", ["run/head", "snapshots/"])
+@pytest.mark.parametrize("pattern", ["run/head", "snapshots/", "segments/"])
 def test_a_damaged_hint_or_snapshot_changes_nothing(with_snapshot: DictStore, pattern: str, caplog) -> None:
     one_of_a_byte = random.Random(2)
     change_nothing(
@@ -216,7 +216,7 @@ def test_a_damaged_hint_or_snapshot_changes_nothing(with_snapshot: DictStore, pa
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("pattern", ["run/head", "snapshots/"])
+@pytest.mark.parametrize("pattern", ["run/head", "snapshots/", "segments/"])
 def test_no_damage_of_a_hint_or_snapshot_changes_anything(with_snapshot: DictStore, pattern: str) -> None:
     change_nothing(with_snapshot, pattern, lambda data: flipped(data, range(8 * len(data))))
     change_nothing(with_snapshot, pattern, lambda data: (data[:length] for length in range(len(data))))

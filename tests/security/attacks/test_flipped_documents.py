@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from pulse_registry.errors import Untrusted
 from pulse_registry.signing import PinGuard, Trust
-from pulse_schemas import RECORD_KINDS, Head, Lease, SchemaError, Snapshot, open_sealed, unseal_record
+from pulse_schemas import RECORD_KINDS, Head, Lease, SchemaError, open_sealed, unseal_record, unseal_snapshot
 from tests.security.attacks.make import honest_run
 from tests.security.attacks.runs import TRUSTED
 from tests.security.fuzz.pulls import FILES, pull_target
@@ -25,7 +25,7 @@ DOCUMENTS = {
     for run in ("log", "signed")
     for key in sorted(honest_run(run).store.objects)
 }
-READERS = {"head": Head.unseal, "snapshots/": Snapshot.unseal, "leases/": Lease.unseal, r"log/\d+": unseal_record}
+READERS = {"head": Head.unseal, "snapshots/": unseal_snapshot, "leases/": Lease.unseal, r"log/\d+": unseal_record}
 _CONTENT = len(b'{"blake3":"') + 64 + len(b'","body":')
 PULLS = pull_target()
 

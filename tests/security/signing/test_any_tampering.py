@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from pulse_registry.errors import PulseError
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
-from pulse_schemas import Countersignature, Head, SchemaError, Snapshot, open_sealed, unseal_record
+from pulse_schemas import (
+    Countersignature,
+    Head,
+    SchemaError,
+    SegmentedSnapshot,
+    open_sealed,
+    unseal_record,
+    unseal_snapshot,
+)
 from tests.security.signing.actors import COMPACTOR, LIMITED, STRANGER, TRAINER, forger, history, reader, unsigned
 from tests.support.records import RUN, DictStore, patch
 
@@ -51,17 +59,20 @@ def signed_by(signer):
         for unseal in (unseal_record, Countersignature.unseal):
             with suppress(SchemaError):
                 return unseal(data).seal(signer)
-        return Snapshot.unseal(data).seal(signer)
+        return unseal_snapshot(data).seal(signer)
 
     return resigned
 
 
 def lying_snapshot(data):
+    """Say of the first patch that it is no more."""
     try:
-        snapshot = Snapshot.unseal(data)
+        snapshot = SegmentedSnapshot.unseal(data)
     except SchemaError:
         return data
-    return snapshot.model_copy(update={"patches": snapshot.patches[1:]}).seal(COMPACTOR)
+    first, *others = snapshot.segments
+    lie = first.model_copy(update={"patches": first.patches.model_copy(update={"dead": ((0, 1),)})})
+    return snapshot.model_copy(update={"segments": (lie, *others)}).seal(COMPACTOR)
 
 
 CHANGES = {

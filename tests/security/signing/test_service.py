@@ -9,7 +9,7 @@ from pulse_registry.errors import InvalidArgument, StoreUnavailable, Untrusted
 from pulse_registry.format import keys
 from pulse_registry.log import AppendGuard, LogReader, Snapshotter
 from pulse_registry.store import PrefixStore, open_store
-from pulse_schemas import Snapshot, open_sealed
+from pulse_schemas import open_sealed, unseal_snapshot
 from pulse_server import Settings, create_app
 from tests.security.signing.actors import (
     COMPACTOR,
@@ -58,7 +58,7 @@ def test_a_service_with_a_key_signs_its_snapshots():
     written, store = history(0), DictStore()
     door(store, TRAINER.public, f"{COMPACTOR.public}=snapshot", signer=COMPACTOR, every=1).admit(record_at(written, 0))
     signature = open_sealed(store.get(keys.snapshot_key(0))).signature
-    assert signature == COMPACTOR.sign(Snapshot.unseal(store.get(keys.snapshot_key(0))).canonical())
+    assert signature == COMPACTOR.sign(unseal_snapshot(store.get(keys.snapshot_key(0))).canonical())
     follower = reader(store, None, TRAINER.public, f"{COMPACTOR.public}=snapshot")
     assert follower.refresh().seq == follower.snapshot_seq == 0
 

@@ -17,7 +17,7 @@ from pulse_registry.format import keys
 from pulse_registry.format.keyframe import MOST_SHARDS, SHARD_BYTES
 from pulse_registry.format.pieces import MOST_INDEX_BYTES, PIECE_BYTES
 from pulse_registry.log import AppendGuard, LogReader, Snapshotter, documents
-from pulse_registry.log import snapshotter as keeper_module
+from pulse_registry.log import snapshot_writer as snapshot_writer_module
 from pulse_registry.push import keyframe as push_keyframe_module
 from pulse_registry.push.labels import METADATA_BYTES
 from pulse_registry.retention.collector import LONGEST
@@ -92,6 +92,7 @@ def test_the_longest_records_that_are_written_fit() -> None:
         (keys.HEAD, documents.SMALL),
         (keys.record_key(0), documents.RECORD),
         (keys.snapshot_key(63), documents.SNAPSHOT),
+        (keys.segment_key(63, "a" * 64), documents.SEGMENT),
         (keys.countersignature_key(0), documents.SMALL),
         (keys.layout_key("a" * 64), documents.LAYOUT),
         (keys.lease_key("worker"), documents.SMALL),
@@ -192,12 +193,12 @@ def test_a_snapshot_that_readers_would_refuse_is_not_written_and_the_one_before_
         mine.commit(draft(version))
     before = [*store.list(keys.SNAPSHOTS)]
     assert before == [keys.snapshot_key(3)]
-    monkeypatch.setattr(keeper_module, "SNAPSHOT", 2000)
+    monkeypatch.setattr(snapshot_writer_module, "SNAPSHOT", 500)
     with caplog.at_level(logging.WARNING, "pulse_registry"):
         for version in range(3, 12):
             mine.commit(draft(version))
     assert [*store.list(keys.SNAPSHOTS)] == before
-    assert "retire versions" in caplog.text
+    assert "delete what is retired (pulse gc), or some tags" in caplog.text
     reader = LogReader(store, RUN)
     assert len(reader.refresh().versions) == 12
     assert reader.snapshot_seq == 3

@@ -39,7 +39,7 @@ from tests.support.records import (
 
 def log_of(store):
     """Every record in the bucket, in order."""
-    found = [key for key in store.list(keys.LOG) if not key.startswith(keys.SNAPSHOTS)]
+    found = [key for key in store.list(keys.LOG) if keys.record_seq(key) is not None]
     return [unseal_record(store.get(key)) for key in found]
 
 
@@ -48,7 +48,7 @@ def state_of(store):
 
 
 def is_record(verb, key):
-    return key.startswith(keys.LOG) and not key.startswith(keys.SNAPSHOTS)
+    return keys.record_seq(key) is not None
 
 
 def put_again(verb, key):

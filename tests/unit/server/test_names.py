@@ -60,6 +60,7 @@ REQUESTS = {
     "version": ("GET", "/v1/runs/math/versions/{}"),
     "record": ("GET", "/v1/runs/math/log/{}"),
     "snapshot": ("GET", "/v1/runs/math/snapshots/{}"),
+    "segment": ("GET", "/v1/runs/math/log/segments/{}"),
     "layout": ("GET", "/v1/runs/math/layouts/{}"),
     "layout-put": ("PUT", "/v1/runs/math/layouts/{}"),
     "object": ("GET", "/v1/runs/math/objects/{}"),
