@@ -55,6 +55,10 @@ class DeltaStep:
 class GroupCells(Protocol):
     """Cells by group, only to be read; see ``Weights``."""
 
+    def holds(self, group: Group) -> bool:
+        """Tell whether all cells of the group are here, so that they can be copied."""
+        ...
+
     def spans(self, group: Group) -> list[Cells]:
         """Return the group's cells as 1-D arrays, end to end."""
         ...
@@ -105,9 +109,8 @@ def join_steps(backend: Backend, group: Group, base: GroupCells, steps: Sequence
     Raises:
         WrongBase: a step does not fit the cells that it finds.
     """
-    in_part = any(step.in_part for step in steps)
     if any(step.needs_base for step in steps[1:]) or (
-        not in_part and passes_all(group.cells, [step.changed for step in steps])
+        base.holds(group) and passes_all(group.cells, [step.changed for step in steps])
     ):
         cells, spans = base.copy_of(group), base.spans(group)
         walk_steps(backend, group, [cells], steps)

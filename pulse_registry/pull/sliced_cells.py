@@ -48,6 +48,10 @@ class SlicedCells:
         self._restricted[group.number] = found.index, kept
         return found
 
+    def holds(self, group: Group) -> bool:
+        """Tell whether slices hold all cells of a group."""
+        return self._slices.holds(group)
+
     def pieces(self, group: Group, index: Index) -> Iterable[Piece]:
         """Return what slices hold of a group-local index; see ``SliceMap.split``."""
         known = self._restricted.get(group.number)

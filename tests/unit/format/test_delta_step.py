@@ -158,11 +158,14 @@ def test_a_chain_that_comes_back_is_no_change(backend: Backend):
 class SeenCells:
     """A group's cells that can't be copied, and count those that are read of them."""
 
-    def __init__(self, cells: Cells) -> None:
-        self.read, self._weights = 0, weights_over(cells)
+    def __init__(self, cells: Cells, *, in_part: bool = False) -> None:
+        self.read, self._weights, self._in_part = 0, weights_over(cells), in_part
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._weights, name)
+
+    def holds(self, group: Group) -> bool:
+        return not self._in_part
 
     def copy_of(self, group: Group) -> Cells:
         raise AssertionError("all cells are copied")
@@ -182,14 +185,14 @@ def test_few_changes_of_a_large_group_are_listed_and_many_are_not(in_part: bool)
         for _ in range(links):
             after = cells.copy()
             after[rng.choice(size, changed, replace=False)] += 1
-            found.append(replace(link(group, cells, after), in_part=in_part))
+            found.append(link(group, cells, after))
             cells = after
         return found
 
     few = SeenCells(np.zeros(size, np.uint16))
     change = join_steps(NUMBA, group, few, chain(8, size // 1000))
     assert few.read == len(change.index) <= 8 * (size // 1000)
-    many = SeenCells(np.zeros(size, np.uint16))
+    many = SeenCells(np.zeros(size, np.uint16), in_part=in_part)
     if in_part:  # the other cells are not here
         assert many.read == 0 < len(join_steps(NUMBA, group, many, chain(64, size // 100)).index)
     else:
