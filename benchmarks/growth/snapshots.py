@@ -263,8 +263,16 @@ def curves(quick: bool) -> list[Curve]:
             ms, mb = opening(at)
             took.append((versions, ms))
             kept.append((versions, mb))
-        found.append(Curve("snapshots.open", "open a run, its ladder complete", "versions", "ms", tuple(took)))
-        found.append(Curve("snapshots.memory", "memory that an open run keeps", "versions", "MB", tuple(kept)))
+        opened, held = "open a run, its ladder complete", "memory that an open run keeps"
+        found += [
+            Curve("snapshots.open", opened, "versions", "ms", tuple(took[: len(sizes)]), limit=500),
+            Curve("snapshots.memory", held, "versions", "MB", tuple(kept[: len(sizes)]), limit=60),
+        ]
+        if large not in sizes:
+            found += [
+                Curve("snapshots.open.vast", opened, "versions", "ms", tuple(took[-1:])),
+                Curve("snapshots.memory.vast", held, "versions", "MB", tuple(kept[-1:])),
+            ]
     return found
 
 

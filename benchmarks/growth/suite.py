@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,8 +48,24 @@ def document_of(curves: Sequence[Curve], seed: int | None = None) -> dict[str, A
     }
 
 
+def with_others(document: dict[str, Any], earlier: dict[str, Any], measured: Sequence[str]) -> dict[str, Any]:
+    """Return a document with the curves that an earlier one has of sections that were not measured anew.
+
+    A curve's section is what its key begins with, up to the first dot.
+    """
+    merged = dict(document)
+    for part in ("rows", "curves"):
+        others = [entry for entry in earlier[part] if entry["key"].partition(".")[0] not in measured]
+        merged[part] = sorted(
+            [*others, *document[part]], key=lambda entry: SECTIONS.index(entry["key"].partition(".")[0])
+        )
+    return merged
+
+
 def run(
-    only: Annotated[list[str] | None, typer.Option(help="A section alone; may be given again.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A section; may be given again. The file keeps the others.")
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Small sizes, to see that it runs.")] = False,
     out: Annotated[Path, typer.Option(help="Result file.")] = OUT / "growth.json",
 ) -> None:
@@ -58,6 +75,8 @@ def run(
             raise typer.BadParameter(f"--only {name!r}; the sections are {', '.join(SECTIONS)}")
     console = Console()
     document = document_of(measured(only or SECTIONS, quick, lambda what: console.print(f"... {what}")))
+    if only and out.exists():
+        document = with_others(document, json.loads(out.read_text()), only)
     console.print(_table(document))
     write_result(out, document)
     console.print(f"written to {out}")

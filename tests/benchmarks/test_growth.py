@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
 from benchmarks.growth.curve import Curve, curve_of, processor_ms
-from benchmarks.growth.suite import SECTIONS, document_of, measured
+from benchmarks.growth.suite import SECTIONS, document_of, measured, with_others
 from benchmarks.plots import plots
 from benchmarks.results import rows_of
 
@@ -49,6 +49,7 @@ def test_each_section_measures_at_small_sizes(section: str) -> None:
     curves = document["curves"]
     assert curves, "it has no curve"
     assert len({curve["key"] for curve in curves}) == len(curves)
+    assert {curve["key"].partition(".")[0] for curve in curves} == {section}
     for curve in curves:
         sizes = [size for size, _ in curve["points"]]
         assert sizes == sorted(set(sizes))
@@ -61,6 +62,16 @@ def test_a_result_file_has_rows_curves_and_a_plot() -> None:
     assert [row.key for row in rows_of(document)] == ["a"]
     [plot] = [plot for plot in plots([document]) if plot.name == "growth"]
     assert b"</svg>" in plot.svg()
+
+
+def test_a_section_measured_anew_leaves_the_others_as_they_were() -> None:
+    def document(**costs: float) -> dict[str, object]:
+        return document_of([Curve(f"{name}.a", "cost", "runs", "ms", ((1, cost),)) for name, cost in costs.items()])
+
+    merged = with_others(document(http=2.0), document(chains=1.0, http=1.0, runs=1.0), ["http"])
+    for part in ("rows", "curves"):
+        assert [entry["key"] for entry in merged[part]] == ["chains.a", "http.a", "runs.a"]
+    assert [curve["points"][0][1] for curve in merged["curves"]] == [1.0, 2.0, 1.0]
 
 
 def test_a_section_that_is_none_is_refused(tmp_path: Path) -> None:
