@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from pulse_registry.doctor.audit.defect import RESTORE, Defect, DefectKind
+from pulse_registry.doctor.audit.snapshots import snapshot_defects
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, PulseError, UnsupportedFormat, Untrusted
 from pulse_registry.format import keys
 from pulse_registry.log import Guard, LogReader, RunState, sealed_hash
@@ -67,7 +68,7 @@ class LogAudit:
             self._read_as_readers_do()
         elif self.state.seq < 0:
             yield Defect(keys.record_key(0), DefectKind.MISSING, "the run has no records", f"{RESTORE}, and all others")
-        yield from self._ahead()
+        yield from self._beside()
 
     def renew(self) -> RunState:
         """Return the newest state, of a run that others go on with meanwhile; as it was where the log is damaged."""
@@ -139,14 +140,18 @@ class LogAudit:
         if reader.seen is not None and reader.seen.seq > self.state.seq:
             self.state = reader.seen
 
-    def _ahead(self) -> Iterator[Defect]:
-        """Yield the snapshots and the hint that know of later records than there are, where none of those is there."""
+    def _beside(self) -> Iterator[Defect]:
+        """Yield what is wrong with the snapshots and the hint: damage, and later records than there are.
+
+        Where later records are there, behind a gap, that was told.
+        """
         if self._broken and beyond(self._store, self.state.seq).record is not None:
-            return  # the gap was told, and they are behind it
+            return
         for key in self._store.list(keys.SNAPSHOTS):
             seq = keys.snapshot_seq(key)
             if seq is not None and seq > self.state.seq and seq > self.renew().seq:
                 yield self._early_end(key, seq)
+        yield from snapshot_defects(self._store, self._run, self.state.seq)
         with suppress(NotFound):
             try:
                 head = checked(lambda: read_document(self._store, keys.HEAD), _head)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from pulse_registry.client.store import ServiceStore
 from pulse_registry.doctor.audit import DefectKind, RunAudit, audited_runs
 from pulse_registry.doctor.audit import run as audit_of_runs
+from pulse_registry.doctor.audit.log import LogAudit
 from pulse_registry.errors import InvalidArgument, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash
+from pulse_registry.log.superseded import TRIES
 from pulse_registry.options import ComputeOptions, Options
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
@@ -20,9 +25,10 @@ from pulse_registry.store import MOST_WHOLE_BYTES, FileStore, PrefixStore, Retry
 from pulse_registry.store.wrappers.retry import RetryPolicy
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 from pulse_registry.testing import CountingStore, Fault, FaultStore
-from pulse_schemas import Head, unseal_record
+from pulse_schemas import Head, SegmentedSnapshot, Snapshot, canonical_json, unseal_record
 from tests.security.signing.actors import TRAINER
 from tests.support.records import DictStore, Script, writer
+from tests.support.snapshots import put_snapshot
 
 RUN = "math"
 CONTENTS = pytest.mark.parametrize("contents", [False, True], ids=["listed", "read"])
@@ -236,6 +242,107 @@ def test_a_snapshot_and_a_hint_that_know_of_later_records_are_told(store):
     assert (found.key, found.kind) == (keys.HEAD, DefectKind.DAMAGED)
     store.delete(keys.HEAD)
     assert defects(store) == []
+
+
+def segmented(store):
+    """Put a snapshot of segments at the newest record, in place of what is there; return its key, and its segment's."""
+    key = put_snapshot(store, newest(store))
+    (segment,) = store.list(keys.SEGMENTS)
+    return key, segment
+
+
+def lose_segment(store, key, segment):
+    store.delete(segment)
+
+
+def damage_segment(store, key, segment):
+    store.put(segment, store.get(segment)[:-1] + b"x")
+
+
+def damage_snapshot(store, key, segment):
+    store.put(key, b"junk")
+
+
+def replace_last_record(store, key, segment):
+    document = SegmentedSnapshot.unseal(store.get(key))
+    store.put(key, document.model_copy(update={"last": "0" * 64}).seal())
+
+
+def contradict(store, key, segment):
+    document = SegmentedSnapshot.unseal(store.get(key))
+    store.put(key, document.model_copy(update={"count": document.count + 1}).seal())
+
+
+def of_another_run(store, key, segment):
+    document = SegmentedSnapshot.unseal(store.get(key))
+    store.put(key, document.model_copy(update={"run": "other"}).seal())
+
+
+@CONTENTS
+def test_snapshots_of_segments_are_whole_and_segments_that_none_names_are_no_defect(store, contents):
+    segmented(store)
+    store.put(keys.segment_key(3, "0" * 64), b"of a writer that stopped")
+    assert defects(store, contents) == []
+
+
+@CONTENTS
+@pytest.mark.parametrize(
+    "harm", [lose_segment, damage_segment, damage_snapshot, replace_last_record, contradict, of_another_run]
+)
+def test_a_snapshot_that_can_not_be_opened_is_told_with_what_is_wrong(store, contents, harm):
+    key, segment = segmented(store)
+    harm(store, key, segment)
+    (found,) = defects(store, contents)
+    assert (found.key, found.kind) == (key, DefectKind.DAMAGED)
+    assert "nothing is lost" in found.remedy
+    assert (segment in found.found) == (harm in (lose_segment, damage_segment))
+    assert newest(store).seq == keys.snapshot_seq(key)
+    store.delete(key)
+    assert defects(store, contents) == []
+
+
+def test_a_snapshot_of_the_formats_before_segments_is_told_alike(store):
+    key = keys.snapshot_key(newest(store).seq)
+    document = Snapshot.unseal(store.get(key))
+    store.put(key, document.model_copy(update={"count": document.count + 1}).seal())
+    (found,) = defects(store)
+    assert (found.key, found.kind) == (key, DefectKind.DAMAGED)
+    assert "nothing is lost" in found.remedy
+
+
+def test_a_snapshot_of_a_newer_release_is_told_as_such(store):
+    key, _ = segmented(store)
+    document = SegmentedSnapshot.unseal(store.get(key)).model_dump(mode="json")
+    body = canonical_json(document | {"format": "pulse-snapshot/9"})
+    store.put(key, canonical_json({"blake3": blake3(body).hexdigest(), "body": json.loads(body)}))
+    (found,) = defects(store)
+    assert (found.key, found.kind) == (key, DefectKind.UNSUPPORTED)
+
+
+def test_a_snapshot_that_a_writer_deletes_meanwhile_is_no_defect(store):
+    key, segment = segmented(store)
+
+    class Tidied(WrapperStore):
+        def get(self, name, *args, **options):
+            if name == segment:
+                self._store.delete(key)
+                self._store.delete(segment)
+            return super().get(name, *args, **options)
+
+    assert defects(Tidied(store)) == []
+    assert not store.exists(key)
+
+
+def test_of_many_snapshots_those_are_looked_at_that_a_reader_would_try():
+    store = DictStore()
+    made = Script(RUN).epoch()
+    for _ in range(TRIES):
+        made.commit()
+    made.store_in(store)
+    for record in made.records:
+        store.put(keys.snapshot_key(record.seq), b"junk")
+    found = [one.key for one in LogAudit(store, RUN).defects()]
+    assert found == [keys.snapshot_key(record.seq) for record in made.records[-TRIES:]]
 
 
 def test_a_listing_that_others_overtake_shows_no_gap(store):
