@@ -6,7 +6,9 @@ They are for other implementations of docs/spec.md. All bytes are hex, cells lit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,14 @@ from pulse_registry.format.keyframe import index_document, pulse_metadata, shard
 from pulse_registry.format.merged import merged_bytes
 from pulse_registry.format.outer_checkpoint import checkpoint_head_bytes, group_entry
 from pulse_registry.format.pieces import Pieces
+from pulse_registry.format.segment import COLUMNS
 from pulse_registry.format.sparse_update import SparseUpdate
+from pulse_registry.log import RunState, sealed_hash
+from pulse_registry.log.block import Block
+from pulse_registry.log.fold import advance
+from pulse_registry.log.segmented import snapshot_of
+from pulse_registry.log.segments import Ids, Segment, cut, encoded, lines_of, live_ids, table_of
+from pulse_registry.log.tables import Tables
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.signing import SigningKey
@@ -54,12 +63,15 @@ from pulse_schemas.outer import DeleteRoundsRecord
 from tests.support import outer_objects
 from tests.support.outer_objects import every_outer_kind
 from tests.support.patches import encode_patch
+from tests.support.records import every_kind
 
 FOLDER = Path(__file__).parent
 REFERENCE = get_backend("reference")
 FIRST_DTYPES = [dtype for dtype in DTYPE_ORDER if dtype not in ("F8_E8M0", "F4")]
 """Those of ``pulse-layout/1``, in their order."""
 Document = dict[str, Any]
+_FIRST_SNAPSHOT = 6
+"""Records that the first of two segments is of."""
 CONFIG = b'{"model_type":"llama"}'
 
 
@@ -187,6 +199,51 @@ def records() -> Document:
             for record in (first, second, third, fourth)
         ],
     }
+
+
+def segments() -> Document:
+    """A log's records, and the snapshot of all of them in two segments, the first of which has dead rows.
+
+    Segments have zstd frames that pack nothing, so that they do not depend on a release of zstd.
+    """
+    log = every_kind()
+    half, whole = RunState("math"), log.state
+    for record in log.records[:_FIRST_SNAPSHOT]:
+        advance(half, record, sealed_hash(record.seal()))
+    made = [_segment(half, live_ids(half.tables))]
+    late = {name: ids[~np.isin(ids, made[0][0].ids[name])] for name, ids in live_ids(whole.tables).items()}
+    made.append(_segment(whole, late))
+    snapshot = snapshot_of(whole, [segment for segment, _ in made])
+    return {
+        "records": [record.seal().hex() for record in log.records],
+        "snapshot": {
+            "fields": {"format": snapshot.format, **snapshot.model_dump(mode="json")},
+            "bytes": snapshot.seal().hex(),
+        },
+        "segments": [{"key": segment.key, "bytes": data.hex()} for segment, data in made],
+        "state": {name: list(map(json.loads, rows)) for name, rows in _rows(whole.tables).items()},
+    }
+
+
+def _segment(state: RunState, wanted: Ids) -> tuple[Segment, bytes]:
+    (content,) = cut(state.tables, wanted)
+    packed = {
+        name: replace(table, blocks=tuple((rows, _unpacked(Block(rows, frame))) for rows, frame in table.blocks))
+        for name, table in content.items()
+    }
+    return encoded(state.seq, packed)
+
+
+def _unpacked(block: Block) -> bytes:
+    """Return a block's frame as one that states its length in four bytes, and has one raw block (RFC 8878)."""
+    content = b"".join(line + b"\n" for line in block.lines())
+    header = struct.pack("<IBI", 0xFD2FB528, 0b1010_0000, len(content))
+    return header + (len(content) << 3 | 1).to_bytes(3, "little") + content
+
+
+def _rows(tables: Tables) -> dict[str, Iterator[bytes]]:
+    found = {name: table_of(tables, name) for name in COLUMNS}
+    return {name: lines_of(table, np.flatnonzero(table.alive)) for name, table in found.items()}
 
 
 def signatures() -> Document:
@@ -606,6 +663,7 @@ VECTORS: dict[str, Callable[[], Document]] = {
     "patch-parts": patch_parts,
     "patches": patches,
     "records": records,
+    "segments": segments,
     "signatures": signatures,
     "tables": tables,
 }

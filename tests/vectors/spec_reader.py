@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import zstandard
 from blake3 import blake3
 
 WIDTHS = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2}
@@ -329,3 +330,73 @@ def read_parts(objects: dict[str, bytes], layout: dict[str, Any]) -> list[tuple[
         found += [(start + index, 0, cell) for index, cell in new.items()]
     assert not any(left.values())
     return found
+
+
+NAMES = {
+    "versions": lambda row: [row["version"], row["seq"], row["step"], key_number(row["layout"])],
+    "patches": lambda row: [
+        *(row["base"], row["target"], min(row["object"]["size"] + (row.get("parts") or 0), 2**62)),
+        *(1 + bool(row.get("parts")), ["gap", "class"].index(row["coder"]), row["changed"]),
+        key_number(row["object"]["key"]),
+    ],
+    "keyframes": lambda row: [
+        *(row["version"], sum(one["size"] for one in (row["index"], *row["shards"]))),
+        1 + len(row["shards"]),
+    ],
+}
+"""What the columns of a row are, by its table (3.6)."""
+
+
+def key_number(text: str) -> int:
+    return int.from_bytes(blake3(text.encode()).digest()[:8], "big", signed=True)
+
+
+def read_segment(data: bytes) -> dict[str, list[tuple[int, Any]]]:
+    """The (id, row) of each table of a segment, whose columns are what its rows say."""
+    length = struct.unpack_from("<Q", data)[0]
+    header = json.loads(data[8 : 8 + length])
+    assert header.pop("__metadata__") == {"format": "pulse-segment/1"}
+    assert [*header] == [
+        *(f"{table}.{part}" for table in NAMES for part in ("ids", "numbers", "rows", "ends")),
+        *(f"{table}.blocks" for table in NAMES),
+    ]
+
+    def content(name: str) -> bytes:
+        start, stop = header[name]["data_offsets"]
+        return data[8 + length + start : 8 + length + stop]
+
+    def integers(name: str) -> list[int]:
+        assert header[name]["dtype"] == "I64"
+        return list(struct.unpack(f"<{math.prod(header[name]['shape'])}q", content(name)))
+
+    found = {}
+    for table, columns in NAMES.items():
+        ids, numbers = integers(f"{table}.ids"), integers(f"{table}.numbers")
+        rows, at = [], 0
+        for count, end in zip(integers(f"{table}.rows"), integers(f"{table}.ends"), strict=True):
+            lines = zstandard.decompress(content(f"{table}.blocks")[at:end]).splitlines(keepends=True)
+            assert len(lines) == count
+            assert all(line.endswith(b"\n") for line in lines)
+            rows += [json.loads(line) for line in lines]
+            at = end
+        assert [numbers[n :: len(ids)] for n in range(len(ids))] == [columns(row) for row in rows]
+        found[table] = list(zip(ids, rows, strict=True))
+    return found
+
+
+def read_snapshot(snapshot: dict[str, Any], objects: dict[str, bytes]) -> dict[str, list[Any]]:
+    """The live rows of a snapshot's tables, whose ids rise, from its segments."""
+    state: dict[str, list[Any]] = {table: [] for table in NAMES}
+    last = dict.fromkeys(NAMES, -1)
+    for ref in snapshot["segments"]:
+        data = objects[f"log/segments/{ref['seq']:012d}-{ref['blake3']}.safetensors"]
+        assert len(data) == ref["size"]
+        assert blake3(data).hexdigest() == ref["blake3"]
+        for table, rows in read_segment(data).items():
+            dead = {row for first, count in ref[table]["dead"] for row in range(first, first + count)}
+            assert len(rows) == ref[table]["rows"]
+            for number, (id_, row) in enumerate(rows):
+                assert last[table] < id_ < snapshot["next_ids"][table]
+                last[table] = id_
+                state[table] += [] if number in dead else [row]
+    return state

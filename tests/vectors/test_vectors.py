@@ -21,6 +21,11 @@ from pulse_registry.format.contribution import Contribution
 from pulse_registry.format.merged import Merged
 from pulse_registry.format.outer_checkpoint import CheckpointGroups
 from pulse_registry.format.patch import Patch
+from pulse_registry.format.segment import COLUMNS
+from pulse_registry.log import RunState, sealed_hash
+from pulse_registry.log.fold import advance
+from pulse_registry.log.segmented import state_of
+from pulse_registry.log.segments import fetch
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.weights import OuterWeights
 from pulse_registry.pull.fetch import begin_patches
@@ -36,6 +41,7 @@ from pulse_schemas import (
     Layout,
     ObjectRef,
     PatchRef,
+    SegmentedSnapshot,
     canonical_json,
     unseal_record,
 )
@@ -97,6 +103,32 @@ def test_records_are_sealed_and_chained():
         record = unseal_record(data)
         assert record.model_dump(mode="json") == case["fields"]
         assert record.seal() == data
+
+
+def test_segments_are_named_by_their_hashes_and_are_read_by_the_specification_alone():
+    case = stored("segments")
+    data = bytes.fromhex(case["snapshot"]["bytes"])
+    assert data == canonical_json(json.loads(data))
+    assert json.loads(data)["body"] == case["snapshot"]["fields"]
+    assert json.loads(data)["blake3"] == blake3(canonical_json(case["snapshot"]["fields"])).hexdigest()
+    assert case["snapshot"]["fields"]["last"] == blake3(bytes.fromhex(case["records"][-1])).hexdigest()
+    objects = {segment["key"]: bytes.fromhex(segment["bytes"]) for segment in case["segments"]}
+    assert spec_reader.read_snapshot(case["snapshot"]["fields"], objects) == case["state"]
+
+
+def test_a_snapshot_of_segments_says_what_its_records_say():
+    case = stored("segments")
+    store, folded = DictStore(), RunState("math")
+    for segment in case["segments"]:
+        store.put(segment["key"], bytes.fromhex(segment["bytes"]))
+    for data in map(bytes.fromhex, case["records"]):
+        advance(folded, unseal_record(data), sealed_hash(data))
+    snapshot = SegmentedSnapshot.unseal(bytes.fromhex(case["snapshot"]["bytes"]))
+    state = state_of(snapshot, fetch(store, "math", snapshot.segments, None))
+    assert state.to_snapshot() == folded.to_snapshot()
+    assert {name: rows for name, rows in state.to_snapshot().model_dump(mode="json").items() if name in COLUMNS} == {
+        name: [*rows] for name, rows in case["state"].items()
+    }
 
 
 def test_files_are_named_by_their_hashes():
