@@ -106,11 +106,12 @@ def _check_state(state: RunState) -> None:
     snapshot = Snapshot.unseal(state.to_snapshot().seal())
     again = RunState.from_snapshot(snapshot)
     expect(again.to_snapshot().canonical() == snapshot.canonical(), "a state reads back as it was written down")
-    _ask(state)
-    _ask(again)
+    ask(state)
+    ask(again)
 
 
-def _ask(state: RunState) -> None:
+def ask(state: RunState) -> None:
+    """Ask a state what readers, writers and collectors ask it."""
     numbers = [entry.version for entry in state.versions][:20]
     for number in (*numbers, len(state.versions), -1):
         try:
@@ -136,7 +137,7 @@ def _check_snapshot(data: bytes) -> bool:
         return False
     again = state.to_snapshot()
     expect(again.canonical() == snapshot.canonical(), "a state says what the snapshot says that it came from")
-    _ask(state)
+    ask(state)
     return True
 
 

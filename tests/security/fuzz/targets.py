@@ -16,6 +16,7 @@ from tests.security.fuzz import (
     patches,
     pulls,
     requests,
+    segments,
     service,
     signatures,
 )
@@ -37,6 +38,8 @@ def _contribution() -> Target:
 TARGETS: dict[str, Callable[[], Target]] = {
     "record": documents.record_target,
     "snapshot": documents.snapshot_target,
+    "segment": segments.segment_target,
+    "segmented": segments.segmented_target,
     "head": documents.head_target,
     "layout": documents.layout_target,
     "file-set": documents.file_set_target,
