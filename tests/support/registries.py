@@ -232,6 +232,7 @@ _KINDS = tuple(
     for pattern in (
         r"run/log/[0-9]{12}\.json",
         r"run/log/snapshots/[0-9]{12}\.json",
+        r"run/log/segments/[0-9]{12}-[0-9a-f]{64}\.safetensors",
         r"run/head",
         r"run/clock",
         r"run/leases/[0-9A-Za-z._-]+\.json",
@@ -251,7 +252,7 @@ def state_of(store: Store) -> RunState:
 class _WithoutHints(DictStore):
     def __init__(self, store: Store) -> None:
         super().__init__()
-        self.objects = {key[4:]: store.get(key) for key in store.list("run/log/") if "snapshots" not in key}
+        self.objects = {key[4:]: store.get(key) for key in store.list("run/log/") if not key.startswith("run/log/s")}
 
 
 def check_store(store: Store) -> set[str]:
