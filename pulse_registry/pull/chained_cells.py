@@ -28,6 +28,8 @@ _WINDOW_SHARE: Final = 8
 """The patches that are followed at a time have no more bytes than one in so many of the cells'."""
 _LEAST_WINDOW: Final = 1 << 20
 _INDEX_BYTES: Final = 4
+_COMPARED: Final = 1 << 16
+"""Cells that are compared at a time, to be counted: what differs is listed for no more than these."""
 
 
 def windows(legs: Sequence[Leg], geometry: Geometry) -> Iterator[Sequence[Leg]]:
@@ -96,7 +98,8 @@ class ChainedCells:
         """Return a group's cells in memory of their own, where they are walked."""
         whole = self._memory()
         if group.number not in self._walked:
-            whole.fill(group, self._base.copy_of(group))
+            for span, cells in zip(group.spans, self._base.spans(group), strict=True):
+                whole.store(span.tensor, span.start, cells)
             held = self._lists.pop(group.number, None)
             if held is not None:
                 held.apply(self._backend, whole)
@@ -117,7 +120,11 @@ class ChainedCells:
     def _differing(self, whole: Weights, group: Group) -> int:
         """Count the cells of a group that differ from the base's."""
         spans = zip(whole.spans(group), self._base.spans(group), strict=True)
-        return sum(int(np.count_nonzero(one != other)) for one, other in spans)
+        return sum(
+            int(np.count_nonzero(one[at : at + _COMPARED] != other[at : at + _COMPARED]))
+            for one, other in spans
+            for at in range(0, len(one), _COMPARED)
+        )
 
     def _exact(self, group: Group, decode: Decode) -> Decode:
         """Let the decoding of a step refuse cells of the base of which memory holds more than is read."""

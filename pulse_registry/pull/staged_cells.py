@@ -75,9 +75,14 @@ class StagedCells:
         self.update = HostUpdate()
 
     def _cells_of(self, group: Group, on_top: dict[int, SparseUpdate]) -> Cells:
-        """Return a copy of a group's cells as the version has them; the keyframe's pages are given back."""
+        """Return a group's cells as the version has them, to be read: a copy, unless nothing is on top of one piece.
+
+        The pages of the keyframe's files are given back.
+        """
         if self.keyframe is None:
             cells = self.destination.read(group)
+        elif group.number not in on_top and (there := self.keyframe.weights.in_piece(group)) is not None:
+            return there
         else:
             cells = self.keyframe.weights.copy_of(group)
             self.keyframe.release(group)

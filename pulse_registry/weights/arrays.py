@@ -70,7 +70,10 @@ class Weights:
         Raises:
             InvalidArgument: there is not so much memory.
         """
-        return cls(geometry, arrays_over(geometry, _allocated(geometry, (geometry.nbytes,), "U8")))
+        piece = _allocated(geometry, (geometry.nbytes,), "U8")
+        weights = cls(geometry, arrays_over(geometry, piece))
+        weights._piece = piece
+        return weights
 
     @classmethod
     def into(cls, geometry: Geometry, views: Mapping[str, View], *, cast: bool = False) -> Self:
@@ -178,6 +181,14 @@ class Weights:
         """Return the group's cells as one new array."""
         return np.concatenate(self.spans(group))
 
+    def in_piece(self, group: Group) -> Cells | None:
+        """Return the group's cells as one array where they are; None if not all cells were allocated in one piece."""
+        if self._piece is None:
+            return None
+        first, dtype = self.spans(group)[0], group.cell_type.dtype
+        at = first.ctypes.data - self._piece.ctypes.data
+        return self._piece[at : at + group.cells * dtype.itemsize].view(dtype)
+
     def exact_at(self, group: Group, index: Index) -> bool:
         """Whether memory holds there what ``gather`` returns: no replica that differs, and no further bits."""
         return self.plain or all(self._place(number).exact(places) for number, places, _ in parts(group, index))
@@ -210,6 +221,7 @@ class Weights:
         self.plain = not places
         self._places = places
         self._tables = tables
+        self._piece: npt.NDArray[np.uint8] | None = None
 
     def _run(self, number: int) -> Cells | None:
         """Return a tensor's cells where they are, in one run; None if they do not lie so."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,18 @@ from tests.support.sampling import examples
 NUMBA = get_backend("numba")
 CELLS, LENGTH = 300_000, 9
 """Patches that change all of these are over a megabyte together, from the second on: each is followed by itself."""
+
+
+@contextmanager
+def allocated() -> Iterator[list[int]]:
+    """Fill a list with the bytes that the body has allocated at its peak."""
+    found: list[int] = []
+    tracemalloc.start()
+    try:
+        yield found
+        found.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
 
 
 def step_of(change: SparseUpdate, *, needs_base: bool = False) -> DeltaStep:
@@ -122,16 +135,33 @@ def test_however_long_a_chain_is_it_takes_no_more_memory_than_the_cells() -> Non
         return chained
 
     assert walked(1).update(map) is not None  # and all loops are there
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
+    with allocated() as taken:
         chained = walked(links)
         assert chained.update(map) is None
         end = chained.whole(map)
-        peak = tracemalloc.get_traced_memory()[1] - before
-        assert peak < 3 * geometry.nbytes, "the base, all cells, and lists of half as much before"
-    finally:
-        tracemalloc.stop()
+    assert taken[0] < 3 * geometry.nbytes, "the base, all cells, and lists of half as much before"
+    assert np.array_equal(end.arrays[0], state)
+
+
+def test_a_chain_that_is_walked_takes_the_cells_once() -> None:
+    cells, links = 1 << 22, 24
+    geometry, group = one_group(cells)
+    base, state, steps = np.zeros(cells, np.uint16), np.zeros(cells, np.uint16), []
+    for first in range(links):
+        index = np.arange(first, cells, 50, dtype=np.uint32)
+        steps.append(step_of(SparseUpdate(group, index, state[index], np.ones(len(index), np.uint16))))
+        state[index] = 1
+
+    def walked() -> Weights:
+        chained = ChainedCells(Weights(geometry, [base]), NUMBA)
+        chained.follow(group, steps)
+        assert chained.update(map) is None
+        return chained.whole(map)
+
+    walked()  # all loops are there
+    with allocated() as taken:
+        end = walked()
+    assert taken[0] < 1.1 * geometry.nbytes
     assert np.array_equal(end.arrays[0], state)
 
 
@@ -224,6 +254,16 @@ def test_where_much_differs_all_cells_are_replaced(registry: Registry) -> None:
             staged.undo()
     registry.pull(LENGTH - 1, into=model)
     assert holds(model, STATES[-1])
+
+
+def test_all_cells_are_replaced_without_a_copy_of_them(registry: Registry) -> None:
+    model = model_of(STATES[0])
+    registry.pull(0, into=model)
+    with registry.stage(LENGTH - 2, into=model) as staged, allocated() as taken:
+        assert staged.whole
+        staged.apply()
+    assert taken[0] < CELLS // 2, "bytes"
+    assert holds(model, STATES[LENGTH - 2])
 
 
 def test_weights_that_are_not_the_base_are_refused_unchanged(registry: Registry) -> None:

@@ -95,6 +95,24 @@ def test_fill_writes_one_group_and_no_other(form: str):
         assert flat_cells(geometry, model) == expected
 
 
+def test_cells_in_one_piece_are_read_where_they_are_group_by_group():
+    model = mixed_model()
+    geometry = geometry_of(model)
+    weights, piece = weights_of(geometry, model), Weights.in_one_piece(geometry)
+    assert any(len(group.spans) > 1 for group in geometry.groups)
+    for group in geometry.groups:
+        piece.fill(group, weights.copy_of(group))
+    for group in geometry.groups:
+        cells = piece.in_piece(group)
+        assert cells is not None
+        assert cells.dtype == group.cell_type.dtype
+        assert np.array_equal(cells, weights.copy_of(group))
+        assert all(np.shares_memory(cells, span) for span in piece.spans(group))
+        assert weights.in_piece(group) is None
+    piece.adopt(weights)
+    assert piece.in_piece(geometry.groups[0]) is None
+
+
 @by_form
 @pytest.mark.parametrize("past", [0, 1, 2**31])
 def test_scatter_past_the_group_raises_and_writes_nothing(backend: Backend, form: str, past: int):
