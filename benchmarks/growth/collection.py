@@ -69,7 +69,9 @@ def curves(quick: bool) -> list[Curve]:
     """Measure."""
     sizes = (10, 100) if quick else (100, 1_000, 10_000)
     return [
-        _curve("collection.plan", "plan what to retire", "ms", sizes, lambda number: processor_ms(Crowd.of(number).plan, 2)),
+        _curve(
+            "collection.plan", "plan what to retire", "ms", sizes, lambda number: processor_ms(Crowd.of(number).plan, 2)
+        ),
         _curve("collection.harm", "look whether a plan does harm", "ms", sizes, _harm_ms),
         _curve("collection.requests", "look at leases and orphans", "requests", sizes, requests),
     ]
