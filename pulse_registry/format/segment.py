@@ -97,13 +97,14 @@ def parse_segment(key: str, data: bytes) -> dict[str, SegmentTable]:
 
 def _table(key: str, name: str, header: Header, content: memoryview) -> SegmentTable:
     ids, numbers, rows, ends = (_integers(key, f"{name}.{part}", header, content) for part in _PARTS)
+    shapes = [header.tensors[f"{name}.{part}"].shape for part in _PARTS]
     place = header.tensors[f"{name}.blocks"]
     frames = content[place.start : place.stop]
-    if ids.ndim != 1 or numbers.shape != (len(COLUMNS[name]), len(ids)):
+    if shapes[:2] != [(len(ids),), (len(COLUMNS[name]), len(ids))]:
         raise CorruptObject(f"{key}: its {name} have columns of other lengths than ids")
     if len(ids) and (ids[0] < 0 or not (np.diff(ids) > 0).all()):
         raise CorruptObject(f"{key}: the ids of its {name} do not rise")
-    if rows.ndim != 1 or rows.shape != ends.shape or (rows < 1).any() or (rows > len(ids)).any():
+    if shapes[2:] != [(len(rows),)] * 2 or (rows < 1).any() or (rows > len(ids)).any():
         raise CorruptObject(f"{key}: the blocks of its {name} have numbers of rows that can't be")
     starts = np.concatenate((np.zeros(1, np.int64), ends))
     if place.dtype != "U8" or starts[-1] != len(frames) or (starts < 0).any() or not (starts[1:] > starts[:-1]).all():
@@ -111,12 +112,14 @@ def _table(key: str, name: str, header: Header, content: memoryview) -> SegmentT
     if sum(rows.tolist()) != len(ids):
         raise CorruptObject(f"{key}: the blocks of its {name} have more or fewer rows than its columns")
     places = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=False)
+    numbers = numbers.reshape(shapes[1])
     return SegmentTable(ids, numbers, tuple((count, bytes(frames[start:stop])) for count, start, stop in places))
 
 
 def _integers(key: str, name: str, header: Header, content: memoryview) -> Numbers:
+    """Return the numbers of a tensor, one after the other: its shape may be one that NumPy can't have."""
     place = header.tensors[name]
     if place.dtype != "I64":
         raise CorruptObject(f"{key}: {name} are {place.dtype}, and must be I64")
     array = np.frombuffer(content[place.start : place.stop], _LITTLE)
-    return array.reshape(place.shape).astype(np.int64)  # a copy, or who keeps it would keep the whole file
+    return array.astype(np.int64)  # a copy, or who keeps it would keep the whole file

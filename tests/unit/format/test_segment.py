@@ -118,6 +118,10 @@ def test_what_is_no_segment_or_another_release_s_is_told_apart() -> None:
         lambda document: document.update(more=tensor_entry("U8", (0,), 0, 0)),
         lambda document: document["versions.ids"].update(dtype="U64"),
         lambda document: document["versions.blocks"].update(dtype="I8"),
+        lambda document: document["patches.numbers"].update(shape=[2**62, 0]),
+        lambda document: document["patches.ids"].update(shape=[2**63, 0]),
+        lambda document: document["patches.rows"].update(shape=[0] * 65),
+        lambda document: document["versions.ends"].update(shape=[2, 1]),
     ):
         with pytest.raises(CorruptObject):
             parse_segment(KEY, rewritten(change))
