@@ -5,6 +5,7 @@ A real service on a socket, streams that read all they are sent, and workers tha
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from contextlib import ExitStack
@@ -115,11 +116,10 @@ def _quiet(readers: list[_Reader], seconds: float) -> None:
 def _report(served: Running, workers: Any, version: int) -> None:
     told = WorkerReport(version=version, digest="f" * 32, phases=_PHASES, nbytes=81_000_000)
 
-    def take() -> None:
+    async def take() -> None:
         service = served.service
-        feed = service.feeds.live(RUN)
+        feed = await service.feeds.open(RUN)
         for number in workers:
             service.workers.take(feed, _WHO, f"rollout-{number:04d}", told)
 
-    httpx.get(f"{served.url}/v1/runs/{RUN}").raise_for_status()  # so that it is followed
-    served.inside(take)
+    asyncio.run_coroutine_threadsafe(take(), served.loop).result()
