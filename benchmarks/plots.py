@@ -30,6 +30,8 @@ _STYLE: Any = {
     "axes.spines.right": False,
 }
 _CODERS = ("class", "gap", "auto")
+_NAMED = 6
+"""Lines of a panel that have a colour and a name, the steepest ones, where there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,30 +219,37 @@ def _draw_behind(figure: Figure, figures: dict[str, Any]) -> None:
 
 
 def _growth(document: dict[str, Any]) -> Plot | None:
-    """Costs relative to the smallest size's, a panel for each thing that grows: what is flat stays at 1."""
+    """What is held against a limit, relative to the smallest size's: a panel a section; what is flat stays at 1."""
+    limited = {row["key"] for row in document["rows"] if "limit" in row}
     figures: dict[str, Any] = {}
     for curve in document["curves"]:
         first = curve["points"][0][1]
-        if first > 0 and len(curve["points"]) > 1:
+        if curve["key"] in limited and first > 0 and len(curve["points"]) > 1:
             points = [[size, round(cost / first, 4)] for size, cost in curve["points"]]
-            figures.setdefault(curve["x"], {})[curve["what"]] = points
+            panel = figures.setdefault(curve["key"].partition(".")[0], {"x": curve["x"], "lines": {}})
+            panel["lines"][curve["what"]] = points
+    if not figures:
+        return None
     return Plot("growth", "Costs by size, of the cost at the smallest (log scales)", figures, _draw_growth)
 
 
 def _draw_growth(figure: Figure, figures: dict[str, Any]) -> None:
     rows = -(-len(figures) // 2)
-    figure.set_figheight(4.2 * max(1, rows))
-    panels = list(figure.subplots(max(1, rows), 2, squeeze=False).flat)
-    for axes, (grows, lines) in zip(panels, figures.items(), strict=False):
-        for number, (name, points) in enumerate(lines.items()):
+    figure.set_figheight(4.6 * rows)
+    panels = list(figure.subplots(rows, 2, squeeze=False).flat)
+    for axes, (name, panel) in zip(panels, figures.items(), strict=False):
+        steepest = sorted(panel["lines"].items(), key=lambda line: -line[1][-1][1])
+        for number, (what, points) in enumerate(steepest):
             sizes, costs = zip(*points, strict=True)
-            axes.plot(sizes, costs, label=name, marker="o", markersize=3, color=f"C{number % 10}")
+            color, label = (f"C{number}", what) if number < _NAMED else (_OTHERS, None)
+            axes.plot(sizes, costs, label=label, marker="o", markersize=3, color=color, zorder=-number)
         axes.axhline(1, color=_OTHERS, linestyle=":", linewidth=1)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_xlabel(grows)
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_xlabel(panel["x"])
         axes.grid(color="#e5e7eb", linewidth=0.6)
-        axes.legend(frameon=False, fontsize=6)
+        axes.legend(frameon=False, fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     for axes in panels[len(figures) :]:
         axes.set_axis_off()
 
