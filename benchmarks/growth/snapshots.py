@@ -82,8 +82,9 @@ class Growing:
             yield self._folded(EpochRecord(**self.shared(epoch=1), writer="benchmark"))
         while (version := len(self.state.versions)) < versions:
             yield self._folded(self._commit(version))
-            if len(spans := _spans(version)) > 1:
-                merged = tuple(self.patch(version - span, version) for span in spans[1:])
+            bases = [version - span for span in _spans(version)[1:] if not self.state.is_retired(version - span)]
+            if bases:
+                merged = tuple(self.patch(base, version) for base in bases)
                 yield self._folded(AttachRecord(**self.shared(), patches=merged))
             if self._collect and version % KEPT == 0 and version > KEPT:
                 yield from map(self._folded, self._collected(version - KEPT))
@@ -251,7 +252,7 @@ def curves(quick: bool) -> list[Curve]:
             ("collected", ", old versions deleted", {"collect": True}, FileStore(f"{folder}/collected")),
             ("metadata", ", 1 KiB of metadata a version", {"metadata": 1024}, FileStore(f"{folder}/metadata")),
         ):
-            costs = grown(store, sizes, **options)
+            costs = grown(store, sizes if store is plain else sizes[:-1], **options)
             label = f"bytes of snapshots over a run's life by its records'{what}"
             found.append(curve_of(f"snapshots.bytes.{name}", label, "versions", "x", costs, limit=4))
         large = sizes[-1] if quick else 1_000_000
