@@ -7,6 +7,7 @@ memory has never been let go of meanwhile, have the same layout, lie in the same
 
 from __future__ import annotations
 
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -198,7 +199,7 @@ class _Known:
                 return None
         except (AttributeError, RuntimeError, ValueError):  # of what is no tensor, or one without memory
             return None
-        owners = [ref() for ref in self.memory]
+        owners = list(map(operator.call, self.memory))
         return None if type(None) in map(type, owners) else owners
 
     def _same(self, values: Sequence[Any]) -> bool:
@@ -221,14 +222,14 @@ def _addresses_of(module: Any) -> list[int] | None:
         return None
 
 
-# The same expression twice, in two loops without a call in between: a call would take as long as the look.
+# What a mark is made of stands here twice: a call for each tensor would take as long as the look itself.
 def _torch_marks(values: Sequence[Any]) -> list[tuple[Any, ...]]:
     shared: dict[Any, Any] = {}
     return [
         (
             type(v),
             v.data_ptr(),
-            shared.setdefault(v.shape, v.shape),
+            shared.setdefault(v.size(), v.size()),
             v.dtype,
             v.is_contiguous() or v.stride(),
         )
@@ -237,8 +238,14 @@ def _torch_marks(values: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def _same_torch(values: Sequence[Any], marks: Sequence[tuple[Any, ...]]) -> bool:
-    for v, mark in zip(values, marks, strict=True):
-        if (type(v), v.data_ptr(), v.shape, v.dtype, v.is_contiguous() or v.stride()) != mark:
+    for v, (kind, address, size, dtype, strides) in zip(values, marks, strict=True):
+        if (
+            v.data_ptr() != address
+            or type(v) is not kind
+            or v.size() != size
+            or v.dtype is not dtype
+            or (v.is_contiguous() or v.stride()) != strides
+        ):
             return False
     return True
 
