@@ -32,37 +32,58 @@ def instructions() -> list[tuple[str, str]]:
     ]
 
 
-def of_last_stage(name: str) -> list[str]:
-    words = instructions()
-    last = max(number for number, (word, _) in enumerate(words) if word == "FROM")
-    return [rest for word, rest in words[last:] if word == name]
-
-
-def requirements() -> list[str]:
-    module = runpy.run_path(str(ROOT / "deploy" / "requirements.py"))
-    found: list[str] = module["requirements"](ROOT / "pyproject.toml")
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """Return the stages by name, in order, each with the instructions of the stage that it begins with."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for word, rest in instructions():
+        if word == "FROM":
+            parent, _, name = rest.partition(" AS ")
+            found[name] = [*found.get(parent, ())]
+        elif found:
+            found[[*found][-1]].append((word, rest))
     return found
 
 
+def of_stage(stage: str, name: str) -> list[str]:
+    return [rest for word, rest in stages()[stage] if word == name]
+
+
+def requirements(*, kernels: bool = False) -> list[str]:
+    module = runpy.run_path(str(ROOT / "deploy" / "requirements.py"))
+    found: list[str] = module["requirements"](ROOT / "pyproject.toml", kernels=kernels)
+    return found
+
+
+def test_the_image_that_is_built_without_a_target_is_the_service() -> None:
+    assert [*stages()] == ["build", "build-tools", "runtime", "tools", "service"]
+
+
+def test_the_image_with_tools_starts_any_command_with_the_kernels_and_as_the_same_user() -> None:
+    assert [json.loads(entry) for entry in of_stage("tools", "ENTRYPOINT")] == [["pulse"]]
+    assert of_stage("tools", "USER") == of_stage("service", "USER")
+    assert of_stage("tools", "COPY") == ["--from=build-tools /opt/pulse /opt/pulse"]
+    assert [re.split(r"[^a-z]", line)[0] for line in requirements(kernels=True)] == ["numba"]
+
+
 def test_the_image_starts_the_service_and_listens_where_it_says() -> None:
-    (entry,), (command,) = of_last_stage("ENTRYPOINT"), of_last_stage("CMD")
+    (entry,), (command,) = of_stage("service", "ENTRYPOINT"), of_stage("service", "CMD")
     assert json.loads(entry) == ["pulse", "serve"]
     arguments = json.loads(command)
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     assert options == {"--host": "0.0.0.0", "--port": "8080"}
     assert {name.removeprefix("--") for name in options} <= set(serve.__annotations__)
-    assert of_last_stage("EXPOSE") == [options["--port"]]
+    assert of_stage("service", "EXPOSE") == [options["--port"]]
 
 
 def test_the_image_runs_as_a_numbered_user_who_is_not_root() -> None:
-    (user,) = of_last_stage("USER")
+    (user,) = of_stage("service", "USER")
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
-    copies = [copy for copy in of_last_stage("COPY") if "/var/lib/pulse" in copy]
+    copies = [copy for copy in of_stage("service", "COPY") if "/var/lib/pulse" in copy]
     assert [f"--chown={user}" in copy for copy in copies] == [True]
 
 
 def test_the_health_check_asks_a_route_of_the_service() -> None:
-    (check,) = of_last_stage("HEALTHCHECK")
+    (check,) = of_stage("service", "HEALTHCHECK")
     words = json.loads(check.partition("CMD ")[2])
     (url,) = re.findall(r"http://127\.0\.0\.1:8080(/[a-z]+)", words[2])
     documented = (ROOT / "docs" / "http.md").read_text()
@@ -131,9 +152,14 @@ def test_the_image_s_own_steps_make_an_environment_that_serves(tmp_path: Path) -
     installed = run(home / "bin" / "pip", "list", "--format=freeze", cwd=tree).lower()
     assert not [name for name in HEAVY if re.search(rf"^{name}==", installed, re.M)]
     (tmp_path / "registry").mkdir()
+    kernels = [shlex.split(step) for rest in of_stage("build-tools", "RUN") for step in rest.split("&&")][-1]
+    assert kernels[:6] == ["python", "-m", "pip", "--python", "/opt/pulse/bin/python", "install"]
     with serving(home / "bin" / "pulse", tmp_path / "registry") as url:
         for path in ("/healthz", "/readyz", "/metrics", "/", "/v1/runs"):
             with urllib.request.urlopen(url + path, timeout=HANG_S) as answer:
                 assert answer.status == 200, path
     run(home / "bin" / "pulse", "token", "new", "--name", "me", "--scope", "read", cwd=tmp_path)
     run(home / "bin" / "pulse", "doctor", "--root", tmp_path / "registry", "--rounds", "2", cwd=tmp_path)
+    (tree / "kernels.txt").write_text("\n".join(requirements(kernels=True)))
+    run(sys.executable, "-m", "pip", "--python", home / "bin" / "python", *kernels[5:], cwd=tree)
+    run(home / "bin" / "pulse", "warm-up", "--to", tmp_path / "kernels", cwd=tmp_path)
