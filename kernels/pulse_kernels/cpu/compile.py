@@ -237,7 +237,7 @@ def _inline(module: Any, *names: str) -> None:
 
 _inline(cells, "_diff")
 _inline(digest, "_mix", "_digest")
-_inline(classes, "_class_of", "_nth", "_next_wanted", "_rank_span", "_select_span")
+_inline(classes, "_class_of", "_following", "_rank_span", "_select_span")
 _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_emit", "_put_symbol", "_put_raw", "_put", "_finish")
 _inline(rans, "_refill", "_take_symbol", "_take", "_next_table")

@@ -8,10 +8,17 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pulse_kernels.cpu.loops import simd
 from tests.unit.kernels.inputs import WIDTHS, random_cells, unaligned
 
+WORDS = (
+    st.integers(0, 2**64 - 1)
+    | st.sampled_from([0, 1, 1 << 63, 2**64 - 1])
+    | st.integers(0, 63).map(lambda k: 2**64 - (1 << k))
+)
 SHIFT_AND_MASK = {1: (3, 15), 2: (7, 255), 4: (23, 255), 8: (55, 255)}
 
 
@@ -28,6 +35,9 @@ def loops() -> dict[str, Callable[..., Any]]:
     def bits(mask: Any) -> Any:
         return simd.lowest(mask), simd.ones(mask)
 
+    def deposit(bits: Any, mask: Any) -> Any:
+        return simd.deposit(bits, mask), simd.expand(bits, mask)
+
     def count_classes(cells: Any, at: Any, bounds: Any, counters: Any, wanted: Any, kinds: Any) -> Any:
         shift, mask, first, last = bounds
         return simd.count_classes(cells, np.uint64(at), shift, mask, first, last, counters, wanted, kinds)
@@ -38,8 +48,16 @@ def loops() -> dict[str, Callable[..., Any]]:
     def add_products(cells: Any, at: Any, steps: Any, shift: Any, tables: Any, row: Any, sums: Any) -> None:
         simd.add_products(cells, np.uint64(at), np.uint64(steps), shift, *tables, np.uint64(row), sums)
 
-    every = (differing, cell, bits, count_classes, find_class, add_products)
+    every = (differing, cell, bits, deposit, count_classes, find_class, add_products)
     return {function.__name__: numba.njit(function) for function in every}
+
+
+@settings(max_examples=300)
+@given(bits=WORDS, mask=WORDS)
+def test_bits_are_deposited_where_a_mask_has_some(loops: dict[str, Any], bits: int, mask: int):
+    places = [k for k in range(64) if mask >> k & 1]
+    expected = sum(1 << place for n, place in enumerate(places) if bits >> n & 1)
+    assert loops["deposit"](np.uint64(bits), np.uint64(mask)) == (expected, expected)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

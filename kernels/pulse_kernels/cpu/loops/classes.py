@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from pulse_kernels.cpu.loops.simd import BLOCK, BLOCKS, COUNTERS, count_classes, find_class, lowest, ones
+from pulse_kernels.cpu.loops.simd import BLOCK, BLOCKS, COUNTERS, count_classes, deposit, find_class, lowest, ones
 from pulse_kernels.cpu.loops.spans import array_at
 
 Array = Any
 U64 = np.uint64
 ZERO, ONE = U64(0), U64(1)
 STRETCH = U64(BLOCKS * BLOCK)
-NEVER = np.uint32(0xFFFFFFFF)
+NEVER = U64(0xFFFFFFFF)
 """A rank that no cell has: a group has fewer."""
 
 
@@ -97,19 +97,10 @@ def class_ranks(
     return n
 
 
-def _nth(mask: Any, n: Any) -> Any:
-    """Return the number of the bit that is set and has ``n`` such bits below it."""
-    while n != 0:
-        mask &= mask - ONE
-        n -= np.uint32(1)
-    return lowest(mask)
-
-
-def _next_wanted(c: Any, wanted: Array, place: Array, ends: Array, ranks: Array) -> None:
-    """Go on to the next rank of a class; NEVER after the last one, and where ranks do not increase."""
-    place[c] += 1
-    following = ranks[place[c]] if place[c] < ends[c] else NEVER
-    wanted[c] = following if following > wanted[c] else NEVER
+def _following(rank: Any, at: Any, end: Any, ranks: Array) -> Any:
+    """Return the rank that is wanted after ``rank``; NEVER after the last one, and where ranks do not increase."""
+    following = U64(ranks[at]) if at < end else NEVER
+    return following if following > rank else NEVER
 
 
 def _select_span(
@@ -121,6 +112,7 @@ def _select_span(
     last: int,
     counters: Array,
     wanted: Array,
+    ahead: Array,
     place: Array,
     ends: Array,
     ranks: Array,
@@ -129,12 +121,16 @@ def _select_span(
     old: Array,
     begin: int,
 ) -> int:
-    """Find the cells of one span whose rank in their class is wanted; return how many are found so far."""
+    """Find the cells of one span whose rank in their class is wanted; return how many are found so far.
+
+    ``wanted`` is of each class, at ``ahead`` in ``ranks``. Of a block, the ranks that are wanted are the bits that are
+    deposited in the mask of the class. What is found is then written in the order of the cells: the next one of a class
+    is the one at its ``place``.
+    """
     n, size = begin, U64(len(cells))
     whole = size - size % STRETCH
     masks, kinds = np.empty(BLOCKS, np.uint64), np.empty(BLOCKS * BLOCK, np.uint8)
     found = np.zeros(BLOCKS, np.uint64)
-    origin = np.empty(BLOCKS * BLOCK, np.uint32)
     i = ZERO
     while i < whole:
         hits = count_classes(cells, i, shift, mask, first, last, counters, wanted, kinds)
@@ -143,25 +139,23 @@ def _select_span(
             c = np.uint8(lowest(hits))
             hits &= hits - ONE
             find_class(kinds, c, masks)
-            after = counters[c]
-            before = ZERO
-            for number in range(U64(BLOCKS)):
-                before += ones(masks[number])
-            seen = after - np.uint32(before)
-            b: Any = ZERO
-            while wanted[c] < after:
+            seen = U64(counters[c])
+            for b in range(BLOCKS):
+                seen -= ones(masks[b])
+            following, at, end = U64(wanted[c]), ahead[c], ends[c]
+            for b in range(U64(BLOCKS)):
                 members = masks[b]
-                here = np.uint32(ones(members))
-                while wanted[c] - seen >= here:
-                    seen += here
-                    b += ONE
-                    members = masks[b]
-                    here = np.uint32(ones(members))
-                k = _nth(members, wanted[c] - seen)
-                touched |= ONE << b
-                found[b] |= ONE << k
-                origin[U64(BLOCK) * b + k] = place[c]
-                _next_wanted(c, wanted, place, ends, ranks)
+                upto = seen + ones(members)
+                if following < upto:
+                    bits = ZERO
+                    while following < upto:
+                        bits |= ONE << (following - seen)
+                        at += 1
+                        following = _following(following, at, end, ranks)
+                    found[b] |= deposit(bits, members)
+                    touched |= ONE << b
+                seen = upto
+            wanted[c], ahead[c] = following, at
         while touched != 0:
             b = lowest(touched)
             touched &= touched - ONE
@@ -170,9 +164,11 @@ def _select_span(
             while marks != 0:
                 k = U64(BLOCK) * b + lowest(marks)
                 marks &= marks - ONE
+                c = kinds[k]
                 index[n] = U64(offset) + i + k
-                source[n] = origin[k]
+                source[n] = place[c]
                 old[n] = cells[i + k]
+                place[c] += 1
                 n += 1
         i += STRETCH
     while i < size:
@@ -182,7 +178,9 @@ def _select_span(
             source[n] = place[c]
             old[n] = cells[i]
             n += 1
-            _next_wanted(c, wanted, place, ends, ranks)
+            place[c] += 1
+            wanted[c] = _following(U64(wanted[c]), place[c], ends[c], ranks)
+            ahead[c] = place[c]
         counters[c] += np.uint32(1)
         i += ONE
     return n
@@ -207,8 +205,11 @@ def class_select(
 ) -> Any:
     """Find the cells of spans whose rank in their class is wanted; return how many there are."""
     n: Any = np.int64(0)  # not a literal, for which the helper would be compiled again
+    ahead = place.copy()
     for s in range(U64(len(at))):
         cells = array_at(like, at[s], ends[s + ONE] - ends[s])
         bounds = (shift, mask, first, last)
-        n = _select_span(cells, ends[s], *bounds, counters, wanted, place, member_ends, ranks, index, source, old, n)
+        n = _select_span(
+            cells, ends[s], *bounds, counters, wanted, ahead, place, member_ends, ranks, index, source, old, n
+        )
     return n

@@ -29,6 +29,8 @@ STEP = 16
 """Cells that ``add_products`` takes at a time."""
 COUNTERS = 32
 """Counters of ``count_classes``, so most classes."""
+_SLOW_DEPOSIT = ("znver1", "znver2")
+"""Processors whose instruction for it takes hundreds of cycles."""
 Loop = Callable[..., Any]
 Typed = tuple[Any, Callable[..., Any]]
 _I1, _I8, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
@@ -114,6 +116,47 @@ def _ones(_context: Any, mask: Any) -> Typed:
         return builder.ctpop(args[0])
 
     return types.uint64(types.uint64), code
+
+
+def _expand(_context: Any, bits: Any, mask: Any) -> Typed:
+    """expand(bits, mask): ``deposit`` on any processor.
+
+    After Warren, *Hacker's Delight* (2nd edition, 7-5): how far a bit goes up is a number of six bits. Step i finds
+    the places at which those bits end that go up by 2^i places, among others; then all go up, the longest way first.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        mask, zeros, ends = args[1], builder.shl(builder.not_(args[1]), _same(args[1], 1)), []
+        for i in range(6):
+            odd = zeros
+            for distance in (1, 2, 4, 8, 16, 32):
+                odd = builder.xor(odd, builder.shl(odd, _same(odd, distance)))
+            end = builder.and_(odd, mask)
+            ends.append(end)
+            mask = builder.or_(builder.xor(mask, end), builder.lshr(end, _same(end, 1 << i)))
+            zeros = builder.and_(zeros, builder.not_(odd))
+        found = args[0]
+        for i, end in reversed(list(enumerate(ends))):
+            up = builder.and_(builder.shl(found, _same(found, 1 << i)), end)
+            found = builder.or_(builder.and_(found, builder.not_(end)), up)
+        return builder.and_(found, args[1])
+
+    return types.uint64(types.uint64, types.uint64), code
+
+
+def _deposit(typing: Any, bits: Any, mask: Any) -> Typed:
+    """deposit(bits, mask): bit n of ``bits`` at the place of the n-th bit that is set in the mask, from the lowest."""
+    signature, anywhere = _expand(typing, bits, mask)
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, processor, features = context.codegen().magic_tuple()
+        if "+bmi2" not in features or processor in _SLOW_DEPOSIT:
+            return anywhere(context, builder, signature, args)
+        insert: Loop = cgutils.get_or_insert_function
+        pdep = insert(builder.module, ir.FunctionType(_I64, [_I64, _I64]), "llvm.x86.bmi.pdep.64")
+        return builder.call(pdep, args)
+
+    return signature, code
 
 
 def _classes_at(context: Any, builder: Any, array_type: Any, args: Any) -> Any:
@@ -311,6 +354,8 @@ cell: Loop = intrinsic(_cell)
 differing: Loop = intrinsic(_differing)
 lowest: Loop = intrinsic(_lowest)
 ones: Loop = intrinsic(_ones)
+expand: Loop = intrinsic(_expand)
+deposit: Loop = intrinsic(_deposit)
 count_classes: Loop = intrinsic(_count_classes)
 find_class: Loop = intrinsic(_find_class)
 add_products: Loop = intrinsic(_add_products)
