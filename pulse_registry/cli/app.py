@@ -35,6 +35,7 @@ from pulse_registry.cli.tag import tag
 from pulse_registry.cli.token import token
 from pulse_registry.cli.verify import verify
 from pulse_registry.cli.warm_up import warm_up
+from pulse_registry.cli.workers import workers
 from pulse_registry.errors import PulseError
 from pulse_registry.process.environment import DEBUG, READ, names, strays
 from pulse_registry.quoting import Lines, say
@@ -55,6 +56,7 @@ for command in (
     push,
     pull,
     log,
+    workers,
     route,
     verify,
     inspect,

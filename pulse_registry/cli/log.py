@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import time
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
+from pulse_registry.cli.ending import interrupts
 from pulse_registry.cli.options import AllowHttp, Json, Root, Run, Token, Trusted
-from pulse_registry.cli.output import print_json, print_table, size
+from pulse_registry.cli.output import line_of, print_json, print_table, size
+from pulse_registry.cli.patience import patiently
 from pulse_registry.cli.session import Access, open_session
 from pulse_registry.quoting import say
+from pulse_registry.registry import Registry
 from pulse_registry.results import Version
 
 
@@ -28,17 +32,31 @@ def log(
     """List the run's versions, oldest first."""
     with open_session(Access(root, token, allow_http, trust), run, title="log", quiet=json_output or follow) as session:
         if follow:
-            for version in session.registry.watch(after=-1):
-                say(_line(version, json_output=json_output), flush=True)
+            with interrupts(lambda: None, lambda: False):
+                for version in followed(session.registry):
+                    _print(version, json_output=json_output)
             return
         versions = session.registry.versions()
     if json_output:
         print_json([_document(version) for version in versions])
         return
     print_table(
-        ("version", "step", "kind", "changed", "bytes", "created at", "digest"),
-        [(v.version, v.step, v.kind, v.changed, size(v.nbytes), v.created_at, v.digest) for v in versions],
+        ("version", "step", "kind", "changed", "share", "bytes", "created at", "digest"),
+        [(v.version, v.step, v.kind, v.changed, _share(v), size(v.nbytes), v.created_at, v.digest) for v in versions],
     )
+
+
+def followed(registry: Registry, sleep: Callable[[float], object] = time.sleep) -> Iterator[Version]:
+    """Yield all versions, and each new one; while the store is away, it waits."""
+    seen = -1
+
+    def news() -> Iterator[Version]:
+        nonlocal seen
+        for version in registry.watch(after=seen):
+            seen = version.version
+            yield version
+
+    return patiently(news, sleep)
 
 
 def _document(version: Version) -> dict[str, Any]:
@@ -47,6 +65,7 @@ def _document(version: Version) -> dict[str, Any]:
         "step": version.step,
         "kind": version.kind,
         "changed": version.changed,
+        "cells": version.cells,
         "bytes": version.nbytes,
         "created_at": version.created_at,
         "digest": version.digest,
@@ -54,10 +73,21 @@ def _document(version: Version) -> dict[str, Any]:
     }
 
 
-def _line(version: Version, *, json_output: bool) -> str:
+def _print(version: Version, *, json_output: bool) -> None:
     if json_output:
-        return json.dumps(_document(version))
-    return (
-        f"{version.created_at}  version {version.version} (step {version.step}): {version.kind} of "
-        f"{size(version.nbytes)}, {version.changed:,} cells, digest {version.digest}"
+        print_json(_document(version), flush=True)
+        return
+    fields = (
+        f"version {version.version}",
+        f"step {version.step}",
+        f"{version.kind} of {size(version.nbytes)}",
+        f"{_share(version)} of the cells",
+        version.created_at,
+        f"{version.changed:,} cells",
+        f"digest {version.digest}",
     )
+    say(line_of(fields), flush=True)
+
+
+def _share(version: Version) -> str:
+    return f"{100 * version.changed / max(version.cells, 1):.3g} %"

@@ -29,12 +29,15 @@ from pulse_registry.store.body import Body, Buffer, body_views
 from pulse_registry.store.checks import ByteRange, check_buffer, check_range
 from pulse_registry.store.gateway import Gateway
 from pulse_registry.store.wrappers.retry import RetryPolicy
-from pulse_schemas.api import SnapshotList, WorkerReport
+from pulse_schemas.api import SnapshotList, WorkerBody, WorkerList, WorkerReport
 
 _BY_URL: Final = ("object", "segment")
 """What is read by URLs, from the bucket where it can sign them."""
 _LISTED_BYTES: Final = 4 << 20
 """Of a list of snapshots' numbers: one in 64 of millions of records."""
+
+_LISTED_VALUES: Final = 1_000_000
+"""Of a list of workers: ten thousand have some sixty each, of which sixteen phases are most."""
 
 
 class ServiceStore(Store):
@@ -206,6 +209,18 @@ class ServiceStore(Store):
         """
         self._check_open()
         self._api.ask("DELETE", f"{run_path(run)}/workers/{checked_worker(worker)}")
+
+    def workers(self, run: str) -> tuple[WorkerBody, ...]:
+        """Return the workers of a run that reported to the service of late, by name.
+
+        Raises:
+            NotFound: there is no such run.
+            AccessDenied: the token does not allow it.
+            StoreUnavailable: the service did not answer.
+        """
+        self._check_open()
+        path = f"{run_path(run)}/workers"
+        return self._api.json(WorkerList, "GET", path, most_values=_LISTED_VALUES).workers
 
     # -- objects ---------------------------------------------------------------------------------------------------
 

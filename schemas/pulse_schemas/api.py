@@ -315,6 +315,14 @@ class WorkerReport(Request):
         return max((phase.end for phase in self.timeline), default=sum(self.phases.values()))
 
 
+def pause_of(phases: Mapping[str, float]) -> float | None:
+    """Return for how many seconds a pull with these phases kept a worker from serving; None: they don't tell.
+
+    An engine is paused as a whole; a worker of its own process waits while its weights change.
+    """
+    return phases.get("pause", phases.get("apply"))
+
+
 class WorkerNote(Answer):
     """A worker's last report, as one replica of the service tells the others; of ``<token id>:<worker>``."""
 
@@ -326,6 +334,11 @@ class WorkerNote(Answer):
     nbytes: Count
     avoided: Many[Key] = ()
     reported_at: Timestamp
+
+    @property
+    def pause_s(self) -> float | None:
+        """How long its last pull kept it from serving; None: it did not tell."""
+        return pause_of(self.phases)
 
 
 class ReportFile(Answer):
@@ -367,6 +380,11 @@ class WorkerBody(Answer):
     reported_at: Timestamp
     staleness: Count
     digest_matches: bool
+
+    @property
+    def pause_s(self) -> float | None:
+        """How long its last pull kept it from serving; None: it did not tell."""
+        return pause_of(self.phases)
 
 
 class WorkerSummary(Answer):

@@ -68,10 +68,11 @@ PRINTS = {
     "server/pulse_server/runs/layout_process.py",  # to the service that began it, as JSON
     "server/pulse_server/openapi.py",
 }
-# Tables and live displays of the demo, whose figures are those of its own processes.
+# Tables and live displays: of the demo, whose figures are those of its own processes, and of what is made printable.
 CONSOLES = {
     "pulse_registry/cli/output.py",
     "pulse_registry/cli/progress.py",
+    "pulse_registry/cli/worker_views.py",
     "pulse_registry/demo/display.py",
     "pulse_registry/demo/outer/__main__.py",
     "pulse_registry/demo/show.py",

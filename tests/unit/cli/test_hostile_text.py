@@ -121,6 +121,7 @@ def test_a_files_names_and_metadata_are_shown_as_text(hostile: Pulse, places: di
 
 COMMANDS: dict[str, Callable[[dict[str, Any]], list[object]]] = {
     "log": lambda at: ["log"],
+    "workers of a folder": lambda at: ["workers"],
     "route": lambda at: ["route", "0", "1"],
     "verify": lambda at: ["verify"],
     "verify all": lambda at: ["verify", "--all"],
