@@ -105,26 +105,28 @@ class NumbaCoding:
         """See ``Backend.encode_changes``."""
         scratch, changes, wide = self._scratch(), len(places), _wide(cell_type)
         pairs = CONTEXTS if kinds is None else len(counts)
-        codes, gaps, magnitudes = np.empty(changes, np.uint32), np.empty(changes, np.uint32), np.empty(changes, wide)
+        gaps, symbols, raws = (np.empty(changes, np.uint32) for _ in range(3))
+        distances, rows = np.empty(changes, wide), _CONTEXT_ROWS if parameters is None else parameters
         gap_counts, value_counts = np.zeros((pairs, SYMBOLS), np.uint32), np.zeros((pairs, SYMBOLS), np.uint32)
         starts = (np.cumsum(counts, dtype=np.int64) - counts).astype(np.uint32)
         compiled("count_symbols", cell_type.width)(
             *(places, _NO_KINDS if kinds is None else kinds, old, new, cell_type.bits, *order_masks(cell_type)),
-            *(starts, codes, gaps, magnitudes, gap_counts, value_counts),
+            *(starts, rows, gaps, distances, symbols, raws, gap_counts.reshape(-1), value_counts.reshape(-1)),
         )
         store, size, constants = compiled("store_tables", 4), 0, (_WEIGHTS, _BOUNDS, divisors_by_frequency())
         if parameters is None:
-            rows, divisors, gap_places = _CONTEXT_ROWS, scratch.gap_divisors, scratch.gap_places
+            divisors, gap_places = scratch.gap_divisors, scratch.gap_places
             size = store(gap_counts, *constants, True, scratch.frequency, scratch.stored, divisors, gap_places)
         else:
-            rows, divisors, gap_places = parameters, _geometric().divisors, _geometric().places
+            divisors, gap_places = _geometric().divisors, _geometric().places
         values = scratch.value_divisors, scratch.value_places
         size += store(value_counts, *constants, parameters is None, scratch.frequency, scratch.stored[size:], *values)
         sizes = np.empty(-(-changes // CHUNK), np.uint16)
         left, at = len(sizes), len(scratch.words)
         while True:
             left, at = compiled("encode", wide.itemsize)(
-                *(codes, gaps, magnitudes, rows, divisors, gap_places, *values),
+                *(symbols, raws, gaps, distances, cell_type.bits),
+                *(table.reshape(-1) for table in (divisors, gap_places, *values)),
                 *(scratch.streams, scratch.words, sizes, left, at),
             )
             if not left:

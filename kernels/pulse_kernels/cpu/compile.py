@@ -187,11 +187,11 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         ),
         "class_values": (_read(cell), cell, cell, _write(_U32)),
         "count_symbols": (
-            *(_read(_U32), _read(_U8), _read(cell), _read(cell), _INT, cell, cell, _write(_U32), _write(_U32)),
-            *(_write(_U32), _write(cell if width == 2 else _U64), _write(_U32, 2), _write(_U32, 2)),
+            *(_read(_U32), _read(_U8), _read(cell), _read(cell), _INT, cell, cell, _write(_U32), _read(_U8)),
+            *(_write(_U32), _write(cell if width == 2 else _U64), *(4 * (_write(_U32),))),
         ),
         "encode": (
-            *(_read(_U32), _read(_U32), _read(cell), _read(_U8), *(2 * (_read(_U64, 2), _read(_U32, 2)))),
+            *(_read(_U32), _read(_U32), _read(_U32), _read(cell), _INT, *(2 * (_read(_U64), _read(_U32)))),
             *(_write(_U16, 2), _write(_U16), _write(_U16), _INT, _INT),
         ),
         "decode": (
@@ -239,7 +239,8 @@ _inline(cells, "_diff")
 _inline(digest, "_mix", "_digest")
 _inline(classes, "_class_of", "_following", "_rank_span", "_select_span")
 _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
-_inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_emit", "_put_symbol", "_put_raw", "_put", "_finish")
+_inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_magnitude", "_symbols", "_order")
+_inline(rans, "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")
 _inline(rans, "_refill", "_take_symbol", "_take", "_next_table")
 _inline(graph, "_rise", "_sink")
 _inline(outer, "_fires", "_stepped")

@@ -73,6 +73,44 @@ def class_values(cells: Array, shift: int, mask: int, counts: Array) -> None:
         counts[(cells[k] >> shift) & mask] += U32(1)
 
 
+def _distance(a: U64, b: U64, top: U64, ones: U64) -> tuple[U64, U64]:
+    """Return how far a cell moved in the order of its type, and 1 where it was below zero; see ``order_masks``."""
+    below, above = (a & top) != ZERO, (b & top) != ZERO
+    return (b ^ _pick(above, ones, top)) - (a ^ _pick(below, ones, top)), U64(below)
+
+
+def _magnitude(d: U64, bits: int) -> tuple[U64, U64]:
+    """Return the sign of a distance of ``bits`` bits, and its magnitude less one."""
+    every = ((ONE << U64(bits - 1)) << ONE) - ONE
+    s = (d >> U64(bits - 1)) & ONE
+    return s, (_negated(d, s) - ONE) & every
+
+
+def _symbols(gap: U64, d: U64, bits: int, table: U64, row: U64) -> tuple[U64, U64]:
+    """Return the symbols of a change and its raw bits; see ``count_symbols``."""
+    s, m = _magnitude(d, bits)
+    low, high = _token(gap), _token(m)
+    below, above = _extra(low), _extra(high)
+    raw = (_low(gap, below) | (_low(m, above) << below)) & U64(0xFFFF)
+    value = (table << U64(8)) | (TWO * high + s)
+    return (row << U64(8)) | low | (value << U64(16)), raw | ((below + above) << U64(16))
+
+
+def _order(
+    places: Array, kinds: Array, old: Array, new: Array, top: int, ones: int, at: Array, gaps: Array, distances: Array
+) -> None:
+    """Find the gaps and distances of changes, those of one kind after the other, each kind's from ``at``."""
+    after = np.zeros(len(at), np.uint32)
+    for k in range(len(places)):
+        kind = U64(kinds[k])
+        n = at[kind]
+        at[kind] = n + U32(1)
+        gaps[n] = places[k] - after[kind]
+        after[kind] = places[k] + U32(1)
+        d, below = _distance(U64(old[k]), U64(new[k]), U64(top), U64(ones))
+        distances[n] = _negated(d, below)
+
+
 def count_symbols(
     places: Array,
     kinds: Array,
@@ -82,49 +120,42 @@ def count_symbols(
     top: int,
     ones: int,
     at: Array,
-    codes: Array,
+    rows: Array,
     gaps: Array,
-    magnitudes: Array,
+    distances: Array,
+    symbols: Array,
+    raws: Array,
     gap_counts: Array,
     value_counts: Array,
 ) -> None:
     """Bring changes into coding order and count their symbols.
 
-    ``kinds`` is empty for ``gap``; ``at`` says where each kind begins. A code is gap token, value symbol, table and
-    number of raw bits, a byte each from the lowest.
+    ``kinds`` is empty for ``gap``; ``at`` says where each kind begins, ``rows`` which gap table it has. ``symbols`` are
+    the places of a change's symbols in their tables, the gap's in the low 16 bits, the value's in the high ones;
+    ``raws`` are the lowest 16 of its raw bits, and above them how many there are. The loops are apart, so that all but
+    ``_order`` and the counting take several changes at once.
     """
-    by_class = len(kinds) != 0
-    every = ((ONE << U64(bits - 1)) << ONE) - ONE
-    after = np.zeros(len(at), np.uint32)
-    kind = ZERO
-    for k in range(len(places)):
-        a, b = U64(old[k]), U64(new[k])
-        below, above = (a & U64(top)) != ZERO, (b & U64(top)) != ZERO
-        d = (b ^ _pick(above, U64(ones), U64(top))) - (a ^ _pick(below, U64(ones), U64(top)))
-        if by_class:
-            kind = U64(kinds[k])
-            d = _negated(d, U64(below))
-            n = at[kind]
-            at[kind] = n + U32(1)
-            gap = places[k] - after[kind]
-            after[kind] = places[k] + U32(1)
-        else:
-            n = U32(k)
-            kind = ZERO if n % U32(CHUNK) == 0 else kind
-            gap = places[k] - after[0]
-            after[0] = places[k] + U32(1)
-        s = (d >> U64(bits - 1)) & ONE
-        m = (_negated(d, s) - ONE) & every
-        low, high = _token(U64(gap)), _token(m)
-        value = TWO * high + s
-        width = _extra(low) + _extra(high)
-        codes[n] = U32(low | (value << U64(8)) | (kind << U64(16)) | (width << U64(24)))
-        gaps[n] = gap
-        magnitudes[n] = m
-        gap_counts[kind, low] += U32(1)
-        value_counts[kind, value] += U32(1)
-        if not by_class:
-            kind = U64(m != ZERO) + U64(m >= U64(15))
+    begin = at.copy()
+    if len(kinds) != 0:
+        _order(places, kinds, old, new, top, ones, at, gaps, distances)
+        for kind in range(len(at)):
+            table, row = U64(kind), U64(rows[kind])
+            for n in range(begin[kind], at[kind]):
+                symbol, raw = _symbols(U64(gaps[n]), U64(distances[n]), bits, table, row)
+                symbols[n], raws[n] = U32(symbol), U32(raw)
+    else:
+        for k in range(len(places)):
+            distances[k], _ = _distance(U64(old[k]), U64(new[k]), U64(top), U64(ones))
+            gaps[k] = places[k] - (places[k - 1] + U32(1) if k else U32(0))
+        for k in range(len(places)):
+            _, m = _magnitude(U64(distances[k - 1]), bits)
+            table = U64(m != ZERO) + U64(m >= U64(15)) if k % CHUNK else ZERO
+            symbol, raw = _symbols(U64(gaps[k]), U64(distances[k]), bits, table, table)
+            symbols[k], raws[k] = U32(symbol), U32(raw)
+        for k in range(len(symbols)):
+            gap_counts[symbols[k] & U32(0xFFFF)] += U32(1)
+    for k in range(len(symbols)):
+        value_counts[symbols[k] >> U32(16)] += U32(1)
 
 
 def _emit(x: U64, full: U64, out: Array, p: U64) -> tuple[U64, U64]:
@@ -146,35 +177,41 @@ def _put_raw(x: U64, bits: U64, n: U64, out: Array, p: U64) -> tuple[U64, U64]:
     return (x << n) | _low(bits, n), p
 
 
+def _put_long(x: U64, p: U64, out: Array, symbol: U64, width: U64, gap: U64, d: U64, bits: int) -> tuple[U64, U64]:
+    """Code the raw bits of a change beyond the lowest 16."""
+    below = _extra(symbol & U64(0xFF))
+    rest = _low(_magnitude(d, bits)[1], width - below)
+    raw = _low(gap, below) | (rest << below)
+    at = (width - ONE) & U64(0x70)
+    while at != ZERO:
+        piece = raw >> at if at < U64(64) else rest >> (at - below)
+        x, p = _put_raw(x, piece, min(width - at, U64(16)), out, p)
+        at -= U64(16)
+    return x, p
+
+
 def _put(
     x: U64,
     p: U64,
     out: Array,
-    code: U32,
-    gap: U32,
-    m: U64,
-    parameters: Array,
+    symbol: U64,
+    raw: U64,
+    gap: U64,
+    d: U64,
+    bits: int,
     gap_divisors: Array,
     gap_places: Array,
     value_divisors: Array,
     value_places: Array,
 ) -> tuple[U64, U64]:
     """Code one change."""
-    low, value, table = U64(code & U32(0xFF)), U64((code >> U32(8)) & U32(0xFF)), U64((code >> U32(16)) & U32(0xFF))
-    width = U64(code >> U32(24))
-    below = _extra(low)
-    rest = _low(m, width - below)
-    raw = _low(U64(gap), below) | (rest << below)
+    width = raw >> U64(16)
     if width > U64(16):
-        at = (width - ONE) & U64(0x70)
-        while at != ZERO:
-            piece = raw >> at if at < U64(64) else rest >> (at - below)
-            x, p = _put_raw(x, piece, min(width - at, U64(16)), out, p)
-            at -= U64(16)
-    x, p = _put_raw(x, raw, min(width, U64(16)), out, p)
-    x, p = _put_symbol(x, value_places[table, value], value_divisors[table, value], out, p)
-    row = U64(parameters[table])
-    return _put_symbol(x, gap_places[row, low], gap_divisors[row, low], out, p)
+        x, p = _put_long(x, p, out, symbol, width, gap, d, bits)
+    x, p = _put_raw(x, raw & U64(0xFFFF), min(width, U64(16)), out, p)
+    value, low = symbol >> U64(16), symbol & U64(0xFFFF)
+    x, p = _put_symbol(x, value_places[value], value_divisors[value], out, p)
+    return _put_symbol(x, gap_places[low], gap_divisors[low], out, p)
 
 
 def _finish(x: U64, p: U64, stream: Array, words: Array, at: int) -> int:
@@ -188,10 +225,11 @@ def _finish(x: U64, p: U64, stream: Array, words: Array, at: int) -> int:
 
 
 def encode(
-    codes: Array,
+    symbols: Array,
+    raws: Array,
     gaps: Array,
-    magnitudes: Array,
-    parameters: Array,
+    distances: Array,
+    bits: int,
     gap_divisors: Array,
     gap_places: Array,
     value_divisors: Array,
@@ -209,7 +247,7 @@ def encode(
     first, second = streams[0], streams[1]
     while chunks > 0 and at >= 2 * STREAM_WORDS:
         k1 = U64(chunks - 1) * U64(CHUNK)
-        n = U64(len(codes)) - k1
+        n = U64(len(symbols)) - k1
         # The last chunk, being shorter, and an odd one go in both streams: that costs no more time than one.
         pair = chunks > 1 and n >= U64(CHUNK)
         n = min(n, U64(CHUNK))
@@ -219,12 +257,14 @@ def encode(
         while n > ZERO:
             n -= ONE
             x0, p0 = _put(
-                *(x0, p0, first, codes[k0 + n], gaps[k0 + n], U64(magnitudes[k0 + n])),
-                *(parameters, gap_divisors, gap_places, value_divisors, value_places),
+                *(x0, p0, first, U64(symbols[k0 + n]), U64(raws[k0 + n])),
+                *(U64(gaps[k0 + n]), U64(distances[k0 + n]), bits),
+                *(gap_divisors, gap_places, value_divisors, value_places),
             )
             x1, p1 = _put(
-                *(x1, p1, second, codes[k1 + n], gaps[k1 + n], U64(magnitudes[k1 + n])),
-                *(parameters, gap_divisors, gap_places, value_divisors, value_places),
+                *(x1, p1, second, U64(symbols[k1 + n]), U64(raws[k1 + n])),
+                *(U64(gaps[k1 + n]), U64(distances[k1 + n]), bits),
+                *(gap_divisors, gap_places, value_divisors, value_places),
             )
         chunks -= 1
         end = at
