@@ -11,7 +11,20 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pulse_schemas.base import Count, Digest, Hash, JsonObject, Key, Many, ReaderName, RunName, Step, Timestamp, WriteId
+from pulse_schemas.base import (
+    Count,
+    Digest,
+    Hash,
+    JsonObject,
+    Key,
+    Many,
+    ReaderName,
+    RunName,
+    Step,
+    TagName,
+    Timestamp,
+    WriteId,
+)
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, lower-case hex")]
 WorkerId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="a worker's own name")]
@@ -168,24 +181,6 @@ class ChainBody(Answer):
     patches: Many[PatchMark]
     next: Count | None = None
     totals: ChainTotals | None = None
-
-
-class RunBody(Answer):
-    """A run as a list shows it. ``full_nbytes``: what all cells of the newest version take, where that is known."""
-
-    run: RunName
-    seq: int
-    epoch: Count
-    versions: Count
-    latest: VersionBody | None
-    full_nbytes: Count | None
-
-
-class RunPage(Answer):
-    """Runs that the caller may read, by name; ``next`` is the ``after`` of the page that follows."""
-
-    runs: Many[RunBody]
-    next: RunName | None
 
 
 class LogPage(Answer):
@@ -398,6 +393,93 @@ class WorkerSummary(Answer):
     oldest: Count | None
     newest: Count | None
     at_newest: Count
+
+
+class VersionNote(Answer):
+    """What people wrote of a version: the text under ``note`` in its metadata, of a long one the beginning."""
+
+    version: Count
+    text: str
+
+
+class RunSummary(Answer):
+    """How a run and its workers stand, as far as this replica knows.
+
+    Attributes:
+        usual_s: the median time between its newest versions, 50 at most; none while there is one.
+        usual_nbytes: the median size of their patches; none where there is none.
+        workers: those that reported of late.
+        pause_s: how long a worker stood still to apply its last pull, the longest; none where none has told.
+        avoided: workers whose last pull found an object gone or damaged.
+        tags: the versions that names stand for, the newest few; ``tagged`` counts all names.
+        note: the newest of the newest versions, 50 at most.
+    """
+
+    usual_s: float | None
+    usual_nbytes: Count | None
+    workers: WorkerSummary
+    pause_s: float | None
+    avoided: Count
+    tags: dict[TagName, Count]
+    tagged: Count
+    note: VersionNote | None
+
+
+class RunBody(Answer):
+    """A run as a list shows it. ``full_nbytes``: what all cells of the newest version take, where that is known."""
+
+    run: RunName
+    seq: int
+    epoch: Count
+    versions: Count
+    latest: VersionBody | None
+    full_nbytes: Count | None
+    summary: RunSummary | None = None
+
+
+class VersionLine(Answer):
+    """The newest version, as a stream about many runs tells of it: what is in ``VersionBody`` and short."""
+
+    version: Count
+    step: Step
+    kind: Literal["keyframe", "patch"]
+    nbytes: Count
+    created_at: Timestamp
+
+
+class RunLine(Answer):
+    """A run as a stream about many runs tells of it; ``stale``: its log could not be read for a while.
+
+    Of a run whose log was never read ``seq`` is -1 and ``latest`` and ``summary`` are none.
+    """
+
+    run: RunName
+    seq: int
+    versions: Count
+    latest: VersionLine | None
+    full_nbytes: Count | None
+    summary: RunSummary | None
+    stale: bool
+
+
+class RunChanges(Answer):
+    """Runs that a stream has not told of yet, or not as they are now.
+
+    ``whole``: what was told before counts no more. ``total``: runs that the stream tells of once it knows them;
+    ``more``: the token may read further ones, by name.
+    """
+
+    whole: bool
+    total: Count
+    more: bool
+    runs: Many[RunLine]
+
+
+class RunPage(Answer):
+    """Runs that the caller may read, by name; ``next`` is the ``after`` of the page that follows."""
+
+    runs: Many[RunBody]
+    next: RunName | None
 
 
 class WorkerList(Answer):

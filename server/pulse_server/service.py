@@ -27,6 +27,7 @@ from pulse_server.runs.collecting import Collecting, policy_of
 from pulse_server.runs.documents import DocumentStore
 from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
+from pulse_server.runs.fleet import Fleet
 from pulse_server.runs.layout_sizes import LayoutSizes
 from pulse_server.runs.log_feed import Pace
 from pulse_server.runs.outer_feed import OuterFeed
@@ -79,6 +80,7 @@ class Service:
         render: calls what makes an answer of memory alone, in a thread, so that the event loop goes on.
         sizes: of layouts.
         workers: of the runs that are asked for.
+        fleet: what streams about many runs tell.
         leases: how many of them each token has, by run and whole name.
         checkers: threads for many small calls at once; what runs in them waits for no other.
         each: makes many such calls, some at a time, so that those of others come between.
@@ -121,6 +123,7 @@ class Service:
         )
         self.urls = UrlSigner(self.store, settings.url_ttl_s, signed=metrics.signed.labels("get").inc)
         self.workers = Workers(self.store, self.feeds, self.call, self._background, metrics, settings, clock=clock)
+        self.fleet = Fleet(self.feeds, self.workers, self.sizes, self.runs, self._background, clock=clock)
         self.leases: Quota[tuple[str, str]] = Quota(
             "leases", settings.max_token_names, settings.max_token_bytes, clock=clock
         )
@@ -153,6 +156,7 @@ class Service:
         self.stopping = True
         self.feeds.release()
         self.outer_feeds.release()
+        self.fleet.release()
 
     async def stop(self) -> None:
         """End: what was accepted is finished, and no thread is left at work."""
@@ -163,6 +167,7 @@ class Service:
         tasks += self.workers.gathers()
         if tasks:
             await asyncio.wait(tasks)
+        await self.fleet.stop()
         await self.feeds.stop()
         await self.outer_feeds.stop()
         await self.workers.share()

@@ -199,8 +199,8 @@ class Requirement:
             principal.check(self.scope, run)
         return principal
 
-    def check_again(self, request: Request) -> None:
-        """Check a request that has waited by the tokens as they are now.
+    def check_again(self, request: Request) -> Principal:
+        """Check a request that has waited by the tokens as they are now, and return whose it is.
 
         Raises:
             Unauthenticated: its token was revoked, or has expired meanwhile.
@@ -210,6 +210,7 @@ class Requirement:
         principal = guard.identify_again(request.scope)
         if self.scope is not None:
             principal.check(self.scope, request.scope["path_params"].get("run"))
+        return principal
 
     def holds(self, request: Request) -> bool:
         """Tell whether `check_again` would let a request go on."""

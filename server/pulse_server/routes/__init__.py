@@ -6,7 +6,20 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from pulse_server.routes import events, health, leases, log, objects, outer, route, runs, uploads, versions, workers
+from pulse_server.routes import (
+    events,
+    fleet,
+    health,
+    leases,
+    log,
+    objects,
+    outer,
+    route,
+    runs,
+    uploads,
+    versions,
+    workers,
+)
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     # The addresses that are asked for most come first: a request is tried on one after the other.
@@ -18,6 +31,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     leases.router,
     outer.router,
     events.router,
+    fleet.router,
     uploads.router,
     runs.router,
     health.router,

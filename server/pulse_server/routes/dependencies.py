@@ -11,6 +11,7 @@ from fastapi import Depends, Request, Security
 from fastapi.openapi.models import HTTPBearer
 from fastapi.security.base import SecurityBase
 
+from pulse_registry.errors import AccessDenied
 from pulse_schemas.api import Scope
 from pulse_server.auth.access import Principal, Requirement
 from pulse_server.routes.params import RunName
@@ -93,6 +94,28 @@ class RunRequest:
         return self.token.holds(self.request)
 
 
+@dataclass(frozen=True, slots=True)
+class RootRequest:
+    """A request about all runs that a token may read.
+
+    Attributes:
+        who: whose token the request has.
+        service: that answers.
+    """
+
+    who: Principal
+    service: Service
+    request: Request
+    token: Requirement
+
+    def who_now(self) -> Principal | None:
+        """Return whose token it is, as the tokens are now; None where it is good no more."""
+        try:
+            return self.token.check_again(self.request)
+        except AccessDenied:
+            return None
+
+
 class RunToken(Token):
     """Asks for a token of a scope for the run in the path, and returns the run."""
 
@@ -123,6 +146,14 @@ class ServiceToken(Token):
         return self.check(request)
 
 
+class RootToken(Token):
+    """Asks for a token of a scope, whatever its runs, for a request that may last."""
+
+    async def __call__(self, request: Request) -> RootRequest:
+        """Return the request, if whoever asks may: see `check`."""
+        return RootRequest(self.requirement.check(request), service_of(request), request, self.requirement)
+
+
 class MetricsToken(ServiceToken):
     """Asks for a token, unless the settings say that the metrics are for all."""
 
@@ -136,5 +167,6 @@ AnyToken = Annotated[Principal, Security(ServiceToken("any"))]
 ReadToken = Annotated[Principal, Security(ServiceToken("read"))]
 """Of an operation that is about no run."""
 
+ReadRoot = Annotated[RootRequest, Security(RootToken("read"))]
 ReadRun = Annotated[RunRequest, Security(RunToken("read"))]
 PublishRun = Annotated[RunRequest, Security(RunToken("publish"))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pulse_registry.format import keys
-from pulse_schemas.api import ObjectBody, PhaseBody, VersionBody, WorkerBody
+from pulse_schemas.api import ObjectBody, PhaseBody, RunSummary, VersionBody, VersionNote, WorkerBody, WorkerSummary
 
 RUN: Final = "math-7b"
 WRITE_ID: Final = "5c8f3f1c2f0e4b7fa64c2b8f7d0a9e31"
@@ -44,6 +44,16 @@ REPORTED: Final = WorkerBody(
     reported_at=WHEN,
     staleness=1,
     digest_matches=True,
+)
+SUMMARY: Final = RunSummary(
+    usual_s=30.2,
+    usual_nbytes=80_400_000,
+    workers=WorkerSummary(workers=64, differing=0, oldest=41, newest=42, at_newest=60),
+    pause_s=0.021,
+    avoided=0,
+    tags={"best": 40},
+    tagged=1,
+    note=VersionNote(version=30, text="learning rate halved"),
 )
 TIMELINE: Final = (
     PhaseBody(phase="fetch", start=0.01, end=0.81, busy=5.6, nbytes=81_000_000),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated, Final
 
@@ -18,8 +19,9 @@ from pulse_server.routes import examples
 from pulse_server.routes.dependencies import AnyToken, ReadRun, ReadToken, TheService
 from pulse_server.routes.operation import answer, operations, problem
 from pulse_server.routes.params import DECIMAL, Before, Number, between, text, whole
-from pulse_server.runs.bodies import run_body
+from pulse_server.runs.bodies import run_body, unread_body
 from pulse_server.runs.chain import chain_body
+from pulse_server.runs.feed import RunFeed
 from pulse_server.scheduling.turns import CALLER
 from pulse_server.service import Service
 from pulse_server.transport.answers import Rendered
@@ -35,7 +37,13 @@ Objects = Annotated[
 _PAGE_BYTES: Final = 1 << 20
 """Of metadata in one page, but for its last run's."""
 _RUN: Final = RunBody(
-    run=examples.RUN, seq=43, epoch=1, versions=43, latest=examples.VERSION, full_nbytes=15_231_233_024
+    run=examples.RUN,
+    seq=43,
+    epoch=1,
+    versions=43,
+    latest=examples.VERSION,
+    full_nbytes=15_231_233_024,
+    summary=examples.SUMMARY,
 )
 
 
@@ -69,7 +77,9 @@ async def list_runs(service: TheService, who: ReadToken, after: After = None, li
     known = await service.runs()
     later = islice(known, bisect_right(known, fold(after or "")), None)
     names = [*islice((name for name in later if who.may("read", name)), limit + 1)]
-    bodies = await asyncio.gather(*(_listed(service, name) for name in names[:limit]))
+    listed = await asyncio.gather(*(_listed(service, name) for name in names[:limit]))
+    read = iter(await _bodies(service, [found for found in listed if isinstance(found, RunFeed)]))
+    bodies = [next(read) if isinstance(found, RunFeed) else found for found in listed]
     page: list[RunBody] = []
     more = names[limit - 1] if len(names) > limit else None
     nbytes = 0
@@ -93,8 +103,8 @@ async def list_runs(service: TheService, who: ReadToken, after: After = None, li
 async def show_run(run: ReadRun) -> Response:
     """Show a run."""
     feed = await run.feed()
-    nbytes = await run.service.sizes.newest(feed.state)
-    return Rendered.of(run_body(feed.state, nbytes)).aged(feed.age_s)
+    (body,) = await _bodies(run.service, [feed])
+    return Rendered.of(body).aged(feed.age_s)
 
 
 @router.get(
@@ -137,12 +147,19 @@ def _chain(state: RunState, after: int, until: int | None, limit: int) -> Render
     return Rendered.of(chain_body(state, after, until, limit))
 
 
-async def _listed(service: Service, run: str) -> RunBody | None:
-    """Return a run as the list shows it, without following it; None if it is a run no more, or can't be read."""
+async def _listed(service: Service, run: str) -> RunBody | RunFeed | None:
+    """Return the feed of a run as the list shows it, without following it; None if it is a run no more."""
     try:
-        feed = await service.feeds.open(run, follow=False)
+        return await service.feeds.open(run, follow=False)
     except NotFound:
         return None
     except PulseError:
-        return RunBody(run=run, seq=-1, epoch=0, versions=0, latest=None, full_nbytes=None)
-    return run_body(feed.state, await service.sizes.newest(feed.state))
+        return unread_body(run)
+
+
+async def _bodies(service: Service, feeds: Sequence[RunFeed]) -> list[RunBody]:
+    """Return runs as lists show them."""
+    states = [feed.state for feed in feeds]
+    sizes = await asyncio.gather(*map(service.sizes.newest, states))
+    summaries = await service.workers.summaries(feeds)
+    return [*map(run_body, states, sizes, summaries)]

@@ -13,6 +13,7 @@ from pulse_server.runs.bodies import version_body
 from pulse_server.runs.listing import Listing
 from pulse_server.runs.log_feed import LogFeed, Pace
 from pulse_server.runs.roster import Roster
+from pulse_server.runs.summary import Recent
 from pulse_server.scheduling.looks import Looks
 from pulse_server.scheduling.turns import Turns
 from pulse_server.scheduling.waiters import Waiters
@@ -27,6 +28,8 @@ class RunFeed(LogFeed[RunState, Record]):
         listing, listed, listed_at: the list of workers that is being made, the last one, and when that was begun.
         roster: what event streams tell of the workers.
         edition: a number that changes when those who follow the run's workers should look at them again.
+        recent: what is said of the newest versions; for the thread that makes lists.
+        on_news: called when the state or the edition is another one.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class RunFeed(LogFeed[RunState, Record]):
         self.listed, self.listed_at = Listing(reader.run), float("-inf")
         self.roster = Roster(reader.run, clock)
         self.edition = 0
+        self.recent = Recent()
+        self.on_news: Callable[[str], None] = lambda run: None
         self._streams = Waiters()
         self._announcing: asyncio.TimerHandle | None = None
 
@@ -87,7 +92,9 @@ class RunFeed(LogFeed[RunState, Record]):
         self._announcing = None
         self.edition += 1
         self._streams.wake()
+        self.on_news(self.run)
 
     def _wake(self) -> None:
         super()._wake()
         self._streams.wake()
+        self.on_news(self.run)

@@ -211,20 +211,21 @@ class Reports:
         First come those whose digest is not that of their version. Of many workers it takes long: call it in a thread.
         """
         notes = self._listed(state.run).values()
-        counts, digests = Counter(note.version for note in notes), _digests(state, notes)
-        wrong = sum(digests.get(note.version) != note.digest for note in notes)
-        newest = max(counts, default=None)
-        summary = WorkerSummary.model_construct(
-            workers=len(notes),
-            differing=wrong,
-            oldest=min(counts, default=None),
-            newest=newest,
-            at_newest=0 if newest is None else counts[newest],
-        )
+        digests = _digests(state, notes)
         furthest = sorted(notes, key=lambda n: (digests.get(n.version) == n.digest, n.version, n.worker))
         told = [_told(len(state.versions) - 1, digests, note) for note in _in_turns(furthest)[:most]]
         sizes = accumulate(len(worker.model_dump_json()) for worker in told)
-        return summary, [worker for worker, size in zip(told, sizes, strict=True) if size <= max_bytes]
+        shown = [worker for worker, size in zip(told, sizes, strict=True) if size <= max_bytes]
+        return _summary(notes, digests), shown
+
+    def overview(self, state: RunState) -> tuple[WorkerSummary, float | None, int]:
+        """Return how all workers of a run stand, the longest pause of one for its last pull, and how many avoided
+        an object in it. Of many workers it takes long: call it in a thread.
+        """
+        notes = self._listed(state.run).values()
+        pauses = [note.phases["apply"] for note in notes if "apply" in note.phases]
+        avoided = sum(bool(note.avoided) for note in notes)
+        return _summary(notes, _digests(state, notes)), max(pauses, default=None), avoided
 
     def figures(self, state: RunState, log_age_s: float) -> RunFigures:
         """Return how a run and its workers stand."""
@@ -390,6 +391,18 @@ def _digests(state: RunState, notes: Iterable[WorkerNote]) -> Mapping[int, str]:
     """Return the digests of the versions that are told of, each looked up once, as far as they are known."""
     versions = {note.version for note in notes}
     return {version: entry.digest for version in versions if (entry := state.find(version)) is not None}
+
+
+def _summary(notes: Collection[WorkerNote], digests: Mapping[int, str]) -> WorkerSummary:
+    counts = Counter(note.version for note in notes)
+    newest = max(counts, default=None)
+    return WorkerSummary.model_construct(
+        workers=len(notes),
+        differing=sum(digests.get(note.version) != note.digest for note in notes),
+        oldest=min(counts, default=None),
+        newest=newest,
+        at_newest=0 if newest is None else counts[newest],
+    )
 
 
 def _told(newest: int, digests: Mapping[int, str], note: WorkerNote) -> WorkerBody:

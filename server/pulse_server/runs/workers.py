@@ -6,14 +6,14 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from pulse_registry.errors import PulseError, StoreUnavailable
-from pulse_registry.log import utc_now
+from pulse_registry.log import RunState, utc_now
 from pulse_registry.store import Store
-from pulse_schemas.api import WorkerReport
+from pulse_schemas.api import RunSummary, WorkerReport
 from pulse_server.auth.access import Principal
 from pulse_server.auth.names import whole_name
 from pulse_server.auth.quota import Quota
@@ -22,9 +22,10 @@ from pulse_server.runs.feeds import Feeds
 from pulse_server.runs.listing import Listing
 from pulse_server.runs.reports import Reports
 from pulse_server.runs.roster import MOST, MOST_BYTES, Roster
+from pulse_server.runs.summary import Recent, run_summary
 from pulse_server.scheduling.background import Background
 from pulse_server.scheduling.threads import Calls, in_thread
-from pulse_server.scheduling.turns import Turns, begin_for_all
+from pulse_server.scheduling.turns import CALLER, Turns, begin_for_all
 from pulse_server.settings import Settings
 from pulse_server.telemetry.metrics import Metrics, RunFigures
 
@@ -137,6 +138,12 @@ class Workers:
             await asyncio.shield(roster.making)
         return roster
 
+    async def summaries(self, feeds: Sequence[RunFeed]) -> list[RunSummary]:
+        """Return how runs and their workers stand, as far as this replica knows."""
+        asked = [(feed.state, feed.recent) for feed in feeds]
+        async with self._listings.turn(CALLER.get()):
+            return await in_thread(self._lister, self._summaries, asked)
+
     async def gather(self, feed: RunFeed) -> None:
         """Read what the other replicas heard of a run's workers, if that was not done of late.
 
@@ -201,6 +208,13 @@ class Workers:
     def close(self) -> None:
         """End the thread that makes lists."""
         self._lister.shutdown(cancel_futures=True)
+
+    def _summaries(self, asked: Iterable[tuple[RunState, Recent]]) -> list[RunSummary]:
+        return [self._summary(state, recent) for state, recent in asked]
+
+    def _summary(self, state: RunState, recent: Recent) -> RunSummary:
+        recent.take(state)
+        return run_summary(state, recent, *self.reports.overview(state))
 
     def _announce(self, feed: RunFeed) -> None:
         feed.announce(max(_ANNOUNCE_S, self.reports.heard(feed.run) / _LINES_PER_S))
