@@ -14,7 +14,16 @@ from pulse_registry.quoting import say
 from pulse_registry.registry import Registry
 from pulse_registry.signing import signer_of, trust_of
 from pulse_registry.signing.countersigning import RefusedRecord
-from pulse_schemas import AttachRecord, CommitRecord, DeleteRecord, EpochRecord, Record, RetireRecord, TagRecord
+from pulse_schemas import (
+    AttachRecord,
+    CommitRecord,
+    DeleteRecord,
+    EpochRecord,
+    MoveRecord,
+    Record,
+    RetireRecord,
+    TagRecord,
+)
 
 
 def countersign(
@@ -80,3 +89,5 @@ def _does(record: Record) -> str:
         case TagRecord():
             what = "nothing" if record.version is None else f"version {record.version}"
             return f"lets tag {record.name} stand for {what}"
+        case MoveRecord():
+            return f"moves the run to {record.to}"

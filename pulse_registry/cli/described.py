@@ -27,21 +27,23 @@ from pulse_schemas import (
     Fault,
     FileSet,
     Head,
+    Home,
     Layout,
     Schema,
     SchemaError,
-    Snapshot,
     load_json,
     open_sealed,
     unseal_record,
+    unseal_snapshot,
 )
 
 _HEAD_LIMIT = 256 << 20
 """Of a patch: the largest layout that there is has two million groups, of 80 bytes each."""
 _SEALED: dict[str, Callable[[bytes], Schema]] = {
     "record": unseal_record,
-    "snapshot": Snapshot.unseal,
+    "snapshot": unseal_snapshot,
     "head": Head.unseal,
+    "home": Home.unseal,
     "countersignature": Countersignature.unseal,
 }
 

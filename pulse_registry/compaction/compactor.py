@@ -22,6 +22,7 @@ from pulse_registry.errors import (
     AccessDenied,
     BaseMismatch,
     CorruptObject,
+    Fenced,
     Gone,
     InvalidArgument,
     NotFound,
@@ -106,6 +107,7 @@ class Compactor:
 
         Raises:
             AccessDenied: the credentials don't allow it.
+            Fenced: the run has moved elsewhere.
             Untrusted: what is signed, or has to be, is not to be believed, or would not be.
             UnsupportedFormat, StoreUnavailable: the log can't be read.
         """
@@ -132,7 +134,7 @@ class Compactor:
                 continue
             try:
                 nbytes = self._merger.make(state, task)
-            except (AccessDenied, Untrusted):
+            except (AccessDenied, Fenced, Untrusted):
                 raise
             except PulseError as error:
                 if isinstance(error, BaseMismatch):
@@ -160,13 +162,13 @@ class Compactor:
     def _try(self, state: RunState, task: Task) -> Attached | None:
         """Do a task; None where it failed, is not needed any more, or was done by another meanwhile."""
         try:
-            self._writer.check_key("attach")  # before the work, not after it
+            self._writer.check("attach")  # before the work, not after it
             return self._do(state, task)
         except (InvalidArgument, Gone) as error:
             # What it was to be attached to was retired meanwhile.
             _logger.info("run %s: %s is not needed any more: %s", state.run, task, error)
             self._leave(task)
-        except (AccessDenied, Untrusted):
+        except (AccessDenied, Fenced, Untrusted):
             raise
         except PulseError as error:
             self._fail(state, task, error)

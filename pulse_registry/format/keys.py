@@ -10,6 +10,8 @@ import re
 from pulse_registry.errors import InvalidArgument
 
 HEAD = "head"
+HOME = "home"
+"""Of the one root that writes a run which has moved; no copy of the run has it."""
 LOG = "log/"
 SNAPSHOTS = "log/snapshots/"
 SEGMENTS = "log/segments/"

@@ -24,6 +24,7 @@ from pulse_registry.format import keys
 from pulse_registry.format.patch_parts import PatchPart, Stored, parts_in
 from pulse_registry.log.documents import RECORD, read_document
 from pulse_registry.log.files import fetch_file_set
+from pulse_registry.log.home import Residence
 from pulse_registry.log.named_objects import objects_of, patches_of
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.record_put import put_record
@@ -35,6 +36,7 @@ from pulse_schemas import (
     AttachRecord,
     CommitRecord,
     EpochRecord,
+    MoveRecord,
     ObjectRef,
     PatchRef,
     Record,
@@ -82,6 +84,7 @@ class AppendGuard:
         self._reader = reader
         self._snapshotter = snapshotter
         self._each = each
+        self._residence = Residence(store, run)
         self._lock = threading.Lock()
         self._looked = False
 
@@ -94,7 +97,7 @@ class AppendGuard:
                 one that may. Nothing was written.
             AlreadyExists: another record has its number: read that one, and go on.
             Conflict: its number is further on than the next.
-            Fenced: a newer writer began its term; this one must stop.
+            Fenced: a newer writer began its term, or the run has moved elsewhere; this one must stop.
             CorruptObject, Untrusted, UnsupportedFormat: the log can't be read, or a record of it is missing.
             StoreUnavailable: the store failed; send the same record again. It may have landed, or land yet.
         """
@@ -107,6 +110,7 @@ class AppendGuard:
             if not self._looked:
                 state = self._reader.check_end()  # so that nobody fills a gap
                 self._looked = True
+            self._residence.check(state.home)
             self._check_next(state, record)
             self._check_signed(record, sealed)
             self._check_named(state, record)
@@ -223,6 +227,6 @@ class AppendGuard:
 
 def _leap(state: RunState, record: Record) -> str | None:
     """Epochs rise by little, so that there is always one for the next writer. Ours rise by one."""
-    if isinstance(record, EpochRecord) and record.epoch > state.epoch + LONGEST_LEAP:
+    if isinstance(record, EpochRecord | MoveRecord) and record.epoch > state.epoch + LONGEST_LEAP:
         return f"it begins epoch {record.epoch}, more than {LONGEST_LEAP} after the newest, {state.epoch}"
     return None

@@ -14,6 +14,7 @@ from pulse_schemas import (
     DeleteRecord,
     EpochRecord,
     KeyframeRef,
+    MoveRecord,
     PatchRef,
     Record,
     RetireRecord,
@@ -51,6 +52,8 @@ def violation(state: RunState, record: Record) -> str | None:
             return delete_violation(state, record)
         case TagRecord():
             return tag_violation(state, record)
+        case MoveRecord():
+            return move_violation(state)
 
 
 def chain_violation(state: RunState, record: Record) -> str | None:
@@ -65,8 +68,8 @@ def chain_violation(state: RunState, record: Record) -> str | None:
 
 
 def epoch_violation(state: RunState, record: Record) -> str | None:
-    """Epoch records strictly raise the epoch; other records carry one that has begun."""
-    if isinstance(record, EpochRecord):
+    """Epoch and move records strictly raise the epoch; other records carry one that has begun."""
+    if isinstance(record, EpochRecord | MoveRecord):
         if record.epoch <= state.epoch:
             return f"it begins epoch {record.epoch}, but epoch {state.epoch} has begun before"
         return None
@@ -144,6 +147,11 @@ def tag_violation(state: RunState, record: TagRecord) -> str | None:
     """A tag stands for a version that is there and not retired."""
     wrong = None if record.version is None else _missing(state, record.version)
     return None if wrong is None else f"it gives the name {record.name!r} to a version, but {wrong}"
+
+
+def move_violation(state: RunState) -> str | None:
+    """A run that moves has begun: else nobody could tell it from one that begins elsewhere."""
+    return "it moves a run that has no record" if state.seq < 0 else None
 
 
 def objects_violation(state: RunState, record: CommitRecord | AttachRecord) -> str | None:

@@ -41,6 +41,7 @@ def snapshot_of(state: RunState, segments: Sequence[Segment]) -> SegmentedSnapsh
         ),
         retired=tuple(_retired(state)),
         tags=dict(state.tags),
+        home=state.home,
     )
 
 
@@ -70,6 +71,7 @@ def state_of(snapshot: SegmentedSnapshot, contents: Sequence[Content]) -> RunSta
         tags=snapshot.tags,
         retired_versions=dict(sorted(versions.items())),
         retired_keys=dict(sorted((key, retired.seq) for retired in snapshot.retired for key in retired.keys)),
+        home=snapshot.home,
     )
 
 
@@ -81,6 +83,7 @@ def violation(snapshot: SegmentedSnapshot, tables: Tables) -> str | None:
         or _keyframes(tables)
         or _retired_things(snapshot, tables)
         or _tags(snapshot, tables)
+        or _home(snapshot)
     )
 
 
@@ -192,3 +195,11 @@ def _tags(snapshot: SegmentedSnapshot, tables: Tables) -> str | None:
     retired = {v for entry in snapshot.retired for first, count in entry.versions for v in range(first, first + count)}
     name = next((name for name, version in snapshot.tags.items() if version in retired), None)
     return None if name is None else f"its tag {name!r} is that of a version that was retired"
+
+
+def _home(snapshot: SegmentedSnapshot) -> str | None:
+    """A record that the snapshot folds moved the run, and none moves one at its first."""
+    home = snapshot.home
+    if home is None or 0 < home.seq <= snapshot.seq:
+        return None
+    return f"it says that record {home.seq} moved the run, which can't be"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import assert_never
 
-from pulse_registry.errors import CorruptObject, NotFound
+from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
 from pulse_registry.format.keys import named_key, versions_of
 from pulse_registry.log.cow import CowDict, CowLists, CowObject
 from pulse_registry.log.graph import RouteGraph
@@ -26,7 +26,9 @@ from pulse_schemas import (
     CommitRecord,
     DeleteRecord,
     EpochRecord,
+    HomeEntry,
     KeyframeRef,
+    MoveRecord,
     PatchRef,
     Record,
     RetiredKey,
@@ -48,6 +50,7 @@ class RunState(CowObject):
         seq: number of the last record folded, or -1.
         last: BLAKE3 (hex) of that record's sealed bytes, None when empty.
         epoch: the newest term that began, 0 before the first.
+        home: where the run lives since its last move; None: it has never moved.
     """
 
     def __init__(self, run: str, tables: Tables | None = None, count: int = 0) -> None:
@@ -56,6 +59,7 @@ class RunState(CowObject):
         self.seq = -1
         self.last: str | None = None
         self.epoch = 0
+        self.home: HomeEntry | None = None
         tables = tables or Tables()
         self._versions = History(run, tables.versions, count)
         # Live objects, and beside them the rows of keyframes by the keys of their files.
@@ -222,6 +226,9 @@ class RunState(CowObject):
                 self._forget(record)
             case TagRecord():
                 self._tags.set(record.name, record.version)
+            case MoveRecord():
+                self.epoch = record.epoch
+                self.home = HomeEntry(move=record.write_id, to=record.to, seq=record.seq)
             case _:
                 assert_never(record)
 
@@ -230,9 +237,12 @@ class RunState(CowObject):
 
         Raises:
             NotFound: the run has no record yet, so that there is nothing to write down.
+            UnsupportedFormat: it has moved, which a document of these formats can't say.
         """
         if self.last is None:
             raise NotFound(f"run {self.run!r} has no record yet")
+        if self.home is not None:
+            raise UnsupportedFormat(f"run {self.run!r} has moved, which only a snapshot of segments says")
         return Snapshot(
             run=self.run,
             seq=self.seq,
@@ -291,17 +301,18 @@ class RunState(CowObject):
         tags: Mapping[str, int],
         retired_versions: Mapping[int, int],
         retired_keys: Mapping[str, int],
+        home: HomeEntry | None = None,
     ) -> RunState:
         """Return the state that has these rows, unchecked; no version and no patch is read.
 
         Args:
             tables: what is not forgotten.
-            run, seq, last, epoch: as the attributes.
+            run, seq, last, epoch, home: as the attributes.
             count: versions, those that are forgotten too.
             tags, retired_versions, retired_keys: as the properties; versions rise.
         """
         state = cls(run, tables, count)
-        state.seq, state.last, state.epoch = seq, last, epoch
+        state.seq, state.last, state.epoch, state.home = seq, last, epoch, home
         state._retired_versions.update(retired_versions)
         state._retired_keys.update(retired_keys)
         state._retirements = Retirements.of(retired_versions, retired_keys)

@@ -12,6 +12,7 @@ from pulse_schemas import (
     Countersignature,
     Fault,
     Head,
+    Home,
     Record,
     SchemaError,
     SegmentedSnapshot,
@@ -43,6 +44,12 @@ def unsealed_head(sealed: bytes) -> Head:
     """Return the hint of the newest record."""
     with _typed(keys.HEAD):
         return Head.unseal(sealed)
+
+
+def unsealed_home(sealed: bytes) -> Home:
+    """Return the document that says which move led to a root."""
+    with _typed(keys.HOME):
+        return Home.unseal(sealed)
 
 
 def unsealed_snapshot(sealed: bytes) -> tuple[Snapshot | SegmentedSnapshot, bytes]:

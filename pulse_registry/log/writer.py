@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pulse_registry.errors import Conflict, CorruptObject, Fenced, InvalidArgument
 from pulse_registry.log.appender import Appender
 from pulse_registry.log.clock import Clock, NewId, timestamp
+from pulse_registry.log.home import Residence
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.rules import retired_object, violation
 from pulse_registry.log.snapshotter import SNAPSHOT_EVERY, Snapshotter
@@ -27,6 +28,7 @@ from pulse_schemas import (
     DeleteRecord,
     EpochRecord,
     KeyframeRef,
+    MoveRecord,
     PatchRef,
     Record,
     RetireRecord,
@@ -108,6 +110,7 @@ class LogWriter:
         self._name = writer_name
         self._signer = signer
         self._key = WriterKey(store, reader, signer)
+        self._residence = Residence(store, run)
         self._appender = Appender(store, reader, signer, self._key)
         self._snapshotter: Snapshotter | None = None
         if snapshot_every is not None:
@@ -131,8 +134,8 @@ class LogWriter:
         """Whether a newer term is known to have begun; once true, true for ever."""
         return self._epoch is not None and self._reader.state.epoch > self._epoch
 
-    def check_key(self, kind: str) -> None:
-        """Raise Untrusted where what this writer signs would not be believed; for who works before he writes.
+    def check(self, kind: str) -> None:
+        """Raise where the run has moved, or what this writer signs would not be believed; for who works before writing.
 
         ``append`` checks each record as well. Where nobody said which keys the run's readers pin (no guard), a run that
         is signed, which its record 0 tells, takes no record of another key than that one's.
@@ -141,9 +144,11 @@ class LogWriter:
             kind: of the records that it is to write.
 
         Raises:
+            Fenced: the run has moved elsewhere.
             Untrusted: it has no key, or one that does not fit; the message says which one does.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
         """
+        self._residence.check(self._reader.state.home)
         self._key.check(kind)
 
     def begin(self) -> int:
@@ -152,7 +157,8 @@ class LogWriter:
         Idempotent: a term that has begun is not begun again.
 
         Raises:
-            Fenced: this writer's term has ended, or the last epoch that there can be has begun.
+            Fenced: this writer's term has ended, the run has moved elsewhere, or the last epoch that there can be has
+                begun.
             CorruptObject, UnsupportedFormat: the log can't be read.
             StoreUnavailable: the store failed; call again.
         """
@@ -174,7 +180,7 @@ class LogWriter:
         if that is the first, this raises Conflict, and ``landed`` returns its record.
 
         Raises:
-            Fenced: a newer term began; this writer can't commit any more.
+            Fenced: a newer term began, or the run has moved elsewhere; this writer can't commit any more.
             Conflict: the version is committed already, or one before it is missing.
             InvalidArgument: no term was begun, or the draft breaks a rule of the log.
             CorruptObject, UnsupportedFormat: the log can't be read.
@@ -282,6 +288,27 @@ class LogWriter:
 
         return self.append(make, write_id or self._new_id())
 
+    def move(self, to: str, write_id: str, *, lost: bool = False) -> Record:
+        """End the run here, for all writers and for ever: it goes on at the root that proves that id. Needs no term.
+
+        After StoreUnavailable call again with the same id: it moves once.
+
+        Args:
+            to: URL of that root, for people to read.
+            write_id: new for every move, and the one that the new home's proof names (`log.home.prove`).
+            lost: append it wherever the run lives, because that root is lost: nothing keeps it from going on there.
+
+        Raises:
+            Fenced: the run has moved elsewhere.
+            InvalidArgument: ``to`` is no such text, or the run has no record.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: as ``commit``.
+        """
+
+        def make(state: RunState, shared: dict[str, Any]) -> MoveRecord:
+            return MoveRecord(**(shared | {"epoch": self._next_epoch(state)}), to=to)
+
+        return self._append(make, write_id, anywhere=lost)
+
     def landed(self, write_id: str) -> Record | None:
         """Return the record of a put whose answer never came, if the log holds it now.
 
@@ -308,6 +335,7 @@ class LogWriter:
         lost, it is done. Before its first record a writer looks past the end of the log, so that it fills no gap.
 
         Raises:
+            Fenced: the run has moved elsewhere; nothing was written.
             InvalidArgument: the record breaks a rule of the log; nothing was written.
             Conflict: an object that it names was retired before it; nothing was written.
             Untrusted: readers would not believe it: it is not signed, or by a key that may not; nothing was written.
@@ -315,10 +343,16 @@ class LogWriter:
             StoreUnavailable: the store failed. If the put's fate is unknown, it may still land, at that one
                 number alone: to append with the same ``write_id`` again finds it there or takes the number.
         """
+        return self._append(make_record, write_id)
+
+    def _append(self, make_record: MakeRecord, write_id: str, *, anywhere: bool = False) -> Record:
         with self._lock:
             record = self._appender.landed(write_id)
             while record is None:
-                record = self._appender.create(self._checked(make_record, self._reader.state, write_id))
+                state = self._reader.state
+                if not anywhere:
+                    self._residence.check(state.home)
+                record = self._appender.create(self._checked(make_record, state, write_id))
             self._appender.forget(write_id)
             if self._snapshotter is not None:
                 self._snapshotter.appended(record)
@@ -349,14 +383,18 @@ class LogWriter:
         return record
 
     def _make_epoch(self, state: RunState, shared: dict[str, Any]) -> EpochRecord:
+        return EpochRecord(**(shared | {"epoch": self._next_epoch(state)}), writer=self._name)
+
+    def _next_epoch(self, state: RunState) -> int:
         if state.epoch >= LAST_EPOCH:
             raise Fenced(
                 f"run {self._run!r}: epoch {state.epoch} has begun, and there is none after it: no writer can begin a "
                 "term any more; go on in another run"
             )
-        return EpochRecord(**(shared | {"epoch": state.epoch + 1}), writer=self._name)
+        return state.epoch + 1
 
     def _refuse_if_fenced(self, state: RunState) -> None:
+        self._residence.check(state.home)
         if self._epoch is not None and state.epoch > self._epoch:
             raise Fenced(
                 f"run {self._run!r}: a newer writer began epoch {state.epoch}; this one, of epoch "

@@ -28,6 +28,7 @@ from pulse_registry.format.patch_head import MOST_HEADER
 from pulse_registry.log.append_guard import MOST_HEAD_BYTES
 from pulse_registry.log.documents import SMALL
 from pulse_registry.log.guard import Guard
+from pulse_registry.log.home import Residence
 from pulse_registry.log.record_put import put_record
 from pulse_registry.outer.contributions import is_head_of
 from pulse_registry.outer.log import FOLDER, OuterLog
@@ -84,6 +85,7 @@ class OuterAppendGuard:
         self.run, self.state = run, OuterState(run)
         self._store, self._guard, self._each = PrefixStore(store, FOLDER), guard, each
         self._log = OuterLog(store, run, guard=guard)
+        self._residence = Residence(store, run)
         self._snapshots = OuterSnapshots(self._store, run, signer, guard)
         self._lock = threading.Lock()
 
@@ -109,7 +111,7 @@ class OuterAppendGuard:
                 not by one that may. Nothing was written.
             AlreadyExists: another record has its number: read that one, and go on.
             Conflict: its number is further on than the next.
-            Fenced: another process has joined under the member's name.
+            Fenced: another process has joined under the member's name, or the run has moved elsewhere.
             CorruptObject, Untrusted, UnsupportedFormat: the log can't be read, or a record of it is missing.
             StoreUnavailable: the store failed; send the same record again. It may have landed, or land yet.
         """
@@ -130,6 +132,7 @@ class OuterAppendGuard:
                     f"run {self.run!r}: another outer record is number {record.seq} already: read it and go on"
                 )
             return
+        self._residence.check(state.home)
         self._check_next(state, record)
         if self._log.signed and open_sealed(sealed).signature is None:
             raise self._refused(record, "it is not signed, and record 0 is: give the member its key")

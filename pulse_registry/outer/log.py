@@ -27,13 +27,14 @@ from pulse_registry.log.documents import read_document
 from pulse_registry.log.fold import sealed_hash
 from pulse_registry.log.gap import beyond, missing
 from pulse_registry.log.guard import Guard
+from pulse_registry.log.home import Residence
 from pulse_registry.log.read_ahead import follow
 from pulse_registry.outer.snapshots import OuterSnapshots
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import PrefixStore, Store
 from pulse_registry.store.verified_read import checked
-from pulse_schemas import Fault, SchemaError, Signer, open_sealed
-from pulse_schemas.outer import OuterRecord, unseal_outer_record
+from pulse_schemas import Fault, HomeEntry, SchemaError, Signer, open_sealed
+from pulse_schemas.outer import MoveRoundsRecord, OuterRecord, unseal_outer_record
 
 FOLDER: Final = keys.OUTER.rstrip("/")
 Make = Callable[[OuterState, dict[str, Any]], OuterRecord | None]
@@ -76,7 +77,7 @@ class OuterLog:
         """
         self.state, self.signed, self.new_id = OuterState(run, whole=whole), False, new_id
         self._store, self._signer, self._guard = PrefixStore(store, FOLDER), signer, guard
-        self._clock = clock
+        self._clock, self._residence = clock, Residence(store, run)
         self._threads, self._opening, self._looked = threads, True, False
         self._snapshots = OuterSnapshots(self._store, run, signer, guard)
         self._unknown: dict[str, tuple[int, bytes]] = {}  # appends without an answer, by write id
@@ -149,10 +150,35 @@ class OuterLog:
             The record; whether it counts, its fold has said (``OuterState``). None: ``make`` wanted none.
 
         Raises:
+            Fenced: the run has moved elsewhere; nothing was written.
             StoreUnavailable: the record may be in the log, or land yet.
             CorruptObject, UnsupportedFormat, Untrusted: as ``refresh``; or the record would not be believed, and was
                 not written.
         """
+        return self._append(make, write_id)
+
+    def move(self, home: HomeEntry, *, lost: bool = False) -> None:
+        """End the rounds here, as a `move` record of the run's log has ended the run; nothing where they never began.
+
+        Idempotent.
+
+        Args:
+            home: what the run's log says.
+            lost: append it wherever the rounds go on.
+
+        Raises:
+            Fenced: they have moved elsewhere.
+            CorruptObject, UnsupportedFormat, Untrusted, StoreUnavailable: as ``append``.
+        """
+
+        def wanted(state: OuterState, common: dict[str, Any]) -> MoveRoundsRecord | None:
+            if state.start is None or (state.home is not None and state.home.move == home.move):
+                return None
+            return MoveRoundsRecord(**common, to=home.to)
+
+        self._append(wanted, home.move, anywhere=lost)
+
+    def _append(self, make: Make, write_id: str | None, *, anywhere: bool = False) -> OuterRecord | None:
         write_id = write_id or self.new_id()
         while True:
             if (landed := self._landed(write_id)) is not None:
@@ -168,6 +194,8 @@ class OuterLog:
             record = make(state, common)
             if record is None:
                 return None
+            if not anywhere:
+                self._residence.check(state.home)
             sealed = record.seal(self._signer)
             self._check_signed(record, sealed)
             self._unknown[write_id] = record.seq, sealed

@@ -182,7 +182,7 @@ class Member:
             steps: how many there were.
 
         Raises:
-            Fenced: another process joined under this name.
+            Fenced: another process joined under this name, or the run has moved elsewhere.
             Diverged: something has changed the weights that all hold; nothing was sent.
             InvalidModel: the pseudo-gradient is not finite, or far too large; nothing was sent, nor kept.
             StoreUnavailable: it may be in the log, or land yet.
@@ -215,7 +215,7 @@ class Member:
         """Look whether the round that comes next has ended, and end it if it is time; tell whether it has.
 
         Raises:
-            Fenced: another process joined under this name.
+            Fenced: another process joined under this name, or the run has moved elsewhere.
             StoreUnavailable: call again.
         """
         state = self._follow()
@@ -460,6 +460,8 @@ class Member:
         return self._term
 
     def _check_term(self, state: OuterState) -> None:
+        if state.home is not None and state.left().get(self.name) == self._held_term():
+            raise Fenced(f"run {state.run!r} has moved to {state.home.to}: join its rounds there, as {self.name!r}")
         if not state.holds_term(self.name, self._held_term()):
             raise Fenced(f"another process has joined run {state.run!r} as {self.name!r}: names are one process's each")
 

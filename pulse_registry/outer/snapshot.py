@@ -30,6 +30,7 @@ def snapshot_of(state: OuterState) -> OuterSnapshot | None:
         retired=state.retired,
         retirements=tuple(RetiredRounds(round=round_, seq=seq) for round_, seq in state.retirements.items()),
         deleted=state.deleted,
+        home=state.home,
     )
 
 
@@ -59,6 +60,7 @@ def state_of(snapshot: OuterSnapshot) -> OuterState:
     state.merged = {record.round: record for record in snapshot.merged}
     state.retired, state.deleted = snapshot.retired, snapshot.deleted
     state.retirements = {one.round: one.seq for one in snapshot.retirements}
+    state.home = snapshot.home
     state.rates_from = {one.round: one.rates for one in snapshot.rates}
     return state
 
@@ -110,6 +112,7 @@ def _violation(snapshot: OuterSnapshot) -> str | None:
         return "it names merged contributions of a round that it does not tell of"
     seqs = [one.seq for one in snapshot.rounds] + [one.seq for one in snapshot.retirements]
     seqs += [one.seq for one in snapshot.checkpoints] + [one.seq for one in snapshot.merged]
+    seqs += [] if snapshot.home is None else [snapshot.home.seq]
     if max(seqs, default=0) > snapshot.seq:
         return "it tells of records after its last one"
     if not snapshot.rates or snapshot.rates[0].round != 1:

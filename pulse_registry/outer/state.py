@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from pulse_registry.errors import CorruptObject
 from pulse_registry.outer.exponents import WINDOW, middle
+from pulse_schemas import HomeEntry
 from pulse_schemas.outer import (
     MOST_MEMBERS,
     CheckpointRecord,
@@ -20,6 +21,7 @@ from pulse_schemas.outer import (
     JoinRecord,
     LeaveRecord,
     MergedRecord,
+    MoveRoundsRecord,
     OuterRecord,
     Rates,
     RatesRecord,
@@ -89,6 +91,7 @@ class OuterState:
         retirements: rounds that were retired and whose objects were not deleted yet, with the record that did.
         deleted: the round up to which objects were deleted.
         rates_from: the rates of outer steps, by the first round that they are of.
+        home: where the run lives since its last move; None: it has not moved since the rounds began.
     """
 
     run: str
@@ -107,6 +110,7 @@ class OuterState:
     retirements: dict[int, int] = field(default_factory=dict)
     deleted: int = 0
     rates_from: dict[int, Rates] = field(default_factory=dict)
+    home: HomeEntry | None = None
 
     def copy(self) -> OuterState:
         """Return a state that says the same, and stays as it is when this one goes on."""
@@ -282,6 +286,10 @@ class OuterState:
                 member.missed, member.newest, member.newest_round = 0, record.write_id, record.round
             case LeaveRecord():
                 self.members[record.member].left = True
+            case MoveRoundsRecord():
+                self.home = HomeEntry(move=record.write_id, to=record.to, seq=record.seq)
+                for member in self.members.values():
+                    member.left = True  # as if all had: who goes on joins again, at the new home
             case RatesRecord():
                 self.rates_from[record.round] = record.rates
             case CloseRecord():

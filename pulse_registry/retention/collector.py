@@ -123,6 +123,7 @@ class Collector:
 
         Raises:
             NotFound: there is no such run.
+            Fenced: it has moved elsewhere; nothing was done.
             InvalidArgument: the store is a service: go to the bucket, or let the service do it.
             CorruptObject, UnsupportedFormat, Untrusted: the log, or a lease, can't be read.
             Untrusted: the run is signed, and this writer has no key that fits; nothing was done.
@@ -133,7 +134,7 @@ class Collector:
         if state.seq < 0:
             raise NotFound(f"there is no run {self._run!r} in {self._store.url}")
         if not dry_run:
-            self._writer.check_key("retire")
+            self._writer.check("retire")
         leases = read_leases(self._store, self._run, self._clock, now, policy, each=self._each)
         until = self._until(state, now, policy)
         found = survey(

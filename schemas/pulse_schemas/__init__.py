@@ -22,6 +22,7 @@ from pulse_schemas.base import (
 from pulse_schemas.countersignature import Countersignature
 from pulse_schemas.files import FileEntry, FileSet
 from pulse_schemas.heads import PatchHead
+from pulse_schemas.home import Home, HomeEntry
 from pulse_schemas.layout import DTYPE_ORDER, Dtype, Layout, Tensor
 from pulse_schemas.lease import Lease
 from pulse_schemas.objects import Coder, KeyframeRef, ObjectRef, PatchRef
@@ -31,6 +32,7 @@ from pulse_schemas.records import (
     CommitRecord,
     DeleteRecord,
     EpochRecord,
+    MoveRecord,
     Record,
     RetireRecord,
     TagRecord,
@@ -64,10 +66,13 @@ __all__ = [
     "FileEntry",
     "FileSet",
     "Head",
+    "Home",
+    "HomeEntry",
     "JsonObject",
     "KeyframeRef",
     "Layout",
     "Lease",
+    "MoveRecord",
     "NextIds",
     "ObjectRef",
     "PatchHead",

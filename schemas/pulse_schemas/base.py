@@ -49,6 +49,7 @@ def _not_latest(name: str) -> str:
     return name
 
 
+Place = Annotated[str, Field(min_length=1, max_length=1024, description="URL of a root, for people to read")]
 ReaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,159}$")]
 TagName = Annotated[str, Field(pattern=f"^{TAG_NAME_PATTERN}$"), AfterValidator(_not_latest)]
 

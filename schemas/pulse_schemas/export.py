@@ -1,7 +1,7 @@
 """Write the JSON Schema of every stored document: ``python -m pulse_schemas.export DIR``.
 
-Layouts are stored as they are; records, outer records, countersignatures, snapshots and the head hint are stored
-sealed, as ``{"blake3": <hash of body>, "body": <document>}``: the files describe the body.
+Layouts are stored as they are; records, outer records, countersignatures, snapshots, homes and the head hint are
+stored sealed, as ``{"blake3": <hash of body>, "body": <document>}``: the files describe the body.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from pulse_schemas.base import Schema
 from pulse_schemas.countersignature import Countersignature
 from pulse_schemas.files import FileSet
+from pulse_schemas.home import Home
 from pulse_schemas.layout import Layout
 from pulse_schemas.lease import Lease
 from pulse_schemas.outer import OUTER_KINDS
@@ -25,6 +26,7 @@ DOCUMENTS: Mapping[str, type[Schema]] = {
     "countersignature": Countersignature,
     "file-set": FileSet,
     "head": Head,
+    "home": Home,
     "layout": Layout,
     "lease": Lease,
     **{f"outer-{kind}": record for kind, record in OUTER_KINDS.items()},

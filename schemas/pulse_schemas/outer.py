@@ -15,6 +15,7 @@ from pulse_schemas.base import (
     Digest,
     Fault,
     Hash,
+    Place,
     RunName,
     Schema,
     SchemaError,
@@ -49,10 +50,9 @@ class Rates(Schema):
     momentum: Annotated[float, Field(ge=0, lt=1)]
 
 
-class _Common(Schema):
+class _Fields(Schema):
     """Fields of every record. ``previous``: BLAKE3 of the sealed bytes of record ``seq - 1``; none for seq 0."""
 
-    format: Literal["pulse-outer/1"] = "pulse-outer/1"
     run: RunName
     seq: Count
     write_id: WriteId
@@ -64,6 +64,12 @@ class _Common(Schema):
         if (self.previous is None) != (self.seq == 0):
             raise ValueError("exactly record 0 has no previous record")
         return self
+
+
+class _Common(_Fields):
+    """What the first format has always had."""
+
+    format: Literal["pulse-outer/1"] = "pulse-outer/1"
 
 
 class StartRecord(_Common):
@@ -187,6 +193,14 @@ class DeleteRoundsRecord(_Common):
     round: Round
 
 
+class MoveRoundsRecord(_Fields):
+    """The run has moved, by the `MoveRecord` of the same ``write_id``: all terms end, and rounds go on at ``to``."""
+
+    kind: Literal["move"] = "move"
+    to: Place
+    format: Literal["pulse-outer/2"] = "pulse-outer/2"
+
+
 OuterRecord = (
     StartRecord
     | JoinRecord
@@ -198,6 +212,7 @@ OuterRecord = (
     | MergedRecord
     | RetireRoundsRecord
     | DeleteRoundsRecord
+    | MoveRoundsRecord
 )
 OUTER_KINDS: Mapping[str, type[OuterRecord]] = {
     kind.model_fields["kind"].default: kind for kind in get_args(OuterRecord)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, Self
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pulse_schemas.base import Count, Hash, Many, RunName, Schema, WriteId
+from pulse_schemas.home import HomeEntry
 from pulse_schemas.outer import (
     CheckpointRecord,
     ContributeRecord,
@@ -57,13 +60,20 @@ class RetiredRounds(Schema):
     seq: Count
 
 
+OuterSnapshotFormat = Literal["pulse-outer-snapshot/1", "pulse-outer-snapshot/2"]
+
+
+def outer_snapshot_format(home: HomeEntry | None) -> OuterSnapshotFormat:
+    """Return the one format of an outer snapshot: the second if the run has moved since the rounds began."""
+    return "pulse-outer-snapshot/1" if home is None else "pulse-outer-snapshot/2"
+
+
 class OuterSnapshot(Schema):
     """All that the records 0..seq say of rounds behind the last checkpoint but one, and of members.
 
     ``last`` is the BLAKE3 of the sealed bytes of record ``seq``. ``dropped``: rounds up to it are not told of.
     """
 
-    format: Literal["pulse-outer-snapshot/1"] = "pulse-outer-snapshot/1"
     run: RunName
     seq: Count
     last: Hash
@@ -79,3 +89,20 @@ class OuterSnapshot(Schema):
     retired: Count
     retirements: Many[RetiredRounds]
     deleted: Count
+    home: HomeEntry | None = None
+    format: OuterSnapshotFormat = Field(default_factory=lambda data: outer_snapshot_format(data.get("home")))
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        right = outer_snapshot_format(self.home)
+        if self.format != right:
+            raise ValueError(f"a snapshot of these rounds is of format {right!r}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Rounds that have not moved are written as they were before a run could.
+        fields: dict[str, Any] = serialize(self)
+        if self.home is None:
+            fields.pop("home", None)
+        return fields

@@ -15,6 +15,7 @@ from pulse_schemas.base import (
     JsonObject,
     Key,
     Many,
+    Place,
     RunName,
     Schema,
     SchemaError,
@@ -161,7 +162,18 @@ class TagRecord(_First):
     version: Count | None
 
 
-Record = EpochRecord | CommitRecord | AttachRecord | RetireRecord | DeleteRecord | TagRecord
+class MoveRecord(_Common):
+    """The run goes on elsewhere, at ``to``: at the one root whose `Home` names this record's ``write_id``.
+
+    It ends every term, so its epoch is one that no writer has. Writers at any other root are fenced, for ever.
+    """
+
+    kind: Literal["move"] = "move"
+    to: Place
+    format: Literal["pulse-record/4"] = "pulse-record/4"
+
+
+Record = EpochRecord | CommitRecord | AttachRecord | RetireRecord | DeleteRecord | TagRecord | MoveRecord
 RECORD_KINDS: Mapping[str, type[Record]] = {kind.model_fields["kind"].default: kind for kind in get_args(Record)}
 """The class of each kind of record, in the order of the union."""
 _MOST_LISTS, _MOST_VALUES = 150_000, 500_000

@@ -22,6 +22,7 @@ from pulse_schemas.base import (
     Timestamp,
     sealed_body,
 )
+from pulse_schemas.home import HomeEntry
 from pulse_schemas.objects import KeyframeRef, PatchRef
 
 
@@ -142,6 +143,14 @@ class NextIds(Schema):
     keyframes: Count
 
 
+SegmentedFormat = Literal["pulse-snapshot/5", "pulse-snapshot/6"]
+
+
+def segmented_format(home: HomeEntry | None) -> SegmentedFormat:
+    """Return the one format of a snapshot of segments: the sixth if the run has moved."""
+    return "pulse-snapshot/5" if home is None else "pulse-snapshot/6"
+
+
 class SegmentedSnapshot(Schema):
     """All that the records 0..seq say, as `Snapshot`, with versions, patches and keyframes in segments beside it.
 
@@ -157,10 +166,26 @@ class SegmentedSnapshot(Schema):
     next_ids: NextIds
     retired: Many[Retired] = ()
     tags: dict[TagName, Count] = Field(default_factory=dict)
-    format: Literal["pulse-snapshot/5"] = "pulse-snapshot/5"
+    home: HomeEntry | None = None
+    format: SegmentedFormat = Field(default_factory=lambda data: segmented_format(data.get("home")))
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        right = segmented_format(self.home)
+        if self.format != right:
+            raise ValueError(f"a snapshot of this state is of format {right!r}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A run that has not moved is written as it was before one could.
+        fields: dict[str, Any] = serialize(self)
+        if self.home is None:
+            fields.pop("home", None)
+        return fields
 
 
-_SEGMENTED: Final = re.compile(rb'\{"count":[0-9]{1,19},"epoch":[0-9]{1,19},"format":"pulse-snapshot/5",')
+_SEGMENTED: Final = re.compile(rb'\{"count":[0-9]{1,19},"epoch":[0-9]{1,19},"format":"pulse-snapshot/[56]",')
 """How the canonical form of a snapshot of segments begins."""
 
 

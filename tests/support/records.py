@@ -19,7 +19,9 @@ from pulse_schemas import (
     CommitRecord,
     DeleteRecord,
     EpochRecord,
+    Home,
     KeyframeRef,
+    MoveRecord,
     ObjectRef,
     PatchRef,
     Record,
@@ -209,7 +211,16 @@ class Script:
     def make_tag(self, **changes: Any) -> TagRecord:
         return TagRecord(**self.shared(**changes))
 
+    def move(self, to: str = "s3://bucket/eu") -> Script:
+        return self.add(self.make_move(to=to))
+
+    def make_move(self, **changes: Any) -> MoveRecord:
+        return MoveRecord(**(self.shared(epoch=self.state.epoch + 1, to="s3://bucket/eu") | changes))
+
     def store_in(self, store: Store) -> Store:
+        """Store the records, at the root where the run lives."""
+        if self.state.home is not None:
+            store.put(keys.HOME, Home(run=self.run, move=self.state.home.move).seal())
         for record in self.records:
             store.put(keys.record_key(record.seq), record.seal(), if_absent=True)
         return store
@@ -225,14 +236,19 @@ def chain(versions: int) -> Script:
     return script
 
 
-def every_kind(run: str = RUN) -> Script:
-    """Return a log with every kind of record in it; a new kind goes before the last commits, which attacks change."""
+def every_kind(run: str = RUN, *, moved: bool = True) -> Script:
+    """Return a log with every kind of record in it; a new kind goes before the last commits, which attacks change.
+
+    With ``moved`` false there is no move: then its state is one that earlier releases can read.
+    """
     made = Script(run).epoch().commit().commit().commit().commit()
     made.attach(patches=(patch(0, 2, tag=7),), keyframes=(keyframe(2, shards=2, tag=8),))
     made.tag("best", 2).tag("old", 1).tag("old", None)
     orphan = keys.patch_key(2, 3, write_id(99))
     made.retire(versions=(0,), keys=(patch(0, 1).object.key, patch(0, 2, tag=7).object.key, orphan))
     made.delete(until=made.state.seq).epoch().retire(versions=(1,))
+    if moved:
+        made.move().epoch()
     return made.commit(layout="b" * 64).commit(metadata={"reward": 0.1, "nested": {"z": [1, None, True], "é": "é"}})
 
 
@@ -247,6 +263,7 @@ APPENDS: dict[str, Callable[[LogWriter], object]] = {
     "retire": lambda term: term.retire(versions=[0]),
     "delete": lambda term: term.deleted(0),
     "tag": lambda term: term.tag("best", 1),
+    "move": lambda term: term.move("s3://bucket/eu", write_id(77)),
 }
 """Appends one record of a kind to a run of two versions or more. No commit is among them: it needs a term first."""
 

@@ -53,17 +53,18 @@ from pulse_schemas import (
     EpochRecord,
     FileEntry,
     FileSet,
+    Home,
     KeyframeRef,
     Layout,
     ObjectRef,
     PatchRef,
     Tensor,
 )
-from pulse_schemas.outer import DeleteRoundsRecord
+from pulse_schemas.outer import DeleteRoundsRecord, MoveRoundsRecord
 from tests.support import outer_objects
 from tests.support.outer_objects import every_outer_kind
 from tests.support.patches import encode_patch
-from tests.support.records import every_kind
+from tests.support.records import Script, every_kind
 
 FOLDER = Path(__file__).parent
 REFERENCE = get_backend("reference")
@@ -206,9 +207,34 @@ def segments() -> Document:
 
     Segments have zstd frames that pack nothing, so that they do not depend on a release of zstd.
     """
+    return _of_segments(every_kind(moved=False), _FIRST_SNAPSHOT)
+
+
+def moves() -> Document:
+    """A log whose run has moved, and a snapshot of it; what proves the move at its home; and the outer record of it."""
     log = every_kind()
+    home = log.state.home
+    if home is None:
+        raise RuntimeError("no record moves the run")
+    rounds = every_outer_kind()[-1]
+    outer_move = MoveRoundsRecord(
+        run=rounds.run, seq=rounds.seq + 1, write_id=home.move, previous=blake3(rounds.seal()).hexdigest(),
+        created_at=rounds.created_at, to=home.to,
+    )  # fmt: skip
+    proof = Home(run=log.run, move=home.move)
+    return {
+        **_of_segments(log, home.seq),
+        "home": {"fields": {"format": proof.format, **proof.model_dump(mode="json")}, "bytes": proof.seal().hex()},
+        "outer": {
+            "fields": {"format": outer_move.format, **outer_move.model_dump(mode="json")},
+            "bytes": outer_move.seal().hex(),
+        },
+    }
+
+
+def _of_segments(log: Script, first: int) -> Document:
     half, whole = RunState("math"), log.state
-    for record in log.records[:_FIRST_SNAPSHOT]:
+    for record in log.records[:first]:
         advance(half, record, sealed_hash(record.seal()))
     made = [_segment(half, live_ids(half.tables))]
     late = {name: ids[~np.isin(ids, made[0][0].ids[name])] for name, ids in live_ids(whole.tables).items()}
@@ -658,6 +684,7 @@ VECTORS: dict[str, Callable[[], Document]] = {
     "keyframes": keyframes,
     "keyframes-small-floats": keyframes_of_small_floats,
     "layouts": layouts,
+    "moves": moves,
     "outer": outer,
     "outer-state": outer_state,
     "patch-parts": patch_parts,

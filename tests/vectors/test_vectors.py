@@ -24,7 +24,7 @@ from pulse_registry.format.patch import Patch
 from pulse_registry.format.segment import COLUMNS
 from pulse_registry.log import RunState, sealed_hash
 from pulse_registry.log.fold import advance
-from pulse_registry.log.segmented import state_of
+from pulse_registry.log.segmented import snapshot_of, state_of
 from pulse_registry.log.segments import fetch
 from pulse_registry.outer.mean import GroupLevels
 from pulse_registry.outer.weights import OuterWeights
@@ -37,6 +37,7 @@ from pulse_schemas import (
     CommitRecord,
     Countersignature,
     FileSet,
+    Home,
     KeyframeRef,
     Layout,
     ObjectRef,
@@ -105,8 +106,9 @@ def test_records_are_sealed_and_chained():
         assert record.seal() == data
 
 
-def test_segments_are_named_by_their_hashes_and_are_read_by_the_specification_alone():
-    case = stored("segments")
+@pytest.mark.parametrize("name", ["segments", "moves"])
+def test_segments_are_named_by_their_hashes_and_are_read_by_the_specification_alone(name: str):
+    case = stored(name)
     data = bytes.fromhex(case["snapshot"]["bytes"])
     assert data == canonical_json(json.loads(data))
     assert json.loads(data)["body"] == case["snapshot"]["fields"]
@@ -116,8 +118,9 @@ def test_segments_are_named_by_their_hashes_and_are_read_by_the_specification_al
     assert spec_reader.read_snapshot(case["snapshot"]["fields"], objects) == case["state"]
 
 
-def test_a_snapshot_of_segments_says_what_its_records_say():
-    case = stored("segments")
+@pytest.mark.parametrize("name", ["segments", "moves"])
+def test_a_snapshot_of_segments_says_what_its_records_say(name: str):
+    case = stored(name)
     store, folded = DictStore(), RunState("math")
     for segment in case["segments"]:
         store.put(segment["key"], bytes.fromhex(segment["bytes"]))
@@ -125,10 +128,9 @@ def test_a_snapshot_of_segments_says_what_its_records_say():
         advance(folded, unseal_record(data), sealed_hash(data))
     snapshot = SegmentedSnapshot.unseal(bytes.fromhex(case["snapshot"]["bytes"]))
     state = state_of(snapshot, fetch(store, "math", snapshot.segments, None))
-    assert state.to_snapshot() == folded.to_snapshot()
-    assert {name: rows for name, rows in state.to_snapshot().model_dump(mode="json").items() if name in COLUMNS} == {
-        name: [*rows] for name, rows in case["state"].items()
-    }
+    assert snapshot_of(state, ()) == snapshot_of(folded, ())
+    for table in COLUMNS:
+        assert [row.model_dump(mode="json") for row in getattr(state.tables, table)] == case["state"][table]
 
 
 def test_files_are_named_by_their_hashes():
@@ -355,7 +357,20 @@ def test_outer_records_are_sealed_and_chained_and_of_every_kind():
         assert fields["previous"] == previous
         previous = case["blake3"]
         kinds.add(fields["kind"])
-    assert kinds == set(OUTER_KINDS)
+    assert kinds == set(OUTER_KINDS) - {"move"}
+
+
+def test_a_move_is_told_by_a_record_of_each_log_and_proved_by_its_write_id():
+    case = stored("moves")
+    *_, moved = [record for record in map(unseal_record, map(bytes.fromhex, case["records"])) if record.kind == "move"]
+    assert case["snapshot"]["fields"]["home"] == {"move": moved.write_id, "to": moved.to, "seq": moved.seq}
+    assert (moved.format, case["snapshot"]["fields"]["format"]) == ("pulse-record/4", "pulse-snapshot/6")
+    proof, outer = (bytes.fromhex(case[name]["bytes"]) for name in ("home", "outer"))
+    assert json.loads(proof)["body"] == case["home"]["fields"] == Home.unseal(proof).model_dump(mode="json")
+    assert Home.unseal(proof) == Home(run=moved.run, move=moved.write_id)
+    record = unseal_outer_record(outer)
+    assert json.loads(outer)["body"] == case["outer"]["fields"] == record.model_dump(mode="json")
+    assert (record.kind, record.write_id, record.seal()) == ("move", moved.write_id, outer)
 
 
 @pytest.mark.parametrize("case", stored("outer")["contributions"], ids=lambda case: case["about"])

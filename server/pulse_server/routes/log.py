@@ -18,7 +18,7 @@ from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, Pulse
 from pulse_registry.format import keys
 from pulse_registry.log.documents import LAYOUT, RECORD
 from pulse_registry.store import create
-from pulse_schemas import DeleteRecord, RetireRecord, SchemaError, unseal_record
+from pulse_schemas import DeleteRecord, MoveRecord, RetireRecord, SchemaError, unseal_record
 from pulse_schemas.api import Appended, LogPage, SnapshotList
 from pulse_server.routes import examples
 from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
@@ -46,7 +46,11 @@ _MOST_VALUES: Final = 20_000
 """Of a record: objects and lists in it, and values. The record of a keyframe of 2 TB has 1,700 shards of three fields,
 the longest `retire` record 2,000 values. Beside what reads far more, no other thread would run."""
 
-_TAKES_AWAY: Final = {b'"kind":"retire"': RetireRecord, b'"kind":"delete"': DeleteRecord}
+_TAKES_AWAY: Final = {
+    b'"kind":"retire"': RetireRecord,
+    b'"kind":"delete"': DeleteRecord,
+    b'"kind":"move"': MoveRecord,
+}
 """The records that only an admin may append, by what is in their bytes, and may be in another one's metadata."""
 
 SEALED_ANSWER: Final[Responses] = {200: answer("The sealed document, as stored.", examples.SEALED)}
@@ -81,16 +85,16 @@ async def read_log(run: ReadRun, since: Since = 0, limit: Limit = 100, wait: Wai
     summary="Append a record",
     description=(
         "The writer makes the record, and seals it, as it would for a bucket. The service checks its seal, every rule "
-        "of the log, and that each object it names is there with its size. `retire` and `delete` records need an "
-        "admin's token."
+        "of the log, and that each object it names is there with its size. `retire`, `delete` and `move` records need "
+        "an admin's token."
     ),
     response_model=Appended,
     responses={
         201: answer("The record is in the log; also if it was before.", Appended(run=examples.RUN, seq=43)),
         400: problem("The body is not a sealed record, breaks a rule, or names a missing object: nothing was written."),
         409: problem(
-            "Another record has the number (AlreadyExists), it comes too early (Conflict), or a newer writer "
-            "began its term (Fenced)."
+            "Another record has the number (AlreadyExists), it comes too early (Conflict), a newer writer began "
+            "its term, or the run has moved to another root (Fenced)."
         ),
     },
     openapi_extra=raw_body(),

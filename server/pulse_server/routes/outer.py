@@ -15,7 +15,7 @@ from pulse_registry.outer.report import outer_body
 from pulse_registry.outer.state import OuterState
 from pulse_schemas import SchemaError
 from pulse_schemas.api import Appended, LogPage, MemberBody, OuterBody, RoundBody, RoundPart
-from pulse_schemas.outer import DeleteRoundsRecord, RetireRoundsRecord, unseal_outer_record
+from pulse_schemas.outer import DeleteRoundsRecord, MoveRoundsRecord, RetireRoundsRecord, unseal_outer_record
 from pulse_server.routes import examples
 from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
 from pulse_server.routes.log import SEALED_ANSWER, Limit, Since, WaitForRecord, page_of
@@ -104,15 +104,15 @@ async def read_outer_log(run: ReadRun, since: Since = 0, limit: Limit = 100, wai
     description=(
         "The member makes the record, and seals it, as it would for a bucket. The service checks its seal, every rule "
         "of outer rounds, that the record would count, and that its contribution is there and says the same of itself. "
-        "`retire` and `delete` records need an admin's token."
+        "`retire`, `delete` and `move` records need an admin's token."
     ),
     response_model=Appended,
     responses={
         201: answer("The record is in the log; also if it was before.", Appended(run=examples.RUN, seq=9)),
         400: problem("The body is no sealed record, breaks a rule, or would count for nothing: nothing was written."),
         409: problem(
-            "Another record has the number (AlreadyExists), it comes too early (Conflict), or another process has "
-            "joined under the member's name (Fenced)."
+            "Another record has the number (AlreadyExists), it comes too early (Conflict), another process has "
+            "joined under the member's name, or the run has moved to another root (Fenced)."
         ),
     },
     openapi_extra=raw_body(),
@@ -175,9 +175,9 @@ async def store_outer_object(request: Request, run: PublishRun, path: OuterObjec
 
 async def _check_kind(run: RunRequest, sealed: bytes) -> None:
     """Check that whoever appends a record that takes something away is an admin; what is no record is not looked at."""
-    if run.who.may("admin", run.name) or not any(mark in sealed for mark in (b'"retire"', b'"delete"')):
+    if run.who.may("admin", run.name) or not any(mark in sealed for mark in (b'"retire"', b'"delete"', b'"move"')):
         return
     with suppress(SchemaError):
         record = await run.service.call(unseal_outer_record, sealed)
-        if isinstance(record, RetireRoundsRecord | DeleteRoundsRecord):
+        if isinstance(record, RetireRoundsRecord | DeleteRoundsRecord | MoveRoundsRecord):
             raise AccessDenied(f"run {run.name!r}: an outer {record.kind} record needs a token of scope 'admin'")

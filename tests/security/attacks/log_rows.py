@@ -1,7 +1,7 @@
 """Hostile records that follow a log, and hints that lead away from it.
 
 The log that they follow has versions 0 (forgotten), 1 (retired), 2 (with the tag ``best``), 3, and, of another layout,
-4 and 5, and two epochs.
+4 and 5, and four epochs, of which a move ended the second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _body(store: DictStore, **fields: Any) -> dict[str, Any]:
         "format": "pulse-record/1",
         "run": "run",
         "seq": _SEQ,
-        "epoch": 2,
+        "epoch": 4,
         "write_id": write_id(_SEQ),
         "previous": sealed_hash(store.objects[f"run/{keys.record_key(_SEQ - 1)}"]),
         "created_at": "2026-01-02T03:04:05.678Z",
@@ -57,6 +57,7 @@ def text(change: Callable[[bytes], bytes], **fields: Any) -> Forge:
 
 
 TAG = {"kind": "tag", "name": "new", "version": 5}
+MOVE = {"kind": "move", "format": "pulse-record/4", "epoch": 5, "to": "s3://bucket/eu"}
 
 
 def _last_first(data: bytes) -> bytes:
@@ -117,8 +118,8 @@ RECORDS: Rows = {
     "a record that follows another": (append(**TAG, previous="0" * 64), CorruptObject),
     "a record that follows none": (append(**TAG, previous=None), CorruptObject),
     "a record of another run's log": (append(**TAG, run="other"), CorruptObject),
-    "an epoch that has begun before": (append(kind="epoch", writer="x", epoch=2), CorruptObject),
-    "a record of an epoch that never began": (append(**TAG, epoch=3), CorruptObject),
+    "an epoch that has begun before": (append(kind="epoch", writer="x", epoch=4), CorruptObject),
+    "a record of an epoch that never began": (append(**TAG, epoch=5), CorruptObject),
     "a record of epoch 0": (append(**TAG, epoch=0), CorruptObject),
     # commits
     "a version left out": (commit(version=7, parent=6, patch=patch(6, 7).model_dump(mode="json")), CorruptObject),
@@ -176,6 +177,12 @@ RECORDS: Rows = {
     "a tag of 65 letters": (append(kind="tag", name="a" * 65, version=5), CorruptObject),
     "a tag of a retired version": (append(kind="tag", name="new", version=1), CorruptObject),
     "a tag of a version that there is not": (append(kind="tag", name="new", version=6), CorruptObject),
+    # where it lives
+    "a move in the first format": (append(**MOVE | {"format": "pulse-record/1"}), UnsupportedFormat),
+    "a move of an epoch that has begun": (append(**MOVE | {"epoch": 4}), CorruptObject),
+    "a move to nowhere": (append(**MOVE | {"to": ""}), CorruptObject),
+    "a move to 2,000 letters": (append(**MOVE | {"to": "s" * 2000}), CorruptObject),
+    "a tag in the format of a move": (append(**TAG, format="pulse-record/4"), UnsupportedFormat),
     # values
     "a number as text": (append(**TAG | {"version": "5"}), CorruptObject),
     "a number with a point": (append(**TAG | {"version": 5.0}), CorruptObject),
@@ -200,7 +207,7 @@ RECORDS: Rows = {
     "a byte order mark": (text(lambda data: b"\xef\xbb\xbf" + data), CorruptObject),
     "UTF-16": (text(lambda data: data.decode().encode("utf-16")), CorruptObject),
     "a number in other words": (text(lambda data: data.replace(b'"version":5', b'"version":5e0')), CorruptObject),
-    "minus zero": (text(lambda data: data.replace(b'"epoch":2', b'"epoch":-0')), CorruptObject),
+    "minus zero": (text(lambda data: data.replace(b'"epoch":4', b'"epoch":-0')), CorruptObject),
     "NaN": (text(lambda data: data.replace(b'"metadata":{}', b'"metadata":{"a":NaN}'), **COMMIT), CorruptObject),
     "1e999": (text(lambda data: data.replace(b'"metadata":{}', b'"metadata":{"a":1e999}'), **COMMIT), CorruptObject),
     "a number of 5,000 digits": (
@@ -251,7 +258,7 @@ def first(listed: str, **fields: Any) -> Forge:
 
 HINTS: Rows = {
     "a snapshot of an older format": (snapshot(lambda b: b.update(format="pulse-snapshot/1")), Ignored),
-    "a snapshot of a newer format": (snapshot(lambda b: b.update(format=f"pulse-snapshot/{_NEWEST + 1}")), Ignored),
+    "a snapshot of a newer format": (snapshot(lambda b: b.update(format="pulse-snapshot/9")), Ignored),
     "a snapshot of another run": (snapshot(lambda b: b.update(run="other")), Ignored),
     "a snapshot of another number": (snapshot(lambda b: b.update(seq=9)), Ignored),
     "a snapshot of another record": (snapshot(lambda b: b.update(last="0" * 64)), Ignored),
@@ -300,6 +307,10 @@ HINTS: Rows = {
     ),
     "a snapshot with a tag of the future": (snapshot(lambda b: b.update(tags={"best": 9})), Ignored),
     "a snapshot with a tag of a forgotten version": (snapshot(lambda b: b.update(tags={"best": 0})), Ignored),
+    "a snapshot of one document that has moved": (
+        snapshot(lambda b: b.update(home={"move": "0" * 32, "to": "s3://bucket/eu", "seq": 3})),
+        Ignored,
+    ),
     "a snapshot with the tag latest": (snapshot(lambda b: b.update(tags={"latest": 3})), Ignored),
     "a snapshot with a patch between two layouts": (
         snapshot(lambda b: b["versions"][0].update(layout="c" * 64)),

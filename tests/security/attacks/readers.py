@@ -27,6 +27,7 @@ from tests.security.attacks.row import Ignored, Reader
 from tests.security.attacks.runs import ATTACHER, TRUSTED, Run
 from tests.support.records import DictStore
 from tests.support.registries import RUN, bits, copied, garbage, quick
+from tests.support.states import said
 
 _NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -72,14 +73,14 @@ def _log(honest: Run, store: DictStore) -> Exception | None:
         reader.refresh()
     except PulseError as error:
         assert reader.seen is not None
-        assert reader.seen.to_snapshot() == before, "what is folded is what came before"
+        assert said(reader.seen) == before, "what is folded is what came before"
         return error
     return None
 
 
 def _hint(honest: Run, store: DictStore) -> Exception | None:
     with _warnings() as told:
-        state = LogReader(PrefixStore(store, RUN), RUN).refresh().to_snapshot()
+        state = said(LogReader(PrefixStore(store, RUN), RUN).refresh())
     assert state == _state(honest.store), "the state is what the records say"
     return Ignored(*told[:1]) if told else Ignored("")
 
@@ -142,7 +143,7 @@ _READERS: dict[str, Callable[[Run, DictStore], Exception | None]] = {
 def _state(store: DictStore) -> Any:
     bare = copied(store)
     bare.objects = {key: data for key, data in store.objects.items() if "snapshots" not in key and "head" not in key}
-    return LogReader(PrefixStore(bare, RUN), RUN).refresh().to_snapshot()
+    return said(LogReader(PrefixStore(bare, RUN), RUN).refresh())
 
 
 @contextmanager

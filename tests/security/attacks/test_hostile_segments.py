@@ -21,6 +21,7 @@ from pulse_registry.log.segments import Content, cut, encoded, live_ids
 from pulse_schemas import Head, NextIds, Retired, SegmentedSnapshot, SegmentRows
 from tests.security.attacks.peak import peak_of
 from tests.support.records import RUN, DictStore, every_kind, new_store
+from tests.support.states import said
 
 HONEST = every_kind()
 LAST = HONEST.state.seq
@@ -131,6 +132,10 @@ DOCUMENTS: dict[str, Callable[[SegmentedSnapshot], dict[str, Any]]] = {
         "retired": (Retired(seq=1, keys=(HONEST.state.tables.patches.row(2).object.key,)),)
     },
     "a record to come that retired": lambda _: {"retired": (Retired(seq=LAST + 1, keys=("objects/x",)),)},
+    "a move of a record to come": lambda s: {"home": s.home.model_copy(update={"seq": LAST + 1})},
+    "a move by the first record": lambda s: {"home": s.home.model_copy(update={"seq": 0})},
+    "no move in the format of one": lambda _: {"home": None},
+    "a move in the format of none": lambda _: {"format": "pulse-snapshot/5"},
     "a tag of no version": lambda _: {"tags": {"best": 2**62}},
     "a tag of a retired version": lambda _: {"tags": {"best": 1}},
 }
@@ -142,12 +147,12 @@ def check_passed_over(store: DictStore, caplog: pytest.LogCaptureFixture) -> Non
         assert peak_of(reader.refresh) < MOST
     assert f"ignoring the snapshot {keys.snapshot_key(LAST)}" in caplog.text
     assert reader.snapshot_seq == -1
-    assert reader.state.to_snapshot() == HONEST.state.to_snapshot()
+    assert said(reader.state) == said(HONEST.state)
 
 
 def test_the_honest_one_is_believed() -> None:
     reader = LogReader(planted(), RUN)
-    assert reader.refresh().to_snapshot() == HONEST.state.to_snapshot()
+    assert said(reader.refresh()) == said(HONEST.state)
     assert reader.snapshot_seq == LAST
 
 

@@ -15,7 +15,7 @@ from blake3 import blake3
 from pulse_registry.compaction.ladder import CompactOptions, due
 from pulse_registry.errors import CorruptObject, PulseError, UnsupportedFormat
 from pulse_registry.format import keys
-from pulse_registry.log import RunState, sealed_hash
+from pulse_registry.log import RunState, fold, sealed_hash
 from pulse_registry.log.fold import advance
 from pulse_registry.log.keyframe_due import keyframe_due
 from pulse_registry.log.layouts import fetch_layout
@@ -39,6 +39,7 @@ from pulse_schemas.heads import PatchHead
 from tests.security.fuzz.mutation import mutate_document
 from tests.security.fuzz.target import Target, expect
 from tests.support.records import LAYOUT, RUN, DictStore, chain, every_kind, keyframe, patch
+from tests.support.states import restored, said
 
 _GROUPS = 64
 _FAR = (0, 1, 10**9, 10**12 - 1)
@@ -68,7 +69,7 @@ class _Records:
             state = self.states[-1].copy()
             advance(state, record, sealed_hash(record.seal()))
             self.states.append(state)
-        self.written = [None, *(state.to_snapshot().canonical() for state in self.states[1:])]
+        self.written = [None, *map(said, self.states[1:])]
 
     def check(self, data: bytes) -> bool:
         try:
@@ -82,7 +83,7 @@ class _Records:
             taken |= self._take(state, written, json.loads(data))
         return taken
 
-    def _take(self, before: RunState, written: bytes | None, body: dict[str, Any]) -> bool:
+    def _take(self, before: RunState, written: dict[str, Any] | None, body: dict[str, Any]) -> bool:
         """Offer a record to a state whose next one it says it is."""
         body |= {"run": RUN, "seq": before.seq + 1, "previous": before.last}
         sealed = seal(canonical_json(body))
@@ -94,7 +95,7 @@ class _Records:
         try:
             advance(state, record, sealed_hash(sealed))
         except CorruptObject:
-            now = None if state.last is None else state.to_snapshot().canonical()
+            now = None if state.last is None else said(state)
             expect(now == written, "a refused record leaves the state as it was")
             return False
         _check_state(state)
@@ -103,9 +104,8 @@ class _Records:
 
 def _check_state(state: RunState) -> None:
     """Check that a state can be written down, read back, and asked for everything that readers ask for."""
-    snapshot = Snapshot.unseal(state.to_snapshot().seal())
-    again = RunState.from_snapshot(snapshot)
-    expect(again.to_snapshot().canonical() == snapshot.canonical(), "a state reads back as it was written down")
+    again = restored(state)
+    expect(said(again) == said(state), "a state reads back as it was written down")
     ask(state)
     ask(again)
 
@@ -180,7 +180,8 @@ def record_target() -> Target:
 
 def snapshot_target() -> Target:
     """Return the target of snapshots."""
-    seeds = tuple(written for written in _Records().written if written is not None)
+    log = every_kind(moved=False).records
+    seeds = tuple(fold(RUN, log[: seq + 1]).to_snapshot().canonical() for seq in range(len(log)))
     seeds = (*seeds, _far_apart().canonical())
     return Target("snapshot", _check_snapshot, seeds, mutate_document, WORDS, max_len=16384)
 

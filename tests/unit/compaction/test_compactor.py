@@ -19,7 +19,7 @@ from pulse_registry.compaction.compactor import TRIES
 from pulse_registry.compaction.ladder import spans_into
 from pulse_registry.compaction.local_copy import LocalCopy
 from pulse_registry.context import Context
-from pulse_registry.errors import AccessDenied, InvalidArgument, PulseError, StoreUnavailable, Untrusted
+from pulse_registry.errors import AccessDenied, Fenced, InvalidArgument, PulseError, StoreUnavailable, Untrusted
 from pulse_registry.events import Event, EventKind
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.options import Options
@@ -478,3 +478,14 @@ def test_the_ladder_of_thousands_of_versions_has_no_version_that_ends_more_than_
     assert sum(counts) < 1.2 * len(counts)
     assert max(counts) < 20
     assert list(itertools.islice(counts, 4)) == [0, 1, 0, 2]
+
+
+def test_a_compactor_of_a_run_that_has_moved_stops_before_it_does_anything() -> None:
+    store = DictStore()
+    pushed(store, 9)
+    scoped = PrefixStore(store, RUN)
+    LogWriter(scoped, RUN, LogReader(scoped, RUN), utc_now, random_id, "operator").move("s3://bucket/eu", random_id())
+    before = dict(store.objects)
+    with pytest.raises(Fenced, match="moved it to s3://bucket/eu"):
+        compact(store)
+    assert store.objects == before

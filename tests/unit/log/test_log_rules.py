@@ -235,6 +235,8 @@ def test_a_valid_record_of_every_kind_breaks_no_rule():
         script.make_delete(until=0),
         script.make_tag(name="best", version=2),
         script.make_tag(name="best", version=None),
+        script.make_move(),
+        script.make_move(epoch=9),
     )
     assert {record.kind for record in valid} == RECORD_KINDS.keys()
     for record in valid:

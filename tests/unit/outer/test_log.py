@@ -138,7 +138,7 @@ def test_damaged_records_and_later_formats_are_told() -> None:
         OuterLog(store, "run").refresh()
     from pulse_schemas import Sealed, open_sealed
 
-    later = Sealed(open_sealed(sealed).body.replace(b"pulse-outer/1", b"pulse-outer/2")).to_bytes()
+    later = Sealed(open_sealed(sealed).body.replace(b"pulse-outer/1", b"pulse-outer/9")).to_bytes()
     store.put(key, later)
     with pytest.raises(UnsupportedFormat):
         OuterLog(store, "run").refresh()

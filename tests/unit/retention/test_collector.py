@@ -9,6 +9,7 @@ import pytest
 
 from pulse_registry.errors import (
     Conflict,
+    Fenced,
     InvalidArgument,
     NotFound,
     StoreUnavailable,
@@ -469,3 +470,14 @@ def test_the_outcome_can_be_told_as_json():
     world = World().commits(3)
     found = world.collect(SOON, dry_run=True)
     assert json.loads(json.dumps({str(n): why for n, why in found.plan.kept.items()}))
+
+
+def test_where_a_run_does_not_live_any_more_nothing_is_retired_or_deleted():
+    world = World().commits(9)
+    world.collect(SOON)
+    world.wait(3 * 3600)  # what it retired could be deleted now
+    world.trainer.move("s3://bucket/eu", write_id(7))
+    before = {key: data for key, data in world.store.objects.items() if key != keys.CLOCK}
+    with pytest.raises(Fenced, match="moved it to s3://bucket/eu"):
+        world.collect(SOON)
+    assert {key: data for key, data in world.store.objects.items() if key != keys.CLOCK} == before

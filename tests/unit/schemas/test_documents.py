@@ -25,6 +25,8 @@ from pulse_schemas import (
     FileEntry,
     FileSet,
     Head,
+    Home,
+    HomeEntry,
     KeyframeRef,
     Layout,
     Lease,
@@ -166,6 +168,7 @@ FIELDS = {
     },
     "delete": {"until": counts},
     "tag": {"name": names, "version": st.none() | counts},
+    "move": {"to": texts.filter(bool)},
 }
 """What each kind of record but commits has beside the fields that all of them share."""
 
@@ -220,7 +223,9 @@ segmented = st.builds(
         max_size=2,
     ).map(tuple),
     tags=st.dictionaries(names, counts, max_size=3),
+    home=st.none() | st.builds(HomeEntry, move=ids, to=texts.filter(bool), seq=counts),
 )
+homes = st.builds(Home, run=runs, move=ids)
 leases = st.builds(
     Lease,
     run=runs,
@@ -239,7 +244,7 @@ file_sets = st.builds(
         max_size=4,
     ),
 )
-documents = st.one_of(records, snapshots, segmented, heads, leases, layouts(), countersignatures, file_sets)
+documents = st.one_of(records, snapshots, segmented, heads, leases, layouts(), countersignatures, file_sets, homes)
 
 
 def commit(**changes) -> CommitRecord:

@@ -114,12 +114,13 @@ def test_a_worker_behind_the_service_has_a_lease_until_it_is_closed() -> None:
 
 
 @pytest.mark.parametrize(("scope", "status"), [("read", 403), ("publish", 403), ("admin", 201)])
-@pytest.mark.parametrize("kind", ["retire", "delete"])
-def test_only_an_admin_retires_and_deletes(scope: str, status: int, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["retire", "delete", "move"])
+def test_only_an_admin_retires_and_deletes_and_moves(scope: str, status: int, kind: str) -> None:
     token, entry = new_token("x", scope, ("*",), now=NOW)
     store, script = DictStore(), run_of(4)
     fill(store, script)
-    record = script.make_retire(versions=(0,)) if kind == "retire" else script.make_delete()
+    made = {"retire": lambda: script.make_retire(versions=(0,)), "delete": script.make_delete, "move": script.make_move}
+    record = made[kind]()
     app = app_over(store, insecure_open=False, tokens=TokenSet(tokens=(entry,)))
     with TestClient(app) as client:
         answer = client.post(f"{URL}/log", content=record.seal(), headers=JSON | bearer(token))

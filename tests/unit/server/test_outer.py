@@ -26,6 +26,7 @@ from pulse_schemas.outer import (
     ContributeRecord,
     JoinRecord,
     LeaveRecord,
+    MoveRoundsRecord,
     OuterRecord,
     Rates,
     RetireRoundsRecord,
@@ -314,6 +315,9 @@ def test_tokens_scope_runs_and_what_may_be_taken_away(store: DictStore, members:
         retire = members.make(RetireRoundsRecord, round=1)
         assert append(client, retire, **given["publish", RUN]).status_code == 403
         assert append(client, retire, **given["admin", "*"]).status_code == 400  # there is no checkpoint
+        move = members.make(MoveRoundsRecord, to="s3://bucket/eu")
+        assert append(client, move, **given["publish", RUN]).status_code == 403
+        assert append(client, move, **given["admin", "*"]).status_code == 201
 
 
 def test_a_log_with_a_record_missing_is_not_written_to(
