@@ -56,6 +56,7 @@ from pulse_registry.results import PullResult, PushResult, Version
 from pulse_registry.retention import GcResult, RetentionPolicy
 from pulse_registry.signing import SigningKey, Trust
 from pulse_registry.signing.countersigning import RefusedRecord
+from pulse_registry.stats import RunStats
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.slice import Slice
 from pulse_schemas import Layout, Signer
@@ -98,6 +99,7 @@ __all__ = [
     "RetentionPolicy",
     "RoundResult",
     "Route",
+    "RunStats",
     "Signer",
     "SigningKey",
     "Slice",

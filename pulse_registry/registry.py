@@ -33,6 +33,8 @@ from pulse_registry.runtime.outer import OuterRun
 from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.runtime.sharded_outer import ShardedOuterRun
 from pulse_registry.signing.countersigning import Countersigning, RefusedRecord
+from pulse_registry.stats import RunStats
+from pulse_registry.stats.study import stats_of
 from pulse_registry.store import Store
 from pulse_registry.timeline import Timeline
 from pulse_registry.weights.model import Model
@@ -466,6 +468,29 @@ class Registry:
         state, runtime = self.state(), self._runtime
         target = runtime.versions.entry(state, version).version
         return plan(state, target, have=have, prices=runtime.stores.prices())
+
+    def stats(
+        self, first: VersionName | None = None, last: VersionName = "latest", *, weights: bool = False
+    ) -> RunStats:
+        """Count what the steps of the run change: exact numbers of cells, by tensor, layer, kind, size and exponent.
+
+        It only reads: the patches of ``gap``, each once, and with ``weights`` a keyframe and all patches. It works with
+        this registry's threads (``ComputeOptions(threads=1)`` where a trainer needs the others), and with about 300 MB
+        of memory, however large the model is.
+
+        Args:
+            first: the version to begin with; None: the 1,000th before ``last``.
+            last: the version to end with.
+            weights: follow the weights, too, which takes a keyframe: then signs and exponents are known, and the steps
+                of ``class`` patches and keyframes.
+
+        Raises:
+            InvalidArgument: ``first`` is newer than ``last``.
+            NotFound: there is no such version; or an object is gone.
+            CorruptObject, UnsupportedFormat, StoreUnavailable: an object can't be read.
+        """
+        runtime = self._runtime
+        return stats_of(runtime.uncached(), runtime.versions, first, last, weights=weights)
 
     def watch(
         self,

@@ -31,6 +31,7 @@ from pulse_registry.cli.pull import pull
 from pulse_registry.cli.push import push
 from pulse_registry.cli.route import route
 from pulse_registry.cli.serve import serve
+from pulse_registry.cli.stats import stats
 from pulse_registry.cli.tag import tag
 from pulse_registry.cli.token import token
 from pulse_registry.cli.verify import verify
@@ -58,6 +59,7 @@ for command in (
     log,
     workers,
     route,
+    stats,
     verify,
     inspect,
     demo,

@@ -11,7 +11,7 @@ from pulse_registry.cache import CacheFolder
 from pulse_registry.cli.progress import Meter, MeteredStore
 from pulse_registry.client.connect import HasConnections, connect
 from pulse_registry.errors import NotFound
-from pulse_registry.options import Options, PullOptions
+from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.runtime.dependencies import Dependencies
@@ -48,6 +48,7 @@ def open_session(
     quiet: bool,
     push: PushOptions | None = None,
     pull: PullOptions | None = None,
+    compute: ComputeOptions | None = None,
     cache: CacheFolder | None = None,
 ) -> Iterator[Session]:
     """Open a run; with ``push``, to push to it, so that it may be new. For the rest see ``pulse_registry.open``.
@@ -69,6 +70,7 @@ def open_session(
             Options(
                 push=push or PushOptions(),
                 pull=pull or PullOptions(),
+                compute=compute or ComputeOptions(),
                 signer=signer,
                 trust=pinned,
                 cache=cache,

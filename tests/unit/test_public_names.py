@@ -52,6 +52,7 @@ NAMES = [
     "RetentionPolicy",
     "RoundResult",
     "Route",
+    "RunStats",
     "Signer",
     "SigningKey",
     "Slice",
@@ -109,6 +110,8 @@ SIGNATURES = {
     "Registry.pickles_as": "(self, reopening: 'Callable[[], object]', *, lacks_key: 'bool' = False) -> 'None'",
     "Registry.refused_records": "(self) -> 'list[RefusedRecord]'",
     "Registry.report": "(self, name: 'str', result: 'PullResult') -> 'None'",
+    "Registry.stats": "(self, first: 'VersionName | None' = None, last: 'VersionName' = 'latest', *, "
+    "weights: 'bool' = False) -> 'RunStats'",
     "Registry.state": "(self) -> 'RunState'",
     "Staged.apply": "(self) -> 'PullResult'",
     "Staged.undo": "(self) -> 'None'",

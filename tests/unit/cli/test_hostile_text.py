@@ -123,6 +123,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], list[object]]] = {
     "log": lambda at: ["log"],
     "workers of a folder": lambda at: ["workers"],
     "route": lambda at: ["route", "0", "1"],
+    "stats": lambda at: ["stats", "--weights", "--tensors"],
     "verify": lambda at: ["verify"],
     "verify all": lambda at: ["verify", "--all"],
     "doctor": lambda at: ["doctor", "--run", "math"],
