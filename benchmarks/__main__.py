@@ -1,5 +1,5 @@
 """``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending``, ``hops``,
-``slices``, ``planning``, ``growth`` and ``gpu`` do the rest.
+``slices``, ``planning``, ``growth``, ``profile`` and ``gpu`` do the rest.
 
 ``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
 """
@@ -22,6 +22,7 @@ from benchmarks.ladder import LADDER_SCALE, measure_ladder
 from benchmarks.links import LINKS, links_document
 from benchmarks.pending import run as pending
 from benchmarks.planning import run as planning
+from benchmarks.profile import run as profile
 from benchmarks.push_pull import CODERS
 from benchmarks.report import PAGE, update_page
 from benchmarks.results import OUT, rows_of, write_result
@@ -178,6 +179,7 @@ app.command(name="hops")(hops)
 app.command(name="slices")(slices)
 app.command(name="planning")(planning)
 app.command(name="growth")(growth)
+app.command(name="profile")(profile)
 
 
 @app.command()
