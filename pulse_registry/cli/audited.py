@@ -11,7 +11,7 @@ from pulse_registry.doctor.audit import Defect, DefectKind, RunAudit
 from pulse_registry.errors import CorruptObject, Untrusted
 from pulse_registry.log import Guard
 from pulse_registry.quoting import say
-from pulse_registry.store import PrefixStore, RetryStore, Store
+from pulse_registry.store import RetryStore, RunStore, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def audit_run(
         InvalidArgument: the store is a service.
         AccessDenied, StoreUnavailable: the store can't be read.
     """
-    audit = RunAudit(PrefixStore(RetryStore(store), run), run, guard)
+    audit = RunAudit(RunStore(RetryStore(store), run), run, guard)
     defects = [*audit.defects(contents=contents)]
     return AuditedRun(run, audit.log.state.seq + 1, audit.versions, audit.objects, audit.nbytes, defects)
 

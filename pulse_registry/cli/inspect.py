@@ -15,7 +15,7 @@ from pulse_registry.cli.session import Access, opened_store
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.log.names import run_name
 from pulse_registry.process.open_files import open_regular
-from pulse_registry.store import PrefixStore
+from pulse_registry.store import RunStore
 
 
 def inspect(
@@ -53,7 +53,7 @@ def _source(
     if root is None or run is None:
         raise InvalidArgument(f"there is no file {name}; give --root and --run to inspect a key of a run")
     store = stack.enter_context(opened_store(Access(root, token, allow_http)))
-    return Source.of_key(PrefixStore(store, run_name(run)), name)
+    return Source.of_key(RunStore(store, run_name(run)), name)
 
 
 def _short(value: Any) -> Any:

@@ -73,6 +73,12 @@ def push(
             "--also", metavar="NAME", help="With --files: a further file of DIR, as modeling_x.py. Repeatable."
         ),
     ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base", metavar="RUN[@V]", help="Begin a new run with a version of another one, stored once for both."
+        ),
+    ] = None,
     nonfinite: NonFiniteOption = NonFiniteAs.allow,
     token: Token = None,
     allow_http: AllowHttp = False,
@@ -85,7 +91,9 @@ def push(
     model = read_checkpoint(source)
     if also and files is None:
         raise InvalidArgument("--also names files of the folder that --files gives: give that, too")
-    options = PushOptions(coder.value, dtype.value, keyframe_coding=keyframe_coding.value, nonfinite=nonfinite.value)
+    options = PushOptions(
+        coder.value, dtype.value, keyframe_coding=keyframe_coding.value, nonfinite=nonfinite.value, base=base
+    )
     with open_session(
         Access(root, token, allow_http, trust, signing_key),
         run,

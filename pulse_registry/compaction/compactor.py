@@ -21,6 +21,7 @@ from pulse_registry.context import Context
 from pulse_registry.errors import (
     AccessDenied,
     BaseMismatch,
+    Conflict,
     CorruptObject,
     Fenced,
     Gone,
@@ -40,6 +41,7 @@ from pulse_registry.pull.fetch import begin_patches
 from pulse_registry.pull.route import Leg
 from pulse_registry.weights.cell_space import Group
 from pulse_registry.weights.digest import Digest
+from pulse_schemas import KeyframeRef
 
 _logger = logging.getLogger(__name__)
 
@@ -121,6 +123,25 @@ class Compactor:
                 self._again.discard(task)
                 self._errors.pop(task, None)
                 return done
+
+    def keyframe(self, version: int) -> KeyframeRef:
+        """Return the keyframe of a version, which is made and attached if there is none.
+
+        Raises:
+            NotFound, Gone: there is no such version.
+            Untrusted: the run is signed, and this writer has no key that fits.
+            Conflict: it was taken away at once.
+            PulseError: it can't be made.
+        """
+        state = self._reader.refresh()
+        state.version(version)
+        if state.keyframe(version) is None:
+            self._writer.check("attach")
+            self._do(state, KeyframeTask(version))
+        found = self._reader.refresh().keyframe(version)
+        if found is None:
+            raise Conflict(f"run {state.run!r}: version {version} was retired meanwhile")
+        return found
 
     def close(self) -> None:
         """Give the copy of the weights back. Idempotent."""

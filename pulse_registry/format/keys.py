@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from pulse_registry.errors import InvalidArgument
+from pulse_schemas.objects import BASE_ID_PATTERN, BASES
 
 HEAD = "head"
 HOME = "home"
@@ -23,6 +24,11 @@ LEASES = "leases/"
 OUTER = "outer/"
 """Of a run's outer rounds: a log and objects, under the names that a run has for its own."""
 CLOCK = "clock"
+REFERENCES = "bases/"
+"""Of a run to shared bases, which lie in the root, under ``pulse_schemas.BASES``."""
+_CLOSED = "closed"
+_BASE_FOLDER = re.compile(rf"{BASES}({BASE_ID_PATTERN})/")
+_REFERENCE = re.compile(rf"{REFERENCES}({BASE_ID_PATTERN})")
 _HEAD = "/patch-head"
 """Not "/head": rights to replace runs' hints are given for all keys that end so."""
 _PARTED = re.compile(r"(objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32})/(?:patch-head|[0-9]{5})")
@@ -171,8 +177,40 @@ def versions_of(key: str) -> tuple[int, ...]:
 
 
 def is_object_key(key: str) -> bool:
-    """Tell whether ``key`` lies in the folder of objects: the only keys that a record may name."""
+    """Tell whether ``key`` lies in the run's folder of objects; else a record may name files of shared bases alone."""
     return key.startswith(OBJECTS) and not {"", ".", ".."} & set(key.split("/"))
+
+
+def base_folder(base: str) -> str:
+    """Return the folder, with its slash, of a shared base; below the root."""
+    return f"{BASES}{base}/"
+
+
+def base_of_folder(folder: str) -> str | None:
+    """Return the id of the shared base whose folder, with its slash, this is, or None where it is no base's."""
+    found = _BASE_FOLDER.fullmatch(folder)
+    return None if found is None else found[1]
+
+
+def base_key(base: str, file_name: str) -> str:
+    """Return the key of one file of a shared base, by its plain name; below the root."""
+    return f"{BASES}{base}/{file_name}"
+
+
+def closed_key(base: str) -> str:
+    """Return the key of the mark of a shared base that takes no new reference; below the root."""
+    return f"{BASES}{base}/{_CLOSED}"
+
+
+def reference_key(base: str) -> str:
+    """Return the key of a run's reference to a shared base; below the run."""
+    return f"{REFERENCES}{base}"
+
+
+def reference_of(key: str) -> str | None:
+    """Return the id of the base that a reference's key names, or None where ``key`` is no reference's."""
+    found = _REFERENCE.fullmatch(key)
+    return None if found is None else found[1]
 
 
 def _numbered(key: str, folder: str) -> int | None:

@@ -12,6 +12,7 @@ from pulse_registry.format.keys import versions_of
 from pulse_registry.log.leg import KEYFRAME_BYTES, Leg
 from pulse_registry.log.named_objects import files_of
 from pulse_registry.log.tables import CODERS, Tables, id_of
+from pulse_schemas import base_of
 
 _GAP = CODERS.index("gap")
 
@@ -80,7 +81,8 @@ class RouteGraph:
         for key in set(keys):
             found = self._patches.where("key", id_of(key))
             patches += (row for row in found if self._patches.row(row).object.key == key)
-            for version in versions_of(key):
+            of_base = self._keyframes.column("version").tolist() if base_of(key) is not None else ()
+            for version in sorted({*versions_of(key), *of_base}):
                 of_version = self._keyframes.where("version", version)
                 frames += (
                     row for row in of_version if any(ref.key == key for ref in files_of(self._keyframes.row(row)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pulse_registry.format.keys import is_head_key, is_object_key, named_key, versions_of
-from pulse_schemas import AttachRecord, CommitRecord, KeyframeRef, ObjectRef, PatchRef
+from pulse_schemas import AttachRecord, CommitRecord, KeyframeRef, ObjectRef, PatchRef, base_of
 
 
 def objects_of(record: CommitRecord | AttachRecord) -> Iterator[ObjectRef]:
@@ -38,10 +38,13 @@ def keyframes_of(record: CommitRecord | AttachRecord) -> tuple[KeyframeRef, ...]
 def key_violation(named: PatchRef | KeyframeRef) -> str | None:
     """Return in words why a key is none that an object of these versions can have, or None.
 
-    Named objects lie in the folder of objects, under the versions that they are of. Where the parts of a patch lie
-    follows from the key of its head.
+    Named objects lie in the folder of objects, under the versions that they are of; or all files of a keyframe are
+    those of one shared base. Where the parts of a patch lie follows from the key of its head.
     """
     if isinstance(named, KeyframeRef):
+        bases = {base_of(item.key) for item in files_of(named)}
+        if bases != {None}:
+            return None if len(bases) == 1 else "it names a keyframe whose files are not those of one shared base"
         return next(filter(None, (_misplaced(item.key, (named.version,)) for item in files_of(named))), None)
     key = named.object.key
     if named.parts is not None and not is_head_key(key):

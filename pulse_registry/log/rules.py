@@ -19,6 +19,7 @@ from pulse_schemas import (
     Record,
     RetireRecord,
     TagRecord,
+    base_of,
 )
 
 
@@ -131,7 +132,7 @@ def retire_violation(state: RunState, record: RetireRecord) -> str | None:
         if state.has_tag(version):
             return f"it retires version {version}, which has a tag"
     for key in record.keys:
-        if not is_object_key(key):
+        if not is_object_key(key) and base_of(key) is None:
             return f"it retires {key!r}, which is outside the folder of objects"
     return None
 
@@ -155,11 +156,15 @@ def move_violation(state: RunState) -> str | None:
 
 
 def objects_violation(state: RunState, record: CommitRecord | AttachRecord) -> str | None:
-    """Named objects have keys of their versions, and each is named once, for ever."""
+    """Named objects have keys of their versions, and each is named once, for ever; so is each shared base."""
     named: tuple[PatchRef | KeyframeRef, ...] = (*patches_of(record), *keyframes_of(record))
     wrong = next(filter(None, map(key_violation, named)), None)
     if wrong is not None:
         return wrong
+    bases = [keyframe.base for keyframe in keyframes_of(record) if keyframe.base is not None]
+    again = next((base for base in bases if base in state.bases or bases.count(base) > 1), None)
+    if again is not None:
+        return f"it names the shared base {again}, which the run has named already"
     seen = set()
     for item in objects_of(record):
         if item.key in seen or state.is_live(item.key) or state.is_retired_key(item.key):

@@ -42,6 +42,7 @@ def snapshot_of(state: RunState, segments: Sequence[Segment]) -> SegmentedSnapsh
         retired=tuple(_retired(state)),
         tags=dict(state.tags),
         home=state.home,
+        shared_bases=dict(state.bases),
     )
 
 
@@ -72,6 +73,7 @@ def state_of(snapshot: SegmentedSnapshot, contents: Sequence[Content]) -> RunSta
         retired_versions=dict(sorted(versions.items())),
         retired_keys=dict(sorted((key, retired.seq) for retired in snapshot.retired for key in retired.keys)),
         home=snapshot.home,
+        bases=dict(sorted(snapshot.shared_bases.items())),
     )
 
 
@@ -81,6 +83,7 @@ def violation(snapshot: SegmentedSnapshot, tables: Tables) -> str | None:
         _versions(snapshot, tables)
         or _patches(snapshot, tables)
         or _keyframes(tables)
+        or _bases(snapshot, tables)
         or _retired_things(snapshot, tables)
         or _tags(snapshot, tables)
         or _home(snapshot)
@@ -158,6 +161,17 @@ def _keyframes(tables: Tables) -> str | None:
     if (nbytes < 0).any() or (nbytes > MOST).any() or (objects < 2).any():
         return "it has keyframes that can't be"
     return _known(tables, version)
+
+
+def _bases(snapshot: SegmentedSnapshot, tables: Tables) -> str | None:
+    """The bases that keyframes are, and no others, are those that the run names and has not retired."""
+    named = [keyframe.base for keyframe in tables.keyframes if keyframe.base is not None]
+    live = {base for base, seq in snapshot.shared_bases.items() if seq is None}
+    if len(set(named)) != len(named) or set(named) != live:
+        return "its keyframes are not the shared bases that it says it names"
+    if any(seq is not None and seq > snapshot.seq for seq in snapshot.shared_bases.values()):
+        return "it lists as retired a shared base that no record which it folds has retired"
+    return None
 
 
 def _retired_things(snapshot: SegmentedSnapshot, tables: Tables) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import assert_never
 
 from pulse_registry.errors import CorruptObject, NotFound, UnsupportedFormat
@@ -37,6 +38,7 @@ from pulse_schemas import (
     Snapshot,
     TagRecord,
     VersionEntry,
+    base_of,
 )
 
 
@@ -78,6 +80,8 @@ class RunState(CowObject):
         self._retirements = Retirements()
         self._keys_of = CowLists[str](str)
         self._tags = Tags()
+        # Shared bases that the run has ever named, and the record that retired each: never forgotten.
+        self._bases = CowDict[str, int | None]()
 
     @property
     def tables(self) -> Tables:
@@ -129,6 +133,14 @@ class RunState(CowObject):
     def tags(self) -> Mapping[str, int]:
         """Names that stand for versions."""
         return self._tags.versions
+
+    @property
+    def bases(self) -> Mapping[str, int | None]:
+        """Shared bases that the run has named, by id: the record that retired each, None while none has.
+
+        A base that was retired is never named again, so that its reference can go.
+        """
+        return self._bases
 
     def version(self, number: int) -> VersionEntry:
         """Return one version, retired or not.
@@ -199,7 +211,8 @@ class RunState(CowObject):
 
         Keys of versions that are forgotten are no longer known one by one; no record can name one of these.
         """
-        return named_key(key) in self._retired_keys
+        base = base_of(key)
+        return named_key(key) in self._retired_keys if base is None else self._bases.get(base) is not None
 
     def is_live(self, key: str) -> bool:
         """Tell whether a record names the object ``key``, or the patch of which it is a part, and none retired it."""
@@ -237,12 +250,14 @@ class RunState(CowObject):
 
         Raises:
             NotFound: the run has no record yet, so that there is nothing to write down.
-            UnsupportedFormat: it has moved, which a document of these formats can't say.
+            UnsupportedFormat: it has moved or named shared bases, which a document of these formats can't say.
         """
         if self.last is None:
             raise NotFound(f"run {self.run!r} has no record yet")
-        if self.home is not None:
-            raise UnsupportedFormat(f"run {self.run!r} has moved, which only a snapshot of segments says")
+        if self.home is not None or self._bases:
+            raise UnsupportedFormat(
+                f"run {self.run!r} has moved or named shared bases, which only a snapshot of segments says"
+            )
         return Snapshot(
             run=self.run,
             seq=self.seq,
@@ -260,7 +275,7 @@ class RunState(CowObject):
     def measure(self) -> int:
         """Return about how many bytes a snapshot of this state has, as one document."""
         retired = sum(len(key) + 30 for key in chain(self._retired_keys, self.tags))
-        return self.tables.nbytes + retired + 30 * len(self._retired_versions)
+        return self.tables.nbytes + retired + 30 * len(self._retired_versions) + 80 * len(self._bases)
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> RunState:
@@ -302,6 +317,7 @@ class RunState(CowObject):
         retired_versions: Mapping[int, int],
         retired_keys: Mapping[str, int],
         home: HomeEntry | None = None,
+        bases: Mapping[str, int | None] = MappingProxyType({}),
     ) -> RunState:
         """Return the state that has these rows, unchecked; no version and no patch is read.
 
@@ -309,7 +325,7 @@ class RunState(CowObject):
             tables: what is not forgotten.
             run, seq, last, epoch, home: as the attributes.
             count: versions, those that are forgotten too.
-            tags, retired_versions, retired_keys: as the properties; versions rise.
+            tags, retired_versions, retired_keys, bases: as the properties; versions rise.
         """
         state = cls(run, tables, count)
         state.seq, state.last, state.epoch, state.home = seq, last, epoch, home
@@ -318,6 +334,7 @@ class RunState(CowObject):
         state._retirements = Retirements.of(retired_versions, retired_keys)
         for name, version in tags.items():
             state._tags.set(name, version)
+        state._bases.update(bases)
         state._find_lag()
         return state
 
@@ -329,6 +346,8 @@ class RunState(CowObject):
         for keyframe in keyframes:
             self._see_files(keyframe, self._keyframes.next_id)
             self._keyframes.append(keyframe)
+            if keyframe.base is not None:
+                self._bases[keyframe.base] = None
         if keyframes and (self._lag is None or max(keyframe.version for keyframe in keyframes) > self._lag.version):
             self._find_lag()
 
@@ -360,20 +379,28 @@ class RunState(CowObject):
                 # A keyframe without one of its files is no keyframe: the whole of it goes.
                 keyframes[row] = None
                 files += (item.key for item in files_of(self._keyframes.row(row)))
-        self._drop(patches, keyframes)
-        keys = (*retired, *files)
+        self._drop(patches, keyframes, record.seq)
+        keys = tuple(key for key in (*retired, *files) if not self._retire_base(key, record.seq))
         for key in keys:
             self._retired_keys.setdefault(key, record.seq)
         self._retirements.add(Retirement(record.seq, record.versions, keys))
         self._check_lag()
 
-    def _drop(self, patches: Collection[int], keyframes: Collection[int]) -> None:
-        """Take the objects of rows for dead."""
+    def _retire_base(self, key: str, seq: int) -> bool:
+        """Note that record ``seq`` retires the shared base that a key is a file's of; tell whether it is one's."""
+        base = base_of(key)
+        if base is not None and self._bases.get(base) is None:
+            self._bases[base] = seq
+        return base is not None
+
+    def _drop(self, patches: Collection[int], keyframes: Collection[int], seq: int) -> None:
+        """Take the objects of rows for dead, as record ``seq`` says."""
         columns = [self._patches.column(name).data for name in ("base", "target", "nbytes")]
         for row in patches:
             base, target, nbytes = (column[row] for column in columns)
             self._count_bytes(base, target, -nbytes)
         for keyframe in self._keyframes.rows(keyframes):
+            self._retire_base(keyframe.index.key, seq)
             for item in files_of(keyframe):
                 del self._keyframe_ids[item.key]
         self._patches.drop(patches)
@@ -409,7 +436,7 @@ class RunState(CowObject):
             for side in ("base", "target"):
                 patches.update(dict.fromkeys(self._patches.where(side, version)))
             keyframes.update(dict.fromkeys(self._keyframes.where("version", version)))
-        self._drop(patches, keyframes)
+        self._drop(patches, keyframes, record.seq)
         self._versions.forget(versions)
         self._check_lag()
         for key in keys:

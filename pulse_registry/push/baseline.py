@@ -13,6 +13,7 @@ from pulse_registry.log import LogReader, LogWriter, RunState
 from pulse_registry.pull.request import PullRequest
 from pulse_registry.pull.stage import stage_version
 from pulse_registry.push.expected import check_expected
+from pulse_registry.push.founding import Founding
 from pulse_registry.push.layout_change import check_layout
 from pulse_registry.push.options import PushOptions
 from pulse_registry.push.pending import PendingPush
@@ -42,6 +43,7 @@ class Baseline:
         writer: LogWriter,
         options: PushOptions,
         placement: Placement,
+        founding: Founding | None = None,
     ) -> None:
         """Begin with no cells; no I/O yet.
 
@@ -51,6 +53,7 @@ class Baseline:
             writer: of the same; begins a term before a baseline is made.
             options: how to push.
             placement: where models are worked on.
+            founding: gives the run its first version; None: the first push does.
         """
         self.shadow: Shadow | None = None
         self.trusted = False
@@ -61,6 +64,7 @@ class Baseline:
         self._writer = writer
         self._options = options
         self._placement = placement
+        self._founding = founding
 
     def newest(self, layout: Layout, views: Mapping[str, View]) -> tuple[Shadow | None, int]:
         """Return the shadow to diff against, None where this layout begins anew, and the number after the newest."""
@@ -70,7 +74,11 @@ class Baseline:
                 check_expected(self._options.expect, layout, latest)
                 if not self._options.allow_new_layout:
                     self._check_layout(layout, latest)
+            if self._founding is not None:
+                self._founding.check(self._reader.refresh(), layout)
             self._writer.begin()
+            if self._founding is not None:
+                self._founding.begin(self._reader.refresh())
             try:
                 self.shadow = self._caught_up(self._reader.refresh(), layout.id, views)
             except Gone:

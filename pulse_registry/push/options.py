@@ -42,6 +42,10 @@ class PushOptions:
             Others are refused with InvalidModel, before anything is written. None: anything is taken.
         nonfinite: what becomes of weights that are NaN or infinite, of those that a push changes: ``allow`` does not
             look, ``warn`` tells of them as an event, ``refuse`` raises InvalidModel, and nothing is written.
+        base: ``RUN@VERSION``, a version of another run of the same root, by number or tag; ``RUN`` is its newest one. A
+            run that has no version yet begins with it, as version 0, and the first push is a patch on that: its cells
+            are stored once for all runs that begin so. It must have the same tensors. None: the first push is stored
+            whole.
         signing_key: signs every record that is written: a key's file, as ``pulse key new`` makes it, a `SigningKey`, or
             whatever else has its method ``sign``; None takes the file from PULSE_SIGNING_KEY, or signs nothing.
     """
@@ -58,6 +62,7 @@ class PushOptions:
     allow_new_layout: bool = True
     expect: Expected | None = None
     nonfinite: NonFinite = "allow"
+    base: str | None = None
     signing_key: Signer | str | os.PathLike[str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from pulse_registry.push.baseline import Baseline
 from pulse_registry.push.commit import draft_of, result_of
 from pulse_registry.push.failure import taken_along
 from pulse_registry.push.files import FilesArgument, read_files
+from pulse_registry.push.founding import Base, Founding
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.keyframe import KeyframeWriter
 from pulse_registry.push.labels import checked_metadata
@@ -48,6 +49,7 @@ class Publisher(Publishing[PendingPush]):
         thread: Executor,
         placement: Placement = on_host,
         committed: Sequence[Callable[[PushResult], None]] = (),
+        base: Base | None = None,
     ) -> None:
         """Prepare to publish; no I/O yet.
 
@@ -59,10 +61,12 @@ class Publisher(Publishing[PendingPush]):
             thread: one, for this publisher alone; ``close`` ends it.
             placement: where models are worked on.
             committed: are called with each version's result, in that thread; they neither wait nor raise.
+            base: what the run begins with, if it has no version yet; None: with the first push.
         """
         super().__init__(context, writer, options, thread, committed)
         self._reader, self._writer, self._new_id = writer.reader, writer, new_id
-        self._baseline = Baseline(context, self._reader, writer, options, placement)
+        founding = None if base is None else Founding(base, context.store, writer, new_id)
+        self._baseline = Baseline(context, self._reader, writer, options, placement, founding)
         self._models = ModelReader()
         self._keyframes = KeyframeWriter(context, writer, new_id, options)
 

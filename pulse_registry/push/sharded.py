@@ -24,6 +24,7 @@ from pulse_registry.peers.vote import Attempt
 from pulse_registry.push.carried_files import CarriedFiles
 from pulse_registry.push.commit import draft_of, result_of
 from pulse_registry.push.files import FilesArgument, read_files
+from pulse_registry.push.founding import Base, Founding
 from pulse_registry.push.future import PushFuture
 from pulse_registry.push.holdings import fingerprint
 from pulse_registry.push.labels import checked_metadata
@@ -60,6 +61,7 @@ class ShardedPublisher(Publishing[ShardedPush]):
         peers: Peers,
         placement: Placement = on_host,
         committed: Sequence[Callable[[PushResult], None]] = (),
+        base: Base | None = None,
     ) -> None:
         """Prepare to publish; no I/O yet.
 
@@ -72,6 +74,7 @@ class ShardedPublisher(Publishing[ShardedPush]):
             peers: the ranks.
             placement: where this rank's part is worked on.
             committed: are called with each version's result, in that thread, by the coordinator.
+            base: what the run begins with, if it has no version yet; None: with the first push.
 
         Raises:
             InvalidArgument: pushes are to be coalesced, which ranks can't decide alike.
@@ -82,7 +85,8 @@ class ShardedPublisher(Publishing[ShardedPush]):
         self._new_id, self._peers = new_id, peers
         self._log = SharedLog(writer, peers)
         self._replicas = ReplicaWatch(peers, context.backend)
-        self._baseline = ShardedBaseline(context, peers, self._log, self._replicas, options, placement)
+        founding = None if base is None else Founding(base, context.store, writer, new_id)
+        self._baseline = ShardedBaseline(context, peers, self._log, self._replicas, options, placement, founding)
         self._keyframes = ShardedKeyframes(context, peers, self._log, new_id, options)
         self._lapse = Lapse(peers, self._lock)
         self._prepared: Prepared | None = None

@@ -20,6 +20,7 @@ from pulse_registry.pull.sliced_destination import SlicedDestination, SliceDiges
 from pulse_registry.pull.stage import stage_version
 from pulse_registry.push.baseline import version_of
 from pulse_registry.push.expected import check_expected
+from pulse_registry.push.founding import Founding
 from pulse_registry.push.holdings import Spoken, speak, union
 from pulse_registry.push.homes import homes_of
 from pulse_registry.push.layout_change import check_layout
@@ -69,6 +70,7 @@ class ShardedBaseline:
         replicas: ReplicaWatch,
         options: PushOptions,
         placement: Placement,
+        founding: Founding | None = None,
     ) -> None:
         """Take the ranks; no I/O yet.
 
@@ -79,9 +81,10 @@ class ShardedBaseline:
             replicas: compares them.
             options: how to push.
             placement: where this rank's part is worked on.
+            founding: gives the run its first version, at the coordinator; None: the first push does.
         """
         self._context, self._peers, self._log, self._replicas = context, peers, log, replicas
-        self._options, self._placement = options, placement
+        self._options, self._placement, self._founding = options, placement, founding
 
     def prepared(self, id_: bytes, views: Mapping[str, View]) -> Prepared:
         """Agree on the layout, on who speaks for what, and on the version that shadows stand for; a collective.
@@ -99,7 +102,7 @@ class ShardedBaseline:
         self._replicas.begin(spoken, views)
         homes = homes_of(peers, spoken.slices)
         try:
-            version = self._log.begin(lambda state: self._check(layout, state))
+            version = self._log.begin(lambda state: self._check(layout, state), self._found)
             self._replicas.begin_after(version)
             shadow = self._caught_up(geometry, spoken, homes, views, version)
         except Gone:  # on all ranks alike
@@ -155,8 +158,14 @@ class ShardedBaseline:
         local = spoken.slices.local
         return first_shadow(self._context, self._placement, local, live, version, self._options.shadow)
 
+    def _found(self, state: RunState) -> None:
+        if self._founding is not None:
+            self._founding.begin(state)
+
     def _check(self, layout: Layout, state: RunState) -> None:
-        """Check that this layout may follow the newest version."""
+        """Check that this layout may follow the newest version, or the one that the run is to begin with."""
+        if self._founding is not None:
+            self._founding.check(state, layout)
         latest, context, run = state.latest, self._context, self._log.reader.run
         check_expected(self._options.expect, layout, latest)
         if latest is None or latest.layout == layout.id:

@@ -37,11 +37,12 @@ class SharedLog:
         """What reads the run, on this rank."""
         return self.writer.reader
 
-    def begin(self, check: Callable[[RunState], None]) -> int:
+    def begin(self, check: Callable[[RunState], None], then: Callable[[RunState], None] = lambda _: None) -> int:
         """Begin the job's term, and return the number of the newest version, on all ranks; -1: there is none.
 
         Args:
             check: is called at the coordinator with the run's state, before this term's record is written.
+            then: is called there after it.
 
         Raises:
             PulseError: on all ranks: what ``check`` raised, or what the log or the store says on one of them.
@@ -51,6 +52,7 @@ class SharedLog:
         def begin() -> bytes:
             check(self.reader.refresh())
             self.writer.begin()
+            then(self.reader.refresh())
             state = self.reader.refresh()
             self._handed = state.seq
             return b"%d" % (-1 if state.latest is None else state.latest.version)

@@ -172,7 +172,8 @@ class Collector:
 
     def _until(self, state: RunState, now: datetime, policy: RetentionPolicy) -> int:
         """Return the newest record that retired something and is older than the grace time; -1 for none."""
-        seqs = sorted({*state.retired_versions.values(), *state.retired_keys.values()})
+        bases = (seq for seq in state.bases.values() if seq is not None)
+        seqs = sorted({*state.retired_versions.values(), *state.retired_keys.values(), *bases})
         old = first_younger(seqs, self._clock, now, policy.grace_seconds)
         return seqs[old - 1] if old else -1
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pulse_registry.format.keys import versions_of
+from pulse_registry.format.keys import reference_of, versions_of
 from pulse_registry.log import RunState
 from pulse_registry.retention.policy import RetentionPolicy
 from pulse_registry.retention.reach import best_keyframe, best_keyframes, cheapest_tree, reachable, steps_to
+from pulse_schemas import base_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +89,23 @@ def is_orphan(state: RunState, key: str) -> bool:
 
 
 def can_be_named(state: RunState, key: str) -> bool:
-    """Tell whether a record could name the key, as far as the versions go that are in it."""
+    """Tell whether a record could name the key, as far as the versions go that are in it.
+
+    A file of a shared base can be named once, for ever.
+    """
+    if (base := base_of(key)) is not None:
+        return base not in state.bases
     versions = versions_of(key)
     return bool(versions) and all(v >= len(state.versions) or not state.is_retired(v) for v in versions)
 
 
 def is_garbage(state: RunState, key: str) -> bool:
-    """Tell whether an object can be deleted for good: no record names it, and none can any more."""
+    """Tell whether an object can be deleted for good: no record names it, and none can any more.
+
+    A reference to a shared base can, once the base was retired.
+    """
+    if (base := reference_of(key)) is not None:
+        return state.bases.get(base) is not None
     return not state.is_live(key) and (state.is_retired_key(key) or not can_be_named(state, key))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pulse_registry.errors import NotFound
 from pulse_registry.format import keys
+from pulse_registry.format.keyframe import INDEX_NAME
 from pulse_registry.log import RunState, StoreClock
 from pulse_registry.retention.plan import can_be_named
 
@@ -35,9 +36,11 @@ class Survey:
     """Objects that a survey found.
 
     Attributes:
-        orphans: old objects that no record names, and one still could; patches in parts by the keys of their heads.
+        orphans: old objects that no record names, and one still could; patches in parts by the keys of their heads,
+            shared bases to which the run refers by those of their indexes.
         orphan_bytes: theirs.
-        deletable: objects that can be deleted: retired for longer than the grace time, or old and never to be named.
+        deletable: objects that can be deleted: retired for longer than the grace time, or old and never to be named;
+            references to shared bases that were retired so.
         waiting: how many more were retired, but not so long ago.
         more: whether there is more than one run takes.
     """
@@ -66,6 +69,7 @@ def survey(
         AccessDenied, StoreUnavailable: the store did not do it.
     """
     found = Survey()
+    _references(store, state, _older(clock, orphans_until), until, found)
     unnamed = _retired_sorted_out(store.list(keys.OBJECTS), state, until, found)
     while batch := list(islice(unnamed, BATCH)):
         old = [key for key, is_old in zip(batch, each(_older(clock, orphans_until), batch), strict=True) if is_old]
@@ -95,6 +99,21 @@ def _retired_sorted_out(listed: Iterable[str], state: RunState, until: int, foun
             found.deletable.append(key)
         else:
             found.more = True
+
+
+def _references(store: Store, state: RunState, older: Callable[[str], bool], until: int, found: Survey) -> None:
+    """Look at the run's references to shared bases."""
+    for key in islice(store.list(keys.REFERENCES), MOST):
+        base = keys.reference_of(key)
+        if base is None:
+            continue
+        retired = state.bases.get(base)
+        if retired is not None and retired <= until:
+            found.deletable.append(key)
+        elif retired is not None:
+            found.waiting += 1
+        elif base not in state.bases and older(key):
+            found.orphans.append(keys.base_key(base, INDEX_NAME))
 
 
 def _older(clock: StoreClock, moment: datetime) -> Callable[[str], bool]:

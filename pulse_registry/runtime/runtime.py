@@ -37,6 +37,7 @@ from pulse_registry.push.publisher import Publisher
 from pulse_registry.push.sharded import ShardedPublisher
 from pulse_registry.results import PullResult, PushResult
 from pulse_registry.retention import Collector
+from pulse_registry.runtime.base import RunAsBase
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.placement import PlacedDestinations, placement
 from pulse_registry.runtime.stores import StoreStack
@@ -76,7 +77,7 @@ class Runtime:
         """
         run = run_name(run)
         check_every = pulls_a_check(options.pull.check)
-        self.run, self.url, self.options = run, store.url, options
+        self.run, self.url, self.options, self._root = run, store.url, options, store
         self.events = Events() if options.on_event is None else Events(options.on_event)
         self.stores = StoreStack(store, run, dependencies, self.events, network=options.network, cache=options.cache)
         device = options.compute.device
@@ -194,7 +195,14 @@ class Runtime:
                 self._push_peers = self._peers_of(model)
                 if self._push_peers is None:
                     self.publisher = Publisher(
-                        context, self.writer(), around.new_id, options.push, thread, self.placement, committed
+                        context,
+                        self.writer(),
+                        around.new_id,
+                        options.push,
+                        thread,
+                        self.placement,
+                        committed,
+                        self._base(),
                     )
                 else:
                     if self._reporter is not None and self._push_peers.rank != COORDINATOR:
@@ -208,6 +216,7 @@ class Runtime:
                         self._push_peers,
                         self.placement,
                         committed,
+                        self._base(),
                     )
             return self.publisher
 
@@ -356,6 +365,17 @@ class Runtime:
         if self.options.owns_store:
             self.stores.close_connections()
         return publisher.unseen() if publisher is not None else None
+
+    def _base(self) -> RunAsBase | None:
+        """Return what this run is to begin with, if the options name it."""
+        named, options = self.options.push.base, self.options
+
+        def opened(run: str) -> Runtime:
+            push = dataclasses.replace(options.push, base=None)
+            alone = dataclasses.replace(options, push=push, name=None, owns_store=False, peers=None, push_peers=None)
+            return Runtime(self._root, run, alone, self._around)
+
+        return None if named is None else RunAsBase(named, self.run, opened)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -12,7 +12,7 @@ from pulse_registry.events import Events
 from pulse_registry.options import NetworkOptions
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.runtime.dependencies import Dependencies
-from pulse_registry.store import PrefixStore, Store
+from pulse_registry.store import RunStore, Store
 from pulse_registry.store.prices import Prices
 from pulse_registry.store.wrappers.measured import MeasuredStore, ReadTimes
 
@@ -21,6 +21,7 @@ class StoreStack:
     """The stores of a run, one over the other.
 
     Attributes:
+        root: the one of all runs.
         store: the topmost one: all reads and writes of the run go through it.
         below_cache: the one that gives the stored bytes, and no copies of them.
         cache: of this host; None: there is none.
@@ -43,7 +44,8 @@ class StoreStack:
         timed = MeasuredStore(store, times, dependencies.monotonic)
         self.prices: Callable[[], Prices] = times.prices
         self.gateway = store.gateway()
-        self.below_cache: Store = PrefixStore(dependencies.retrying(timed), run)
+        self.root = dependencies.retrying(timed)
+        self.below_cache: Store = RunStore(self.root, run)
         self.cache: CachedStore | None = None
         if cache is not None:
             threads: Callable[[], Executor] = functools.partial(dependencies.threads, FETCH_THREADS, "pulse-cache")

@@ -17,6 +17,7 @@ from pulse_registry.store.s3.store import S3Store
 from pulse_registry.store.streaming_body import Growing
 from pulse_registry.store.wrappers.prefix import PrefixStore
 from pulse_registry.store.wrappers.retry import RetryPolicy, RetryStore
+from pulse_registry.store.wrappers.run import RunStore
 from pulse_registry.store.wrappers.wrapper import WrapperStore
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Presigner",
     "RetryPolicy",
     "RetryStore",
+    "RunStore",
     "S3Location",
     "S3Store",
     "SignedPut",

@@ -25,7 +25,7 @@ from pulse_schemas.heads import PatchHead
 from pulse_schemas.home import Home, HomeEntry
 from pulse_schemas.layout import DTYPE_ORDER, Dtype, Layout, Tensor
 from pulse_schemas.lease import Lease
-from pulse_schemas.objects import Coder, KeyframeRef, ObjectRef, PatchRef
+from pulse_schemas.objects import BASES, Coder, KeyframeRef, ObjectRef, PatchRef, base_of
 from pulse_schemas.records import (
     RECORD_KINDS,
     AttachRecord,
@@ -53,6 +53,7 @@ from pulse_schemas.snapshot import (
 )
 
 __all__ = [
+    "BASES",
     "DTYPE_ORDER",
     "RECORD_KINDS",
     "AttachRecord",
@@ -94,6 +95,7 @@ __all__ = [
     "TagRecord",
     "Tensor",
     "VersionEntry",
+    "base_of",
     "canonical_json",
     "faults",
     "load_json",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+import re
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -11,6 +12,18 @@ from pulse_schemas.base import Count, Hash, Key, Many, Schema
 Coder = Literal["gap", "class"]
 Values = Literal["levels", "float32"]
 """What a contribution to an outer round has of each cell that it sends."""
+BASES: Final = "_bases/"
+"""The root's folder of shared bases: keys that begin so are the root's, and no run's. No run's name begins so."""
+BASE_ID_PATTERN: Final = r"[0-9a-f]{64}-[0-9]{4}"
+"""A hash of what a base holds, and its generation: one that was closed is never opened again."""
+BaseId = Annotated[str, Field(pattern=f"^{BASE_ID_PATTERN}$")]
+_BASE_FILE: Final = re.compile(rf"{BASES}({BASE_ID_PATTERN})/[A-Za-z0-9][A-Za-z0-9._-]{{0,199}}\.(?:safetensors|json)")
+
+
+def base_of(key: str) -> str | None:
+    """Return the id of the shared base that an object's key is a file's of; None: it is no such key."""
+    found = _BASE_FILE.fullmatch(key)
+    return None if found is None else found[1]
 
 
 class ObjectRef(Schema):
@@ -77,3 +90,8 @@ class KeyframeRef(Schema):
     def size(self) -> int:
         """Bytes to fetch, the index included."""
         return self.index.size + sum(shard.size for shard in self.shards)
+
+    @property
+    def base(self) -> str | None:
+        """Id of the shared base that it is; None: it is the run's own."""
+        return base_of(self.index.key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -26,16 +26,28 @@ from pulse_schemas.base import (
     load_json,
     sealed_body,
 )
-from pulse_schemas.objects import KeyframeRef, PatchRef
+from pulse_schemas.objects import BASES, KeyframeRef, PatchRef
 
-RecordFormat = Literal["pulse-record/1", "pulse-record/2", "pulse-record/3"]
+RecordFormat = Literal["pulse-record/1", "pulse-record/2", "pulse-record/3", "pulse-record/4"]
 
 
-def record_format(patches: Iterable[PatchRef], files: str | None = None) -> RecordFormat:
-    """Return the one format of a record: the third if it names files, the second if one of its patches is in parts."""
+def record_format(patches: Iterable[PatchRef], files: str | None = None, keys: Iterable[str] = ()) -> RecordFormat:
+    """Return the one format of a record.
+
+    The fourth if one of ``keys``, those of keyframes' files, is a shared base's; the third if it names files; the
+    second if one of its patches is in parts.
+    """
+    if any(key.startswith(BASES) for key in keys):
+        return "pulse-record/4"
     if files is not None:
         return "pulse-record/3"
     return "pulse-record/2" if any(patch.parts is not None for patch in patches) else "pulse-record/1"
+
+
+def _keys_of(keyframes: Iterable[KeyframeRef]) -> Iterator[str]:
+    for keyframe in keyframes:
+        yield keyframe.index.key
+        yield from (shard.key for shard in keyframe.shards)
 
 
 def _check_format(found: RecordFormat, right: RecordFormat) -> None:
@@ -95,7 +107,9 @@ class CommitRecord(_Common):
     metadata: JsonObject = Field(default_factory=dict)
     files: Hash | None = None
     format: RecordFormat = Field(
-        default_factory=lambda data: record_format(filter(None, [data.get("patch")]), data.get("files"))
+        default_factory=lambda data: record_format(
+            filter(None, [data.get("patch")]), data.get("files"), _keys_of(filter(None, [data.get("keyframe")]))
+        )
     )
 
     @model_validator(mode="after")
@@ -110,7 +124,8 @@ class CommitRecord(_Common):
             raise ValueError("the keyframe is of another version")
         if self.changed > self.cells:
             raise ValueError("more changed cells than cells")
-        _check_format(self.format, record_format(() if self.patch is None else (self.patch,), self.files))
+        keys = () if self.keyframe is None else _keys_of((self.keyframe,))
+        _check_format(self.format, record_format(() if self.patch is None else (self.patch,), self.files, keys))
         return self
 
     @model_serializer(mode="wrap")
@@ -128,15 +143,21 @@ class AttachRecord(_Common):
     kind: Literal["attach"] = "attach"
     patches: Many[PatchRef] = ()
     keyframes: Many[KeyframeRef] = ()
-    format: RecordFormat = Field(default_factory=lambda data: record_format(data.get("patches", ())))
+    format: RecordFormat = Field(
+        default_factory=lambda data: record_format(data.get("patches", ()), keys=_keys_of(data.get("keyframes", ())))
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _check_format(self.format, record_format(self.patches))
+        _check_format(self.format, record_format(self.patches, keys=_keys_of(self.keyframes)))
         return self
 
 
-class RetireRecord(_First):
+def _retire_format(keys: Iterable[str]) -> Literal["pulse-record/1", "pulse-record/4"]:
+    return "pulse-record/4" if any(key.startswith(BASES) for key in keys) else "pulse-record/1"
+
+
+class RetireRecord(_Common):
     """Versions and objects (by key) that readers must no longer use; objects that no record names can be named no more.
 
     That is what makes it safe to delete what a crashed writer left: should it wake, its record is refused.
@@ -145,6 +166,14 @@ class RetireRecord(_First):
     kind: Literal["retire"] = "retire"
     versions: Many[Count] = ()
     keys: Many[Key] = ()
+    format: Literal["pulse-record/1", "pulse-record/4"] = Field(
+        default_factory=lambda data: _retire_format(data.get("keys", ()))
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_format(self.format, _retire_format(self.keys))
+        return self
 
 
 class DeleteRecord(_First):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -23,7 +23,7 @@ from pulse_schemas.base import (
     sealed_body,
 )
 from pulse_schemas.home import HomeEntry
-from pulse_schemas.objects import KeyframeRef, PatchRef
+from pulse_schemas.objects import BaseId, KeyframeRef, PatchRef
 
 
 class VersionEntry(Schema):
@@ -146,15 +146,16 @@ class NextIds(Schema):
 SegmentedFormat = Literal["pulse-snapshot/5", "pulse-snapshot/6"]
 
 
-def segmented_format(home: HomeEntry | None) -> SegmentedFormat:
-    """Return the one format of a snapshot of segments: the sixth if the run has moved."""
-    return "pulse-snapshot/5" if home is None else "pulse-snapshot/6"
+def segmented_format(home: HomeEntry | None, shared_bases: Mapping[str, Count | None]) -> SegmentedFormat:
+    """Return the one format of a snapshot of segments: the sixth if the run has moved, or has named shared bases."""
+    return "pulse-snapshot/5" if home is None and not shared_bases else "pulse-snapshot/6"
 
 
 class SegmentedSnapshot(Schema):
     """All that the records 0..seq say, as `Snapshot`, with versions, patches and keyframes in segments beside it.
 
-    Rows are in the order of the segments, and of the log.
+    Rows are in the order of the segments, and of the log. ``shared_bases``: those that the run has ever named, by id,
+    and the record that retired each; null: none has.
     """
 
     run: RunName
@@ -167,21 +168,26 @@ class SegmentedSnapshot(Schema):
     retired: Many[Retired] = ()
     tags: dict[TagName, Count] = Field(default_factory=dict)
     home: HomeEntry | None = None
-    format: SegmentedFormat = Field(default_factory=lambda data: segmented_format(data.get("home")))
+    shared_bases: dict[BaseId, Count | None] = Field(default_factory=dict)
+    format: SegmentedFormat = Field(
+        default_factory=lambda data: segmented_format(data.get("home"), data.get("shared_bases", {}))
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        right = segmented_format(self.home)
+        right = segmented_format(self.home, self.shared_bases)
         if self.format != right:
             raise ValueError(f"a snapshot of this state is of format {right!r}")
         return self
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A run that has not moved is written as it was before one could.
+        # A run that has neither moved nor named shared bases is written as it was before one could.
         fields: dict[str, Any] = serialize(self)
         if self.home is None:
             fields.pop("home", None)
+        if not self.shared_bases:
+            fields.pop("shared_bases", None)
         return fields
 
 

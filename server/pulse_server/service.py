@@ -21,7 +21,7 @@ from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.signing import PinGuard, SigningKey, Trust
 from pulse_registry.signing.keys import parse_key
 from pulse_registry.signing.pinned_keys import SNAPSHOT
-from pulse_registry.store import PrefixStore, RetryPolicy, RetryStore, Store
+from pulse_registry.store import RetryPolicy, RetryStore, RunStore, Store
 from pulse_server.auth.quota import Quota
 from pulse_server.runs.collecting import Collecting, policy_of
 from pulse_server.runs.documents import DocumentStore
@@ -194,7 +194,7 @@ class Service:
 
     def store_of(self, run: str) -> Store:
         """Return the store of one run."""
-        return PrefixStore(self.store, run)
+        return RunStore(self.store, run)
 
     async def runs(self) -> list[str]:
         """Return the names of all runs, sorted, as they were seconds ago.

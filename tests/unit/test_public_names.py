@@ -124,7 +124,7 @@ FIELDS = {
     "Version": "version step kind changed cells nbytes digest created_at layout metadata files",
     "Files": "folder also",
     "PushOptions": "coder dtype keyframe_share keyframe_every keyframe_coding shadow compact max_pending when_full "
-    "allow_new_layout expect nonfinite signing_key",
+    "allow_new_layout expect nonfinite base signing_key",
     "PullOptions": "check nonfinite lease_seconds undo_share spool host_copy",
     "ComputeOptions": "backend threads device",
     "NetworkOptions": "allow_http object_cost cell_cost peer_timeout_s",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
@@ -78,7 +78,7 @@ class PrefixStore(WrapperStore):
     def presigner(self) -> Presigner | None:
         """Return what signs URLs for this view's keys, or None if the wrapped store can't."""
         signer = self._store.presigner()
-        return None if signer is None else _PrefixPresigner(signer, self._prefix)
+        return None if signer is None else _PrefixPresigner(signer, self._whole)
 
     def _below(self, listing: Listing, prefix: str, after: str | None) -> Iterator[str]:
         check_prefix(prefix)
@@ -95,9 +95,9 @@ class PrefixStore(WrapperStore):
 class _PrefixPresigner:
     """Signs requests for the keys below a prefix."""
 
-    def __init__(self, signer: Presigner, prefix: str) -> None:
+    def __init__(self, signer: Presigner, whole: Callable[[str], str]) -> None:
         self._signer = signer
-        self._prefix = prefix
+        self._whole = whole
 
     def presign(self, key: str, expires_s: int) -> str:
         """Return a URL that reads the object for a while: see Presigner.presign."""
@@ -122,7 +122,3 @@ class _PrefixPresigner:
     def abort_parts(self, key: str, upload_id: str) -> None:
         """Give up an upload: see Presigner.abort_parts."""
         self._signer.abort_parts(self._whole(key), upload_id)
-
-    def _whole(self, key: str) -> str:
-        check_key(key)
-        return f"{self._prefix}/{key}"

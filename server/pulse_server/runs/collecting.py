@@ -13,7 +13,7 @@ from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.retention import Collector, GcResult, RetentionPolicy
 from pulse_registry.retention.survey import Map
-from pulse_registry.store import PrefixStore, Store
+from pulse_registry.store import RunStore, Store
 from pulse_schemas import Signer
 from pulse_server.settings import Settings
 from pulse_server.telemetry.metrics import Metrics
@@ -86,7 +86,7 @@ class Collecting:
             logger.info("run %s: %d versions retired, %d objects deleted", run, len(done.plan.versions), done.deleted)
 
     def _collect(self, run: str) -> GcResult:
-        store, reader = PrefixStore(self._store, run), self._reader_of(run)
+        store, reader = RunStore(self._store, run), self._reader_of(run)
         writer = LogWriter(store, run, reader, utc_now, random_id, "service", signer=self._signer)
         rounds = OuterLog(store, run, self._signer)
         collector = Collector(store, run, reader, writer, random_id, rounds, each=self._each)

@@ -8,7 +8,7 @@ from typing import Final
 from pulse_registry.errors import PulseError
 from pulse_registry.log import RunState
 from pulse_registry.log.layouts import fetch_layout_bytes
-from pulse_registry.store import PrefixStore, Store
+from pulse_registry.store import RunStore, Store
 from pulse_schemas import SchemaError
 from pulse_server.runs.layouts import Layouts
 from pulse_server.scheduling.threads import Calls, in_turn
@@ -35,7 +35,7 @@ class LayoutSizes:
         if task is None:
             if len(self._known) >= _MAX_LAYOUTS:
                 self._known.clear()
-            sizing = self._fetched(PrefixStore(self._store, state.run), latest.layout)
+            sizing = self._fetched(RunStore(self._store, state.run), latest.layout)
             task = self._known[latest.layout] = begin_for_all(sizing, f"size {latest.layout}")
         try:
             return await asyncio.shield(task)

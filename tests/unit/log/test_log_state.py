@@ -29,7 +29,7 @@ def facts(state: RunState) -> dict[str, object]:
         "keyframe": [state.keyframe(n) for n in numbers],
         "step": [state.by_step(entry.step) for entry in state.versions],
         "retired": [state.is_retired(n) for n in numbers],
-        "retired_by": (dict(state.retired_versions), dict(state.retired_keys)),
+        "retired_by": (dict(state.retired_versions), dict(state.retired_keys), dict(state.bases)),
         "live": [state.is_live(p.object.key) for p in state.patches],
     }
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pulse_schemas import (
+    BASES,
     DTYPE_ORDER,
     RECORD_KINDS,
     AttachRecord,
@@ -72,7 +73,9 @@ plain = st.recursive(
 )
 names = st.from_regex(r"[a-z][a-z0-9._-]{0,9}", fullmatch=True).filter(lambda name: name != "latest")
 metadata = st.dictionaries(texts, plain, max_size=3)
-objects = st.builds(ObjectRef, key=texts.filter(bool), size=counts, blake3=hashes)
+base_ids = st.from_regex(r"[0-9a-f]{64}-[0-9]{4}", fullmatch=True)
+base_keys = st.builds("{}{}/model.safetensors".format, st.just(BASES), base_ids)
+objects = st.builds(ObjectRef, key=texts.filter(bool) | base_keys, size=counts, blake3=hashes)
 keyframes = st.builds(
     KeyframeRef, version=counts, index=objects, shards=st.lists(objects, min_size=1, max_size=3).map(tuple)
 )
@@ -164,7 +167,7 @@ FIELDS = {
     },
     "retire": {
         "versions": st.lists(counts, max_size=3).map(tuple),
-        "keys": st.lists(texts.filter(bool), max_size=3).map(tuple),
+        "keys": st.lists(texts.filter(bool) | base_keys, max_size=3).map(tuple),
     },
     "delete": {"until": counts},
     "tag": {"name": names, "version": st.none() | counts},
@@ -224,6 +227,7 @@ segmented = st.builds(
     ).map(tuple),
     tags=st.dictionaries(names, counts, max_size=3),
     home=st.none() | st.builds(HomeEntry, move=ids, to=texts.filter(bool), seq=counts),
+    shared_bases=st.dictionaries(base_ids, st.none() | counts, max_size=2),
 )
 homes = st.builds(Home, run=runs, move=ids)
 leases = st.builds(
@@ -382,7 +386,7 @@ def test_another_format_version_is_called_so(kind):
 
 def test_a_record_of_a_newer_format_or_kind_is_called_so():
     body = commit().model_dump(mode="json")
-    for change in ({"kind": "rename"}, {"format": "pulse-record/4"}, {"format": "pulse-record/4", "new": 1}):
+    for change in ({"kind": "rename"}, {"format": "pulse-record/5"}, {"format": "pulse-record/5", "new": 1}):
         with pytest.raises(SchemaError) as caught:
             unseal_record(sealed(body | change))
         assert caught.value.fault is Fault.UNSUPPORTED

@@ -1,0 +1,72 @@
+"""Sharing: a run refers to a base of the root, which is made of a keyframe if it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final, Protocol
+
+from pulse_registry.bases.content import base_id, content_hash, file_name
+from pulse_registry.bases.copying import copy_if_absent
+from pulse_registry.format import keys
+from pulse_registry.store import Store
+from pulse_schemas import KeyframeRef, ObjectRef
+
+_MARK: Final = b"pulse\n"
+
+
+class Map(Protocol):
+    """What `map` does, in order or in parallel."""
+
+    def __call__(self, function: Callable[[ObjectRef], Any], items: Iterable[ObjectRef], /) -> Iterator[Any]:
+        """Call the function on each item; results in order."""
+        ...
+
+
+def share(
+    root: Store, run: str, source: Store, layout: str, digest: str, keyframe: KeyframeRef, *, each: Map = map
+) -> str:
+    """Let a run refer to the base that holds a keyframe's cells, and return its id.
+
+    The base is made if it is not there. Idempotent; safe when several do it at the same moment, or one dies between:
+    then a run has a reference that no record of its needs, which its collector finds.
+
+    Args:
+        root: the store of all runs: the bucket itself.
+        run: that is to name the base.
+        source: where the keyframe lies: the store of its run.
+        layout: id of the keyframe's layout.
+        digest: its state digest.
+        keyframe: to be shared.
+        each: how to copy several files: `map`, or a parallel one.
+
+    Raises:
+        CorruptObject: the keyframe, or what lies in the base, is damaged.
+        NotFound, AccessDenied, StoreUnavailable: as the store.
+    """
+    content, generation = content_hash(layout, digest, keyframe), 0
+    while not refer(root, run, base := base_id(content, generation)):
+        generation += 1
+    for _ in each(partial(_copied, root, base, source), (*keyframe.shards, keyframe.index)):
+        pass
+    return base
+
+
+def refer(root: Store, run: str, base: str) -> bool:
+    """Put a run's reference to a base; tell whether the base may be named, which it may not if it is closed.
+
+    A reference to one that is closed is left to the run's collector: another trainer of the run may rely on it.
+    """
+    if root.exists(keys.closed_key(base)):
+        return False
+    root.put(f"{run}/{keys.reference_key(base)}", _MARK)  # anew: its age counts from the last one who needed it
+    return not root.exists(keys.closed_key(base))
+
+
+def close(root: Store, base: str) -> None:
+    """Let a base take no new references, for ever."""
+    root.put(keys.closed_key(base), _MARK)
+
+
+def _copied(root: Store, base: str, source: Store, item: ObjectRef) -> None:
+    copy_if_absent(source, item, root, keys.base_key(base, file_name(item)))

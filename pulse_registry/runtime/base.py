@@ -1,0 +1,135 @@
+"""A version of another run as what a run begins with: found in that run's log, and shared through the root."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from pulse_registry.bases.content import placed
+from pulse_registry.bases.sharing import refer, share
+from pulse_registry.compaction import CompactOptions, Compactor
+from pulse_registry.context import Context
+from pulse_registry.errors import Gone, InvalidArgument, PulseError
+from pulse_registry.log import LogWriter
+from pulse_registry.log.names import LATEST, run_name, version_name
+from pulse_registry.push.founding import BaseVersion
+from pulse_registry.results import VersionName
+from pulse_registry.runtime.stores import StoreStack
+from pulse_registry.versions import Versions
+from pulse_schemas import KeyframeRef
+
+_logger = logging.getLogger(__name__)
+
+
+class Lender(Protocol):
+    """The run that another one begins with, opened; a `Runtime`."""
+
+    run: str
+    stores: StoreStack
+    versions: Versions
+
+    def context(self) -> Context:
+        """Return what pulls work with."""
+        ...
+
+    def compactor(self, context: Context, options: CompactOptions) -> Compactor:
+        """Return what makes keyframes."""
+        ...
+
+    def writer(self) -> LogWriter:
+        """Return a writer of its log."""
+        ...
+
+    def end(self) -> BaseException | None:
+        """Close it."""
+        ...
+
+
+class RunAsBase:
+    """The version that ``PushOptions.base`` names, for one run that begins with it; a `push.founding.Base`."""
+
+    def __init__(self, named: str, run: str, opened: Callable[[str], Lender]) -> None:
+        """Take apart what the option says; no I/O yet.
+
+        Args:
+            named: ``RUN`` or ``RUN@VERSION``.
+            run: that begins.
+            opened: opens another run of the same root.
+
+        Raises:
+            InvalidArgument: it names no run, no version, or the run itself.
+        """
+        lender, at, version = named.partition("@")
+        self._run, self._opened, self._lender = run, opened, run_name(lender)
+        self._version: VersionName = LATEST
+        if at:
+            is_number = version.isascii() and version.isdecimal() and len(version) < 19
+            self._version = int(version) if is_number else version_name(version)
+        if self._lender == run:
+            raise InvalidArgument(f"run {run!r} can't begin with a version of its own: base names another run")
+
+    def find(self) -> BaseVersion:
+        """Return the version, as its run's log says now; nothing is written.
+
+        Raises:
+            NotFound, Gone: there is no such run or version.
+            CorruptObject, Untrusted, UnsupportedFormat, StoreUnavailable: its log can't be read.
+        """
+        with self._open() as lender:
+            state = lender.versions.state()
+            entry = lender.versions.entry(state, self._version)
+            if state.is_retired(entry.version):
+                raise Gone(f"version {entry.version} of run {lender.run!r} was retired; begin with another version")
+            layout = lender.context().geometry(entry.layout).layout
+        return BaseVersion(f"{lender.run}@{entry.version}", entry, layout)
+
+    def share(self, found: BaseVersion) -> KeyframeRef:
+        """Make its keyframe, which is made if there is none, a shared base, and refer to it.
+
+        Its own run goes on with the shared files as well, where this process may write to it: its collector then
+        retires what it has of its own.
+
+        Raises:
+            InvalidArgument: the root is a service.
+            PulseError: the keyframe can't be read, made or copied.
+        """
+        entry = found.entry
+        with self._open() as lender:
+            if lender.stores.gateway is not None:
+                raise InvalidArgument(f"{lender.stores.store.url} is a service, through which no base is shared yet")
+            context, root, run = lender.context(), lender.stores.root, self._run
+            keyframe = lender.versions.state().keyframe(entry.version) or self._made(lender, context, entry.version)
+            source, each = lender.stores.below_cache, context.fetch_map
+            base = share(root, run, source, entry.layout, entry.digest, keyframe, each=each)
+            if keyframe.base is None:
+                self._go_on_with(lender, placed(keyframe, base, entry.version))
+        return placed(keyframe, base, 0)
+
+    def _made(self, lender: Lender, context: Context, version: int) -> KeyframeRef:
+        compactor = lender.compactor(context, CompactOptions())
+        try:
+            return compactor.keyframe(version)
+        finally:
+            compactor.close()
+
+    def _go_on_with(self, lender: Lender, shared: KeyframeRef) -> None:
+        """Attach the shared files to the version that they are of. Where that can't be, it keeps its own as well."""
+        base = shared.base
+        try:
+            writer = lender.writer()
+            writer.check("attach")
+            named = base is None or base in lender.versions.state().bases
+            if base is not None and not named and refer(lender.stores.root, lender.run, base):
+                writer.attach(keyframes=[shared])
+        except PulseError as error:
+            _logger.info("run %s keeps a copy of its own of version %d: %s", lender.run, shared.version, error)
+
+    @contextmanager
+    def _open(self) -> Iterator[Lender]:
+        lender = self._opened(self._lender)
+        try:
+            yield lender
+        finally:
+            lender.end()
