@@ -17,6 +17,7 @@ PulseError
 ├── UnsupportedFormat   written by another release: upgrade
 ├── AccessDenied        credentials or a token are missing, wrong, expired or do not allow it: change them
 ├── StoreUnavailable    the store or the service did not do it (unreachable, full, busy): try again
+│   └── Behind          a copy of the run has not come as far as was seen: wait for it, or read another root
 └── PeerLost            another rank of the job died or is silent: start it again, and reopen on all ranks
 """
 
@@ -147,6 +148,13 @@ class StoreUnavailable(PulseError):
     retry_after_s: float | None = None
     throttled: bool = False
     lasting: bool = False
+
+
+class Behind(StoreUnavailable):
+    """A root holds a copy of the run that has not come as far as what was seen, or told of, elsewhere.
+
+    Wait for it, or read another root; nothing was changed.
+    """
 
 
 class PeerLost(PulseError):

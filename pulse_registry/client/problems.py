@@ -12,6 +12,7 @@ from pulse_registry.errors import (
     AccessDenied,
     AlreadyExists,
     BaseMismatch,
+    Behind,
     Conflict,
     CorruptObject,
     Fenced,
@@ -43,6 +44,7 @@ STATUS: Final[dict[type[PulseError], HTTPStatus]] = {
     UnsupportedFormat: HTTPStatus.NOT_IMPLEMENTED,
     AccessDenied: HTTPStatus.FORBIDDEN,
     StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    Behind: HTTPStatus.SERVICE_UNAVAILABLE,
     PulseError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 """The status of each error; its class name, after `TYPE_PREFIX`, is the problem's type."""

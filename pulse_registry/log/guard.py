@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from pulse_schemas import Record
@@ -14,8 +15,12 @@ AnyRecord = Record | OuterRecord
 class Guard(Protocol):
     """Judges what one reader of a run finds. Called under that reader's lock; ``check_signature`` from anywhere."""
 
-    def begin(self) -> int | None:
-        """Begin a look at the log; return the number of the newest record that is known to have been seen before."""
+    def begin(self, first: Callable[[], str | None] | None = None) -> int | None:
+        """Begin a look at the log; return the number of the newest record that is known to have been seen before.
+
+        Args:
+            first: returns the hash of record 0, None where there is none; given when the log is opened.
+        """
         ...
 
     def check_key(self, kind: str, public: str | None) -> None:
@@ -37,8 +42,12 @@ class Guard(Protocol):
         """Raise Untrusted unless a snapshot may be believed, whose seal fits."""
         ...
 
-    def gone(self, seq: int, newest: int) -> None:
-        """Raise Untrusted, since record ``seq`` was seen before and the log has none beyond ``newest``."""
+    def gone(self, seq: int, newest: int, last: str | None) -> None:
+        """Raise Untrusted: record ``seq`` was seen before, and the log ends at ``newest``, whose hash is ``last``.
+
+        Raises:
+            Behind: instead, where it was seen at another root of the run, and this one has the same records so far.
+        """
         ...
 
     def folded(self, record: AnyRecord, sealed: bytes) -> None:

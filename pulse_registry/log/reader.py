@@ -120,6 +120,7 @@ class LogReader:
         Raises:
             CorruptObject: a record is damaged or breaks a rule of the log; the message names it.
             Untrusted: the guard does not believe a record, or misses one.
+            Behind: the log is a copy that has not come as far as what the guard has seen of the run elsewhere.
             UnsupportedFormat: a record was written by a newer release.
             StoreUnavailable: the store failed; call again.
         """
@@ -222,7 +223,8 @@ class LogReader:
 
     def _begin(self) -> int | None:
         """Open the run if it is not; return the number of the newest record that the guard has seen before."""
-        seen = None if self._guard is None else self._guard.begin()
+        opening = self._state is None or self._state.seq < 0
+        seen = None if self._guard is None else self._guard.begin(self._records.first if opening else None)
         if self._state is None:
             found = None if self._whole else self._snapshots.newest(seen)
             self._state = RunState(self._run) if found is None else found
@@ -236,7 +238,7 @@ class LogReader:
                 witness = f"a snapshot that a trusted key signed tells of record {self._snapshots.signed}"
                 raise missing(self._run, state.seq, state.seq + 1, witness)
             if seen is not None and state.seq < seen:
-                self._records.check_seen(self._guard, seen, state.seq)
+                self._records.check_seen(self._guard, seen, state.seq, state.last)
                 raise missing(self._run, state.seq, state.seq + 1, f"record {seen}, which was seen before, is there")
             self._guard.settle()
             self._settled = True

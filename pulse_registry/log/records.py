@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pulse_registry.errors import CorruptObject, Distrust, NotFound, UnsupportedFormat, Untrusted
 from pulse_registry.format import keys
 from pulse_registry.log.documents import read_document
+from pulse_registry.log.fold import sealed_hash
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.read_ahead import follow
 from pulse_registry.log.unsealing import unsealed_countersignature, unsealed_record
@@ -80,15 +81,34 @@ class Records:
                 raise
             check(record, sealed, found)
 
-    def check_seen(self, guard: Guard, seen: int, newest: int) -> None:
-        """Raise Untrusted unless the log still has record ``seen``, which was seen before, as ``guard`` knows it.
+    def first(self) -> str | None:
+        """Return the hash of record 0; None where it is not there, or is not to be read.
 
         Raises:
+            StoreUnavailable: the store failed.
+        """
+        try:
+            found = self.read(0)
+        except (CorruptObject, UnsupportedFormat):
+            return None
+        return None if found is None else sealed_hash(found[1])
+
+    def check_seen(self, guard: Guard, seen: int, newest: int, last: str | None) -> None:
+        """Raise Untrusted unless the log still has record ``seen``, which was seen before, as ``guard`` knows it.
+
+        Args:
+            guard: judges it.
+            seen: its number.
+            newest: number of the newest record that was found.
+            last: that one's hash.
+
+        Raises:
+            Behind: the log is a copy that has not come as far.
             CorruptObject, UnsupportedFormat, StoreUnavailable: it can't be read.
         """
         found = self.read(seen)
         if found is None:
-            guard.gone(seen, newest)
+            guard.gone(seen, newest, last)
         else:
             self.believe(guard.check, *found)
 

@@ -126,7 +126,7 @@ class Snapshots:
                 record, _ = unsealed_record(record_key, sealed)
                 self._records.believe(self._guard.check, record, sealed)
                 if seen is not None and seen < snapshot.seq:
-                    self._records.check_seen(self._guard, seen, snapshot.seq)
+                    self._records.check_seen(self._guard, seen, snapshot.seq, snapshot.last)
                 self._guard.folded(record, sealed)
             self.segments = segments
             return state

@@ -99,7 +99,7 @@ class OuterLog:
 
     def follow(self) -> Iterator[tuple[OuterRecord, str | None]]:
         """Read what is new, as ``refresh`` does, and yield each record, with why it counts for nothing, or None."""
-        seen = None if self._guard is None else self._guard.begin()
+        seen = None if self._guard is None else self._guard.begin(self._first if self._opening else None)
         if self._opening and self.state.seq < 0 and not self.state.whole and self._store.gateway() is None:
             self._open(seen)
         for record, sealed in follow(self.read, self.state.seq + 1, self._threads if self._opening else None):
@@ -268,7 +268,7 @@ class OuterLog:
         if found is None or first is None:
             return
         if self._guard is not None and seen is not None and seen < found.seq:
-            self._check_seen(self._guard, seen, found.seq)
+            self._check_seen(self._guard, seen, found)
         self.state, self.signed = found, open_sealed(first[1]).signature is not None
 
     def _landed(self, write_id: str) -> OuterRecord | None:
@@ -310,15 +310,23 @@ class OuterLog:
     def _settle(self, guard: Guard, seen: int | None) -> None:
         newest = self.state.seq
         if seen is not None and newest < seen:
-            self._check_seen(guard, seen, newest)
+            self._check_seen(guard, seen, self.state)
             raise missing(self.state.run, newest, newest + 1, f"record {seen}, which was seen before, is there")
         guard.settle()
 
-    def _check_seen(self, guard: Guard, seen: int, newest: int) -> None:
+    def _first(self) -> str | None:
+        """Return the hash of record 0; None where it is not there, or is not to be read."""
+        try:
+            found = self.read(0)
+        except (CorruptObject, UnsupportedFormat):
+            return None
+        return None if found is None else sealed_hash(found[1])
+
+    def _check_seen(self, guard: Guard, seen: int, newest: OuterState) -> None:
         """Raise Untrusted unless the log still has record ``seen``, which was seen before, as the guard knows it."""
         found = self.read(seen)
         if found is None:
-            guard.gone(seen, newest)
+            guard.gone(seen, newest.seq, newest.last)
         else:
             guard.check(*found)
 

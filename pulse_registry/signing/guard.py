@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
-from pulse_registry.errors import Distrust, Untrusted
+from pulse_registry.errors import Behind, Distrust, Untrusted
 from pulse_registry.events import Event, EventKind, Events
 from pulse_registry.log.clock import Clock, utc_now
 from pulse_registry.log.fold import sealed_hash
@@ -14,6 +17,7 @@ from pulse_registry.log.guard import AnyRecord
 from pulse_registry.signing.keys import key_text, parse_key
 from pulse_registry.signing.last_seen import Memory
 from pulse_registry.signing.pinned_keys import ANY_MEMBER, OUTER, SNAPSHOT, Pin, Trust
+from pulse_registry.signing.seen_run import MOST_HASHES, Found, RunMemory, SeenRun
 from pulse_schemas import Countersignature, open_sealed
 from pulse_schemas.outer import (
     CheckpointRecord,
@@ -56,18 +60,29 @@ class PinGuard:
         self._trust, self._url, self._run = trust, url, run
         self._events, self._clock = events or Events(), clock
         self._a, self._what, self._way_back = ("an", "outer record", "") if outer else ("a", "record", _WAY_BACK)
+        self._folder = folder
         self._memory = None if folder is None else Memory(folder, f"{url}#outer" if outer else url, run)
         self._seen: dict[int, bytes] = {}  # sealed records: the newest of other processes, and of this one
         self._newest: AnyRecord | None = None
         self._kept = -1
-        self._told = -1
+        self._here = -1  # the newest record that was seen at this very URL
+        self._told = self._told_elsewhere = -1
+        self._elsewhere: RunMemory | None = None
+        self._seen_elsewhere: SeenRun | None = None
+        self._folded: deque[str] = deque(maxlen=MOST_HASHES)  # hashes of the last records, up to the newest
 
-    def begin(self) -> int | None:
-        """Begin a look at the log; return the number of the newest record that is known to have been seen before."""
+    def begin(self, first: Callable[[], str | None] | None = None) -> int | None:
+        """Begin a look at the log; return the number of the newest record that is known to have been seen before.
+
+        Args:
+            first: returns the hash of record 0, None where there is none; given when the log is opened.
+        """
         known = None if self._memory is None else self._memory.newest()
         if known is not None:
             self._seen[known.seq] = known.record.encode()
-            self._kept = max(self._kept, known.seq)
+            self._kept, self._here = max(self._kept, known.seq), max(self._here, known.seq)
+        if first is not None and self._folder is not None and self._elsewhere is None:
+            self._recognize(self._folder, first())
         return max(self._seen, default=None)
 
     def check_key(self, kind: str, public: str | None) -> None:
@@ -102,8 +117,23 @@ class PinGuard:
         """Raise Untrusted unless a snapshot may be believed, whose seal fits."""
         self._check_signature(f"a snapshot of run {self._run!r}", SNAPSHOT, sealed)
 
-    def gone(self, seq: int, newest: int) -> NoReturn:
-        """Raise Untrusted, since record ``seq`` was seen before and the log has none beyond ``newest``."""
+    def gone(self, seq: int, newest: int, last: str | None) -> NoReturn:
+        """Raise Untrusted: record ``seq`` was seen before, and the log ends at ``newest``, whose hash is ``last``.
+
+        Raises:
+            Behind: instead, where it was seen at another root of the run, and this one has the same records so far.
+        """
+        elsewhere = self._seen_elsewhere
+        if elsewhere is not None and elsewhere.url != self._url and self._here <= newest < seq:
+            expected = elsewhere.hash_of(newest)
+            if expected is not None and expected == last:
+                self._tell_age(seq, _created_at(elsewhere.record))
+                raise Behind(
+                    f"run {self._run!r} in {self._url} ends at {self._what} {newest}, and {self._what} {seq} was seen "
+                    f"in {elsewhere.url}: a copy that has not come as far. Wait for it, or read that one"
+                )
+            if expected is not None and newest in self._seen:
+                self._fork(newest, elsewhere.record.encode(), self._seen[newest])
         now = f"the newest is {newest} now" if newest >= 0 else "there is none now"
         raise Untrusted(
             f"run {self._run!r} in {self._url} was rolled back: {self._what} {seq} was seen before, and {now}. "
@@ -113,6 +143,10 @@ class PinGuard:
 
     def folded(self, record: AnyRecord, sealed: bytes) -> None:
         """Note that a record was checked and follows what was folded before it."""
+        if self._newest is None or record.seq != self._newest.seq + 1:
+            self._folded.clear()
+            self._folded.extend([record.previous] if record.previous is not None else [])
+        self._folded.append(sealed_hash(sealed))
         self._newest = record
         self._seen = {seq: kept for seq, kept in self._seen.items() if seq > record.seq} | {record.seq: sealed}
 
@@ -121,13 +155,29 @@ class PinGuard:
         record = self._newest
         if record is None:
             return
+        sealed = self._seen[record.seq]
         if self._memory is not None and record.seq > self._kept:
-            sealed = self._seen[record.seq]
             other = self._memory.advance(record.seq, sealed)
             if other is not None:
                 self._fork(record.seq, other.record.encode(), sealed)
             self._kept = record.seq
-        self._tell_age(record)
+        if self._elsewhere is not None and record.seq > self._told_elsewhere:
+            contradiction = self._elsewhere.advance(Found(self._url, record.seq, sealed, tuple(self._folded)))
+            if contradiction is not None:
+                known = self._elsewhere.newest()
+                self._fork(contradiction, sealed if known is None else known.record.encode(), sealed)
+            self._told_elsewhere = record.seq
+        self._here = max(self._here, record.seq)
+        self._tell_age(record.seq, record.created_at)
+
+    def _recognize(self, folder: Path, first: str | None) -> None:
+        """Find what was seen of the run at other roots, by the hash of its record 0."""
+        if first is None:
+            return
+        self._elsewhere = RunMemory(folder, self._run, first)
+        self._seen_elsewhere = seen = self._elsewhere.newest()
+        if seen is not None:
+            self._seen.setdefault(seen.seq, seen.record.encode())
 
     def _check_signature(self, name: str, kind: str, sealed: bytes) -> None:
         document = open_sealed(sealed)
@@ -156,9 +206,9 @@ class PinGuard:
         return pin
 
     def _fork(self, seq: int, before: bytes, now: bytes) -> NoReturn:
-        kept = ""
-        if self._memory is not None:
-            files = " and ".join(str(file) for file in self._memory.keep_evidence(seq, before, now))
+        kept, memory = "", self._elsewhere or self._memory
+        if memory is not None:
+            files = " and ".join(str(file) for file in memory.keep_evidence(seq, before, now))
             kept = f"; both are kept as evidence: {files}"
         raise Untrusted(
             f"run {self._run!r} in {self._url} was forked: {self._what} {seq} is another one than was seen before"
@@ -168,18 +218,17 @@ class PinGuard:
 
     def _advice(self) -> str:
         advice = "Find out who wrote to the store"
-        if self._memory is None:
-            return advice
-        return f"{advice}; if the run was begun anew on purpose, delete {self._memory.folder}"
+        kept = [str(memory.folder) for memory in (self._memory, self._elsewhere) if memory is not None]
+        return f"{advice}; if the run was begun anew on purpose, delete {' and '.join(kept)}" if kept else advice
 
-    def _tell_age(self, record: AnyRecord) -> None:
-        if self._trust.max_age_s is None or self._told == record.seq:
+    def _tell_age(self, seq: int, created: str) -> None:
+        if self._trust.max_age_s is None or self._told == seq:
             return
-        age_s = (self._clock() - datetime.fromisoformat(record.created_at).astimezone(UTC)).total_seconds()
+        age_s = (self._clock() - datetime.fromisoformat(created).astimezone(UTC)).total_seconds()
         if age_s > self._trust.max_age_s:
-            self._told = record.seq
+            self._told = seq
             message = (
-                f"its newest {self._what}, {record.seq}, is {age_s:.0f} s old, more than {self._trust.max_age_s:g} s: "
+                f"its newest {self._what}, {seq}, is {age_s:.0f} s old, more than {self._trust.max_age_s:g} s: "
                 "the writer has stopped, or somebody keeps newer records back"
             )
             self._events.tell(Event(EventKind.FROZEN, self._run, message))
@@ -201,3 +250,8 @@ def _named(kind: str) -> str:
     if kind in (ANY_MEMBER, OUTER):
         return "this outer record"
     return f"for member {kind.removeprefix(ANY_MEMBER)!r}" if kind.startswith(ANY_MEMBER) else f"a {kind}"
+
+
+def _created_at(record: str) -> str:
+    """Return the time in a record, of this run or of its outer rounds, that was read and checked before."""
+    return str(json.loads(open_sealed(record.encode()).body)["created_at"])

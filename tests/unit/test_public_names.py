@@ -18,6 +18,7 @@ NAMES = [
     "AccessDenied",
     "AlreadyExists",
     "BaseMismatch",
+    "Behind",
     "CacheOptions",
     "CompactOptions",
     "Compactor",

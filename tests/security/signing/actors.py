@@ -65,10 +65,12 @@ def forger(store: Store, signer: Signer | None, *, number: int = 2, every: int =
     return writer(store, signer, believes=Heedless(store, RUN), number=number, every=every)
 
 
-def history(versions: int = 3, *, signer: Signer | None = TRAINER, every: int = 64, run: str = RUN) -> DictStore:
-    """Return a store with a run that one signer wrote: an epoch record and so many commits."""
+def history(
+    versions: int = 3, *, signer: Signer | None = TRAINER, every: int = 64, run: str = RUN, first: int = 1
+) -> DictStore:
+    """Return a store with a run that writer ``first`` wrote, and one signed: an epoch record and so many commits."""
     store = DictStore()
-    term = writer(store, signer, every=every, run=run)
+    term = writer(store, signer, every=every, run=run, number=first)
     term.begin()
     for version in range(versions):
         term.commit(draft(version))

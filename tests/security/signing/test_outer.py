@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulse_registry.errors import CorruptObject, Distrust, InvalidArgument, Untrusted
+from pulse_registry.errors import Behind, CorruptObject, Distrust, InvalidArgument, Untrusted
 from pulse_registry.format import keys
 from pulse_registry.outer.append_guard import OuterAppendGuard
 from pulse_registry.outer.log import OuterLog
@@ -139,6 +139,19 @@ def test_a_log_that_was_rolled_back_is_refused_after_a_restart(tmp_path: Path) -
     with pytest.raises(Untrusted, match="rolled back: outer record 2") as raised:
         log(store, None, *PINS, state=tmp_path).refresh()
     assert raised.value.reason is Distrust.ROLLBACK
+
+
+def test_a_copy_that_lags_is_waited_for(tmp_path: Path) -> None:
+    store, mirror = empty(), empty()
+    begun(store)
+    first = keys.OUTER + keys.record_key(0)
+    mirror.put(first, store.get(first))
+    assert log(store, None, *PINS, state=tmp_path).refresh().seq == 1
+    with pytest.raises(Behind, match="ends at outer record 0, and outer record 1 was seen"):
+        log(mirror, None, *PINS, state=tmp_path).refresh()
+    second = keys.OUTER + keys.record_key(1)
+    mirror.put(second, store.get(second))
+    assert log(mirror, None, *PINS, state=tmp_path).refresh().seq == 1
 
 
 def test_another_record_in_the_place_of_one_that_was_seen_is_refused_and_kept(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ class Believer:
     def __init__(self, snapshots: bool) -> None:
         self.snapshots, self.judged = snapshots, 0
 
-    def begin(self) -> None:
+    def begin(self, first: object = None) -> None:
         return None
 
     def check_snapshot(self, _: bytes) -> None:
