@@ -167,13 +167,15 @@ def test_what_trainers_and_workers_send_is_shown_as_text(hostile: Site, open_tab
 
 def test_names_of_runs_are_text_and_lead_nowhere_else(hostile: Site, open_tab: OpenTab) -> None:
     names = [HOSTILE, "javascript:alert(1)", "../../../evil", "//evil.example/x", "\x1b]0;owned\x07", "\u202egpj"]
-    runs = [{"run": name, "versions": 1, "latest": None, "full_nbytes": None} for name in names]
+    line = {"seq": 0, "versions": 1, "latest": None, "full_nbytes": None, "summary": None, "stale": False}
+    told = {"whole": True, "total": 6, "more": False, "runs": [line | {"run": name} for name in names]}
+    event = f"event: runs\nid: a-1\ndata: {json.dumps(told)}\n\n"
     page = open_tab(hostile)
-    page.route("**/v1/runs?*", lambda route: route.fulfill(json={"runs": runs, "next": None}))
+    page.route("**/v1/events", lambda route: route.fulfill(content_type="text/event-stream", body=event))
     page.reload()
     links = page.locator(".runs th a")
     expect(links).to_have_count(len(names))
-    assert links.all_text_contents() == names
+    assert sorted(links.all_text_contents()) == sorted(names)
     for link in links.all():
         assert str(link.evaluate("link => link.href")).startswith(f"{hostile.url}#/runs/")
     assert page.locator("main img, main b, main script").count() == 0

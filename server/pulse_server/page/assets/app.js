@@ -104,6 +104,7 @@ function words(failure, run) {
     case 403:
       return ["Not allowed", `This token may not read ${subject}. ${said}`, "Ask for a token whose run patterns include it, or choose another run. To use another token, sign out."];
     case 404:
+      if (run === null) return ["The service refused the request", said, "This service is an older release, which has no stream of all runs. Open a run by its address: #/runs/NAME."];
       return ["No such run", `The registry holds no run of the name ${run}.`, "Check the name for a slip. A run appears with its first push."];
     case 429:
       return ["Too many requests", said, `Wait ${Math.max(1, failure.retryAfter)} s, then try again.`];

@@ -37,7 +37,10 @@ export function syncRows(body, items, keyOf, make, update) {
     return row;
   });
   const same = rows.length === body.rows.length && rows.every((row, place) => row === body.rows[place]);
-  if (!same) body.replaceChildren(...rows);
+  if (same) return;
+  const focused = body.contains(document.activeElement) ? document.activeElement : null;
+  body.replaceChildren(...rows);
+  focused?.focus({ preventScroll: true });
 }
 
 // One row that says why there are no others.

@@ -1,6 +1,6 @@
-// Follows a run's events over fetch: EventSource can't send the Authorization header.
+// Follows a stream of events over fetch: EventSource can't send the Authorization header.
 
-import { Failure, runPath } from "./api.js";
+import { Failure } from "./api.js";
 
 const SILENCE_MS = 45_000; // the service sends a comment every 15 s
 const LONGEST_WAIT_MS = 15_000;
@@ -32,10 +32,10 @@ export async function* readEvents(body, onBytes = () => {}) {
   }
 }
 
-// Calls `handlers[type](body)` for each event after version `after`, and goes on where the stream broke off.
+// Calls `handlers[type](body)` for each event after the one whose id is `after`, and goes on where the stream broke off.
 // `onState` hears "connecting", "live" and "waiting" (with the seconds until the next try). Throws the Failure of a
 // request that would fail again (401, 403, 404); ends when `signal` aborts.
-export async function follow({ api, run, after, handlers, onState, signal }) {
+export async function follow({ api, path, after, handlers, onState, signal }) {
   let last = after;
   for (let failures = 0; !signal.aborted; ) {
     if (failures === 0) onState("connecting");
@@ -45,9 +45,8 @@ export async function follow({ api, run, after, handlers, onState, signal }) {
     let watchdog = setTimeout(stop, SILENCE_MS);
     let retryAfter = 0;
     try {
-      const query = last === null ? "" : `?after=${last}`;
       const headers = { Accept: "text/event-stream", ...(last === null ? {} : { "Last-Event-ID": String(last) }) };
-      const response = await api.open(`${runPath(run)}/events${query}`, { signal: attempt.signal, headers });
+      const response = await api.open(path, { signal: attempt.signal, headers });
       onState("live");
       const onBytes = () => {
         failures = 0;

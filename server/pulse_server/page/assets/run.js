@@ -98,7 +98,7 @@ class RunView {
     });
     await follow({
       api,
-      run: this.#run,
+      path: `${runPath(this.#run)}/events`,
       after: this.#history.newest?.version ?? null,
       handlers: {
         version: (body) => this.#onVersion(body),
