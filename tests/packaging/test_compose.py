@@ -126,8 +126,8 @@ def test_no_port_is_open_to_other_machines(services: dict[str, dict[str, Any]]) 
 
 def test_images_are_pinned_and_secrets_say_that_they_are_examples() -> None:
     values = env_file()
-    for name in ("MINIO_IMAGE", "PROMETHEUS_IMAGE"):
-        assert re.fullmatch(r"[a-z0-9.]+/[a-z0-9/-]+:(RELEASE|v\d)[A-Za-z0-9.-]+", values[name]), name
+    for name in ("MINIO_IMAGE", "PROMETHEUS_IMAGE", "GRAFANA_IMAGE"):
+        assert re.fullmatch(r"[a-z0-9.]+/[a-z0-9/-]+:(RELEASE|v?\d)[A-Za-z0-9.-]+", values[name]), name
     assert all("example" in value for name, value in values.items() if name.endswith("_KEY"))
 
 
@@ -135,7 +135,27 @@ def test_each_start_waits_for_what_it_needs(services: dict[str, dict[str, Any]])
     assert services["bucket"]["depends_on"] == {"minio": {"condition": "service_healthy"}}
     assert services["service"]["depends_on"] == {"bucket": {"condition": "service_completed_successfully"}}
     assert services["minio"]["healthcheck"]["test"][0] == "CMD"
-    assert {name for name, service in services.items() if service.get("profiles")} == {"prometheus", "token"}
+    assert {name for name, service in services.items() if service.get("profiles")} == {"prometheus", "grafana", "token"}
+
+
+def test_grafana_shows_the_prometheus_beside_it_and_its_dashboards(services: dict[str, dict[str, Any]]) -> None:
+    grafana = services["grafana"]
+    inside = {volume.split(":")[1]: ROOT / volume.split(":")[0] for volume in grafana["volumes"]}
+    (source,) = yaml.safe_load(inside["/etc/grafana/provisioning/datasources/prometheus.yml"].read_text())[
+        "datasources"
+    ]
+    assert source["url"] == f"http://prometheus:{services['prometheus']['ports'][0].rpartition(':')[2]}"
+    (provider,) = yaml.safe_load(inside["/etc/grafana/provisioning/dashboards/pulse.yml"].read_text())["providers"]
+    shown = [path for path in inside if Path(path).parent == Path(provider["options"]["path"])]
+    assert shown == [grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]]
+    scrape = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())["global"]["scrape_interval"]
+    assert source["jsonData"]["timeInterval"] == scrape  # what $__rate_interval is made of
+
+
+def test_nobody_is_an_admin_of_grafana_by_a_password_that_all_know(services: dict[str, dict[str, Any]]) -> None:
+    given = services["grafana"]["environment"]
+    assert (given["GF_AUTH_DISABLE_LOGIN_FORM"], given["GF_AUTH_BASIC_ENABLED"]) == ("true", "false")
+    assert given["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
 
 
 def test_our_containers_have_no_rights_and_a_read_only_root(services: dict[str, dict[str, Any]]) -> None:

@@ -22,8 +22,6 @@ from tests.support.servers import S3Bucket
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 DOCUMENT = "\n".join(page.read_text() for page in PAGES)
-# Names that an expression may hold beside metrics' own.
-PROMETHEUS = {"up"}
 # What engines are asked by is no metric.
 CALLS = {name for name in dir(WorkerExtension) if name.startswith("pulse_")}
 
@@ -107,17 +105,6 @@ def test_costs_add_up_by_hand() -> None:
     assert script["internet"](200_000, prices) == pytest.approx(
         9_900 * 0.09 + 40_000 * 0.085 + 100_000 * 0.07 + 50_000 * 0.05
     )
-
-
-def test_alerts_ask_for_metrics_that_the_service_has() -> None:
-    known = metric_names() | PROMETHEUS
-    asked = {
-        name
-        for rule in rules()
-        for name in re.findall(r"\b(?:pulse|process)_[a-z_]+|\bup\b", re.sub(r'"[^"]*"', "", rule["expr"]))
-    }
-    assert asked
-    assert asked - known <= {"process_open_fds", "process_max_fds"} | PROMETHEUS
 
 
 def test_the_document_names_every_metric_and_no_other() -> None:

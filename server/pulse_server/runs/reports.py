@@ -13,7 +13,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from heapq import nlargest
 from itertools import accumulate, islice, repeat
@@ -29,7 +29,7 @@ from pulse_registry.store import Store
 from pulse_schemas.api import ReportFile, WorkerBody, WorkerList, WorkerNote, WorkerReport, WorkerSummary
 from pulse_server.auth.names import join_name, split_name
 from pulse_server.runs.listing import Listing
-from pulse_server.telemetry.metrics import RunFigures
+from pulse_server.telemetry.metrics import BEHIND, RunFigures
 
 MAX_WORKERS: Final = 10_000
 """Workers of a run that are listed, and gone ones that are remembered."""
@@ -223,16 +223,26 @@ class Reports:
         an object in it. Of many workers it takes long: call it in a thread.
         """
         notes = self._listed(state.run).values()
-        pauses = [note.phases["apply"] for note in notes if "apply" in note.phases]
         avoided = sum(bool(note.avoided) for note in notes)
-        return _summary(notes, _digests(state, notes)), max(pauses, default=None), avoided
+        return _summary(notes, _digests(state, notes)), _longest_pause(notes), avoided
 
     def figures(self, state: RunState, log_age_s: float) -> RunFigures:
-        """Return how a run and its workers stand."""
-        newest = len(state.versions) - 1
-        served = [note.version for note in self._listed(state.run).values()]
-        staleness = max(0, newest - min(served, default=newest))
-        return RunFigures(state.run, newest, log_age_s, min(len(served), self._max), staleness)
+        """Return how a run and its workers stand; one whose version is forgotten is not said to differ from it."""
+        newest, latest = len(state.versions) - 1, state.latest
+        notes = self._listed(state.run).values()
+        digests = _digests(state, notes)
+        lacks = [max(0, newest - note.version) for note in notes]
+        return RunFigures(
+            state.run,
+            newest,
+            log_age_s,
+            min(len(notes), self._max),
+            max(lacks, default=0),
+            version_age_s=None if latest is None else self._age_of(latest.created_at),
+            behind=tuple(sum(lack >= least for lack in lacks) for least in BEHIND),
+            differing=sum(digests.get(note.version, note.digest) != note.digest for note in notes),
+            pause_s=_longest_pause(notes),
+        )
 
     def is_stale(self, run: str) -> bool:
         """Tell whether what the other replicas wrote should be read anew before the run's workers are listed."""
@@ -320,6 +330,10 @@ class Reports:
             logger.warning("%s: the reports in it can't be read: %s", key, type(error).__name__)
             return ReportFile(workers=()), 0
 
+    def _age_of(self, created_at: str) -> float:
+        """Return how long ago a version was committed, in seconds; 0 where its writer's clock is ahead."""
+        return max(0.0, (self._now() - datetime.fromisoformat(created_at)).total_seconds())
+
     def _age_s(self, run: str) -> float:
         with self._lock:
             return self._clock() - self._others.get(run, _NOTHING).read_at
@@ -378,6 +392,10 @@ def _newest(worker: str, heard: Notes, left: Gone, others: _Others, since: str) 
     newest = own if other is None or (own is not None and own.reported_at >= other.reported_at) else other
     gone = max(left.get(worker, ""), others.gone.get(worker, ""))
     return newest if newest is not None and newest.reported_at >= since and newest.reported_at > gone else None
+
+
+def _longest_pause(notes: Iterable[WorkerNote]) -> float | None:
+    return max((note.pause_s for note in notes if note.pause_s is not None), default=None)
 
 
 def _first(keys: Iterable[str]) -> tuple[str, ...]:

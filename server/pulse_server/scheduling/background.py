@@ -32,6 +32,7 @@ class Background:
     def begin(self, kind: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task that is to go on until it is cancelled."""
         alive = self._metrics.background.labels(kind)
+        self._metrics.background_failures.labels(kind)  # at 0: what rises from nothing is no rise to Prometheus
         task = asyncio.get_running_loop().create_task(work, name=kind)
         alive.set(1)
 

@@ -32,6 +32,9 @@ from pulse_schemas.api import WorkerReport
 MAX_RUNS: Final = 500
 """Runs that have figures of their own; the most recently used ones first."""
 
+BEHIND: Final = (1, 4, 16, 64)
+"""Of how many workers are at least so many versions behind: what a run bears depends on its algorithm."""
+
 _REQUEST_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STORE_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _PHASE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -57,13 +60,29 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", 
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """How a run stands; ``staleness`` counts the versions that the worker furthest behind lacks."""
+    """How a run and its workers stand.
+
+    Attributes:
+        run: its name.
+        version: the newest one; -1: none.
+        log_age_s: since its log was last looked at.
+        workers: that reported of late.
+        staleness: versions that the worker furthest behind lacks.
+        version_age_s: since the newest version was committed, by its writer's clock; None: there is none.
+        behind: workers that are at least as many versions behind as each of `BEHIND` says.
+        differing: workers whose cells are not those of their version.
+        pause_s: the longest time that the last pull of a worker kept it from serving; None: nobody told.
+    """
 
     run: str
     version: int
     log_age_s: float
     workers: int
     staleness: int
+    version_age_s: float | None = None
+    behind: tuple[int, ...] = ()
+    differing: int = 0
+    pause_s: float | None = None
 
 
 class Metrics:
@@ -189,21 +208,36 @@ class _RunCollector(Collector):
         return self._families()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        families = versions, ages, workers, staleness = self._families()
+        families = versions, ages, log_ages, workers, staleness, behind, differing, pauses = self._families()
         for one in islice(self._figures(), MAX_RUNS):
-            versions.add_metric((one.run,), one.version)
-            ages.add_metric((one.run,), one.log_age_s)
-            workers.add_metric((one.run,), one.workers)
-            staleness.add_metric((one.run,), one.staleness)
+            run = (one.run,)
+            versions.add_metric(run, one.version)
+            log_ages.add_metric(run, one.log_age_s)
+            workers.add_metric(run, one.workers)
+            staleness.add_metric(run, one.staleness)
+            differing.add_metric(run, one.differing)
+            for least, count in zip(BEHIND, one.behind, strict=False):
+                behind.add_metric((one.run, str(least)), count)
+            if one.version_age_s is not None:
+                ages.add_metric(run, one.version_age_s)
+            if one.pause_s is not None:
+                pauses.add_metric(run, one.pause_s)
         return families
 
     @staticmethod
-    def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def _families() -> tuple[GaugeMetricFamily, ...]:
+        def family(name: str, says: str, *labels: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(name, says, labels=("run", *labels))
+
         return (
-            GaugeMetricFamily("pulse_run_version", "The newest version of a run; -1: none.", labels=("run",)),
-            GaugeMetricFamily("pulse_log_age_seconds", "Since a run's log was last looked at.", labels=("run",)),
-            GaugeMetricFamily("pulse_workers", "Workers that reported to any replica of late.", labels=("run",)),
-            GaugeMetricFamily("pulse_worker_staleness", "Versions that the last of them lacks.", labels=("run",)),
+            family("pulse_run_version", "The newest version of a run; -1: none."),
+            family("pulse_run_version_age_seconds", "Since it was committed, by its writer's clock."),
+            family("pulse_log_age_seconds", "Since a run's log was last looked at."),
+            family("pulse_workers", "Workers that reported to any replica of late."),
+            family("pulse_worker_staleness", "Versions that the last of them lacks."),
+            family("pulse_workers_behind", "Of them, those that lack at least so many.", "by"),
+            family("pulse_workers_differing", "Of them, those whose cells are not their version's."),
+            family("pulse_worker_pause_seconds", "The longest time that one's last pull kept it from serving."),
         )
 
 

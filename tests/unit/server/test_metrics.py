@@ -13,7 +13,7 @@ from pulse_registry.errors import NotFound
 from pulse_registry.store import MemoryStore
 from pulse_schemas.api import PhaseBody, WorkerReport
 from pulse_server.settings import Settings
-from pulse_server.telemetry.metrics import MAX_RUNS, Metrics, RunFigures
+from pulse_server.telemetry.metrics import BEHIND, MAX_RUNS, Metrics, RunFigures
 from pulse_server.telemetry.store_metrics import MetricsStore
 from tests.unit.server.edges import bearer, client_of, one_token, small_app
 
@@ -96,6 +96,14 @@ def test_runs_are_shown_as_they_stand_and_not_more_than_the_bound() -> None:
     assert value(metrics, "pulse_log_age_seconds", run="a") == 0.25
     assert value(metrics, "pulse_workers", run="a") == 3
     assert value(metrics, "pulse_worker_staleness", run="a") == 2
+    assert value(metrics, "pulse_workers_differing", run="a") == 0
+    for unknown in ("pulse_run_version_age_seconds", "pulse_worker_pause_seconds"):
+        assert value(metrics, unknown, run="a") is None  # not 0: nobody told
+    figures[:] = [RunFigures("a", 7, 0.25, 30, 20, 61.5, (9, 5, 1, 0), 2, 0.004)]
+    assert value(metrics, "pulse_run_version_age_seconds", run="a") == 61.5
+    assert [value(metrics, "pulse_workers_behind", run="a", by=str(least)) for least in BEHIND] == [9, 5, 1, 0]
+    assert value(metrics, "pulse_workers_differing", run="a") == 2
+    assert value(metrics, "pulse_worker_pause_seconds", run="a") == 0.004
     figures[:] = [RunFigures(f"run-{number}", 0, 0, 0, 0) for number in range(MAX_RUNS + 10)]
     assert sum(name == "pulse_run_version" for name, _ in samples(metrics)) == MAX_RUNS
     assert value(metrics, "pulse_run_version", run="a") is None

@@ -70,6 +70,28 @@ def test_a_report_is_told_with_how_far_behind_the_worker_is(time: Time) -> None:
     assert reports.figures(STATE, 0.5).staleness == 2
 
 
+def test_figures_say_how_many_are_behind_whose_cells_differ_and_the_longest_pause(time: Time) -> None:
+    reports, state = replica(DictStore(), time), run_of(70).state
+    digest = state.version(69).digest
+    figures = reports.figures(state, 0.5)
+    assert (figures.workers, figures.behind, figures.differing, figures.pause_s) == (0, (0, 0, 0, 0), 0, None)
+    for version in (69, 68, 65, 60, 5):
+        told = WorkerReport(version=version, digest=state.version(version).digest, phases={"apply": version / 1000})
+        reports.take(RUN, f"w{version}", told)
+    reports.take(RUN, "engine", WorkerReport(version=69, digest=digest, phases={"stage": 9.0, "pause": 0.5}))
+    reports.take(RUN, "wrong", WorkerReport(version=69, digest="f" * 32 if digest != "f" * 32 else "e" * 32))
+    reports.take(RUN, "ahead", WorkerReport(version=90, digest="f" * 32))  # of a version that is not known here
+    figures = reports.figures(state, 0.5)
+    assert (figures.workers, figures.staleness) == (8, 64)
+    assert figures.behind == (4, 3, 1, 1)
+    assert figures.differing == 1
+    assert figures.pause_s == 0.5
+    latest = state.latest
+    assert latest is not None
+    made = datetime.fromisoformat(latest.created_at)
+    assert figures.version_age_s == max(0.0, (time.now() - made).total_seconds())
+
+
 def test_the_time_of_a_pull_is_that_of_its_timeline_and_without_one_of_its_phases(time: Time) -> None:
     reports = replica(DictStore(), time)
     spans = tuple(PhaseBody(phase=name, start=0.5, end=end, busy=9, nbytes=0) for name, end in (("a", 2.0), ("b", 1.0)))
