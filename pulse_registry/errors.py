@@ -5,7 +5,9 @@ PulseError
 │   └── Gone            the version was retired: take a newer one
 ├── AlreadyExists       create-if-absent lost: somebody else's object is there
 ├── Conflict            another writer won: read what it committed, then decide
-│   └── Fenced          a newer writer began its term: this one must stop
+│   ├── Fenced          a newer writer began its term: this one must stop
+│   ├── Mirrored        this root holds a copy of the run: write to the one that it is a copy of
+│   └── Forked          a copy and its source have other records of one number: find out who wrote which
 ├── Diverged            a trainer's weights are not those of its outer rounds: begin again from the newest version
 ├── QuorumLost          members of outer rounds have left, and a round needs more: start another one, or leave
 ├── InvalidModel        the model or a tensor of it can't be published or written into: change the model
@@ -64,6 +66,22 @@ class Conflict(PulseError):
 
 class Fenced(Conflict):
     """A writer with a newer epoch took over the run; this writer can't commit any more."""
+
+
+class Mirrored(Conflict):
+    """The run is a copy that a mirror keeps; nothing was written. Its source takes writes."""
+
+
+class Forked(Conflict):
+    """Two roots have other records under one number; nothing was written, and both are kept as they are.
+
+    Attributes:
+        seq: the first number at which they differ; None where only a service's word for it is known.
+    """
+
+    def __init__(self, message: str, seq: int | None = None) -> None:
+        super().__init__(message)
+        self.seq = seq
 
 
 class Diverged(PulseError):

@@ -39,6 +39,8 @@ class EventKind(StrEnum):
     """The kernels are not on disk: this process compiles them, and its first pushes or pulls may wait for it."""
     GPU_NOT_USED = "gpu_not_used"
     """The model is on a GPU on which the kernels do not run: it is worked on in host memory, with the same results."""
+    OBJECT_NOT_COPIED = "object_not_copied"
+    """The source of a mirror can't give an object whole: the copy ends before the record that names it."""
     ROUND_WAITS = "round_waits"
     """A round of outer steps waits for members, and lacks its quorum; it ends by itself once they have contributed."""
 

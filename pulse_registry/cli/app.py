@@ -25,6 +25,7 @@ from pulse_registry.cli.import_ import import_
 from pulse_registry.cli.inspect import inspect
 from pulse_registry.cli.key import key
 from pulse_registry.cli.log import log
+from pulse_registry.cli.mirror import mirror
 from pulse_registry.cli.outer import outer
 from pulse_registry.cli.output import print_error
 from pulse_registry.cli.pull import pull
@@ -69,6 +70,7 @@ for command in (
     compact,
     export,
     gc,
+    mirror,
     tag,
     countersign,
 ):

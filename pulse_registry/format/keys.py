@@ -29,6 +29,8 @@ REFERENCES = "bases/"
 _CLOSED = "closed"
 _BASE_FOLDER = re.compile(rf"{BASES}({BASE_ID_PATTERN})/")
 _REFERENCE = re.compile(rf"{REFERENCES}({BASE_ID_PATTERN})")
+MIRROR = "mirror"
+"""Says of what root a run is a copy, where it is one."""
 _HEAD = "/patch-head"
 """Not "/head": rights to replace runs' hints are given for all keys that end so."""
 _PARTED = re.compile(r"(objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32})/(?:patch-head|[0-9]{5})")

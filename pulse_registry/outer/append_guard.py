@@ -112,6 +112,7 @@ class OuterAppendGuard:
             AlreadyExists: another record has its number: read that one, and go on.
             Conflict: its number is further on than the next.
             Fenced: another process has joined under the member's name, or the run has moved elsewhere.
+            Mirrored: the run is a copy; its source takes records.
             CorruptObject, Untrusted, UnsupportedFormat: the log can't be read, or a record of it is missing.
             StoreUnavailable: the store failed; send the same record again. It may have landed, or land yet.
         """

@@ -25,6 +25,7 @@ from pulse_schemas.heads import PatchHead
 from pulse_schemas.home import Home, HomeEntry
 from pulse_schemas.layout import DTYPE_ORDER, Dtype, Layout, Tensor
 from pulse_schemas.lease import Lease
+from pulse_schemas.mirror_mark import MirrorMark
 from pulse_schemas.objects import BASES, Coder, KeyframeRef, ObjectRef, PatchRef, base_of
 from pulse_schemas.records import (
     RECORD_KINDS,
@@ -73,6 +74,7 @@ __all__ = [
     "KeyframeRef",
     "Layout",
     "Lease",
+    "MirrorMark",
     "MoveRecord",
     "NextIds",
     "ObjectRef",

@@ -17,6 +17,7 @@ from pulse_schemas.files import FileSet
 from pulse_schemas.home import Home
 from pulse_schemas.layout import Layout
 from pulse_schemas.lease import Lease
+from pulse_schemas.mirror_mark import MirrorMark
 from pulse_schemas.outer import OUTER_KINDS
 from pulse_schemas.outer_snapshot import OuterSnapshot
 from pulse_schemas.records import RECORD_KINDS
@@ -29,6 +30,7 @@ DOCUMENTS: Mapping[str, type[Schema]] = {
     "home": Home,
     "layout": Layout,
     "lease": Lease,
+    "mirror-mark": MirrorMark,
     **{f"outer-{kind}": record for kind, record in OUTER_KINDS.items()},
     "outer-snapshot": OuterSnapshot,
     **{f"record-{kind}": record for kind, record in RECORD_KINDS.items()},

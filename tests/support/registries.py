@@ -236,6 +236,7 @@ _KINDS = tuple(
         r"run/head",
         r"run/clock",
         r"run/bases/[0-9a-f]{64}-[0-9]{4}",
+        r"run/mirror",
         r"run/leases/[0-9A-Za-z._-]+\.json",
         r"run/layouts/[0-9a-f]{64}\.json",
         r"run/objects/patch/[0-9]{12}-[0-9]{12}-[0-9a-f]{32}(\.safetensors|/patch-head|/[0-9]{5})",

@@ -80,7 +80,7 @@ def test_a_service_admits_no_record_where_one_is_missing():
     assert counting.calls["list"] == 1
 
 
-def test_a_term_costs_one_listing_more_and_what_follows_none():
+def test_a_term_costs_a_look_at_the_mark_and_one_listing_and_what_follows_none():
     store = store_without()
     store.put(keys.HEAD, hint(12))
     counting = CountingStore(store)
@@ -89,7 +89,8 @@ def test_a_term_costs_one_listing_more_and_what_follows_none():
     reader.refresh()
     counting.reset()
     trainer.begin()
-    assert counting.ledger == [("get", keys.record_key(13)), ("list", keys.LOG), ("put", keys.record_key(13))]
+    looks = [("get", keys.record_key(13)), ("get", keys.MIRROR), ("list", keys.LOG)]
+    assert counting.ledger == [*looks, ("put", keys.record_key(13))]
     counting.reset()
     trainer.commit(draft(12))
     trainer.tag("best", 3)

@@ -1,0 +1,167 @@
+"""Copies stored objects from a run's source to its copy: many at a time, each checked, within a bound of memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound, PulseError, UnsupportedFormat
+from pulse_registry.format.patch_parts import Stored
+from pulse_registry.mirror.lanes import Lanes
+from pulse_registry.mirror.needs import Document, Item, Unit, items_of
+from pulse_registry.mirror.rate import Rate
+from pulse_registry.mirror.transfer import AHEAD, PIECE, Damaged, Transfer
+from pulse_registry.process.parallel import end, results
+from pulse_registry.store import Store
+from pulse_registry.store.verified_read import TRIES, verified
+
+_AHEAD_BYTES: Final = (AHEAD + 1) * PIECE
+_PARTS_BYTES: Final = 40 << 20
+"""What a bucket's put of a large object holds: five parts of 8 MiB."""
+SKIPPED: Final = (NotFound, CorruptObject, UnsupportedFormat)
+"""Of the source's objects: nothing is wrong with the stores, and the others can go on."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done; counted under a lock.
+
+    Attributes:
+        objects, nbytes: sent.
+        present: objects that were there already.
+    """
+
+    objects: int = 0
+    nbytes: int = 0
+    present: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def sent(self, nbytes: int) -> None:
+        """Count an object that was sent."""
+        with self.lock:
+            self.objects += 1
+            self.nbytes += nbytes
+
+    def found(self) -> None:
+        """Count an object that was there."""
+        with self.lock:
+            self.present += 1
+
+
+class Copier:
+    """Copies units of one run. `begin` returns at once; for one thread, which must not be one of its workers.
+
+    Attributes:
+        tally: what was done so far.
+    """
+
+    def __init__(
+        self,
+        source: Store,
+        destination: Store,
+        lanes: Lanes,
+        *,
+        verify: bool,
+        listed: Callable[[str], bool],
+    ) -> None:
+        """Prepare; no I/O yet.
+
+        Args:
+            source, destination: scoped to the run.
+            lanes: threads, memory and rate.
+            verify: read what is there back, and replace it if it is damaged; else its size is enough.
+            listed: tells of a key whether something was seen to lie there.
+        """
+        self.tally = Tally()
+        self._source, self._destination = source, destination
+        self._lanes = lanes
+        self._verify, self._listed = verify, listed
+
+    def begin(self, unit: Unit) -> Copying:
+        """Begin to copy a unit."""
+        try:
+            items = [*items_of(self._source, unit)]
+        except SKIPPED as error:
+            return Copying(unit, (), error)
+        return Copying(unit, [self._lanes.workers.submit(self._copy, item) for item in items])
+
+    def _copy(self, item: Item) -> None:
+        if self._listed(item.key) and self._is_there(item):
+            self.tally.found()
+            return
+        if isinstance(item, Document):
+            read = partial(self._source.get, item.key, max_bytes=item.most)
+            data = verified(read, bytes.fromhex(item.blake3), f"{item.key}: the BLAKE3 of its bytes")
+            self._destination.put(item.key, data)  # of one hash there are only these bytes
+            self.tally.sent(len(data))
+            return
+        with self._lanes.memory(min(item.size, _AHEAD_BYTES) + min(item.size, _PARTS_BYTES)):
+            sent = self._send(item)
+        if sent:
+            self.tally.sent(item.size)
+        else:
+            self.tally.found()
+
+    def _send(self, item: Stored) -> bool:
+        """Send an object; tell whether it was not there. What was damaged on its way here is fetched again."""
+        seen = set[bytes]()
+        replace = self._listed(item.key)  # and not what it must be
+        while True:
+            try:
+                body = Transfer(self._source, item, self._lanes.readers, self._lanes.rate)
+                self._destination.put(item.key, body, if_absent=not replace)
+                return True
+            except AlreadyExists:
+                if self._is_there(item):
+                    return False  # another mirror's, or this one's, whose answer was lost
+                replace = True
+            except Damaged as error:
+                if error.found in seen or len(seen) + 1 >= TRIES:
+                    raise
+                seen.add(error.found)
+
+    def _is_there(self, item: Item) -> bool:
+        """Tell whether the copy has an object: by its size; or by its bytes, if it is to be verified."""
+        try:
+            if isinstance(item, Document):
+                read = partial(self._destination.get, item.key, max_bytes=item.most)
+                verified(read, bytes.fromhex(item.blake3), f"{item.key}: the BLAKE3 of its bytes")
+                return True
+            if self._destination.size(item.key) != item.size:
+                return False
+            if self._verify:
+                with self._lanes.memory(min(item.size, _AHEAD_BYTES)):
+                    Transfer(self._destination, item, self._lanes.readers, Rate(None)).check()
+        except (NotFound, CorruptObject):
+            return False
+        return True
+
+
+@dataclass(slots=True)
+class Copying:
+    """A unit that is being copied."""
+
+    unit: Unit
+    _futures: Iterable[Future[None]]
+    _error: PulseError | None = None
+
+    def outcome(self) -> PulseError | None:
+        """Wait for it, and return why it can't be copied; None: it is there, whole.
+
+        Raises:
+            AccessDenied, StoreUnavailable: a store failed, which says nothing of the unit.
+        """
+        if self._error is None:
+            try:
+                results([*self._futures])
+            except SKIPPED as error:
+                self._error = error
+        return self._error
+
+    def end(self) -> None:
+        """Cancel what has not begun, and wait for the rest."""
+        end([*self._futures])

@@ -1,0 +1,165 @@
+"""Mirrors of many runs of a root: which there are, and one after the other, or some at a time, brought up to date."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUnavailable
+from pulse_registry.events import Events
+from pulse_registry.log.names import RUN_NAME, fold, run_name
+from pulse_registry.log.runs import list_runs
+from pulse_registry.mirror.lanes import Lanes
+from pulse_registry.mirror.mirror import Copied, Mirror
+from pulse_registry.process.parallel import parallel_map
+from pulse_registry.store import RetryStore, Store
+
+_logger = logging.getLogger(__name__)
+_AT_ONCE: Final = 8
+"""Runs that are looked at at a time."""
+_RUNS_S: Final = 30.0
+"""How often a root is asked for new runs."""
+_TIDY_S: Final = 15.0
+"""How often snapshots and hints are copied while records come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one look at a run: what was copied, or why nothing could be."""
+
+    run: str
+    copied: Copied | None
+    error: PulseError | None = None
+
+
+class Fleet:
+    """Mirrors of the runs of a root whose names match; for one thread."""
+
+    def __init__(
+        self,
+        source: Store,
+        destination: Store,
+        runs: str,
+        lanes: Lanes,
+        *,
+        verify: bool = False,
+        events: Events | None = None,
+        retrying: Callable[[Store], Store] = RetryStore,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; no I/O yet.
+
+        Args:
+            source, destination: roots.
+            runs: names, with ``*``, ``?`` and ``[...]`` as in a shell; of a service, which lists none, one name.
+            lanes: that all mirrors share.
+            verify, events, retrying, monotonic: as `Mirror`.
+        """
+        self._source, self._destination, self._runs = source, destination, fold(runs)
+        self._lanes, self._verify, self._events, self._retrying = lanes, verify, events, retrying
+        self._monotonic = monotonic
+        self._mirrors: dict[str, Mirror] = {}
+        self._tidied: dict[str, float] = {}
+        self._ended: set[str] = set()
+        self._listed_at: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for mirror in self._mirrors.values():
+            mirror.close()
+
+    def copy(self) -> Iterator[Outcome]:
+        """Bring each run up to date, once; yield what became of each, in the order of names.
+
+        Raises:
+            NotFound: no run matches.
+            AccessDenied, StoreUnavailable: the source can't be listed.
+        """
+        self._look_for_runs()
+        yield from self._each(Mirror.catch_up, [*self._mirrors.values()])
+
+    def follow(self, stop: threading.Event, poll_s: float) -> Iterator[Outcome]:
+        """Go on as records come, until ``stop`` is set; yield each look that found some, or failed for good.
+
+        A store that fails is asked again. A run whose log is damaged or forked is left alone from then on.
+
+        Raises:
+            NotFound: no run matches.
+            PulseError: there is no run left that can be copied: the first error.
+        """
+        first: PulseError | None = None
+        while not stop.is_set():
+            self._look_for_runs()
+            left = [mirror for run, mirror in self._mirrors.items() if run not in self._ended]
+            for outcome in self._each(self._step, left):
+                if isinstance(outcome.error, StoreUnavailable):
+                    _logger.warning("run %s: %s; it is tried again", outcome.run, outcome.error)
+                elif outcome.error is not None:
+                    first = first or outcome.error
+                    self._ended.add(outcome.run)
+                    yield outcome
+                elif outcome.copied is not None and outcome.copied.records:
+                    yield outcome
+            if first is not None and self._ended >= self._mirrors.keys():
+                raise first
+            if len(left) == 1:
+                self._wait(left[0], poll_s, stop)
+            else:
+                stop.wait(poll_s)
+
+    def _wait(self, mirror: Mirror, poll_s: float, stop: threading.Event) -> None:
+        try:
+            mirror.wait(poll_s, stop.wait)
+        except StoreUnavailable:
+            stop.wait(poll_s)
+
+    def _step(self, mirror: Mirror) -> Copied:
+        now = self._monotonic()
+        tidy = now - self._tidied.get(mirror.run, -_TIDY_S) >= _TIDY_S
+        copied = mirror.step(tidy=tidy)
+        if tidy:
+            self._tidied[mirror.run] = now
+        return copied
+
+    def _each(self, work: Callable[[Mirror], Copied], mirrors: list[Mirror]) -> Iterator[Outcome]:
+        def outcome(mirror: Mirror) -> Outcome:
+            try:
+                return Outcome(mirror.run, work(mirror))
+            except PulseError as error:
+                return Outcome(mirror.run, None, error)
+
+        with parallel_map(_AT_ONCE, "pulse-mirror-run") as map_:
+            yield from map_(outcome, mirrors)
+
+    def _look_for_runs(self) -> None:
+        """Make a mirror of each run that there is and whose name matches, if it is time to look."""
+        now = self._monotonic()
+        if self._listed_at is not None and now - self._listed_at < _RUNS_S:
+            return
+        self._listed_at = now
+        if RUN_NAME.fullmatch(self._runs):
+            found = [run_name(self._runs)]
+        elif self._source.gateway() is not None:
+            raise InvalidArgument(f"--runs {self._runs}: a service lists no runs to copy: name one")
+        else:
+            found = sorted(fnmatch.filter(list_runs(self._retrying(self._source)), self._runs))
+        for run in found:
+            if run not in self._mirrors:
+                self._mirrors[run] = Mirror(
+                    self._source,
+                    self._destination,
+                    run,
+                    events=self._events,
+                    verify=self._verify,
+                    lanes=self._lanes,
+                    retrying=self._retrying,
+                )
+        if not self._mirrors:
+            raise NotFound(f"no run in {self._source.url} is called {self._runs}")
