@@ -1,5 +1,5 @@
 """``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending``, ``hops``,
-``slices``, ``planning``, ``growth``, ``profile`` and ``gpu`` do the rest.
+``slices``, ``planning``, ``growth``, ``profile``, ``stats`` and ``gpu`` do the rest.
 
 ``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
 """
@@ -29,6 +29,7 @@ from benchmarks.results import OUT, rows_of, write_result
 from benchmarks.scale import COPIES, measure_sizes
 from benchmarks.slices import run as slices
 from benchmarks.states import States, StatesError, load_states
+from benchmarks.stats import run as stats
 from benchmarks.suite import MIN_REPEATS, Parts, run_suite
 from benchmarks.synthetic import DEFAULT_CELLS, few_shapes, synthetic_states
 from pulse_registry.format.patch_coding import CoderChoice
@@ -180,6 +181,7 @@ app.command(name="slices")(slices)
 app.command(name="planning")(planning)
 app.command(name="growth")(growth)
 app.command(name="profile")(profile)
+app.command(name="stats")(stats)
 
 
 @app.command()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
@@ -470,7 +472,12 @@ class Registry:
         return plan(state, target, have=have, prices=runtime.stores.prices())
 
     def stats(
-        self, first: VersionName | None = None, last: VersionName = "latest", *, weights: bool = False
+        self,
+        first: VersionName | None = None,
+        last: VersionName = "latest",
+        *,
+        weights: bool = False,
+        keep: str | os.PathLike[str] | None = None,
     ) -> RunStats:
         """Count what the steps of the run change: exact numbers of cells, by tensor, layer, kind, size and exponent.
 
@@ -483,14 +490,16 @@ class Registry:
             last: the version to end with.
             weights: follow the weights, too, which takes a keyframe: then signs and exponents are known, and the steps
                 of ``class`` patches and keyframes.
+            keep: a file of yours, in which the counts are kept: the next call that names it reads new steps alone.
 
         Raises:
-            InvalidArgument: ``first`` is newer than ``last``.
+            InvalidArgument: ``first`` is newer than ``last``, or the file can't be read or written.
             NotFound: there is no such version; or an object is gone.
             CorruptObject, UnsupportedFormat, StoreUnavailable: an object can't be read.
         """
         runtime = self._runtime
-        return stats_of(runtime.uncached(), runtime.versions, first, last, weights=weights)
+        path = None if keep is None else Path(keep)
+        return stats_of(runtime.uncached(), runtime.versions, first, last, weights=weights, keep=path)
 
     def watch(
         self,

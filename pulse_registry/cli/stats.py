@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,10 @@ def stats(
         typer.Option("--weights", help="Follow the weights, too: signs, exponents, class patches and keyframes."),
     ] = False,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor, too.")] = False,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="FILE", help="Keep the counts in FILE: the next time only new steps are read."),
+    ] = None,
     threads: Annotated[int, typer.Option("--threads", metavar="N", help="Threads that compute.")] = 1,
     token: Token = None,
     allow_http: AllowHttp = False,
@@ -48,7 +53,7 @@ def stats(
     first, last = None if from_version is None else parse_version(from_version), parse_version(to)
     access, compute = Access(root, token, allow_http, trust), ComputeOptions(threads=threads)
     with open_session(access, run, title="stats", quiet=json_output, compute=compute) as session:
-        found = session.registry.stats(first, last, weights=weights)
+        found = session.registry.stats(first, last, weights=weights, keep=keep)
     if json_output:
         print_json(document(found))
         return

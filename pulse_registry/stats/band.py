@@ -29,7 +29,7 @@ from pulse_registry.weights.cell_space import Geometry, Group
 from pulse_registry.weights.digest import Digest
 from pulse_schemas import KeyframeRef
 
-BAND_BYTES = 192 << 20
+BAND_BYTES = 128 << 20
 """What the groups of a band take together, about, unless it is one group."""
 _BYTES_A_CHANGE = 80
 """A changed cell of a step takes in what waits: twelve places and distances of 6 bytes, and what is made of them."""

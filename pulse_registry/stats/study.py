@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from pulse_registry.results import VersionName
 from pulse_registry.stats.band import Band, bands
 from pulse_registry.stats.counts import Counts, ExponentCounts, StepStats, WindowStats
 from pulse_registry.stats.group_walk import GroupStep
+from pulse_registry.stats.kept import Kept, name_of
 from pulse_registry.stats.run_stats import RunStats
 from pulse_registry.stats.steps import Step, Unseen, steps_of, stretches, windows_of
 from pulse_registry.versions import Versions
@@ -24,9 +27,16 @@ MOST_VERSIONS = 1000
 
 
 def stats_of(
-    context: Context, versions: Versions, first: VersionName | None, last: VersionName, *, weights: bool
+    context: Context,
+    versions: Versions,
+    first: VersionName | None,
+    last: VersionName,
+    *,
+    weights: bool,
+    keep: Path | None = None,
 ) -> RunStats:
     """Count what the steps between two versions change; see ``Registry.stats``."""
+    kept = Kept(keep)
     while True:
         state = versions.state()
         end = versions.entry(state, last).version
@@ -34,15 +44,18 @@ def stats_of(
         if begin > end:
             raise InvalidArgument(f"version {begin} is newer than version {end}: give the older one first")
         try:
-            return study(context, state, begin, end, weights=weights)
+            found = study(context, state, begin, end, kept, weights=weights)
         except NotFound:
             # What a collector has retired meanwhile is no damage: what is left is counted.
             now = versions.state()
             if all(now.is_retired(v) == state.is_retired(v) for v in range(begin, end + 1)):
                 raise
+        else:
+            kept.write()
+            return found
 
 
-def study(context: Context, state: RunState, first: int, last: int, *, weights: bool) -> RunStats:
+def study(context: Context, state: RunState, first: int, last: int, kept: Kept, *, weights: bool) -> RunStats:
     """Count what the steps between two versions change; nothing is written to the store.
 
     Memory: a band, the patches of a batch, and the counts, which are a few numbers for each tensor and step.
@@ -51,6 +64,7 @@ def study(context: Context, state: RunState, first: int, last: int, *, weights: 
         context: store, kernels and threads.
         state: the run.
         first, last: versions.
+        kept: what was counted before; it is told of all.
         weights: follow the weights, too: signs, exponents, and steps that only these show.
 
     Raises:
@@ -58,10 +72,7 @@ def study(context: Context, state: RunState, first: int, last: int, *, weights: 
         UnsupportedFormat, StoreUnavailable: as the store.
     """
     steps = list(steps_of(state, first, last, weights=weights))
-    found = [
-        _Stretch(context, state, context.geometry(stretch[0].layout), stretch).walked(weights)
-        for stretch in stretches(steps)
-    ]
+    found = [_Stretch(context, state, stretch, kept, weights=weights).walked() for stretch in stretches(steps)]
     counted = list(chain.from_iterable(tables for tables, _ in found))
     return RunStats(
         run=state.run,
@@ -77,33 +88,69 @@ def study(context: Context, state: RunState, first: int, last: int, *, weights: 
 class _Stretch:
     """Steps that follow each other, and what was counted of them so far."""
 
-    def __init__(self, context: Context, state: RunState, geometry: Geometry, steps: Sequence[Step]) -> None:
-        self._context, self._state, self._geometry, self._steps = context, state, geometry, steps
-        count, layout = len(geometry.sizes), steps[0].layout
+    def __init__(self, context: Context, state: RunState, steps: Sequence[Step], kept: Kept, *, weights: bool) -> None:
+        self._context, self._state, self._steps, self._kept, self._weights = context, state, steps, kept, weights
+        layout = steps[0].layout
+        self._geometry = context.geometry(layout)
+        count = len(self._geometry.sizes)
         self._windows = {
             (base, target): WindowStats(base, target, layout, np.zeros(count, np.int64), np.zeros(count, np.int64))
             for base, target in windows_of(steps)
         }
 
-    def walked(self, weights: bool) -> tuple[list[StepStats], list[WindowStats]]:
-        """Walk all bands, one after the other."""
-        context, geometry, steps = self._context, self._geometry, self._steps
-        tables = [_Table(step, geometry, known=place > 0, weights=weights) for place, step in enumerate(steps)]
-        for numbers in bands(geometry, steps, weights=weights):
+    def walked(self) -> tuple[list[StepStats], list[WindowStats]]:
+        """Count what is not kept, and return all."""
+        count = len(self._geometry.sizes)
+        known = [self._kept.step(self._name(place), step, count) for place, step in enumerate(self._steps)]
+        windows = [self._kept.window(self._name_of_window(*ends), one) for ends, one in self._windows.items()]
+        if all(one is not None for one in (*known, *windows)):
+            found = [one for one in known if one is not None], [one for one in windows if one is not None]
+        else:
+            begin = self._begin(known, windows)
+            found = [one for one in known[:begin] if one is not None], []
+            found[0].extend(self._walk(begin))
+            found[1].extend(old or new for old, new in zip(windows, self._windows.values(), strict=True))
+        for place, step in enumerate(found[0]):
+            self._kept.keep(self._name(place), step)
+        for window in found[1]:
+            self._kept.keep(self._name_of_window(window.base, window.target), window)
+        return found
+
+    def _begin(self, known: Sequence[StepStats | None], windows: Sequence[WindowStats | None]) -> int:
+        """Return the first step that has to be walked: before the windows that lack, and before what comes again."""
+        lacking = [step.base for step, one in zip(self._steps, known, strict=True) if one is None]
+        lacking += [base for (base, _), one in zip(self._windows, windows, strict=True) if one is None]
+        return bisect_left(self._steps, min(lacking), key=lambda step: step.base)
+
+    def _walk(self, begin: int) -> list[StepStats]:
+        """Walk all bands, one after the other, from a step on; the one before it tells what comes again."""
+        context, geometry = self._context, self._geometry
+        steps = self._steps[max(0, begin - 1) :]
+        tables = [_Table(step, geometry, known=step is not self._steps[0], weights=self._weights) for step in steps]
+        for numbers in bands(geometry, steps, weights=self._weights):
             band = Band(context, self._state, geometry, numbers)
-            if weights:
+            if self._weights:
                 band.load(steps[0].base)
             for table, (_, groups) in zip(tables, band.walk(steps), strict=True):
                 for number, counted in groups.items():
                     table.add(geometry.groups[number], counted)
                     self._add_windows(geometry.groups[number], counted)
-        return [table.stats() for table in tables], list(self._windows.values())
+        return [table.stats() for table in tables[min(1, begin) :]]
 
     def _add_windows(self, group: Group, counted: GroupStep) -> None:
         for base, target, changed, touched in counted.windows:
             window = self._windows[base, target]
             _add(window.changed, group, changed)
             _add(window.touched, group, touched)
+
+    def _name(self, place: int) -> str:
+        """Return what the row of a step is called: the step before it counts, too."""
+        step, before = self._steps[place], None if place == 0 else self._steps[place - 1].base
+        what = "weights" if self._weights else "patches"
+        return name_of(self._state, what, step.layout, (before, step.base, step.target))
+
+    def _name_of_window(self, base: int, target: int) -> str:
+        return name_of(self._state, "window", self._steps[0].layout, range(base, target + 1))
 
 
 class _Table:

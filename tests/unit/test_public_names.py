@@ -114,7 +114,7 @@ SIGNATURES = {
     "Registry.refused_records": "(self) -> 'list[RefusedRecord]'",
     "Registry.report": "(self, name: 'str', result: 'PullResult') -> 'None'",
     "Registry.stats": "(self, first: 'VersionName | None' = None, last: 'VersionName' = 'latest', *, "
-    "weights: 'bool' = False) -> 'RunStats'",
+    "weights: 'bool' = False, keep: 'str | os.PathLike[str] | None' = None) -> 'RunStats'",
     "Registry.state": "(self) -> 'RunState'",
     "Staged.apply": "(self) -> 'PullResult'",
     "Staged.undo": "(self) -> 'None'",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +16,14 @@ from hypothesis import strategies as st
 
 from pulse_registry.compaction import CompactOptions
 from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
+from pulse_registry.format.patch_coding import CoderChoice
 from pulse_registry.log import RunState
 from pulse_registry.pull.route import Route, plan
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.stats import RunStats, band, steps, study
 from pulse_registry.testing import CountingStore
 from pulse_registry.weights.model import read_model
-from tests.support.chains import chains
+from tests.support.chains import Chain, chains
 from tests.support.groups import small_groups
 from tests.support.parts import CHANGES, change_groups, small_parts, wide_model
 from tests.support.records import DictStore
@@ -33,43 +37,56 @@ def cells_of(model: Mapping[str, Any]) -> State:
     return {name: view.cells.reshape(-1).copy() for name, view in read_model(model).items()}
 
 
-@st.composite
-def runs(draw: st.DrawFn) -> tuple[DictStore, dict[int, State], int]:
-    """Draw a run of random states, by `gap`, by `class`, or of another layout; some are merged, some are retired."""
-    chain = draw(chains(length=draw(st.integers(2, 12))))
-    store, states = DictStore(), dict[int, State]()
-    wider = draw(st.integers(0, 24))
-    with small_groups(chain.group_bytes):
-        for version, tensors in enumerate(chain.models()):
-            model = tensors | ({"wider": np.full(5, version, np.float32)} if version >= wider else {})
-            coder = draw(st.sampled_from(["gap", "gap", "gap", "class"]))
-            with quick(store, coder=coder, keyframe_share=NEVER, backend="reference") as registry:
+@dataclass(frozen=True)
+class Script:
+    """A run to be made: random states, and how each is pushed; from version ``wider`` on they have one tensor more."""
+
+    chain: Chain
+    coders: tuple[CoderChoice, ...]
+    wider: int
+    compacted: CompactOptions | None
+    policy: RetentionPolicy | None
+
+    def run(self) -> tuple[DictStore, dict[int, State]]:
+        """Return the run, and those of its states that are not retired."""
+        store, states = DictStore(), dict[int, State]()
+        for version, (tensors, coder) in enumerate(zip(self.chain.models(), self.coders, strict=True)):
+            model = tensors | ({"wider": np.full(5, version, np.float32)} if version >= self.wider else {})
+            with quick(store, coder=coder, keyframe_share=NEVER) as registry:
                 registry.push(version, model)
             states[version] = cells_of(model)
-        if draw(st.booleans()):
-            compact(store, CompactOptions(keyframe_every=draw(st.sampled_from([None, 3]))))
-        if draw(st.booleans()):
-            keep, every = draw(st.integers(1, 3)), draw(st.sampled_from([2, 3, 4]))
-            policy = RetentionPolicy(keep_last=keep, keep_every=every, keep_seconds=0, grace_seconds=0)
-            with quick(store, backend="reference") as registry:
-                registry.gc(policy, dry_run=False)
-            state = state_of(store)
-            states = {version: cells for version, cells in states.items() if not state.is_retired(version)}
-    return store, states, chain.group_bytes
+        if self.compacted is not None:
+            compact(store, self.compacted)
+        if self.policy is not None:
+            with quick(store) as registry:
+                registry.gc(self.policy, dry_run=False)
+        state = state_of(store)
+        return store, {version: cells for version, cells in states.items() if not state.is_retired(version)}
 
 
-@given(runs(), st.booleans(), st.sampled_from([1, 300, 1 << 30]), st.sampled_from([1, 3, 32]))
+@st.composite
+def scripts(draw: st.DrawFn) -> Script:
+    chain = draw(chains(length=draw(st.integers(2, 12))))
+    count = len(chain.states)
+    coders = draw(st.lists(st.sampled_from(["gap", "gap", "gap", "class"]), min_size=count, max_size=count))
+    compacted = draw(st.sampled_from([None, CompactOptions(), CompactOptions(keyframe_every=3)]))
+    every = st.builds(
+        lambda last, every: RetentionPolicy(keep_last=last, keep_every=every, keep_seconds=0, grace_seconds=0),
+        st.integers(1, 3),
+        st.integers(2, 4),
+    )
+    return Script(chain, tuple(coders), draw(st.integers(0, 24)), compacted, draw(st.none() | every))
+
+
+@given(scripts(), st.booleans(), st.sampled_from([1, 300, 1 << 30]), st.sampled_from([1, 3, 32]))
 @examples(20)
-def test_counts_are_those_of_the_states(
-    run: tuple[DictStore, dict[int, State], int], weights: bool, band_bytes: int, batch: int
-) -> None:
-    store, states, group_bytes = run
-    live = sorted(states)
-    with pytest.MonkeyPatch.context() as patched, small_groups(group_bytes), quick(store) as registry:
+def test_counts_are_those_of_the_states(script: Script, weights: bool, band_bytes: int, batch: int) -> None:
+    with pytest.MonkeyPatch.context() as patched, small_groups(script.chain.group_bytes):
         patched.setattr(band, "BAND_BYTES", band_bytes)
         patched.setattr(band, "_BATCH", batch)
-        before = dict(store.objects)
-        found = registry.stats(live[0], weights=weights)
+        store, states = script.run()
+        live, before = sorted(states), dict(store.objects)
+        found = walked(store, weights=weights, first=live[0])
         assert store.objects == before
     check(found, states, weights=weights)
     steps = sorted((step.base, step.target) for step in (*found.steps, *found.unseen))
@@ -260,3 +277,41 @@ def test_the_older_version_comes_first() -> None:
             registry.stats(2, 1)
         assert registry.stats(2, 2).steps == []
         assert registry.stats(2, 2).total.share == 0
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_with_a_file_only_new_steps_are_read(weights: bool, tmp_path: Path) -> None:
+    counting, model, states = CountingStore(DictStore()), small_model(), dict[int, State]()
+    file = tmp_path / "stats.json"
+    with small_groups(), quick(counting, coder="gap", keyframe_share=NEVER) as registry:
+
+        def push(count: int) -> None:
+            for version in range(len(states), len(states) + count):
+                change(model, version)
+                registry.push(version, model)
+                states[version] = cells_of(model)
+
+        push(40)
+        registry.stats(0, weights=weights, keep=file)
+        counting.reset()
+        registry.stats(0, weights=weights, keep=file)
+        assert not any("objects/" in key for _, key in counting.ledger)
+        push(3)
+        counting.reset()
+        found = registry.stats(0, weights=weights, keep=file)
+        check(found, states, weights=weights)
+        read = {key for verb, key in counting.ledger if verb == "get" and "objects/patch" in key}
+        assert weights or len(read) == 11  # of the window 32 to 40, and the step before it
+        # Another range has other windows, and a first step of which nothing comes before.
+        for first in (5, 0, 32):
+            found = registry.stats(first, weights=weights, keep=file)
+            check(found, {v: s for v, s in states.items() if v >= first}, weights=weights)
+        file.write_text("[}")
+        check(registry.stats(0, weights=weights, keep=file), states, weights=weights)
+        rows = json.loads(file.read_text())
+        for row in rows["rows"].values():
+            row["changed"] = [1]
+        file.write_text(json.dumps(rows))
+        check(registry.stats(0, weights=weights, keep=file), states, weights=weights)
+        with pytest.raises(InvalidArgument, match="can't be written"):
+            registry.stats(0, keep=tmp_path / "none" / "stats.json")
