@@ -14,6 +14,7 @@ from pulse_registry.options import ComputeOptions
 from pulse_registry.quoting import say
 from pulse_registry.stats import RunStats
 from pulse_registry.stats.document import document
+from pulse_registry.stats.plot import checked_suffix, write_plot
 from pulse_registry.stats.run_stats import Total
 
 _WHY = {
@@ -43,6 +44,9 @@ def stats(
         Path | None,
         typer.Option("--keep", metavar="FILE", help="Keep the counts in FILE: the next time only new steps are read."),
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the stats into a .png, .svg or .pdf file, too.")
+    ] = None,
     threads: Annotated[int, typer.Option("--threads", metavar="N", help="Threads that compute.")] = 1,
     token: Token = None,
     allow_http: AllowHttp = False,
@@ -51,9 +55,13 @@ def stats(
 ) -> None:
     """Tell how sparse the run's updates are: how many cells change, where, by how much, and which of them again."""
     first, last = None if from_version is None else parse_version(from_version), parse_version(to)
+    if plot is not None:
+        checked_suffix(plot)
     access, compute = Access(root, token, allow_http, trust), ComputeOptions(threads=threads)
     with open_session(access, run, title="stats", quiet=json_output, compute=compute) as session:
         found = session.registry.stats(first, last, weights=weights, keep=keep)
+        if plot is not None:
+            write_plot(plot, found, {one.version: one.metadata for one in session.registry.versions()})
     if json_output:
         print_json(document(found))
         return

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from pulse_registry.stats.counts import WINDOWS, Counts, ExponentCounts, StepStats, WindowStats
 from pulse_registry.stats.steps import Unseen
 from pulse_registry.stats.tensor_names import KINDS, in_order, kind_of, layer_of
 from pulse_schemas import Layout
+
+Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +163,29 @@ class RunStats:
 
     def layer_counts(self) -> tuple[list[str], list[list[int | None]]]:
         """Return the layers, and for each step the cells of each that it changes; None: its layout has not got it."""
-        layers = in_order(set(map(layer_of, self._names)))
-        rows: list[list[int | None]] = []
-        for step in self.steps:
-            changed, there = np.zeros((2, len(layers)), np.int64)
-            places = self._places(step.layout, layer_of, layers)
-            np.add.at(changed, places, step.changed)
-            there[places] = 1
-            rows.append([count if has else None for count, has in zip(changed.tolist(), there.tolist(), strict=True)])
-        return layers, rows
+        layers, cells, changed = self._by_step(layer_of, in_order(set(map(layer_of, self._names))))
+        pairs = zip(changed.tolist(), cells.tolist(), strict=True)
+        return layers, [[c if n else None for c, n in zip(*pair, strict=True)] for pair in pairs]
+
+    def layer_shares(self) -> tuple[list[str], Shares]:
+        """Return the layers, and for each step the share of the cells of each that it changes; NaN: there are none."""
+        layers, cells, changed = self._by_step(layer_of, in_order(set(map(layer_of, self._names))))
+        return layers, np.divide(changed, cells, out=np.full(cells.shape, np.nan), where=cells > 0)
+
+    def kind_shares(self) -> dict[str, list[float]]:
+        """Return, by kind, the share of the cells that each step changes; NaN: its layout has none of it."""
+        kinds, cells, changed = self._by_step(kind_of, [one.name for one in self.by_kind])
+        shares = np.divide(changed, cells, out=np.full(cells.shape, np.nan), where=cells > 0)
+        return dict(zip(kinds, shares.T.tolist(), strict=True))
+
+    def _by_step(self, key: Callable[[str], str], keys: list[str]) -> tuple[list[str], Counts, Counts]:
+        """Return the keys, and for each step the cells of each, and those that it changes."""
+        cells, changed = np.zeros((2, len(self.steps), len(keys)), np.int64)
+        for number, step in enumerate(self.steps):
+            places = self._places(step.layout, key, keys)
+            np.add.at(cells[number], places, self._sizes[step.layout])
+            np.add.at(changed[number], places, step.changed)
+        return keys, cells, changed
 
     @cached_property
     def _names(self) -> set[str]:

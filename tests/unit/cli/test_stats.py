@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import pytest
 
+import pulse_registry
 from tests.support.command_line import Pulse, Run
 
 
@@ -42,3 +45,30 @@ def test_a_range_the_wrong_way_round_is_refused(run: Run, pulse: Pulse) -> None:
     answer = pulse("stats", "--from", 3, "--to", 1)
     assert answer.code == 2
     assert "give the older one first" in answer.err
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_plot_is_drawn_with_the_numbers_of_the_metadata(run: Run, pulse: Pulse, tmp_path: Path, suffix: str) -> None:
+    with pulse_registry.open(str(run.root), run=run.name) as registry:
+        model = registry.load()
+        for step in range(2):
+            registry.push(90 + step, model, metadata={"reward $x$": step / 2, "note": "text", "good": True})
+    file = tmp_path / f"stats.{suffix}"
+    assert pulse("stats", "--weights", "--plot", file).code == 0
+    drawn = file.read_bytes()
+    assert drawn.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix])
+    if suffix == "svg":
+        text = drawn.decode()
+        for said in ("run math, versions 0 to 6", "changed a step by layer, %", "by exponent, %", "reward $x$"):
+            assert said in text
+        assert "mathdefault" not in text
+        assert "note" not in text
+        assert ">good<" not in text
+
+
+def test_a_plot_of_no_format_or_of_nothing_is_refused(run: Run, pulse: Pulse, tmp_path: Path) -> None:
+    assert "ends with .png" in pulse("stats", "--plot", tmp_path / "stats.txt").err
+    answer = pulse("stats", "--from", 1, "--to", 1, "--plot", tmp_path / "stats.png")
+    assert answer.code == 2
+    assert "no step was seen" in answer.err
+    assert "can't be written" in pulse("stats", "--weights", "--plot", tmp_path / "none" / "stats.png").err
