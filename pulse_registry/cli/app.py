@@ -28,6 +28,7 @@ from pulse_registry.cli.log import log
 from pulse_registry.cli.mirror import mirror
 from pulse_registry.cli.outer import outer
 from pulse_registry.cli.output import print_error
+from pulse_registry.cli.promote import promote
 from pulse_registry.cli.pull import pull
 from pulse_registry.cli.push import push
 from pulse_registry.cli.route import route
@@ -71,6 +72,7 @@ for command in (
     export,
     gc,
     mirror,
+    promote,
     tag,
     countersign,
 ):

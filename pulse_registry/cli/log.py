@@ -36,7 +36,7 @@ def log(
                 for version in followed(session.registry):
                     _print(version, json_output=json_output)
             return
-        versions = session.registry.versions()
+        versions, home = session.registry.versions(), session.registry.state().home
     if json_output:
         print_json([_document(version) for version in versions])
         return
@@ -44,6 +44,8 @@ def log(
         ("version", "step", "kind", "changed", "share", "bytes", "created at", "digest"),
         [(v.version, v.step, v.kind, v.changed, _share(v), size(v.nbytes), v.created_at, v.digest) for v in versions],
     )
+    if home is not None:
+        say(f"record {home.seq} moved the run to {home.to}")
 
 
 def followed(registry: Registry, sleep: Callable[[float], object] = time.sleep) -> Iterator[Version]:

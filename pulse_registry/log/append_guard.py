@@ -25,7 +25,6 @@ from pulse_registry.format.patch_parts import PatchPart, Stored, parts_in
 from pulse_registry.log.documents import RECORD, read_document
 from pulse_registry.log.files import fetch_file_set
 from pulse_registry.log.home import Residence
-from pulse_registry.log.mirror_mark import check_not_mirror
 from pulse_registry.log.named_objects import objects_of, patches_of
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.record_put import put_record
@@ -110,7 +109,6 @@ class AppendGuard:
                 self._check_same(record, sealed)
                 return record
             if not self._looked:
-                check_not_mirror(self._store, self._run)
                 state = self._reader.check_end()  # so that nobody fills a gap
                 self._looked = True
             self._residence.check(state.home)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pulse_registry.errors import AlreadyExists, InvalidArgument, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log.documents import RECORD
-from pulse_registry.log.mirror_mark import check_not_mirror
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.writer_key import WriterKey
 from pulse_registry.store.wrappers.retry import retrying_at_most
@@ -69,7 +68,6 @@ class Appender:
             None if another record is there: then it is folded, and nothing was written.
 
         Raises:
-            Mirrored: the run is a copy; nothing was written.
             InvalidArgument: readers would refuse it for its size; nothing was written.
             Untrusted: readers would not believe it; nothing was written.
             CorruptObject, UnsupportedFormat: the log can't be read, or a record of it is missing; nothing was written.
@@ -79,7 +77,6 @@ class Appender:
         self._check_readable(record, sealed)
         self._key.check_record(record, sealed)
         if not self._looked:
-            check_not_mirror(self._store, record.run)
             newest, self._looked = self._reader.check_end(), True
             if newest.seq >= record.seq:
                 return None

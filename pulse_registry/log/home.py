@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pulse_registry.errors import CorruptObject, Fenced, NotFound
 from pulse_registry.format import keys
 from pulse_registry.log.documents import read_document
+from pulse_registry.log.mirror_mark import check_not_mirror
 from pulse_registry.log.unsealing import unsealed_home
 from pulse_registry.store.verified_read import checked
 from pulse_schemas import Home, HomeEntry
@@ -52,25 +53,31 @@ class Residence:
         """Prepare to ask; no I/O yet. ``store`` is scoped to the run."""
         self._store, self._run = store, run
         self._proved: str | None = None
+        self._looked = False
 
     def check(self, home: HomeEntry | None) -> None:
-        """Raise Fenced unless this root is where the log says that the run lives.
+        """Raise unless the run lives here: this root has no copy of it, and its last move, as the log says, led here.
 
-        Costs nothing for a run that has never moved, nor behind a service, which asks itself; else a GET, once a move:
-        what proves it is written after the move, and only the next move makes another root the home.
+        Costs a GET before the first record, and one after each move: what proves that is written after it, and only the
+        next one makes another root the home. Behind a service it costs nothing: that asks itself.
 
         Args:
             home: of the newest state.
 
         Raises:
             Fenced: the run has moved elsewhere.
+            Mirrored: this root has a copy of it.
             CorruptObject, UnsupportedFormat, StoreUnavailable: what would prove it can't be read.
         """
-        if home is None or home.move == self._proved or self._store.gateway() is not None:
+        if self._store.gateway() is not None:
             return
-        if proved_move(self._store, self._run) != home.move:
-            raise Fenced(moved(self._run, home, self._store.url))
-        self._proved = home.move
+        if home is not None and home.move != self._proved:
+            if proved_move(self._store, self._run) != home.move:
+                raise Fenced(moved(self._run, home, self._store.url))
+            self._proved = home.move
+        if not self._looked:
+            check_not_mirror(self._store, self._run)
+            self._looked = True
 
 
 def moved(run: str, home: HomeEntry, url: str) -> str:

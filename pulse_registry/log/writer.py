@@ -144,7 +144,7 @@ class LogWriter:
             kind: of the records that it is to write.
 
         Raises:
-            Fenced: the run has moved elsewhere.
+            Fenced, Mirrored: the run has moved elsewhere, or this is a copy of it.
             Untrusted: it has no key, or one that does not fit; the message says which one does.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
         """
@@ -335,7 +335,7 @@ class LogWriter:
         lost, it is done. Before its first record a writer looks past the end of the log, so that it fills no gap.
 
         Raises:
-            Fenced: the run has moved elsewhere; nothing was written.
+            Fenced, Mirrored: the run has moved elsewhere, or this is a copy of it; nothing was written.
             InvalidArgument: the record breaks a rule of the log; nothing was written.
             Conflict: an object that it names was retired before it; nothing was written.
             Untrusted: readers would not believe it: it is not signed, or by a key that may not; nothing was written.

@@ -1,9 +1,24 @@
-"""Mirror: keeps a copy of runs in another root, byte for byte: same keys, same records, same signatures."""
+"""Mirror: keeps a copy of runs in another root, byte for byte: same keys, same records, same signatures.
 
-from pulse_registry.mirror.copier import PART_BYTES
-from pulse_registry.mirror.fleet import Fleet, Outcome
+A promotion makes the copy the home that takes records.
+"""
+
+from pulse_registry.mirror.fleet import Fleet, Outcome, matching_runs
 from pulse_registry.mirror.lanes import Lanes
 from pulse_registry.mirror.mirror import Copied, Mirror
+from pulse_registry.mirror.promotion import Promoted, Promotion, Site
 from pulse_registry.mirror.rate import Rate, parse_rate
 
-__all__ = ["PART_BYTES", "Copied", "Fleet", "Lanes", "Mirror", "Outcome", "Rate", "parse_rate"]
+__all__ = [
+    "Copied",
+    "Fleet",
+    "Lanes",
+    "Mirror",
+    "Outcome",
+    "Promoted",
+    "Promotion",
+    "Rate",
+    "Site",
+    "matching_runs",
+    "parse_rate",
+]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Self
 
-from pulse_registry.errors import InvalidArgument, NotFound, PulseError, StoreUnavailable
+from pulse_registry.errors import Fenced, InvalidArgument, NotFound, PulseError, StoreUnavailable
 from pulse_registry.events import Events
 from pulse_registry.log.names import RUN_NAME, fold, run_name
 from pulse_registry.log.runs import list_runs
@@ -37,6 +37,21 @@ class Outcome:
     error: PulseError | None = None
 
 
+def matching_runs(store: Store, runs: str) -> list[str]:
+    """Return the runs of a root whose names match, in order: one that is named need not be there.
+
+    Raises:
+        InvalidArgument: it is a service, which lists none, and ``runs`` is no name.
+        AccessDenied, StoreUnavailable: the root can't be listed.
+    """
+    wanted = fold(runs)
+    if RUN_NAME.fullmatch(wanted):
+        return [run_name(wanted)]
+    if store.gateway() is not None:
+        raise InvalidArgument(f"--runs {runs}: a service lists no runs: name one")
+    return sorted(fnmatch.filter(list_runs(store), wanted))
+
+
 class Fleet:
     """Mirrors of the runs of a root whose names match; for one thread."""
 
@@ -60,7 +75,7 @@ class Fleet:
             lanes: that all mirrors share.
             verify, events, retrying, monotonic: as `Mirror`.
         """
-        self._source, self._destination, self._runs = source, destination, fold(runs)
+        self._source, self._destination, self._runs = source, destination, runs
         self._lanes, self._verify, self._events, self._retrying = lanes, verify, events, retrying
         self._monotonic = monotonic
         self._mirrors: dict[str, Mirror] = {}
@@ -88,7 +103,8 @@ class Fleet:
     def follow(self, stop: threading.Event, poll_s: float) -> Iterator[Outcome]:
         """Go on as records come, until ``stop`` is set; yield each look that found some, or failed for good.
 
-        A store that fails is asked again. A run whose log is damaged or forked is left alone from then on.
+        A store that fails is asked again. A run that has moved, or whose log is damaged or forked, is left
+        alone from then on.
 
         Raises:
             NotFound: no run matches.
@@ -126,6 +142,10 @@ class Fleet:
         copied = mirror.step(tidy=tidy)
         if tidy:
             self._tidied[mirror.run] = now
+        if (home := mirror.left) is not None:
+            raise Fenced(
+                f"run {mirror.run!r}: record {home.seq} moved it to {home.to}: the copy has all that it had here"
+            )
         return copied
 
     def _each(self, work: Callable[[Mirror], Copied], mirrors: list[Mirror]) -> Iterator[Outcome]:
@@ -144,13 +164,7 @@ class Fleet:
         if self._listed_at is not None and now - self._listed_at < _RUNS_S:
             return
         self._listed_at = now
-        if RUN_NAME.fullmatch(self._runs):
-            found = [run_name(self._runs)]
-        elif self._source.gateway() is not None:
-            raise InvalidArgument(f"--runs {self._runs}: a service lists no runs to copy: name one")
-        else:
-            found = sorted(fnmatch.filter(list_runs(self._retrying(self._source)), self._runs))
-        for run in found:
+        for run in matching_runs(self._retrying(self._source), self._runs):
             if run not in self._mirrors:
                 self._mirrors[run] = Mirror(
                     self._source,

@@ -7,7 +7,7 @@ otherwise is nothing to a mirror.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +21,7 @@ from pulse_registry.mirror.needs import Unit, named, named_by_rounds, needed, ne
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import Store
-from pulse_schemas import AttachRecord
+from pulse_schemas import AttachRecord, HomeEntry
 from pulse_schemas.outer import CheckpointRecord, MergedRecord, unseal_outer_record
 
 _KEPT_BYTES: Final = 16 << 20
@@ -58,11 +58,8 @@ class FollowedLog(ABC):
         self._recent: dict[int, tuple[AnyRecord, bytes]] = {}
         self._opened = False
 
-    def refresh(self, began: Callable[[FollowedRecord], object] = lambda record: None) -> int:
+    def refresh(self) -> int:
         """Read what is new, or, where that is much, the first of it; return the number of the newest record known.
-
-        Args:
-            began: is told of each record that comes after the first look, before the next one is looked for.
 
         Raises:
             CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
@@ -75,7 +72,6 @@ class FollowedLog(ABC):
         for record, sealed in self._news():
             self._recent[record.seq] = record, sealed
             nbytes += len(sealed)
-            began(self._followed(record, sealed))
             if nbytes > _KEPT_BYTES:
                 break
         return self.seq
@@ -94,7 +90,10 @@ class FollowedLog(ABC):
             if record.seq != number or (last is not None and record.previous != last):
                 raise self._broken(number)
             last = sealed_hash(sealed)
-            yield self._followed(record, sealed)
+            units = tuple(self._units(record))
+            yield FollowedRecord(
+                number, sealed, units, isinstance(record, AttachRecord | CheckpointRecord | MergedRecord)
+            )
             if number == self.seq:
                 break
             number += 1
@@ -103,6 +102,17 @@ class FollowedLog(ABC):
                 raise self._broken(number)
         if last is not None and last != self.last:
             raise self._broken(self.seq)
+
+    def previous(self, seq: int) -> str | None:
+        """Return the hash by which a record that the source has names the one before it.
+
+        Raises:
+            CorruptObject: it is gone, or as ``refresh``.
+        """
+        found = self._kept(seq)
+        if found is None:
+            raise self._broken(seq)
+        return found[0].previous
 
     @property
     @abstractmethod
@@ -113,6 +123,11 @@ class FollowedLog(ABC):
     @abstractmethod
     def last(self) -> str | None:
         """BLAKE3 of the newest record's sealed bytes."""
+
+    @property
+    @abstractmethod
+    def home(self) -> HomeEntry | None:
+        """Where it goes on since its newest move; None: it has never moved."""
 
     @abstractmethod
     def read(self, seq: int) -> tuple[AnyRecord, bytes] | None:
@@ -138,10 +153,6 @@ class FollowedLog(ABC):
 
     @abstractmethod
     def _units(self, record: AnyRecord) -> Iterator[Unit]: ...
-
-    def _followed(self, record: AnyRecord, sealed: bytes) -> FollowedRecord:
-        later = isinstance(record, AttachRecord | CheckpointRecord | MergedRecord)
-        return FollowedRecord(record.seq, sealed, tuple(self._units(record)), later)
 
     def _kept(self, seq: int) -> tuple[AnyRecord, bytes] | None:
         return self._recent.get(seq) or self.read(seq)
@@ -175,6 +186,11 @@ class FollowedRun(FollowedLog):
     def last(self) -> str | None:
         """See FollowedLog."""
         return self.state.last
+
+    @property
+    def home(self) -> HomeEntry | None:
+        """See FollowedLog."""
+        return self.state.home
 
     def read(self, seq: int) -> tuple[AnyRecord, bytes] | None:
         """See FollowedLog."""
@@ -230,6 +246,11 @@ class FollowedRounds(FollowedLog):
     def last(self) -> str | None:
         """See FollowedLog."""
         return self.state.last
+
+    @property
+    def home(self) -> HomeEntry | None:
+        """See FollowedLog."""
+        return self.state.home
 
     def read(self, seq: int) -> tuple[AnyRecord, bytes] | None:
         """See FollowedLog."""

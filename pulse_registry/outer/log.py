@@ -28,7 +28,6 @@ from pulse_registry.log.fold import sealed_hash
 from pulse_registry.log.gap import beyond, missing
 from pulse_registry.log.guard import Guard
 from pulse_registry.log.home import Residence
-from pulse_registry.log.mirror_mark import check_not_mirror
 from pulse_registry.log.read_ahead import follow
 from pulse_registry.outer.snapshots import OuterSnapshots
 from pulse_registry.outer.state import OuterState
@@ -77,8 +76,7 @@ class OuterLog:
             new_id: gives write ids.
         """
         self.state, self.signed, self.new_id = OuterState(run, whole=whole), False, new_id
-        self._run_store, self._store = store, PrefixStore(store, FOLDER)
-        self._signer, self._guard = signer, guard
+        self._store, self._signer, self._guard = PrefixStore(store, FOLDER), signer, guard
         self._clock, self._residence = clock, Residence(store, run)
         self._threads, self._opening, self._looked = threads, True, False
         self._snapshots = OuterSnapshots(self._store, run, signer, guard)
@@ -152,7 +150,7 @@ class OuterLog:
             The record; whether it counts, its fold has said (``OuterState``). None: ``make`` wanted none.
 
         Raises:
-            Fenced: the run has moved elsewhere; nothing was written.
+            Fenced, Mirrored: the run has moved elsewhere, or this is a copy of it; nothing was written.
             StoreUnavailable: the record may be in the log, or land yet.
             CorruptObject, UnsupportedFormat, Untrusted: as ``refresh``; or the record would not be believed, and was
                 not written.
@@ -245,18 +243,15 @@ class OuterLog:
         return void
 
     def check_end(self) -> OuterState:
-        """Read what is new; before the first record that is appended, look past the end, too: a GET and a LIST.
+        """Read what is new; before the first record that is appended, look past the end, too: one LIST.
 
         A record that is missing looks like the end, and what is written there keeps it from ever being restored.
 
         Raises:
-            Mirrored: the run is a copy: nobody is to write there.
             CorruptObject: a record is missing; or as ``refresh``.
             AccessDenied: the store can't be listed.
         """
         state = self.refresh()
-        if not self._looked:
-            check_not_mirror(self._run_store, state.run)
         while not self._looked:
             later = None if self._store.gateway() is not None else beyond(self._store, state.seq).record
             if later is not None:

@@ -16,7 +16,7 @@ from tests.support.clock import Clock
 from tests.support.records import DictStore
 from tests.support.registries import RUN
 
-OWN = (f"{RUN}/{keys.MIRROR}", f"{RUN}/{keys.CLOCK}", f"{RUN}/{keys.LEASES}")
+OWN = (f"{RUN}/{keys.MIRROR}", f"{RUN}/{keys.HOME}", f"{RUN}/{keys.CLOCK}", f"{RUN}/{keys.LEASES}")
 """Keys that a root has for itself."""
 
 

@@ -235,6 +235,7 @@ _KINDS = tuple(
         r"run/log/segments/[0-9]{12}-[0-9a-f]{64}\.safetensors",
         r"run/head",
         r"run/clock",
+        r"run/home",
         r"run/bases/[0-9a-f]{64}-[0-9]{4}",
         r"run/mirror",
         r"run/leases/[0-9A-Za-z._-]+\.json",
