@@ -15,8 +15,10 @@ from pulse_registry.cli.options import AllowHttp, Json, Token
 from pulse_registry.cli.output import print_error, print_json, size
 from pulse_registry.cli.session import Access, opened_store
 from pulse_registry.client.connect import is_service
-from pulse_registry.mirror import Fleet, Lanes, Outcome, Rate, parse_rate
+from pulse_registry.errors import InvalidArgument
+from pulse_registry.mirror import PART_BYTES, Fleet, Lanes, Outcome, Rate, parse_rate
 from pulse_registry.quoting import say
+from pulse_registry.store import Store, open_store
 
 
 def mirror(
@@ -32,7 +34,7 @@ def mirror(
     ] = None,
     poll_seconds: Annotated[
         float, typer.Option(metavar="S", min=0.01, help="How often to look for new records in a bucket.")
-    ] = 1.0,
+    ] = 0.2,
     token: Token = None,
     allow_http: AllowHttp = False,
     json_output: Json = False,
@@ -48,8 +50,7 @@ def mirror(
         with (
             stops_on_signals(stop),
             opened_store(Access(source, token if is_service(source) else None, allow_http)) as there,
-            opened_store(Access(destination)) as here,
-            Fleet(there, here, runs, lanes, verify=verify) as fleet,
+            Fleet(there, _opened(destination), runs, lanes, verify=verify) as fleet,
         ):
             if follow:
                 for outcome in fleet.follow(stop, poll_seconds):
@@ -59,6 +60,12 @@ def mirror(
                 _conclude([*fleet.copy()], json_output)
     finally:
         lanes.close()
+
+
+def _opened(destination: str) -> Store:
+    if is_service(destination):
+        raise InvalidArgument(f"{destination} is a service: a copy is written to its bucket itself")
+    return open_store(destination, part_bytes=PART_BYTES)
 
 
 def _conclude(outcomes: list[Outcome], json_output: bool) -> None:

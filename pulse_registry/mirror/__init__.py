@@ -3,6 +3,7 @@
 A promotion makes the copy the home that takes records.
 """
 
+from pulse_registry.mirror.copier import PART_BYTES
 from pulse_registry.mirror.fleet import Fleet, Outcome, matching_runs
 from pulse_registry.mirror.lanes import Lanes
 from pulse_registry.mirror.mirror import Copied, Mirror
@@ -10,6 +11,7 @@ from pulse_registry.mirror.promotion import Promoted, Promotion, Site
 from pulse_registry.mirror.rate import Rate, parse_rate
 
 __all__ = [
+    "PART_BYTES",
     "Copied",
     "Fleet",
     "Lanes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,8 +21,9 @@ from pulse_registry.store import Store
 from pulse_registry.store.verified_read import TRIES, verified
 
 _AHEAD_BYTES: Final = (AHEAD + 1) * PIECE
-_PARTS_BYTES: Final = 40 << 20
-"""What a bucket's put of a large object holds: five parts of 8 MiB."""
+PART_BYTES: Final = 8 << 20
+"""Of a bucket that copies go to: what is larger goes up in parts of it, of which a put holds five."""
+_PARTS_BYTES: Final = 5 * PART_BYTES
 SKIPPED: Final = (NotFound, CorruptObject, UnsupportedFormat)
 """Of the source's objects: nothing is wrong with the stores, and the others can go on."""
 
@@ -96,7 +98,9 @@ class Copier:
         if isinstance(item, Document):
             read = partial(self._source.get, item.key, max_bytes=item.most)
             data = verified(read, bytes.fromhex(item.blake3), f"{item.key}: the BLAKE3 of its bytes")
-            self._destination.put(item.key, data)  # of one hash there are only these bytes
+            self._replace(item.key, self._listed(item.key))
+            with suppress(AlreadyExists):  # of one hash there are only these bytes
+                self._destination.put(item.key, data, if_absent=True)
             self.tally.sent(len(data))
             return
         with self._lanes.memory(min(item.size, _AHEAD_BYTES) + min(item.size, _PARTS_BYTES)):
@@ -109,20 +113,26 @@ class Copier:
     def _send(self, item: Stored) -> bool:
         """Send an object; tell whether it was not there. What was damaged on its way here is fetched again."""
         seen = set[bytes]()
-        replace = self._listed(item.key)  # and not what it must be
+        damaged = self._listed(item.key)  # since it would be no use to send it otherwise
         while True:
             try:
+                self._replace(item.key, damaged)
                 body = Transfer(self._source, item, self._lanes.readers, self._lanes.rate)
-                self._destination.put(item.key, body, if_absent=not replace)
+                self._destination.put(item.key, body, if_absent=True)
                 return True
             except AlreadyExists:
                 if self._is_there(item):
                     return False  # another mirror's, or this one's, whose answer was lost
-                replace = True
+                damaged = True
             except Damaged as error:
                 if error.found in seen or len(seen) + 1 >= TRIES:
                     raise
                 seen.add(error.found)
+
+    def _replace(self, key: str, damaged: bool) -> None:
+        """Delete what is damaged at the copy: nothing is ever written over, and nobody needs rights to do so."""
+        if damaged:
+            self._destination.delete(key)
 
     def _is_there(self, item: Item) -> bool:
         """Tell whether the copy has an object: by its size; or by its bytes, if it is to be verified."""

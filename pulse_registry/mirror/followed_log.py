@@ -7,7 +7,7 @@ otherwise is nothing to a mirror.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -58,8 +58,11 @@ class FollowedLog(ABC):
         self._recent: dict[int, tuple[AnyRecord, bytes]] = {}
         self._opened = False
 
-    def refresh(self) -> int:
+    def refresh(self, began: Callable[[FollowedRecord], object] = lambda record: None) -> int:
         """Read what is new, or, where that is much, the first of it; return the number of the newest record known.
+
+        Args:
+            began: is told of each record that comes after the first look, before the next one is looked for.
 
         Raises:
             CorruptObject, UnsupportedFormat, StoreUnavailable: the log can't be read.
@@ -72,6 +75,7 @@ class FollowedLog(ABC):
         for record, sealed in self._news():
             self._recent[record.seq] = record, sealed
             nbytes += len(sealed)
+            began(self._followed(record, sealed))
             if nbytes > _KEPT_BYTES:
                 break
         return self.seq
@@ -90,10 +94,7 @@ class FollowedLog(ABC):
             if record.seq != number or (last is not None and record.previous != last):
                 raise self._broken(number)
             last = sealed_hash(sealed)
-            units = tuple(self._units(record))
-            yield FollowedRecord(
-                number, sealed, units, isinstance(record, AttachRecord | CheckpointRecord | MergedRecord)
-            )
+            yield self._followed(record, sealed)
             if number == self.seq:
                 break
             number += 1
@@ -102,17 +103,6 @@ class FollowedLog(ABC):
                 raise self._broken(number)
         if last is not None and last != self.last:
             raise self._broken(self.seq)
-
-    def previous(self, seq: int) -> str | None:
-        """Return the hash by which a record that the source has names the one before it.
-
-        Raises:
-            CorruptObject: it is gone, or as ``refresh``.
-        """
-        found = self._kept(seq)
-        if found is None:
-            raise self._broken(seq)
-        return found[0].previous
 
     @property
     @abstractmethod
@@ -153,6 +143,10 @@ class FollowedLog(ABC):
 
     @abstractmethod
     def _units(self, record: AnyRecord) -> Iterator[Unit]: ...
+
+    def _followed(self, record: AnyRecord, sealed: bytes) -> FollowedRecord:
+        later = isinstance(record, AttachRecord | CheckpointRecord | MergedRecord)
+        return FollowedRecord(record.seq, sealed, tuple(self._units(record)), later)
 
     def _kept(self, seq: int) -> tuple[AnyRecord, bytes] | None:
         return self._recent.get(seq) or self.read(seq)

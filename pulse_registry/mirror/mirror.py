@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
-from typing import Final, Self
+from typing import Any, Final, Generic, Self, TypeVar
 
 from pulse_registry.errors import Conflict, CorruptObject, Forked, InvalidArgument, NotFound, PulseError
 from pulse_registry.events import Event, EventKind, Events
@@ -20,16 +21,21 @@ from pulse_registry.log.home import proved_move
 from pulse_registry.log.mirror_mark import read_mark, write_mark
 from pulse_registry.log.names import run_name
 from pulse_registry.log.record_put import put_record
+from pulse_registry.mirror.collection import Collection
 from pulse_registry.mirror.copier import Copier, Copying
 from pulse_registry.mirror.documents import Documents
 from pulse_registry.mirror.followed_log import FollowedLog, FollowedRecord, FollowedRounds, FollowedRun
 from pulse_registry.mirror.lanes import Lanes
+from pulse_registry.mirror.leases import CarriedLeases
 from pulse_registry.mirror.needs import Unit
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore, RetryStore, Store
 from pulse_schemas import HomeEntry
 
 _BATCH: Final = 64
 """Units, or records, whose objects are on their way at a time."""
+_COLLECT_S: Final = 600.0
+"""How often what the copy needs no more is looked for: a LIST of its objects."""
 _AGAIN_S: Final = 60.0
 """What the source could not give is asked for again after so long: a damaged object is read whole to find out."""
 
@@ -44,6 +50,7 @@ class Copied:
         present: objects that were there already.
         blocked: keys of what the source can't give, whole: the copy ends before the records that name them.
         seq, source_seq: newest record of the run at the copy, and at the source as last seen; -1: none.
+        deleted: objects and leases deleted at the copy.
     """
 
     records: int = 0
@@ -53,20 +60,25 @@ class Copied:
     blocked: tuple[str, ...] = ()
     seq: int = -1
     source_seq: int = -1
+    deleted: int = 0
 
     def and_then(self, later: Copied) -> Copied:
         """Return what both did, one after the other."""
-        counts = ("records", "objects", "nbytes", "present")
+        counts = ("records", "objects", "nbytes", "present", "deleted")
         return replace(later, **{name: getattr(self, name) + getattr(later, name) for name in counts})
 
 
-@dataclass(slots=True)
-class _Pair:
-    """One log, as the source has it and as the copy has it; and units that were copied for records to come."""
+Log = TypeVar("Log", bound=FollowedLog)
 
-    source: FollowedLog
-    copy: FollowedLog
-    done: set[str]
+
+@dataclass(slots=True)
+class _Pair(Generic[Log]):
+    """One log, as the source has it and as the copy has it; and units of records to come: copied, or under way."""
+
+    source: Log
+    copy: Log
+    done: set[str] = field(default_factory=set)
+    under_way: dict[str, Copying] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -85,6 +97,7 @@ class Mirror:
         events: Events | None = None,
         verify: bool = False,
         lanes: Lanes | None = None,
+        policy: RetentionPolicy | None = None,
         retrying: Callable[[Store], Store] = RetryStore,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -97,6 +110,7 @@ class Mirror:
             events: hear of what can't be copied.
             verify: read back what the copy has already, and send again what is damaged there.
             lanes: threads, memory and rate that it shares with other mirrors, and does not close; None: of its own.
+            policy: of which the grace time at the copy counts; None: an hour.
             retrying: wraps a store so that calls that fail for a moment are made again.
             monotonic: seconds.
 
@@ -117,8 +131,12 @@ class Mirror:
         self._copier = Copier(
             self._source, self._destination, self._lanes, verify=verify, listed=self._listed.__contains__
         )
-        kinds: tuple[Callable[[Store, str], FollowedLog], ...] = (FollowedRun, FollowedRounds)
-        self._pairs = [_Pair(kind(self._source, self.run), kind(self._destination, self.run), set()) for kind in kinds]
+        self._run = _Pair(FollowedRun(self._source, self.run), FollowedRun(self._destination, self.run))
+        self._rounds = _Pair(FollowedRounds(self._source, self.run), FollowedRounds(self._destination, self.run))
+        self._pairs: tuple[_Pair[Any], ...] = (self._run, self._rounds)
+        self._leases = CarriedLeases(self._source, self.run, self._events, monotonic)
+        self._collection = Collection(self._destination, self.run, self._lanes.workers, policy or RetentionPolicy())
+        self._collected: float | None = None
         self._documents = Documents(self._source, self._destination)
         self._refused: dict[str, float] = {}  # units that the source could not give, and when to ask again
         self._begun = False
@@ -131,7 +149,8 @@ class Mirror:
         self.close()
 
     def close(self) -> None:
-        """End its threads. Idempotent."""
+        """Give up its lease, and end its threads. Idempotent."""
+        self._leases.close()
         if self._owns_lanes:
             self._lanes.close()
 
@@ -146,7 +165,7 @@ class Mirror:
             sleep(poll_s)
             return
         with suppress(NotFound):
-            gateway.wait_for_record(self.run, self._pairs[0].source.seq + 1, poll_s)
+            gateway.wait_for_record(self.run, self._run.source.seq + 1, poll_s)
 
     def catch_up(self) -> Copied:
         """Copy until the copy has the source's newest record, and all that goes with it.
@@ -206,15 +225,22 @@ class Mirror:
         if not self._begun:
             blocked += self._begin()
             self._begun = True
-        records = 0
+        self._hold()
+        records = deleted = 0
         for pair in self._pairs:
             if pair.source.seq >= 0 or tidy:
-                pair.source.refresh()
-                records += self._copy(pair, blocked)
+                try:
+                    pair.source.refresh(partial(self._begin_record, pair))
+                    records += self._copy(pair, blocked)
+                finally:
+                    for one in pair.under_way.values():
+                        one.end()
+                    pair.under_way.clear()
         if tidy:
             for pair in self._pairs:
                 self._documents.copy(pair.source.folder, pair.copy.seq)
-        run = self._pairs[0]
+            deleted = self._collect()
+        run = self._run
         return Copied(
             records,
             tally.objects - objects,
@@ -223,6 +249,7 @@ class Mirror:
             tuple(dict.fromkeys(blocked)),
             run.copy.seq,
             run.source.seq,
+            deleted,
         )
 
     def _begin(self) -> list[str]:
@@ -230,7 +257,7 @@ class Mirror:
         for pair in self._pairs:
             pair.copy.refresh()  # first: another mirror may go on meanwhile
             pair.source.refresh()
-        if self._pairs[0].source.seq < 0:
+        if self._run.source.seq < 0:
             raise NotFound(f"there is no run {self.run!r} in {self._source_url}")
         self._claim()
         for pair in self._pairs:
@@ -250,6 +277,22 @@ class Mirror:
                         one.end()
         return blocked
 
+    def _hold(self) -> None:
+        """Ask the source to keep what leads from the copy's newest version to its own."""
+        copied = self._run.copy.state.latest or self._run.source.state.latest
+        if copied is not None:
+            self._leases.hold(copied.version)
+
+    def _collect(self) -> int:
+        """Carry the leases of the copy's readers to the source; now and then delete what the copy needs no more."""
+        leases = self._collection.leases()
+        self._leases.carry(leases.held)
+        now = self._monotonic()
+        if self._collected is not None and now - self._collected < _COLLECT_S:
+            return 0
+        self._collected = now
+        return self._collection.collect(self._run.source, self._run.copy, self._rounds.copy, leases.dead)
+
     def _claim(self) -> None:
         """Mark the destination as a copy, where it is one or has nothing yet."""
         if read_mark(self._destination) is not None:
@@ -266,7 +309,7 @@ class Mirror:
         home = log.home
         return home is None or proved_move(store, self.run) == home.move
 
-    def _compare(self, pair: _Pair) -> None:
+    def _compare(self, pair: _Pair[Any]) -> None:
         """Raise Forked where one log is not the beginning of the other, or the copy's is the longer one."""
         last = min(pair.source.seq, pair.copy.seq)
         if last < 0:
@@ -276,7 +319,7 @@ class Mirror:
         if pair.copy.seq > pair.source.seq:
             raise self._forked(pair, last + 1)
 
-    def _copy(self, pair: _Pair, blocked: list[str]) -> int:
+    def _copy(self, pair: _Pair[Any], blocked: list[str]) -> int:
         """Copy the records that are new, and before each what it names; return how many."""
         if pair.source.seq <= pair.copy.seq:
             return 0
@@ -299,23 +342,31 @@ class Mirror:
                     one.end()
         return count
 
-    def _begin_batch(self, pair: _Pair, batch: list[FollowedRecord]) -> Mapping[str, Copying]:
+    def _begin_batch(self, pair: _Pair[Any], batch: list[FollowedRecord]) -> Mapping[str, Copying]:
         """Begin to copy what records name: versions first, and then what was attached to versions that are there."""
         copying: dict[str, Copying] = {}
         for record in sorted(batch, key=lambda record: record.later):
             for unit in record.units:
                 if unit.key not in copying:
-                    copying[unit.key] = self._begin_unit(pair, unit)
+                    begun = pair.under_way.pop(unit.key) if unit.key in pair.under_way else None
+                    copying[unit.key] = begun or self._begin_unit(pair, unit)
         return copying
 
-    def _begin_unit(self, pair: _Pair, unit: Unit) -> Copying:
+    def _begin_record(self, pair: _Pair[Any], record: FollowedRecord) -> None:
+        """Begin to copy what a record names that has just come, while the next one is looked for."""
+        if not record.later:
+            for unit in record.units:
+                if unit.key not in pair.under_way:
+                    pair.under_way[unit.key] = self._begin_unit(pair, unit)
+
+    def _begin_unit(self, pair: _Pair[Any], unit: Unit) -> Copying:
         if unit.key in pair.done:
             return Copying(unit, ())
         if self._refused.get(unit.key, 0.0) > self._monotonic():
             return Copying(unit, (), CorruptObject(f"{unit.key}: it could not be copied a moment ago"))
         return self._copier.begin(unit)
 
-    def _is_copied(self, pair: _Pair, copying: Copying) -> bool:
+    def _is_copied(self, pair: _Pair[Any], copying: Copying) -> bool:
         """Wait for a unit; tell whether the copy has it, or has no need of it."""
         unit, error = copying.unit, copying.outcome()
         if error is None:
@@ -329,11 +380,11 @@ class Mirror:
             self._tell(unit.key, error)
         return False
 
-    def _still_needed(self, pair: _Pair, unit: Unit) -> bool:
+    def _still_needed(self, pair: _Pair[FollowedLog], unit: Unit) -> bool:
         pair.source.refresh()
         return pair.source.needs(unit)
 
-    def _put(self, pair: _Pair, record: FollowedRecord) -> None:
+    def _put(self, pair: _Pair[Any], record: FollowedRecord) -> None:
         folder = pair.source.folder
         store = PrefixStore(self._destination, folder.rstrip("/")) if folder else self._destination
         if not put_record(store, record.seq, record.sealed):
@@ -345,7 +396,7 @@ class Mirror:
         message = f"{self._source_url} can't give {key}, whole: no record that names it is copied: {error}"
         self._events.tell(Event(EventKind.OBJECT_NOT_COPIED, self.run, message, key), error)
 
-    def _forked(self, pair: _Pair, seq: int) -> Forked:
+    def _forked(self, pair: _Pair[Any], seq: int) -> Forked:
         key = pair.source.folder + keys.record_key(seq)
         return Forked(
             f"run {self.run!r}: {pair.name} {seq} of {self._destination_url} is not that of {self._source_url}: "

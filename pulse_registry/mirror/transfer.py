@@ -22,7 +22,7 @@ from pulse_registry.store.body import Buffer, Stream
 
 PIECE: Final = 8 << 20
 """Bytes of one request."""
-AHEAD: Final = 3
+AHEAD: Final = 4
 """Pieces of one object under way at a time: over a far link each takes a round trip more than its bytes do."""
 
 

@@ -14,7 +14,7 @@ from pulse_registry.store.base import Store
 from pulse_registry.store.file import FileStore
 from pulse_registry.store.memory import MemoryStore
 from pulse_registry.store.s3.location import parse_s3_url
-from pulse_registry.store.s3.store import ANSWER_S, S3Store
+from pulse_registry.store.s3.store import ANSWER_S, PART_BYTES, S3Store
 from pulse_registry.store.wrappers.prefix import PrefixStore
 
 _HOST_AND_PORT: Final = re.compile(r"([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(/.*)?", re.DOTALL)
@@ -22,7 +22,7 @@ _OF_SERVICES: Final = ("http", "https")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
-def open_store(url: str, *, answer_s: float | None = None) -> Store:
+def open_store(url: str, *, answer_s: float | None = None, part_bytes: int | None = None) -> Store:
     """Open the store at a URL. Nothing is created, and nothing is asked of the store, before its first use.
 
     Args:
@@ -31,6 +31,8 @@ def open_store(url: str, *, answer_s: float | None = None) -> Store:
             `profile` behind a `?`, the rest as the AWS SDKs take it), or a local path, absolute, relative or beginning
             with `~`. A service's is for `client.connect`.
         answer_s: how long a bucket may say nothing before a request is given up; None: 20 s. Others take no notice.
+        part_bytes: of what a bucket takes of an object above that size at a time, of which a put holds five in memory;
+            None: 16 MiB. Others take no notice.
 
     Raises:
         InvalidArgument: the scheme is not known, or the rest of the URL is not valid for it, or what it needs is
@@ -59,34 +61,34 @@ def open_store(url: str, *, answer_s: float | None = None) -> Store:
             f"no store for the scheme {scheme}:// of {url!r}; known: {known} and local paths; "
             "a store of your own is given to pulse_registry.Registry"
         )
-    return opener(rest, answer_s)
+    return opener(rest, answer_s, part_bytes)
 
 
-def _open_memory(rest: str, answer_s: float | None) -> Store:
+def _open_memory(rest: str, answer_s: float | None, part_bytes: int | None) -> Store:
     name = rest.rstrip("/")
     if not name:
         raise InvalidArgument("memory:// needs a name: memory://name")
     return MemoryStore(name)
 
 
-def _open_file(rest: str, answer_s: float | None) -> Store:
+def _open_file(rest: str, answer_s: float | None, part_bytes: int | None) -> Store:
     host, slash, path = rest.partition("/")
     if host not in ("", "localhost") or not slash:
         raise InvalidArgument(f"file://{rest} is not an absolute path on this machine: write file:///path")
     return FileStore(f"/{unquote(path)}")
 
 
-def _open_s3(rest: str, answer_s: float | None) -> Store:
+def _open_s3(rest: str, answer_s: float | None, part_bytes: int | None) -> Store:
     place, prefix = parse_s3_url(rest)
-    store = S3Store(place, answer_s=ANSWER_S if answer_s is None else answer_s)
+    store = S3Store(place, answer_s=ANSWER_S if answer_s is None else answer_s, part_bytes=part_bytes or PART_BYTES)
     return PrefixStore(store, prefix) if prefix else store
 
 
-SCHEMES: Final[Mapping[str, Callable[[str, float | None], Store]]] = MappingProxyType(
+SCHEMES: Final[Mapping[str, Callable[[str, float | None, int | None], Store]]] = MappingProxyType(
     {
         "file": _open_file,
         "memory": _open_memory,
         "s3": _open_s3,
     }
 )
-"""What opens a store, given the part of its URL behind `://` and how long it may be silent, by scheme."""
+"""What opens a store, given the part of its URL behind `://`, how long it may be silent, and part_bytes, by scheme."""

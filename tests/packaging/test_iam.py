@@ -19,6 +19,7 @@ import uvicorn
 
 import pulse_registry
 from pulse_registry.compaction import CompactOptions
+from pulse_registry.mirror import Mirror
 from pulse_registry.options import Options
 from pulse_registry.registry import Registry
 from pulse_registry.retention import RetentionPolicy
@@ -29,8 +30,8 @@ from tests.support.waiting import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "arn:aws:s3:::example-bucket"
-Role = Literal["reader", "trainer", "service", "collector", "compactor"]
-ROLES: tuple[Role, ...] = ("reader", "trainer", "service", "collector", "compactor")
+Role = Literal["reader", "trainer", "service", "collector", "compactor", "mirror"]
+ROLES: tuple[Role, ...] = ("reader", "trainer", "service", "collector", "compactor", "mirror")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +170,18 @@ def push(registry: Registry, versions: int) -> None:
 def recorded() -> dict[Role, set[Request]]:
     """What each role asks of the store; enough versions for snapshots, and for old ones to be deleted."""
     inner = MemoryStore("iam")
-    stores = {role: RecordingStore(inner) for role in ROLES}
+    stores = {role: RecordingStore(MemoryStore("iam-copy") if role == "mirror" else inner) for role in ROLES}
     with Registry(stores["trainer"], "math") as trainer:
         push(trainer, 200)
     with Registry(stores["reader"], "math", Options(name="w")) as reader:
         reader.pull("latest", into=weights())
         reader.pull(3, into=weights())
+    for verify in (False, True):
+        with Mirror(stores["reader"], stores["mirror"], "math", verify=verify) as mirror:
+            mirror.catch_up()
+        copy = MemoryStore("iam-copy")
+        damaged = next(copy.list("math/objects/"))
+        copy.put(damaged, bytes(copy.size(damaged)))
     with serving(stores["service"]) as url, pulse_registry.open(url, run="chat", name="w") as registry:
         push(registry, 70)
         registry.pull("latest", into=weights())
@@ -226,7 +233,8 @@ def test_no_role_can_replace_or_delete_what_a_run_needs(role: Role) -> None:
     )
     for key in keys[:4]:
         assert not allowed(role, Request("s3:PutObject", key, conditional=False)), key
-    collected = {"reader": (), "collector": (*keys[1:3], *keys[5:])}.get(role, keys[5:])
+    collects = {"reader": (), "collector": (*keys[1:3], *keys[5:]), "mirror": (*keys[1:4], *keys[5:])}
+    collected = collects.get(role, keys[5:])
     for key in keys:
         assert allowed(role, Request("s3:DeleteObject", key)) == (key in collected), key
         assert not allowed(role, Request("s3:DeleteObjectVersion", key)), key
@@ -267,6 +275,14 @@ def test_a_collector_makes_records_and_no_objects() -> None:
     assert allowed("collector", Request("s3:PutObject", "math/log/000000000001.json", conditional=True))
     for key in ("math/objects/patch/x", "math/layouts/x.json", "math/reports/x", "math/leases/x.json"):
         assert not allowed("collector", Request("s3:PutObject", key, conditional=True))
+
+
+def test_a_mirror_marks_a_copy_once_and_writes_no_reports() -> None:
+    assert allowed("mirror", Request("s3:PutObject", "math/mirror", conditional=True))
+    assert allowed("mirror", Request("s3:PutObject", "math/log/countersigned/000000000001.json"))
+    assert not allowed("mirror", Request("s3:DeleteObject", "math/mirror"))
+    assert not allowed("mirror", Request("s3:PutObject", "math/mirror"))
+    assert not allowed("mirror", Request("s3:PutObject", "math/reports/x"))
 
 
 def test_a_trainer_creates_records_and_leaves_reports_alone() -> None:

@@ -159,12 +159,13 @@ class NumbaCoding:
             raise CodecError("a class with changed cells has an empty table")
         else:
             rows, gap_tables, value_tables = coded.parameters, (_geometric().places, _geometric().slots), tables
-        gaps, steps = np.empty(int(ends[-1]), np.uint32), np.empty(int(ends[-1]), _wide(cell_type))
+        gaps, read = np.empty((2, int(ends[-1])), np.uint32)
+        steps = np.empty(len(gaps), _wide(cell_type))
         fault = compiled("decode", steps.itemsize)(
             *(np.concatenate((coded.words, _MORE_WORDS)), coded.sizes),
             *(_NO_ENDS if coded.parameters is None else ends, rows),
             *(table.reshape(-1) for table in (*gap_tables, *value_tables)),
-            *(cell_type.bits, gaps, steps),
+            *(cell_type.bits, gaps, steps, read),
         )
         if fault == rans.OK:
             fault = compiled("add_up", 4)(gaps, ends, limit)

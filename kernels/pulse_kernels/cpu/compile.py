@@ -196,7 +196,7 @@ def _compile(name: str, width: int) -> Callable[..., Any]:
         ),
         "decode": (
             *(_read(_U16), _read(_U16), _read(_INT), _read(_U8), *(2 * (_read(_U32), _read(_U8)))),
-            *(_INT, _write(_U32), _write(cell)),
+            *(_INT, _write(_U32), _write(cell), _write(_U32)),
         ),
         "add_up": (_write(_U32), _read(_INT), _INT),
         "link_edges": (_read(_INT), _read(_INT), _read(types.boolean), _INT, _write(_I32), _write(_I32)),
@@ -241,7 +241,7 @@ _inline(classes, "_class_of", "_following", "_rank_span", "_select_span")
 _inline(frequencies, "_level", "_share", "_store", "_find_by_slot")
 _inline(rans, "_extra", "_token", "_negated", "_first", "_low", "_distance", "_magnitude", "_symbols", "_order")
 _inline(rans, "_emit", "_put_symbol", "_put_raw", "_put_long", "_put", "_finish")
-_inline(rans, "_refill", "_take_symbol", "_take", "_next_table")
+_inline(rans, "_refill", "_step", "_too_far", "_take_symbol", "_take_long", "_take", "_read_out", "_next_table")
 _inline(graph, "_rise", "_sink")
 _inline(outer, "_fires", "_stepped")
 _inline(exponents, "_mark", "_encode", "_push", "_pull", "_join", "_push_three", "_pull_three", "_meet", "_outside")

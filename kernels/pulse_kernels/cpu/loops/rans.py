@@ -23,6 +23,8 @@ LOWEST = U64(1 << 16)
 CHANGE_WORDS = 8
 """Most words that a change takes: 1 for each symbol, 6 for 83 raw bits."""
 STREAM_WORDS = CHANGE_WORDS * CHUNK + 2
+LONG = U32(0xFFFFFFFF)
+"""In place of symbols: a change with more than 16 raw bits, which was read as a whole."""
 OK, TOO_FAR, BAD_CHANGE, BAD_END = range(4)
 """What ``decode`` returns."""
 
@@ -292,6 +294,20 @@ def _take_symbol(x: U64, p: U64, words: Array, slots: Array, places: Array, row:
     return x, p, symbol
 
 
+def _take_long(x: U64, p: U64, words: Array, low: U64, high: U64, width: U64) -> tuple[U64, U64, U64, U64]:
+    """Read more than 16 raw bits: return (state, place of the next word, gap, magnitude less one)."""
+    below = _extra(low)
+    raw = rest = at = ZERO
+    while at < width:
+        n = min(width - at, U64(16))
+        piece = _low(x, n)
+        x, p = _refill(x >> n, p, words)
+        raw |= piece << at if at < U64(64) else ZERO
+        rest |= piece << (at - below) if at >= below else piece >> (below - at)
+        at += n
+    return x, p, _first(low) + _low(raw, below), _first(high) + rest
+
+
 def _take(
     x: U64,
     p: U64,
@@ -306,35 +322,53 @@ def _take(
     bits: int,
     gaps: Array,
     steps: Array,
+    coded: Array,
 ) -> tuple[U64, U64, U64, Any]:
-    """Decode change ``k``: return (state, place of the next word, magnitude, whether its distance does not fit)."""
+    """Read change ``k``: return (state, place of the next word, table after it of ``gap``, whether it can't be)."""
     x, p, low = _take_symbol(x, p, words, gap_slots, gap_places, U64(parameters[table]))
     x, p, value = _take_symbol(x, p, words, value_slots, value_places, table)
-    high, s = value >> ONE, value & ONE
+    high = value >> ONE
     below = _extra(low)
     width = below + _extra(high)
-    raw = _low(x, min(width, U64(16)))
-    x, p = _refill(x >> min(width, U64(16)), p, words)
-    rest = raw >> below
     if width > U64(16):
-        at = U64(16)
-        while at < width:
-            n = min(width - at, U64(16))
-            piece = _low(x, n)
-            x, p = _refill(x >> n, p, words)
-            raw |= piece << at if at < U64(64) else ZERO
-            rest |= piece << (at - below) if at >= below else piece >> (below - at)
-            at += n
-    m = _first(high) + rest
-    gaps[k] = _first(low) + _low(raw, below)
-    steps[k] = ((m + ONE) ^ (ZERO - s)) + s
-    return x, p, m, m + ONE - s >= ONE << U64(bits - 1)
+        x, p, gap, m = _take_long(x, p, words, low, high, width)
+        gaps[k], steps[k], coded[k] = gap, _step(m, value & ONE), LONG
+        return x, p, U64(m != ZERO) + U64(m >= U64(15)), _too_far(m, value & ONE, bits)
+    raw = _low(x, width)
+    x, p = _refill(x >> width, p, words)
+    coded[k] = U32(low | (value << U64(8)) | (raw << U64(16)))
+    # A magnitude of 15 or more: token 7 is of 12 to 15.
+    return x, p, U64(high != ZERO) + U64(high + U64(raw >> below == U64(3)) >= U64(8)), False
 
 
-def _next_table(table: U64, k: U64, ends: Array, m: U64) -> U64:
-    """Return the table of change ``k``, after one of magnitude ``m``; ``ends`` of classes are empty for ``gap``."""
+def _step(m: U64, s: U64) -> U64:
+    """Return the distance of a sign and a magnitude, as which it is less one."""
+    return ((m + ONE) ^ (ZERO - s)) + s
+
+
+def _too_far(m: U64, s: U64, bits: int) -> Any:
+    return m + ONE - s >= ONE << U64(bits - 1)
+
+
+def _read_out(coded: Array, bits: int, gaps: Array, steps: Array) -> Any:
+    """Make gaps and steps of what was read; return whether a step does not fit."""
+    bad = False
+    for k in range(len(coded)):
+        symbols = U64(coded[k])
+        low, value, raw = symbols & U64(0xFF), (symbols >> U64(8)) & U64(0xFF), symbols >> U64(16)
+        below = _extra(low)
+        m = _first(value >> ONE) + (raw >> below)
+        short = symbols != U64(LONG)
+        gaps[k] = U32(_pick(short, _first(low) + _low(raw, below), U64(gaps[k])))
+        steps[k] = _pick(short, _step(m, value & ONE), U64(steps[k]))
+        bad |= short & _too_far(m, value & ONE, bits)
+    return bad
+
+
+def _next_table(table: U64, k: U64, ends: Array, after: U64) -> U64:
+    """Return the table of change ``k``: for ``gap``, of which ``ends`` is empty, what the change before it asks for."""
     if len(ends) == 0:
-        return U64(m != ZERO) + U64(m >= U64(15))
+        return after
     while k >= U64(ends[table]):
         table += ONE
     return table
@@ -352,8 +386,12 @@ def decode(
     bits: int,
     gaps: Array,
     steps: Array,
+    coded: Array,
 ) -> int:
     """Read all changes, gaps and steps in coding order; return OK or what is wrong.
+
+    What is read one after the other goes to ``coded``: both symbols, and the raw bits above them; what it means is then
+    found for several changes at once.
 
     ``words`` has CHANGE_WORDS more than there are: a change reads at most so many past the end before that is noticed.
     ``ends`` says where each class ends, and is empty for ``gap``.
@@ -375,16 +413,16 @@ def decode(
         x1 = U64(words[begin]) | U64(words[begin + ONE]) << U64(16)
         p0, p1 = start + TWO, begin + TWO
         t1 = t0
-        m0 = m1 = ZERO
+        a0 = a1 = ZERO
         for k in range(n):
-            t0, t1 = _next_table(t0, k0 + k, ends, m0), _next_table(t1, k1 + k, ends, m1)
-            x0, p0, m0, b0 = _take(
+            t0, t1 = _next_table(t0, k0 + k, ends, a0), _next_table(t1, k1 + k, ends, a1)
+            x0, p0, a0, b0 = _take(
                 *(x0, p0, k0 + k, t0, words, parameters),
-                *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps),
+                *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
             )
-            x1, p1, m1, b1 = _take(
+            x1, p1, a1, b1 = _take(
                 *(x1, p1, k1 + k, t1, words, parameters),
-                *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps),
+                *(gap_places, gap_slots, value_places, value_slots, bits, gaps, steps, coded),
             )
             bad |= b0 | b1
             if max(p0, p1) > last:
@@ -394,6 +432,7 @@ def decode(
         t0 = t1
         start = end
         chunk += 2 if pair else 1
+    bad |= _read_out(coded, bits, gaps, steps)
     return BAD_CHANGE if bad else OK
 
 

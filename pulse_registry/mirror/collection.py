@@ -1,0 +1,142 @@
+"""Deletes at a copy what its records have retired or forgotten, once its own grace time is over by its own clock.
+
+The source's collector deletes there; nobody else may at the copy, whose readers began later than the source's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pulse_registry.errors import NotFound
+from pulse_registry.format import keys
+from pulse_registry.log import RunState, StoreClock
+from pulse_registry.mirror.followed_log import FollowedRounds, FollowedRun
+from pulse_registry.outer.state import OuterState
+from pulse_registry.process.parallel import ParallelMap
+from pulse_registry.retention import RetentionPolicy
+from pulse_registry.retention.leases import Leases, read_leases
+from pulse_registry.retention.plan import can_be_named
+from pulse_registry.retention.rounds import Fate, fate
+from pulse_registry.retention.survey import first_younger
+from pulse_registry.store import PrefixStore, Store
+
+_BATCH: Final = 1000
+"""Objects that are deleted between two looks at what the copy names."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Garbage:
+    """An object that nothing names any more: record ``seq`` of the log in a folder, or one before it, freed it.
+
+    ``seq``: None where no record ever named it, and a mirror or a refused writer has left it.
+    """
+
+    key: str
+    folder: str
+    seq: int | None
+
+
+class Collection:
+    """Collects one copy's garbage; for one thread."""
+
+    def __init__(self, destination: Store, run: str, workers: Executor, policy: RetentionPolicy) -> None:
+        """Prepare; no I/O yet.
+
+        Args:
+            destination: scoped to the run.
+            run: its name.
+            workers: make requests.
+            policy: of which the grace time counts, and the time after which what nothing names is left behind.
+        """
+        self._store, self._run, self._policy = destination, run, policy
+        self._clocks = {
+            "": StoreClock(destination),
+            keys.OUTER: StoreClock(PrefixStore(destination, keys.OUTER.rstrip("/"))),
+        }
+        self._each = ParallelMap(workers, at_once=16)
+        self._seen: dict[str, int] = {}  # by which record each was freed, so that it stays known once that is forgotten
+
+    def leases(self) -> Leases:
+        """Return the leases of the copy's readers: a PUT, a LIST, and a GET and a HEAD each.
+
+        Raises:
+            CorruptObject, UnsupportedFormat: what a reader asks for can't be known.
+            AccessDenied, StoreUnavailable: the store did not do it.
+        """
+        clock = self._clocks[""]
+        return read_leases(self._store, self._run, clock, clock.now(), self._policy, each=self._each)
+
+    def collect(self, source: FollowedRun, copy: FollowedRun, rounds: FollowedRounds, dead: list[str]) -> int:
+        """Delete what may go; return how many objects did.
+
+        Args:
+            source: the run at its source: what is copied for records to come stays.
+            copy, rounds: the copy's logs.
+            dead: keys of leases that have run out.
+
+        Raises:
+            AccessDenied, StoreUnavailable: the store did not do it; what was deleted stays so.
+        """
+        now = self._clocks[""].now()
+        found = [*self._of_run(source.state, copy.state), *self._of_rounds(rounds.state)]
+        self._seen = {one.key: self._seen[one.key] for one in found if one.key in self._seen}
+        old, count = self._old(found, now), 0
+        for start in range(0, len(old), _BATCH):
+            batch = [one.key for one in old[start : start + _BATCH] if one.folder or not source.state.is_live(one.key)]
+            for _ in self._each(self._store.delete, batch):
+                count += 1
+        for _ in self._each(self._store.delete, dead):
+            count += 1
+        return count
+
+    def _of_run(self, source: RunState, copy: RunState) -> Iterator[_Garbage]:
+        for key in self._store.list(keys.OBJECTS):
+            # Files are never collected at a source: they are named by their content.
+            if key.startswith(keys.FILES) or copy.is_live(key) or source.is_live(key):
+                continue
+            seq = copy.retired_keys.get(keys.named_key(key))
+            if seq is None and can_be_named(copy, key):
+                yield _Garbage(key, "", None)
+            else:
+                yield _Garbage(key, "", self._seen.setdefault(key, copy.seq if seq is None else seq))
+        for key in self._store.list(keys.REFERENCES):
+            base = keys.reference_of(key)
+            retired = None if base is None else copy.bases.get(base)
+            if retired is not None:
+                yield _Garbage(key, "", retired)
+
+    def _of_rounds(self, state: OuterState) -> Iterator[_Garbage]:
+        for key in self._store.list(keys.OUTER + keys.OBJECTS):
+            below = key.removeprefix(keys.OUTER)
+            match fate(state, below, state.retired):
+                case Fate.RETIRED:
+                    retired = sorted(state.retirements.items())
+                    by = next((seq for number, seq in retired if fate(state, below, number) is Fate.RETIRED), None)
+                    yield _Garbage(key, keys.OUTER, self._seen.setdefault(key, state.seq if by is None else by))
+                case Fate.ORPHAN:
+                    yield _Garbage(key, keys.OUTER, None)
+
+    def _old(self, found: list[_Garbage], now: datetime) -> list[_Garbage]:
+        """Return those that have waited for long enough."""
+        until = {folder: self._until(folder, found, now) for folder in self._clocks}
+        moment = now - timedelta(seconds=self._policy.orphan_seconds)
+
+        def is_old(one: _Garbage) -> bool:
+            if one.seq is not None:
+                return one.seq <= until[one.folder]
+            try:
+                return self._clocks[""].written(one.key) <= moment
+            except NotFound:
+                return False  # another mirror was faster
+
+        return [one for one, old in zip(found, self._each(is_old, found), strict=True) if old]
+
+    def _until(self, folder: str, found: list[_Garbage], now: datetime) -> int:
+        """Return the newest record of a log that freed something and is older than the grace time; -1: none is."""
+        seqs = sorted({one.seq for one in found if one.folder == folder and one.seq is not None})
+        old = first_younger(seqs, self._clocks[folder], now, self._policy.grace_seconds)
+        return seqs[old - 1] if old else -1

@@ -1,0 +1,147 @@
+"""Garbage at both sides: what the source retires goes at the copy, later, and not while a distant reader needs it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from pulse_registry.errors import AccessDenied
+from pulse_registry.events import Event, EventKind, Events
+from pulse_registry.format import keys
+from pulse_registry.retention import RetentionPolicy
+from pulse_registry.store import PrefixStore
+from pulse_schemas import Lease
+from tests.support.mirrors import mirror, tree
+from tests.support.records import DictStore
+from tests.support.registries import RUN, change, quick, small_model
+
+HOUR, DAY = 3600.0, 86_400.0
+POLICY = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=HOUR, orphan_seconds=DAY)
+
+
+class Regions:
+    """A source and a copy, whose clocks differ and go on together; a trainer, a collector and a mirror."""
+
+    def __init__(self, versions: int) -> None:
+        self.now = datetime(2026, 1, 2, tzinfo=UTC)
+        self.source = DictStore(lambda: self.now)
+        self.copied = DictStore(lambda: self.now + timedelta(days=40))
+        self.seconds = 0.0
+        self.mirror = mirror(self.source, self.copied, policy=POLICY, monotonic=lambda: self.seconds)
+        self.push(versions)
+
+    def push(self, versions: int) -> None:
+        model = small_model()
+        with quick(self.source, keyframe_every=3) as registry:
+            first = len(registry.state().versions)
+            for step in range(first, first + versions):
+                change(model, step)
+                registry.push(step, model)
+
+    def wait(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.now += timedelta(seconds=seconds)
+
+    def collect(self) -> list[int]:
+        """Collect at the source; return what was retired."""
+        with quick(self.source) as registry:
+            return list(registry.gc(POLICY, dry_run=False).plan.versions)
+
+    def read(self, root: DictStore, version: int) -> None:
+        """Let a reader of a root hold a version by its lease."""
+        lease = Lease(run=RUN, reader="far-worker", version=version, seconds=900)
+        PrefixStore(root, RUN).put(keys.lease_key("far-worker"), lease.seal())
+
+    def at_source(self) -> dict[str, tuple[str, int]]:
+        """Return the leases at the source: who holds which version."""
+        found = [Lease.unseal(data) for key, data in self.source.objects.items() if f"{RUN}/leases/" in key]
+        return {lease.reader.partition(".")[2].partition(".")[2]: (lease.reader, lease.version) for lease in found}
+
+
+def test_what_the_source_retired_goes_at_the_copy_after_its_own_grace():
+    there = Regions(8)
+    there.mirror.catch_up()
+    before = {key for key in there.copied.objects if "/objects/" in key}
+    assert there.collect()
+    there.mirror.catch_up()
+    assert {key for key in there.copied.objects if "/objects/" in key} == before
+    there.wait(HOUR - 5)
+    there.mirror.catch_up()
+    assert {key for key in there.copied.objects if "/objects/" in key} == before, "its grace is not over"
+    there.wait(610)
+    there.collect()
+    done = there.mirror.catch_up()
+    assert tree(there.copied) == tree(there.source)
+    assert done.deleted > 0
+    assert len({key for key in there.copied.objects if "/objects/" in key}) < len(before)
+
+
+def test_what_was_forgotten_before_the_copy_heard_of_it_waits_for_the_grace_too():
+    there = Regions(8)
+    there.mirror.catch_up()
+    before = {key for key in there.copied.objects if "/objects/" in key}
+    there.collect()
+    there.wait(2 * HOUR)
+    there.collect()
+    there.wait(DAY)
+    there.mirror.catch_up()
+    assert {key for key in there.copied.objects if "/objects/" in key} == before, "readers there may be about to read"
+    there.wait(HOUR + 5)
+    there.mirror.catch_up()
+    assert tree(there.copied) == tree(there.source)
+
+
+def test_what_others_left_at_the_copy_goes_when_it_is_old():
+    there = Regions(3)
+    there.mirror.catch_up()
+    stray = f"{RUN}/{keys.patch_key(1, 2, '0' * 31 + '7')}"
+    there.copied.put(stray, b"of a writer that was refused")
+    there.wait(DAY - 10)
+    there.mirror.catch_up()
+    assert stray in there.copied.objects
+    there.wait(60 + HOUR)
+    there.mirror.catch_up()
+    assert tree(there.copied) == tree(there.source)
+
+
+def test_leases_of_distant_readers_keep_their_versions_at_the_source():
+    there = Regions(6)
+    there.mirror.catch_up()
+    there.read(there.copied, 2)
+    there.mirror.catch_up()
+    assert there.at_source()["far-worker"][1] == 2
+    assert 2 not in there.collect()
+    there.wait(400)
+    there.read(there.copied, 3)
+    there.mirror.catch_up()
+    assert there.at_source()["far-worker"][1] == 3, "written anew as it goes on"
+    there.wait(1000)
+    there.mirror.catch_up()
+    assert "far-worker" not in there.at_source(), "its lease at the copy has run out"
+    assert f"{RUN}/{keys.lease_key('far-worker')}" not in there.copied.objects
+    assert {2, 3} & set(there.collect())
+
+
+def test_the_mirror_keeps_at_the_source_what_it_is_about_to_copy():
+    there = Regions(5)
+    there.mirror.catch_up()
+    there.push(5)
+    assert [version for _, version in there.at_source().values()] == [4]
+    retired = there.collect()
+    assert retired
+    assert 4 not in retired
+    there.mirror.close()
+    assert not there.at_source()
+
+
+def test_a_source_that_takes_no_leases_is_copied_all_the_same():
+    class ReadOnly(DictStore):
+        def put(self, key, data, *, if_absent=False):
+            raise AccessDenied(f"{key}: read only")
+
+    there, events = Regions(2), list[Event]()
+    source = ReadOnly()
+    source.objects, source.times = there.source.objects, there.source.times
+    with mirror(source, there.copied, events=Events(events.append)) as one:
+        one.catch_up()
+    assert tree(there.copied) == tree(there.source)
+    assert [event.kind for event in events] == [EventKind.LEASE_FAILED]
