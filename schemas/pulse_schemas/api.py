@@ -183,6 +183,40 @@ class ChainBody(Answer):
     totals: ChainTotals | None = None
 
 
+class LayerMark(Answer):
+    """The 16 MiB groups of a layout that begin in a layer; ``layers``: of which they hold cells, eight at most."""
+
+    name: str
+    layers: Many[str]
+    cells: Count
+
+
+class StepMark(Answer):
+    """What changed from version ``base`` to version ``target``: cells of each row; none where it is not known.
+
+    ``why`` it is not: ``layout``: the tensors are others; ``keyframe``: only that leads there; ``gone``: nothing does,
+    or it can't be read; ``large``: the layout has too many tensors.
+    """
+
+    base: Count
+    target: Count
+    changed: Many[Count] = ()
+    why: Literal["layout", "keyframe", "gone", "large"] | None = None
+
+
+class LayersBody(Answer):
+    """Changed cells of versions, by layers, from the heads of their patches.
+
+    ``rows`` are of the layout of all steps, but for one that leads to another layout, which comes last. ``next`` is the
+    ``after`` of the page that follows, none on the last.
+    """
+
+    run: RunName
+    rows: Many[LayerMark]
+    steps: Many[StepMark]
+    next: Count | None = None
+
+
 class LogPage(Answer):
     """Records of a run's log from ``since`` on, as the sealed text that is stored."""
 

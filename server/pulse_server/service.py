@@ -28,6 +28,7 @@ from pulse_server.runs.documents import DocumentStore
 from pulse_server.runs.feed import RunFeed
 from pulse_server.runs.feeds import Feeds
 from pulse_server.runs.fleet import Fleet
+from pulse_server.runs.layer_counts import LayerCounts
 from pulse_server.runs.layout_sizes import LayoutSizes
 from pulse_server.runs.log_feed import Pace
 from pulse_server.runs.outer_feed import OuterFeed
@@ -85,6 +86,7 @@ class Service:
         checkers: threads for many small calls at once; what runs in them waits for no other.
         each: makes many such calls, some at a time, so that those of others come between.
         pages, routes: of all runs, as they are answered, by state and question.
+        layers: counts what versions change, by layers.
         spool: takes the objects that go through the service.
     """
 
@@ -111,6 +113,7 @@ class Service:
         self.sizes = LayoutSizes(self.store, self.call)
         self.checkers = ThreadPoolExecutor(_CHECKERS, "check")
         self.each = ParallelMap(self.checkers, at_once=_CHECKERS)
+        self.layers = LayerCounts(self.store_of, self.each)
         self.pages: Kept[Rendered] = Kept(_KEPT_BYTES)
         self.routes: Kept[FreshRoute] = Kept(_KEPT_BYTES)
         self.feeds = Feeds(self._new_feed, max_feeds=settings.max_feeds, missing_s=settings.poll_seconds, clock=clock)

@@ -10,6 +10,7 @@ from pulse_server.routes import (
     events,
     fleet,
     health,
+    layers,
     leases,
     log,
     objects,
@@ -34,5 +35,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     fleet.router,
     uploads.router,
     runs.router,
+    layers.router,
     health.router,
 )

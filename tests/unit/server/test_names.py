@@ -48,6 +48,7 @@ TRICKS = {
 REQUESTS = {
     "run": ("GET", "/v1/runs/{}"),
     "run-chain": ("GET", "/v1/runs/{}/chain"),
+    "run-layers": ("GET", "/v1/runs/{}/layers"),
     "run-versions": ("GET", "/v1/runs/{}/versions"),
     "run-latest": ("GET", "/v1/runs/{}/versions/latest"),
     "run-route": ("GET", "/v1/runs/{}/route"),
