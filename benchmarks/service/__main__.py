@@ -1,5 +1,5 @@
 """``python -m benchmarks.service``: load; ``soak``: half the load for half an hour; ``followed``: many runs;
-``attacked``: what others notice of attackers.
+``fleet``: 200 runs and 1,000 workers; ``attacked``: what others notice of attackers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.results import OUT, rows_of, write_result
+from benchmarks.service import fleet as fleets
 from benchmarks.service.attacked import Attacked, run_attacked
 from benchmarks.service.attackers import ATTACKS
 from benchmarks.service.followed import Followed, run_followed
@@ -63,6 +64,20 @@ def followed(
 ) -> None:
     """Measure how far one process lags that follows many runs."""
     _tell(run_followed(Followed(runs, waited, rounds, latency_ms / 1e3)), out / "followed.json")
+
+
+@app.command()
+def fleet(
+    runs: Annotated[int, typer.Option(min=1)] = 200,
+    workers: Annotated[int, typer.Option(min=1)] = 1_000,
+    trainers: Annotated[int, typer.Option(min=1, help="Runs into which somebody pushes once a second.")] = 20,
+    seconds: Annotated[float, typer.Option(min=1)] = 60.0,
+    out: Annotated[Path, typer.Option(help="Folder of result files.")] = FOLDER,
+) -> None:
+    """Measure one process with a fleet: GETs, the age of news in streams of all runs, memory."""
+    with _root() as (root, folder):
+        size = fleets.Size(runs=runs, workers=workers, trainers=trainers, seconds=seconds)
+        _tell(fleets.run_fleet(root, folder, size, os.environ), out / "fleet.json")
 
 
 @app.command()

@@ -443,7 +443,7 @@ class RunSummary(Answer):
         usual_s: the median time between its newest versions, 50 at most; none while there is one.
         usual_nbytes: the median size of their patches; none where there is none.
         workers: those that reported of late.
-        pause_s: how long a worker stood still to apply its last pull, the longest; none where none has told.
+        pause_s: how long a worker stood still for its last pull, the longest; none where none has told.
         avoided: workers whose last pull found an object gone or damaged.
         tags: the versions that names stand for, the newest few; ``tagged`` counts all names.
         note: the newest of the newest versions, 50 at most.

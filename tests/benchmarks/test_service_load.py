@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.service import fleet
 from benchmarks.service.attacked import Attacked, run_attacked
 from benchmarks.service.attackers import ATTACKS
 from benchmarks.service.followed import Followed, run_followed
@@ -65,6 +67,33 @@ def test_of_followed_runs_each_record_reaches_its_waiter_and_each_append_its_wri
         for which in ("few", "all")
         for what in ("woken_p50", "woken_max", "appended_p50", "appended_max", "looks")
     }
+
+
+def test_of_a_fleet_every_version_is_told_in_every_stream_and_every_worker_reports(
+    seaweedfs_url: str, tmp_path: Path
+) -> None:
+    size = fleet.Size(
+        runs=6, workers=12, trainers=2, push_every_s=0.2, streams=2, stalled=1, pace=5, seconds=8, settle_s=0
+    )
+    document = fleet.run_fleet(seaweedfs_url, tmp_path, size, os.environ, say=lambda _: None)
+    found = by_key(document)
+    assert found["failures"] == 0, document
+    assert document["news"]["told"] > 0
+    assert document["news"]["untold"] == 0
+    assert document["crew"]["versions"] > 0
+    assert found["reports"] > 0 < found["stream"]
+
+
+def test_the_age_of_news_counts_from_each_version_to_the_first_line_that_tells_of_it_or_of_a_later_one() -> None:
+    def at(second: float) -> str:
+        return f"2030-01-01T00:00:{second:06.3f}Z"
+
+    zero = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
+    made = [("a", 1, at(1)), ("a", 2, at(2)), ("b", 1, at(3)), ("a", 3, at(50))]
+    told = [[("a", 1, zero + 1.5), ("b", 1, zero + 4), ("a", 2, zero + 5)], [("a", 2, zero + 2.25)]]
+    news, untold = fleet.news_s(made, told, zero, zero + 40)
+    assert [round(one, 3) for one in news] == [0.25, 0.5, 1.0, 1.25, 3.0, 40.0]
+    assert untold == 1
 
 
 def test_under_attack_the_service_lives_and_answers_others_without_an_error(tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ class Feeds(Generic[F]):
 
     def _make_room(self, wanted: F) -> None:
         """Drop the feeds that were not used for longest, if they are not in use; for a run that is there, no other."""
+        if len(self._feeds) <= self._max:
+            return
         there = [feed for feed in self._feeds.values() if feed.exists]
         unused = [feed for feed in there if not feed.in_use and feed is not wanted]
         for feed in unused[: max(0, len(there) - self._max)]:
