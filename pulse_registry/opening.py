@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pulse_registry.cache import cache_folder
-from pulse_registry.client.connect import HasConnections, connect
-from pulse_registry.errors import InvalidArgument, NotFound
+from pulse_registry.client.connect import HasConnections
+from pulse_registry.errors import NotFound
 from pulse_registry.events import Listener
 from pulse_registry.options import CacheOptions, ComputeOptions, NetworkOptions, Options, PullOptions
 from pulse_registry.pull.download import spool_of
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
+from pulse_registry.roots import connect_roots, roots_of
 from pulse_registry.signing import Trust, signer_of, trust_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def open(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     run: str,
     name: str | None = None,
@@ -44,7 +45,8 @@ def open(
     Args:
         url: the registry's root: a folder (also as a ``Path``), ``s3://bucket/prefix``, ``file:///...`` or
             ``memory://...``; or a service, ``https://host``, through which a run is the same, and which needs no keys
-            of the bucket.
+            of the bucket. Or several roots that hold the run, one its home and the others mirrors, the nearest first,
+            as a list or with commas between: reads go to the first that answers and is not behind, writes to the home.
         run: the run's name: letters, digits, ``.``, ``_`` and ``-``; capitals are stored as small letters.
         name: of this worker or trainer. With it, a lease keeps the version that a worker holds, and what leads from
             there to the newest, from being deleted; a service is also told, in the background, of each version that it
@@ -73,7 +75,7 @@ def open(
         NotFound: ``create=False``, and there is no such run.
         AccessDenied, StoreUnavailable, Untrusted: ``create=False``, and the log can't be read, or not be believed.
     """
-    root = _text_of(url)
+    roots = roots_of(url)
     pull, network = pull or PullOptions(), network or NetworkOptions()
     kept = cache if isinstance(cache, CacheOptions) else CacheOptions(cache)
     options = Options(
@@ -97,15 +99,15 @@ def open(
             peers = meet()
             undo.callback(peers.close)
             options = dataclasses.replace(options, peers=peers, push_peers=meet)
-        store = connect(root, token, allow_http=network.allow_http)
+        store = connect_roots(roots, token, allow_http=network.allow_http)
         if isinstance(store, HasConnections):
             undo.callback(store.close)
         registry = Registry(store, run, options)
         undo.callback(registry.close)
         if not create and registry.state().seq < 0:
-            raise NotFound(f"there is no run {run!r} in {root}")
+            raise NotFound(f"there is no run {run!r} in {' or '.join(roots)}")
         if process_group is None:
-            registry.pickles_as(Reopening(root, run, dataclasses.replace(options, pull=pull), kept, create=create))
+            registry.pickles_as(Reopening(roots, run, dataclasses.replace(options, pull=pull), kept, create=create))
         undo.pop_all()
     return registry
 
@@ -113,10 +115,10 @@ def open(
 class Reopening:
     """Opens a run as it was opened before, in another process: what `pickle` carries in place of a registry."""
 
-    def __init__(self, url: str, run: str, options: Options, cache: CacheOptions, *, create: bool) -> None:
+    def __init__(self, roots: Sequence[str], run: str, options: Options, cache: CacheOptions, *, create: bool) -> None:
         """Keep what ``open`` was given, and that it signs what it writes, if it does; no token and no signing key."""
         folder, spool = _absolute(cache.folder), _absolute(options.pull.spool)
-        self._url = _absolute(url)
+        self._roots = [_absolute(root) for root in roots]
         self._given: dict[str, Any] = {
             "run": run,
             "name": options.name,
@@ -133,21 +135,9 @@ class Reopening:
 
     def __call__(self) -> Registry:
         """Open it, with the token and the signing key of this process's environment."""
-        registry = open(self._url, **self._given)
+        registry = open(self._roots, **self._given)
         registry.pickles_as(self, lacks_key=self._signs and registry.signer is None)
         return registry
-
-
-def _text_of(url: str | os.PathLike[str]) -> str:
-    """Return a root as text.
-
-    Raises:
-        InvalidArgument: it is neither a text nor a path.
-    """
-    text = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(text, str):
-        raise InvalidArgument(f"the registry's root is a URL or a folder's path, and no {type(text).__name__}")
-    return text
 
 
 @overload

@@ -442,7 +442,7 @@ class Registry:
             NotFound: there is no such version.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the layout can't be read.
         """
-        entry = self._runtime.versions.entry(self.state(), version)
+        _, entry = self._runtime.versions.found(version)
         return self._runtime.context().geometry(entry.layout).layout
 
     def files(self, version: VersionName = "latest") -> dict[str, bytes]:
@@ -455,7 +455,7 @@ class Registry:
             NotFound: there is no such version.
             CorruptObject, UnsupportedFormat, StoreUnavailable: the files can't be read.
         """
-        entry, context = self._runtime.versions.entry(self.state(), version), self._runtime.context()
+        (_, entry), context = self._runtime.versions.found(version), self._runtime.context()
         if entry.files is None:
             return {}
         named = fetch_file_set(context.store, entry.files).files
@@ -467,9 +467,9 @@ class Registry:
         Raises:
             NotFound: a version does not exist, or nothing leads there.
         """
-        state, runtime = self.state(), self._runtime
-        target = runtime.versions.entry(state, version).version
-        return plan(state, target, have=have, prices=runtime.stores.prices())
+        runtime = self._runtime
+        state, target = runtime.versions.found(version)
+        return plan(state, target.version, have=have, prices=runtime.stores.prices())
 
     def stats(
         self,
@@ -543,8 +543,8 @@ class Registry:
             AccessDenied, StoreUnavailable: the store did not take it.
         """
         name = tag_name(name)
-        number = None if version is None else self._runtime.versions.entry(self.state(), version).version
-        return self._runtime.writer().tag(name, number)
+        writer = self._runtime.writer()
+        return writer.tag(name, None if version is None else self._runtime.versions.found(version)[1].version)
 
     # -- upkeep ----------------------------------------------------------------------------------------------------
 

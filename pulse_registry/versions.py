@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
-from pulse_registry.errors import InvalidArgument, NotFound
+from pulse_registry.errors import Behind, Gone, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.log import LogReader, RunState
 from pulse_registry.log.integers import integer
 from pulse_registry.log.names import LATEST, fold
 from pulse_registry.process.fork import OwnerProcess
 from pulse_registry.results import Version, VersionName, describe
-from pulse_registry.store import Gateway
+from pulse_registry.store import Gateway, RetryPolicy
 from pulse_schemas import VersionEntry
 
 _LONG_SECONDS: Final = 3600.0
+Found = TypeVar("Found")
 
 
 class Versions:
@@ -25,16 +26,89 @@ class Versions:
         run: the run's name.
     """
 
-    def __init__(self, reader: LogReader, gateway: Gateway | None, url: str, owner: OwnerProcess) -> None:
-        """Read a log; ``gateway``: the service that it comes from, if any."""
+    def __init__(
+        self,
+        reader: LogReader,
+        gateway: Gateway | None,
+        url: str,
+        owner: OwnerProcess,
+        source: Callable[[], str | None] = lambda: None,
+        patience: RetryPolicy | None = None,
+    ) -> None:
+        """Read a log.
+
+        Args:
+            reader: of the log.
+            gateway: the service that it comes from, if any.
+            url: of the registry, for messages.
+            owner: the process that may ask.
+            source: returns of what root the run is a copy, where it is one.
+            patience: for how long a copy that lags is waited for; None: as for a store that is away.
+        """
         self.run = reader.run
         self._reader, self._gateway = reader, gateway
         self._url, self._owner = url, owner
+        self._source, self._patience = source, patience or RetryPolicy()
 
     def state(self) -> RunState:
-        """Read what is new in the log and return the run's state; of a run that does not exist, the empty one."""
+        """Read what is new in the log and return the run's state; of a run that does not exist, the empty one.
+
+        A copy that is known to lag is waited for; see ``look``.
+        """
+        return self._patiently(self.look)
+
+    def look(self) -> RunState:
+        """Read what is new in the log, without waiting, and return the run's state; of no run, the empty one.
+
+        Raises:
+            Behind: the log is a copy that has not come as far as what was seen elsewhere.
+            AccessDenied, CorruptObject, UnsupportedFormat, Untrusted, StoreUnavailable: it can't be read.
+        """
         self._owner.check(f"this registry of run {self.run!r}")
         return self._reader.refresh()
+
+    def found(self, version: VersionName) -> tuple[RunState, VersionEntry]:
+        """Read what is new, and return the state with a version's entry in it.
+
+        What the nearest root has not is asked of further ones; if there is none, and this one a copy, it is waited for.
+
+        Raises:
+            NotFound: there is no such version.
+            Behind: there is none yet at this root, which is a copy.
+        """
+        return self._patiently(lambda: self._found(version))
+
+    def _found(self, version: VersionName) -> tuple[RunState, VersionEntry]:
+        state = self.look()
+        try:
+            return state, self.entry(state, version)
+        except Gone:
+            raise
+        except NotFound as missing:
+            further = self._reader.look_further()
+            if further.seq > state.seq:
+                return further, self.entry(further, version)
+            if (source := self._source()) is None:
+                raise
+            raise Behind(
+                f"{missing}; {self._url} holds a copy of {source}, which may have it: wait, or read that one"
+            ) from missing
+
+    def _patiently(self, look: Callable[[], Found]) -> Found:
+        """Return what a look finds; where that is behind, look again and again, for as long as it is waited for."""
+
+        def attempt() -> tuple[list[Found], StoreUnavailable | None]:
+            try:
+                return [look()], None
+            except Behind:
+                raise
+            except StoreUnavailable as error:  # which was tried again already
+                return [], error
+
+        found, error = self._patience(attempt)
+        if error is not None:
+            raise error
+        return found[0]
 
     def entry(self, state: RunState, version: VersionName) -> VersionEntry:
         """Return a version's entry.
@@ -57,7 +131,7 @@ class Versions:
 
     def moved(self, version: VersionName, entry: VersionEntry) -> bool:
         """Tell whether a name means another version now than the one that it meant."""
-        return not isinstance(version, int) and self.entry(self.state(), version).version != entry.version
+        return not isinstance(version, int) and self.found(version)[1].version != entry.version
 
     def all(self) -> list[Version]:
         """Return all versions, oldest first; retired ones are left out."""
@@ -66,9 +140,9 @@ class Versions:
 
     def one(self, version: VersionName | None, step: int | None) -> Version:
         """Return one version, by name or by a trainer's step; see ``Registry.version``."""
-        state = self.state()
         if step is None:
-            return describe(state, self.entry(state, "latest" if version is None else version))
+            return describe(*self.found("latest" if version is None else version))
+        state = self.state()
         if version is not None:
             raise InvalidArgument("give a version or a step, not both")
         entry = state.by_step(step)

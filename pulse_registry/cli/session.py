@@ -9,11 +9,12 @@ from pathlib import Path
 
 from pulse_registry.cache import CacheFolder
 from pulse_registry.cli.progress import Meter, MeteredStore
-from pulse_registry.client.connect import HasConnections, connect
+from pulse_registry.client.connect import HasConnections
 from pulse_registry.errors import NotFound
 from pulse_registry.options import ComputeOptions, Options, PullOptions
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
+from pulse_registry.roots import connect_roots, roots_of
 from pulse_registry.runtime.dependencies import Dependencies
 from pulse_registry.runtime.runtime import Runtime
 from pulse_registry.signing import signer_of, trust_of
@@ -101,7 +102,7 @@ def open_runtime(access: Access, run: str, *, title: str, quiet: bool) -> Iterat
 @contextmanager
 def opened_store(access: Access) -> Iterator[Store]:
     """Open a registry's store, and close its connections at the end."""
-    store = connect(access.root, access.token, allow_http=access.allow_http)
+    store = connect_roots(roots_of(access.root), access.token, allow_http=access.allow_http)
     try:
         yield store
     finally:

@@ -26,6 +26,7 @@ from pulse_registry.log.state import RunState
 from pulse_registry.log.unsealing import (
     unsealed_record,
 )
+from pulse_registry.store.elsewhere import asking_all_roots
 from pulse_schemas import Record, open_sealed
 
 if TYPE_CHECKING:
@@ -133,6 +134,15 @@ class LogReader:
             self._tell_early_end(state.seq, *told)
         return state
 
+    def look_further(self) -> RunState:
+        """Read what is new at any of the store's roots, as ``refresh`` does at the nearest one, and return the state.
+
+        Raises:
+            As ``refresh``.
+        """
+        with asking_all_roots():
+            return self.refresh()
+
     def check_end(self) -> RunState:
         """Look past the end of the log, and return the state: nothing follows its last record. For whoever is to write.
 
@@ -237,6 +247,10 @@ class LogReader:
             if state.seq < self._snapshots.signed:
                 witness = f"a snapshot that a trusted key signed tells of record {self._snapshots.signed}"
                 raise missing(self._run, state.seq, state.seq + 1, witness)
+            if seen is not None and state.seq < seen:
+                with asking_all_roots():
+                    self._tail()
+                state = self._state or state
             if seen is not None and state.seq < seen:
                 self._records.check_seen(self._guard, seen, state.seq, state.last)
                 raise missing(self._run, state.seq, state.seq + 1, f"record {seen}, which was seen before, is there")

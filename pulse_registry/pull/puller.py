@@ -181,7 +181,7 @@ class Puller:
         versions = self._versions
 
         def find() -> int:
-            return versions.entry(versions.state(), version).version
+            return versions.found(version)[1].version
 
         number = together.same_version(find)
         while True:
@@ -232,8 +232,8 @@ class Puller:
         return None
 
     def _prepared(self, number: int, into: Into, timeline: Timeline) -> tuple[Context, PullRequest, SliceMap]:
-        context, state = self._context(), self._versions.state()
-        entry = self._versions.entry(state, number)
+        context = self._context()
+        state, entry = self._versions.found(number)
         geometry = context.geometry(entry.layout)
         slices = into.slice_map(geometry, alone=False)
         destination = self._destinations.into(context, geometry, into.views, cast=into.cast, slices=slices)
@@ -258,8 +258,7 @@ class Puller:
     def of(self, version: VersionName, use: Callable[[RunState, VersionEntry], Result]) -> Result:
         """Return what ``use`` makes of a version; if that is retired meanwhile, of the one that its name then means."""
         while True:
-            state = self._versions.state()
-            entry = self._versions.entry(state, version)
+            state, entry = self._versions.found(version)
             try:
                 return use(state, entry)
             except Gone:
@@ -356,10 +355,10 @@ class Puller:
         versions, together = self._versions, self._together
 
         def news(state: RunState | None, sleep: Callable[[float], object]) -> RunState:
-            return versions.state() if state is None else versions.wait(state, poll_seconds, WAIT_SECONDS, sleep)
+            return versions.look() if state is None else versions.wait(state, poll_seconds, WAIT_SECONDS, sleep)
 
         def number(version: VersionName) -> int:
-            return versions.entry(versions.state(), version).version
+            return versions.found(version)[1].version
 
         into = held(alone=True)
         made: Prefetch

@@ -78,8 +78,7 @@ class RunAsBase:
             CorruptObject, Untrusted, UnsupportedFormat, StoreUnavailable: its log can't be read.
         """
         with self._open() as lender:
-            state = lender.versions.state()
-            entry = lender.versions.entry(state, self._version)
+            state, entry = lender.versions.found(self._version)
             if state.is_retired(entry.version):
                 raise Gone(f"version {entry.version} of run {lender.run!r} was retired; begin with another version")
             layout = lender.context().geometry(entry.layout).layout

@@ -33,6 +33,7 @@ class OuterRun:
     def session(self, model: Model, options: OuterOptions) -> OuterSession:
         """Return a session of a model."""
         runtime, around, context = self._runtime, self._runtime.dependencies, self._runtime.context()
+        runtime.stores.write_at_home()
         run = Run(
             runtime.run,
             runtime.stores.store,

@@ -43,7 +43,7 @@ from pulse_registry.runtime.placement import PlacedDestinations, placement
 from pulse_registry.runtime.stores import StoreStack
 from pulse_registry.signing import PinGuard, state_folder
 from pulse_registry.signing.countersigning import Countersigning
-from pulse_registry.store import Store
+from pulse_registry.store import RetryPolicy, Store
 from pulse_registry.versions import Versions
 from pulse_registry.weights.backend import backend_of, what_compiles
 from pulse_registry.weights.model import Model, is_sharded_model, read_model
@@ -85,7 +85,8 @@ class Runtime:
         self._threads = checked_threads(options.compute.threads)
         self._around, self._owner = dependencies, OwnerProcess()
         self.reader = self._log_reader()
-        self.versions = Versions(self.reader, self.stores.gateway, self.url, self._owner)
+        patience = RetryPolicy(clock=dependencies.monotonic, sleep=dependencies.sleep)
+        self.versions = Versions(self.reader, self.stores.gateway, self.url, self._owner, self.stores.source, patience)
         pull = options.pull
         settings = PullSettings(pull.undo_share, check_every, pull.nonfinite, self._applied, pull.host_copy)
         self.puller = Puller(
@@ -167,6 +168,7 @@ class Runtime:
             InvalidArgument: it came here without its key, or is another process's.
         """
         self.check_process()
+        self.stores.write_at_home()
         signer = self.signer()
         name = f"{socket.gethostname()}:{os.getpid()}"[:256]
         keeps = {} if self.stores.gateway is None else {"snapshot_every": None}  # a service keeps them itself
@@ -221,7 +223,8 @@ class Runtime:
             return self.publisher
 
     def outer_log(self) -> OuterLog:
-        """Return the log of the run's outer rounds."""
+        """Return the log of the run's outer rounds, to write to it."""
+        self.stores.write_at_home()
         return OuterLog(self.stores.store, self.run, self.signer(), self.outer_guard(), self._around.threads)
 
     def outer_guard(self) -> PinGuard | None:
@@ -313,6 +316,7 @@ class Runtime:
         self.check_process()
         if self.stores.gateway is not None:
             raise InvalidArgument(f"{self.url} is a service, which takes no countersignatures: go to the bucket")
+        self.stores.write_at_home()
         return Countersigning(self.stores.store, self.reader, self.options.signer, each=ParallelMap(pool))
 
     def threads(self, name: str) -> Executor:

@@ -41,6 +41,7 @@ class ShardedOuterRun:
     def session(self, model: Model, options: OuterOptions) -> OuterSession:
         """Return a session of this rank's part of a model."""
         runtime, around, context = self._runtime, self._runtime.dependencies, self._runtime.context()
+        runtime.stores.write_at_home()
         run = Run(
             runtime.run,
             runtime.stores.store,

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from pulse_registry.cache import CachedStore, CacheFolder
 from pulse_registry.client.connect import HasConnections
 from pulse_registry.events import Events
+from pulse_registry.log.mirror_mark import read_mark
 from pulse_registry.options import NetworkOptions
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.runtime.dependencies import Dependencies
@@ -52,6 +53,27 @@ class StoreStack:
             self.cache = CachedStore(self.below_cache, cache, run, events, threads)
         self.store: Store = self.below_cache if self.cache is None else self.cache
         self._connections = store if isinstance(store, HasConnections) else None
+        self._run = run
+
+    def write_at_home(self) -> None:
+        """Where there are several roots, read and write the run at its home alone from now on.
+
+        Raises:
+            As ``Roots.write_at_home``.
+        """
+        if (roots := self.root.roots()) is not None:
+            roots.write_at_home(self._run)
+
+    def source(self) -> str | None:
+        """Return of what root the run is a copy here; None where it is none, or where other roots were asked as well.
+
+        Raises:
+            CorruptObject, UnsupportedFormat, AccessDenied, StoreUnavailable: it can't be told.
+        """
+        if self.gateway is not None or self.root.roots() is not None:
+            return None
+        mark = read_mark(self.below_cache)
+        return None if mark is None else mark.source
 
     def close_cache(self) -> None:
         """End the cache's threads."""

@@ -16,6 +16,7 @@ from pulse_registry.store.body import Body, Buffer
 from pulse_registry.store.checks import ByteRange, check_buffer, short_answer
 from pulse_registry.store.gateway import Gateway
 from pulse_registry.store.presigner import Presigner
+from pulse_registry.store.roots import Roots
 
 Verb = Literal["get", "put", "exists", "size", "list", "delete"]
 
@@ -201,4 +202,8 @@ class Store(ABC):
 
     def gateway(self) -> Gateway | None:
         """Return the service that this store goes through, looking through wrappers; None if it goes to the bucket."""
+        return None
+
+    def roots(self) -> Roots | None:
+        """Return what chooses among this store's roots, looking through wrappers; None if it has one."""
         return None

@@ -14,6 +14,7 @@ from blake3 import blake3
 from pulse_registry.errors import CorruptObject
 from pulse_registry.store.base import Store
 from pulse_registry.store.checks import ByteRange
+from pulse_registry.store.elsewhere import read_elsewhere
 
 TRIES = 5
 """How often bytes are read at most. Of a link that damages one answer in five, 1 read in 3,000 is still refused."""
@@ -26,7 +27,8 @@ _logger = logging.getLogger(__name__)
 def checked(read: Callable[[], Data], check: Callable[[Data], Result], first: Data | None = None) -> Result:
     """Read bytes, check them, and return what the check makes of them; damaged ones are read again at once.
 
-    That the same damaged bytes come twice is no accident of the way: then, too, the error stands.
+    Where the store has several roots, they are read of another one. That the same damaged bytes come twice is no
+    accident of the way: then, too, the error stands.
 
     Args:
         read: fetches the bytes afresh.
@@ -41,7 +43,11 @@ def checked(read: Callable[[], Data], check: Callable[[Data], Result], first: Da
     while True:
         answer: Data | None = None
         try:
-            answer, first = read() if first is None else first, None
+            if first is None:
+                with read_elsewhere(len(seen)):
+                    answer = read()
+            else:
+                answer, first = first, None
             return check(answer)
         except CorruptObject as error:
             mark = blake3(str(error).encode() if answer is None else answer).digest()

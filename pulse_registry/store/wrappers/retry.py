@@ -18,7 +18,7 @@ from typing import Final, NoReturn, TypeVar, cast
 
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
-from pulse_registry.errors import InvalidArgument, StoreUnavailable
+from pulse_registry.errors import Behind, InvalidArgument, StoreUnavailable
 from pulse_registry.store.base import MOST_WHOLE_BYTES, Store
 from pulse_registry.store.body import Body, Buffer
 from pulse_registry.store.checks import ByteRange
@@ -134,7 +134,8 @@ class RetryPolicy:
         def give_up(state: RetryCallState) -> NoReturn:
             failure = _failure(state)
             tried = f"gave up after {state.attempt_number} attempts in {self._clock() - (began or 0.0):.1f} s"
-            error = StoreUnavailable(f"{failure}; {tried}" if state.attempt_number > 1 else str(failure))
+            kind = Behind if isinstance(failure, Behind) else StoreUnavailable
+            error = kind(f"{failure}; {tried}" if state.attempt_number > 1 else str(failure))
             error.key, error.retry_after_s, error.throttled = failure.key, failure.retry_after_s, failure.throttled
             error.lasting = True
             raise error from failure

@@ -11,6 +11,7 @@ from pulse_registry.store.body import Body
 from pulse_registry.store.checks import ByteRange
 from pulse_registry.store.gateway import Gateway
 from pulse_registry.store.presigner import Presigner
+from pulse_registry.store.roots import Roots
 
 Listing: TypeAlias = Callable[[str, str | None], Iterator[str]]
 """`list` or `folders` of a store."""
@@ -74,3 +75,7 @@ class WrapperStore(Store):
     def gateway(self) -> Gateway | None:
         """Return the service that the wrapped store goes through, or None."""
         return self._store.gateway()
+
+    def roots(self) -> Roots | None:
+        """Return what chooses among the wrapped store's roots, or None."""
+        return self._store.roots()

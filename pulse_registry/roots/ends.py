@@ -1,0 +1,42 @@
+"""How far the roots of a run are known to have come, log by log: whose word counts for where a log ends.
+
+A mirror creates records in order. So a root that has record n - 1 knows whether there is a record n, as far as it has
+been told; one that lacks n - 1 is behind, and its "no" means nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Final
+
+_MOST_LOGS: Final = 4096
+"""Logs that are remembered; of others a root is asked anew."""
+
+
+class Ends:
+    """The newest record of each log that each root has shown. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Begin with nothing known."""
+        self._lock = threading.Lock()
+        self._logs: OrderedDict[str, dict[int, int]] = OrderedDict()
+
+    def shown(self, log: str, root: int, seq: int) -> None:
+        """Note that a root has a record."""
+        with self._lock:
+            ends = self._logs.setdefault(log, {})
+            ends[root] = max(ends.get(root, -1), seq)
+            self._logs.move_to_end(log)
+            if len(self._logs) > _MOST_LOGS:
+                self._logs.popitem(last=False)
+
+    def of(self, log: str, root: int) -> int:
+        """Return the newest record that a root has shown; -1: none."""
+        with self._lock:
+            return self._logs.get(log, {}).get(root, -1)
+
+    def newest(self, log: str) -> int:
+        """Return the newest record that any root has shown; -1: none."""
+        with self._lock:
+            return max(self._logs.get(log, {}).values(), default=-1)

@@ -1,0 +1,246 @@
+"""Several roots as one store: read from the first that answers and is not known to be behind, written at the home.
+
+A reader of the nearest root pays no request to a far one, but where the near one can't say: it does not answer, it has
+not come as far as another root was seen to be, it lacks an object that a record names, or holds a damaged one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.format import keys
+from pulse_registry.roots.ends import Ends
+from pulse_registry.roots.home import find_home
+from pulse_registry.roots.root import Root
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, Store
+from pulse_registry.store.elsewhere import all_roots_asked, damaged_copies
+from pulse_registry.store.roots import Roots
+from pulse_registry.store.wrappers.wrapper import Listing
+from pulse_schemas import BASES
+
+T = TypeVar("T")
+_NAMED = (keys.OBJECTS, keys.LAYOUTS, keys.OUTER + keys.OBJECTS)
+"""What a record names: it is there, or was."""
+
+
+class NearestStore(Store):
+    """A Store over several roots, the nearest first. Thread-safe.
+
+    Whose word counts:
+
+    - A record is looked for at one root after the other. That there is none, a root knows that has the one before it.
+    - What a record names (objects, layouts) is gone only if no root has it. What was read of one and is damaged is read
+      of the next (``read_elsewhere``).
+    - Of all else (hints, snapshots, listings) the first root that answers decides, and leases are written there.
+
+    A root that fails is left alone for a while (`Root`). What else is written goes to the run's home (`find_home`);
+    from then on this store reads the run there, too, and nowhere else.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Store],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Take the roots' stores; no I/O yet.
+
+        Raises:
+            InvalidArgument: there is none, one comes twice, or one is a service.
+        """
+        urls = [store.url for store in roots]
+        if not urls or len(set(urls)) < len(urls):
+            raise InvalidArgument(f"{' '.join(urls) or 'nothing'} is no list of roots: each comes once")
+        for store in roots:
+            if store.gateway() is not None:
+                raise InvalidArgument(f"{store.url} is a service: give it a list of roots, and open it alone")
+        self.url = " ".join(urls)
+        self._stores = tuple(roots)
+        self._roots = tuple(Root(store, clock=clock, sleep=sleep) for store in roots)
+        self._ends = Ends()
+        self._lock = threading.Lock()
+        self._homes: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        """Show the roots."""
+        return f"{type(self).__name__}({[root.url for root in self._roots]!r})"
+
+    def roots(self) -> Roots:
+        """Return this store, which has several."""
+        return self
+
+    def write_at_home(self, run: str) -> None:
+        """Find a run's home (`find_home`), and read and write the run there alone from now on.
+
+        Raises:
+            As ``find_home``.
+        """
+        self._home(run)
+
+    # -- Store: reads ----------------------------------------------------------------------------------------------
+
+    def get(self, key: str, byte_range: ByteRange | None = None, *, max_bytes: int = MOST_WHOLE_BYTES) -> bytes:
+        """Return an object's bytes, or those of a range, from the first root that has it: see Store.get."""
+        return self._read(key, lambda store: store.get(key, byte_range, max_bytes=max_bytes))
+
+    def get_into(self, key: str, byte_range: ByteRange, buffer: Buffer) -> None:
+        """Read a range into a buffer, from the first root that has it: see Store.get_into."""
+        self._read(key, lambda store: store.get_into(key, byte_range, buffer))
+
+    def size(self, key: str) -> int:
+        """Return the size of an object at the first root that has it: see Store.size."""
+        return self._read(key, lambda store: store.size(key))
+
+    def modified(self, key: str) -> datetime:
+        """Return when an object was last written, by the clock of the first root that has it: see Store.modified."""
+        return self._read(key, lambda store: store.modified(key))
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the keys of the first root that answers: see Store.list."""
+        return self._listed(prefix, after, lambda store: store.list)
+
+    def folders(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """Iterate over the folders of the first root that answers: see Store.folders."""
+        return self._listed(prefix, after, lambda store: store.folders)
+
+    # -- Store: writes ---------------------------------------------------------------------------------------------
+
+    def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
+        """Write a lease at the first root that answers, and anything else at the run's home: see Store.put."""
+        if _below_run(key).startswith(keys.LEASES):
+            self._ask(self._order(key), lambda store: store.put(key, data, if_absent=if_absent), lambda _: True)
+        else:
+            self._home_of(key).put(key, data, if_absent=if_absent)
+
+    def delete(self, key: str) -> None:
+        """Remove a lease from the first root that answers, and anything else from the run's home: see Store.delete."""
+        if _below_run(key).startswith(keys.LEASES):
+            self._ask(self._order(key), lambda store: store.delete(key), lambda _: True)
+        else:
+            self._home_of(key).delete(key)
+
+    # -- one root after the other ----------------------------------------------------------------------------------
+
+    def _read(self, key: str, call: Callable[[Store], T]) -> T:
+        order, name = self._order(key), _below_run(key)
+        skipped = damaged_copies() % len(order)
+        order = [*order[skipped:], *order[:skipped]]
+        seq = keys.record_seq(name.removeprefix(keys.OUTER))
+        if seq is not None:
+            log = key.rpartition("/")[0]
+            number, answer = self._ask(order, call, lambda root: len(order) == 1 or self._ends_before(log, root, seq))
+            self._ends.shown(log, number, seq)
+            return answer
+        if name.startswith(_NAMED) or key.startswith(BASES):
+            return self._ask(order, call, lambda _: False)[1]
+        return self._ask(order, call, lambda _: True)[1]
+
+    def _ask(self, order: Sequence[int], call: Callable[[Store], T], decides: Callable[[int], bool]) -> tuple[int, T]:
+        """Return the first root that has what is asked for, and its answer.
+
+        Args:
+            order: of the roots.
+            call: asks one of them.
+            decides: tells whether it is nowhere if a root has it not; else the others are asked, but for those that
+                failed a short while ago: then nobody can say.
+        """
+        missing: NotFound | None = None
+        failure: StoreUnavailable | AccessDenied | None = None
+        for number in order:
+            root = self._roots[number]
+            if missing is not None and root.rests:
+                failure = failure or StoreUnavailable(f"{missing}, and {root.url} has just failed: try again")
+                continue
+            try:
+                answer = call(root.store)
+            except (StoreUnavailable, AccessDenied) as error:
+                root.failed(error)
+                failure = failure or error
+            except NotFound as error:
+                root.answered()
+                if decides(number):
+                    raise
+                missing = missing or error
+            else:
+                root.answered()
+                return number, answer
+        if failure is not None:
+            raise _again(failure) from failure
+        raise missing or NotFound(f"nothing was asked of {self.url}")
+
+    def _ends_before(self, log: str, number: int, seq: int) -> bool:
+        """Tell whether a root that has no record ``seq`` may say so for all: it has the one before, and no other more.
+
+        What lies further on than the next record is read ahead of those before it, and left where they end.
+        """
+        newest = self._ends.newest(log)
+        if seq == 0 or seq <= newest or all_roots_asked():
+            return False
+        if seq > newest + 1 or self._ends.of(log, number) == newest:
+            return True
+        try:
+            self._roots[number].store.size(f"{log}/{keys.record_key(newest).removeprefix(keys.LOG)}")
+        except (NotFound, StoreUnavailable, AccessDenied):
+            return False
+        self._ends.shown(log, number, newest)
+        return True
+
+    def _listed(self, prefix: str, after: str | None, listing: Callable[[Store], Listing]) -> Iterator[str]:
+        def begin(store: Store) -> tuple[str | None, Iterator[str]]:
+            found = listing(store)(prefix, after)
+            return next(found, None), found
+
+        _, (first, rest) = self._ask(self._order(prefix), begin, lambda _: True)
+        return _keys(first, rest)
+
+    def _order(self, key: str) -> Sequence[int]:
+        """Return the roots to ask for keys that begin so: the nearest first, and at last those that have failed."""
+        home = self._homes.get(key.partition("/")[0])
+        if home is not None:
+            return (home,)
+        return sorted(range(len(self._roots)), key=lambda number: self._roots[number].rests)
+
+    def _home(self, run: str) -> int:
+        with self._lock:
+            found = self._homes.get(run)
+            if found is None:
+                found = self._homes[run] = find_home([root.store for root in self._roots], run)
+            return found
+
+    def _home_of(self, key: str) -> Store:
+        if not key.startswith(BASES):
+            return self._stores[self._home(key.partition("/")[0])]
+        homes = {*self._homes.values()}
+        if len(homes) != 1:
+            raise InvalidArgument(f"{key!r} is a shared base's: open the root that it is to lie at alone")
+        return self._stores[homes.pop()]
+
+
+def _below_run(key: str) -> str:
+    return key.partition("/")[2]
+
+
+def _keys(first: str | None, rest: Iterator[str]) -> Iterator[str]:
+    """Yield the keys of a listing that has begun; what breaks off is to be asked for anew."""
+    if first is None:
+        return
+    yield first
+    try:
+        yield from rest
+    except StoreUnavailable as error:
+        raise _again(error) from error
+
+
+def _again(failure: StoreUnavailable | AccessDenied) -> StoreUnavailable | AccessDenied:
+    """Return an error that may be tried again: what one root could not do in time, it or another one may do later."""
+    if isinstance(failure, AccessDenied):
+        return failure
+    error = StoreUnavailable(str(failure))
+    error.key, error.retry_after_s, error.throttled = failure.key, failure.retry_after_s, failure.throttled
+    return error

@@ -1,0 +1,18 @@
+"""Several roots behind one store, as whoever is to write sees them beside the verbs of a store."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Roots(Protocol):
+    """Chooses among roots that hold the same runs: one is a run's home, the others are copies: see `Store.roots`."""
+
+    def write_at_home(self, run: str) -> None:
+        """Find a run's home, and read and write the run there alone from now on.
+
+        Raises:
+            Conflict, Fenced: none of the roots is the run's home, or more than one says so.
+            AccessDenied, CorruptObject, StoreUnavailable, UnsupportedFormat: it can't be told which one is.
+        """
+        ...

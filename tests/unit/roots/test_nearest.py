@@ -1,0 +1,370 @@
+"""Several roots as one store: whose word counts, what a far root is asked, and where things are written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulse_registry.errors import AccessDenied, Conflict, Fenced, InvalidArgument, NotFound, StoreUnavailable
+from pulse_registry.format import keys
+from pulse_registry.log import LogReader
+from pulse_registry.log.home import prove
+from pulse_registry.log.mirror_mark import write_mark
+from pulse_registry.roots import NearestStore, connect_roots, roots_of
+from pulse_registry.store import MemoryStore, PrefixStore, Store
+from pulse_registry.store.elsewhere import asking_all_roots
+from pulse_registry.store.wrappers.run import RunStore
+from tests.security.signing.actors import history, record_at, writer
+from tests.support.clock import Clock
+from tests.support.records import RUN
+from tests.support.roots import Region
+
+LENGTH = 12
+HISTORY = history(LENGTH - 1, signer=None)
+
+
+class Pair:
+    """A near root and a far one, as one store."""
+
+    def __init__(self) -> None:
+        self.near, self.far, self.clock = Region("near"), Region("far"), Clock()
+        self.store = NearestStore([self.near, self.far], clock=self.clock, sleep=self.clock.sleep)
+
+    def reader(self) -> LogReader:
+        return LogReader(PrefixStore(self.store, RUN), RUN)
+
+
+def grow(region: Region, records: int) -> None:
+    """Let a root have so many records."""
+    for seq in range(records):
+        region.held.objects[f"{RUN}/{keys.record_key(seq)}"] = record_at(HISTORY, seq)
+
+
+def record(seq: int) -> str:
+    return f"{RUN}/{keys.record_key(seq)}"
+
+
+# -- logs --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_of_the_near_root_asks_nothing_of_the_far_one():
+    pair = Pair()
+    grow(pair.near, 5), grow(pair.far, 9)
+    reader = pair.reader()
+    assert reader.refresh().seq == 4
+    pair.near.asked()
+    for _ in range(3):
+        assert reader.refresh().seq == 4
+    grow(pair.near, 6)
+    assert reader.refresh().seq == 5
+    assert pair.near.asked() == [("get", record(5))] * 4 + [("get", record(6))]
+    assert pair.far.asked() == []
+
+
+def test_a_near_root_that_is_known_to_be_behind_costs_one_request_to_the_far_one_a_look():
+    pair = Pair()
+    grow(pair.near, 5), grow(pair.far, 9)
+    reader = pair.reader()
+    pair.near.dead = True
+    assert reader.refresh().seq == 8
+    pair.near.dead, pair.clock.now = False, 1000.0
+    pair.near.asked(), pair.far.asked()
+    assert reader.refresh().seq == 8
+    assert pair.near.asked() == [("get", record(9)), ("size", record(8))]
+    assert pair.far.asked() == [("get", record(9))]
+    grow(pair.near, 9)
+    assert reader.refresh().seq == 8
+    assert pair.far.asked() == []  # it has come as far
+
+
+def test_where_more_is_known_to_be_there_all_roots_are_asked():
+    pair = Pair()
+    grow(pair.near, 5), grow(pair.far, 9)
+    reader = pair.reader()
+    reader.refresh()
+    with asking_all_roots():
+        assert reader.refresh().seq == 8
+    assert reader.look_further().seq == 8
+    grow(pair.far, 10)
+    assert reader.refresh().seq == 9  # the near one is known to be behind by now
+
+
+def test_a_run_that_the_near_root_does_not_have_yet_is_read_at_the_far_one():
+    pair = Pair()
+    grow(pair.far, 3)
+    assert pair.reader().refresh().seq == 2
+    pair = Pair()
+    assert pair.reader().refresh().seq == -1
+    pair.far.dead, pair.clock.now = True, 1000.0
+    with pytest.raises(StoreUnavailable):
+        pair.reader().refresh()
+
+
+def test_a_damaged_record_is_read_at_the_next_root():
+    pair = Pair()
+    grow(pair.near, 5), grow(pair.far, 5)
+    pair.near.damaged.add(record(3))
+    assert pair.reader().refresh().seq == 4
+    assert pair.far.asked() == [("get", record(3))]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), st.integers(1, 3)),
+        st.tuples(st.just("mirror"), st.integers(1, 4)),
+        st.tuples(st.sampled_from(["near", "far"]), st.booleans()),
+        st.tuples(st.just("look"), st.just(0)),
+        st.tuples(st.just("look all"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(STEPS)
+def test_whatever_roots_do_a_reader_is_where_a_plain_model_says(steps):
+    pair, source, copied, at = Pair(), 0, 0, -1
+    reader = pair.reader()
+    for step, value in [*steps, ("look", 0)]:
+        if step == "push":
+            source = min(source + value, LENGTH)
+            grow(pair.far, source)
+        elif step == "mirror":
+            copied = min(copied + value, source)
+            grow(pair.near, copied)
+        elif step in ("near", "far"):
+            (pair.near if step == "near" else pair.far).dead = bool(value)
+        else:
+            pair.clock.now += 1000.0  # nobody is left alone any more
+            ends = {root: end - 1 for root, end in ((pair.near, copied), (pair.far, source)) if not root.dead}
+            expected = None
+            if step == "look" and ends.get(pair.near, -1) >= max(at, 0):
+                expected = ends[pair.near]  # it is asked alone
+            elif len(ends) == 2 or (step == "look" and ends.get(pair.far, -1) >= 0):
+                expected = ends[pair.far]
+            try:
+                said = reader.refresh().seq if step == "look" else reader.look_further().seq
+            except StoreUnavailable:
+                said = None
+            assert said == expected
+            at = max(at, -1 if reader.seen is None else reader.seen.seq)
+    assert pair.far.held.objects.keys() >= pair.near.held.objects.keys()
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+OBJECT = f"{RUN}/{keys.patch_key(0, 1, '0' * 32)}"
+
+
+def test_an_object_that_the_near_root_lacks_is_read_at_the_far_one():
+    pair = Pair()
+    pair.far.held.objects[OBJECT] = b"weights"
+    buffer = bytearray(3)
+    pair.store.get_into(OBJECT, (1, 4), buffer)
+    assert (pair.store.get(OBJECT), pair.store.size(OBJECT), bytes(buffer)) == (b"weights", 7, b"eig")
+    with pytest.raises(NotFound):
+        pair.store.get(f"{OBJECT}x")
+
+
+def test_an_object_is_not_gone_while_a_root_that_may_have_it_is_away():
+    pair = Pair()
+    pair.far.dead = True
+    with pytest.raises(StoreUnavailable):
+        pair.store.get(OBJECT)
+    with pytest.raises(StoreUnavailable, match="has just failed: try again"):
+        pair.store.get(OBJECT)  # the far root is left alone, and not asked
+
+
+def test_a_hint_that_the_first_root_lacks_is_not_looked_for_elsewhere():
+    pair = Pair()
+    pair.far.held.objects[f"{RUN}/{keys.HEAD}"] = b"{}"
+    with pytest.raises(NotFound):
+        pair.store.get(f"{RUN}/{keys.HEAD}")
+    assert pair.far.asked() == []
+    pair.near.dead = True
+    assert pair.store.get(f"{RUN}/{keys.HEAD}") == b"{}"
+    assert [*pair.store.list(RUN)] == [f"{RUN}/{keys.HEAD}"]
+    assert [*pair.store.folders("")] == [f"{RUN}/"]
+
+
+# -- roots that fail ---------------------------------------------------------------------------------------------------
+
+
+def test_a_root_that_fails_is_left_alone_for_a_while_and_tried_again():
+    pair = Pair()
+    pair.near.held.objects[OBJECT] = pair.far.held.objects[OBJECT] = b"weights"
+    pair.near.dead = True
+    pair.store.get(OBJECT)
+    assert pair.near.asked()
+    rests = []
+    for _ in range(6):
+        began = pair.clock.now
+        while not pair.near.asked():
+            assert pair.store.get(OBJECT) == b"weights"
+            pair.clock.now += 1.0
+        rests.append(round(pair.clock.now - began, -1))
+    assert rests == [10, 20, 40, 60, 60, 60] or rests == sorted(rests)
+    assert 50 <= rests[-1] <= 70
+    pair.near.dead, pair.clock.now = False, pair.clock.now + 100
+    pair.far.asked()
+    for _ in range(3):
+        pair.store.get(OBJECT)
+    assert pair.far.asked() == []
+
+
+def test_a_root_that_fails_for_a_moment_is_asked_again_and_no_other():
+    pair = Pair()
+    pair.near.held.objects[OBJECT] = b"weights"
+    pair.near.dead = True
+    sleep = pair.clock.sleep
+
+    def back(seconds: float) -> None:
+        sleep(seconds)
+        pair.near.dead = False
+
+    pair.clock.sleep = back  # type: ignore[method-assign]
+    store = NearestStore([pair.near, pair.far], clock=pair.clock, sleep=back)
+    assert store.get(OBJECT) == b"weights"
+    assert pair.far.asked() == []
+
+
+def test_where_no_root_answers_that_is_said_and_may_be_tried_again():
+    pair = Pair()
+    pair.near.dead = pair.far.dead = True
+    with pytest.raises(StoreUnavailable) as caught:
+        pair.store.get(OBJECT)
+    assert not caught.value.lasting
+    pair.far.dead, pair.far.held.objects[OBJECT] = False, b"weights"
+    assert pair.store.get(OBJECT) == b"weights"
+
+
+def test_a_root_that_lets_nobody_in_is_one_that_fails():
+    pair = Pair()
+
+    class Locked(MemoryStore):
+        def get(self, *_: object, **__: object) -> bytes:
+            raise AccessDenied("the key has expired")
+
+    pair.far.held.objects[OBJECT] = b"weights"
+    assert NearestStore([Locked("locked"), pair.far]).get(OBJECT) == b"weights"
+    with pytest.raises(AccessDenied):
+        NearestStore([Locked("locked"), Locked("other")]).get(OBJECT)
+
+
+# -- writes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_goes_to_the_first_root_that_answers_and_no_mark_is_looked_for():
+    pair = Pair()
+    lease = f"{RUN}/{keys.lease_key('w0')}"
+    pair.store.put(lease, b"1")
+    assert lease in pair.near.held.objects
+    pair.near.dead = True
+    pair.store.put(lease, b"2")
+    assert pair.far.held.objects == {lease: b"2"}
+    pair.store.delete(lease)
+    assert pair.far.held.objects == {}
+
+
+def test_what_is_written_goes_to_the_root_that_is_no_copy_and_the_run_is_read_there_from_then_on():
+    pair = Pair()
+    grow(pair.near, 5), grow(pair.far, 9)
+    write_mark(RunStore(pair.near, RUN), RUN, "dict://far")
+    reader = pair.reader()
+    assert reader.refresh().seq == 4
+    pair.store.write_at_home(RUN)
+    writer(PrefixStore(pair.store, RUN), None, believes=reader, number=7).begin()
+    assert reader.refresh().seq == 9
+    assert record(9) in pair.far.held.objects
+    assert record(5) not in pair.near.held.objects
+    pair.near.asked()
+    reader.refresh()
+    assert pair.near.asked() == []
+
+
+def test_a_run_that_is_nowhere_begins_at_the_first_root():
+    pair = Pair()
+    writer(PrefixStore(pair.store, RUN), None, number=7).begin()
+    assert (record(0) in pair.near.held.objects, pair.far.held.objects) == (True, {})
+
+
+def test_no_run_begins_anew_while_the_root_that_may_have_it_is_away():
+    pair = Pair()
+    pair.far.dead = True
+    with pytest.raises(StoreUnavailable):
+        pair.store.write_at_home(RUN)
+
+
+def test_the_home_is_found_while_a_copy_is_away():
+    pair = Pair()
+    grow(pair.far, 2)
+    pair.near.dead = True
+    pair.store.write_at_home(RUN)
+    pair.store.put(OBJECT, b"weights")
+    assert OBJECT in pair.far.held.objects
+
+
+def test_after_a_move_the_home_is_the_root_that_it_led_to():
+    pair = Pair()
+    grow(pair.far, 3)
+    term = writer(PrefixStore(pair.far, RUN), None, number=7)
+    term.move("dict://near", "a" * 32)
+    pair.near.held.objects |= pair.far.held.objects
+    with pytest.raises(Fenced, match="moved it to dict://near"):
+        pair.store.write_at_home(RUN)
+    prove(RunStore(pair.near, RUN), RUN, "a" * 32)
+    pair.store.write_at_home(RUN)
+    pair.store.put(OBJECT, b"weights")
+    assert OBJECT in pair.near.held.objects
+
+
+def test_two_homes_or_copies_alone_are_told():
+    pair = Pair()
+    grow(pair.near, 2), grow(pair.far, 3)
+    with pytest.raises(Conflict, match="dict://near and dict://far both say that they are its home"):
+        pair.store.write_at_home(RUN)
+    for region in (pair.near, pair.far):
+        write_mark(RunStore(region, RUN), RUN, "dict://source")
+    with pytest.raises(Conflict, match="put its home on the list"):
+        pair.store.write_at_home(RUN)
+
+
+def test_a_shared_base_is_written_where_the_only_run_that_is_written_lives():
+    pair = Pair()
+    key = f"_bases/{'0' * 64}-0000/closed"
+    with pytest.raises(InvalidArgument, match="open the root that it is to lie at alone"):
+        pair.store.put(key, b"")
+    grow(pair.far, 2)
+    pair.store.write_at_home(RUN)
+    pair.store.put(key, b"")
+    assert pair.store.get(key) == b""
+    assert key in pair.far.held.objects
+
+
+# -- lists -------------------------------------------------------------------------------------------------------------
+
+
+def test_roots_are_listed_or_written_with_commas(tmp_path):
+    assert roots_of("s3://a, s3://b/c") == ["s3://a", "s3://b/c"]
+    assert roots_of(tmp_path) == [str(tmp_path)]
+    assert roots_of(["s3://a,b", tmp_path]) == ["s3://a,b", str(tmp_path)]
+    for wrong in (3, [3]):
+        with pytest.raises(InvalidArgument, match="and no int"):
+            roots_of(wrong)  # type: ignore[arg-type]
+
+
+def test_one_root_is_no_list_and_a_list_has_each_root_once_and_no_service():
+    assert connect_roots(["memory://a"]).roots() is None
+    assert isinstance(connect_roots(["memory://a", "memory://b"]), NearestStore)
+    with pytest.raises(InvalidArgument, match="each comes once"):
+        connect_roots(["memory://a", "memory://a"])
+    with pytest.raises(InvalidArgument, match="is a service: give it a list of roots"):
+        connect_roots(["memory://a", "https://registry.example"])
+    with pytest.raises(InvalidArgument, match="is empty"):
+        connect_roots(roots_of("memory://a,"))
+
+
+def test_all_wrappers_look_through_to_the_roots():
+    pair = Pair()
+    wrapped: Store = PrefixStore(pair.store, RUN)
+    assert wrapped.roots() is pair.store
