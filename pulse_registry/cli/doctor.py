@@ -17,9 +17,10 @@ from pulse_registry.cli.options import AllowHttp, Json, Root, Token
 from pulse_registry.cli.output import print_json, print_table
 from pulse_registry.cli.session import Access, opened_store
 from pulse_registry.doctor import Examination, Finding, Plan, Report, remove_leftovers
-from pulse_registry.errors import NotFound
+from pulse_registry.errors import InvalidArgument, NotFound
 from pulse_registry.log.names import run_name
 from pulse_registry.quoting import say
+from pulse_registry.roots import roots_of
 from pulse_registry.store import Store
 
 
@@ -40,6 +41,8 @@ def doctor(
     Writes some 500 MB below a folder of its own, and removes it. With --run it writes nothing: it says which records,
     layouts and objects a run lacks, and what restores it.
     """
+    if len(roots_of(root)) > 1:
+        raise InvalidArgument(f"--root {root}: examine one root at a time")
     access = Access(root, token, allow_http)
     if run is not None:
         _examine_run(access, run, json_output)

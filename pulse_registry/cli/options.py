@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,13 +14,25 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.log.names import version_name
 from pulse_registry.process import environment
 
+ROOT_HELP: Final = "The registry: a folder, or a URL; several with commas."
 Root = Annotated[
-    str, typer.Option("--root", envvar=environment.ROOT.name, metavar="URL", help="The registry: a folder, or a URL.")
+    str,
+    typer.Option(
+        "--root",
+        envvar=environment.ROOT.name,
+        metavar="URL",
+        help="The registry: a folder, or a URL; several with commas.",
+    ),
 ]
 Run = Annotated[str, typer.Option("--run", envvar=environment.RUN.name, metavar="NAME", help="The run.")]
 AnyRoot = Annotated[
     str | None,
-    typer.Option("--root", envvar=environment.ROOT.name, metavar="URL", help="The registry: a folder, or a URL."),
+    typer.Option(
+        "--root",
+        envvar=environment.ROOT.name,
+        metavar="URL",
+        help="The registry: a folder, or a URL; several with commas.",
+    ),
 ]
 AnyRun = Annotated[str | None, typer.Option("--run", envvar=environment.RUN.name, metavar="NAME", help="The run.")]
 Token = Annotated[

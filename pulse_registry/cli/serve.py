@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pulse_registry.cli.options import Json
+from pulse_registry.cli.options import ROOT_HELP, Json
 from pulse_registry.errors import InvalidArgument
 
 
@@ -23,7 +23,8 @@ class LogFormat(StrEnum):
 
 def serve(
     root: Annotated[
-        str | None, typer.Option("--root", metavar="URL", help="The registry: a folder, or a URL. [env: PULSE_ROOT]")
+        str | None,
+        typer.Option("--root", metavar="URL", help=f"{ROOT_HELP} [env: PULSE_ROOT]"),
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any free one.")] = 8080,

@@ -103,6 +103,8 @@ class AppendGuard:
             StoreUnavailable: the store failed; send the same record again. It may have landed, or land yet.
         """
         record = self._read(sealed)
+        if (roots := self._store.roots()) is not None:
+            roots.write_at_home(self._run)
         with self._lock:
             state = self._reader.refresh()
             if record.seq <= state.seq:

@@ -117,6 +117,8 @@ class OuterAppendGuard:
             StoreUnavailable: the store failed; send the same record again. It may have landed, or land yet.
         """
         record = self._read(sealed)
+        if (roots := self._store.roots()) is not None:
+            roots.write_at_home(self.run)
         with self._lock:
             try:
                 self._log.check_end()  # so that nobody fills a gap

@@ -34,7 +34,11 @@ class Variable:
         return os.environ.get(self.name) or None
 
 
-ROOT: Final = Variable("PULSE_ROOT", "the registry that commands work on: a folder, or a URL", "none: `--root`")
+ROOT: Final = Variable(
+    "PULSE_ROOT",
+    "the registry that commands work on: a folder, or a URL; several with commas, the nearest first",
+    "none: `--root`",
+)
 RUN: Final = Variable("PULSE_RUN", "the run that commands work on", "none: `--run`")
 TOKEN: Final = Variable("PULSE_TOKEN", "the token for a service", "none")
 ALLOW_HTTP: Final = Variable("PULSE_ALLOW_HTTP", "1 lets a token go over `http://` to another machine", "0")

@@ -16,14 +16,17 @@ from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, Store
 from pulse_registry.format import keys
 from pulse_registry.roots.ends import Ends
 from pulse_registry.roots.home import find_home
+from pulse_registry.roots.presigner import NearestPresigner
 from pulse_registry.roots.root import Root
-from pulse_registry.store import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, Store
+from pulse_registry.store import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, Presigner, Store
 from pulse_registry.store.elsewhere import all_roots_asked, damaged_copies
 from pulse_registry.store.roots import Roots
 from pulse_registry.store.wrappers.wrapper import Listing
 from pulse_schemas import BASES
 
 T = TypeVar("T")
+_OWN = (keys.LEASES, keys.REPORTS)
+"""What each root has for itself: who reads there."""
 _NAMED = (keys.OBJECTS, keys.LAYOUTS, keys.OUTER + keys.OBJECTS)
 """What a record names: it is there, or was."""
 
@@ -36,7 +39,8 @@ class NearestStore(Store):
     - A record is looked for at one root after the other. That there is none, a root knows that has the one before it.
     - What a record names (objects, layouts) is gone only if no root has it. What was read of one and is damaged is read
       of the next (``read_elsewhere``).
-    - Of all else (hints, snapshots, listings) the first root that answers decides, and leases are written there.
+    - Of all else (hints, snapshots, listings) the first root that answers decides. Leases and workers' reports are
+      written there.
 
     A root that fails is left alone for a while (`Root`). What else is written goes to the run's home (`find_home`);
     from then on this store reads the run there, too, and nowhere else.
@@ -75,6 +79,17 @@ class NearestStore(Store):
         """Return this store, which has several."""
         return self
 
+    def presigner(self) -> Presigner | None:
+        """Return what signs requests to the root that a run is read from, and to its home; None if one root can't."""
+        signers = [signer for store in self._stores if (signer := store.presigner()) is not None]
+        return NearestPresigner(signers, self.nearest, self._home) if len(signers) == len(self._stores) else None
+
+    def nearest(self, run: str) -> int:
+        """Return which of the roots a run is read from now: the first that answers and is not known to be behind."""
+        log = f"{run}/{keys.LOG}".rstrip("/")
+        order, newest = self._order(run), self._ends.newest(log)
+        return next((number for number in order if self._ends.of(log, number) == newest), order[0])
+
     def write_at_home(self, run: str) -> None:
         """Find a run's home (`find_home`), and read and write the run there alone from now on.
 
@@ -112,15 +127,15 @@ class NearestStore(Store):
     # -- Store: writes ---------------------------------------------------------------------------------------------
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
-        """Write a lease at the first root that answers, and anything else at the run's home: see Store.put."""
-        if _below_run(key).startswith(keys.LEASES):
+        """Write a lease at the first root that answers, and what is the run's at its home: see Store.put."""
+        if _below_run(key).startswith(_OWN):
             self._ask(self._order(key), lambda store: store.put(key, data, if_absent=if_absent), lambda _: True)
         else:
             self._home_of(key).put(key, data, if_absent=if_absent)
 
     def delete(self, key: str) -> None:
-        """Remove a lease from the first root that answers, and anything else from the run's home: see Store.delete."""
-        if _below_run(key).startswith(keys.LEASES):
+        """Remove a lease from the first root that answers, and what is the run's from its home: see Store.delete."""
+        if _below_run(key).startswith(_OWN):
             self._ask(self._order(key), lambda store: store.delete(key), lambda _: True)
         else:
             self._home_of(key).delete(key)

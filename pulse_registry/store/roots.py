@@ -8,6 +8,10 @@ from typing import Protocol
 class Roots(Protocol):
     """Chooses among roots that hold the same runs: one is a run's home, the others are copies: see `Store.roots`."""
 
+    def nearest(self, run: str) -> int:
+        """Return which of the roots a run is read from now."""
+        ...
+
     def write_at_home(self, run: str) -> None:
         """Find a run's home, and read and write the run there alone from now on.
 

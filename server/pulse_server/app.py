@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from pulse_registry.roots import NearestStore, roots_of
 from pulse_registry.store import Store, open_store
 from pulse_server.auth.access import Guard
 from pulse_server.page import static
@@ -39,7 +40,7 @@ def create_app(
         NotFound, StoreUnavailable: the tokens' file can't be read.
     """
     guard = Guard(settings, monotonic=clock)
-    store = open_store(settings.root, answer_s=settings.store_answer_s) if store is None else store
+    store = _opened(settings, clock) if store is None else store
     counts = metrics.Metrics()
     service = Service(settings, store, counts, clock=clock)
     probe = StoreProbe(store, every_s=settings.probe_seconds, limit_s=settings.ready_seconds, clock=clock)
@@ -75,6 +76,11 @@ def create_app(
     metrics.install(app)
     logs.install(app, settings)
     return app
+
+
+def _opened(settings: Settings, clock: Callable[[], float]) -> Store:
+    stores = [open_store(root, answer_s=settings.store_answer_s) for root in roots_of(settings.root)]
+    return stores[0] if len(stores) == 1 else NearestStore(stores, clock=clock)
 
 
 class _Application(FastAPI):

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from pulse_registry.errors import InvalidArgument
+from pulse_registry.roots import roots_of
 from pulse_schemas import faults
 from pulse_server.tokens import TokenSet
 
@@ -26,7 +27,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PULSE_", frozen=True, extra="forbid", env_ignore_empty=True)
 
-    root: Annotated[str, Field(min_length=1, description="the registry: a folder, or a URL")]
+    root: Annotated[str, Field(min_length=1, description="the registry: a folder, or a URL; several with commas")]
 
     tokens_file: Annotated[Path | None, Field(description="the tokens' file; read again when it changes")] = None
     tokens: Annotated[TokenSet | None, Field(description="the tokens themselves, as the file has them")] = None
@@ -84,6 +85,8 @@ class Settings(BaseSettings):
             raise ValueError("tokens come from a file (PULSE_TOKENS_FILE) or from PULSE_TOKENS, not from both")
         if self.insecure_open and (self.tokens_file is not None or self.tokens is not None):
             raise ValueError("a service that is open to all has no tokens: take insecure_open away, or the tokens")
+        if self.gc_seconds and len(roots_of(self.root)) > 1:
+            raise ValueError("gc_seconds is for a service of one root: let one at the home of the runs collect")
         if self.ready_seconds <= self.probe_seconds:
             raise ValueError("ready_seconds must be longer than probe_seconds")
         return self

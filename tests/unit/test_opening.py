@@ -91,7 +91,7 @@ class Connected(MemoryStore):
 )
 def test_an_open_that_fails_closes_its_connections(arguments, monkeypatch: pytest.MonkeyPatch):
     store = Connected("connected")
-    monkeypatch.setattr(opening, "connect", lambda *_, **__: store)
+    monkeypatch.setattr(opening, "connect_roots", lambda *_, **__: store)
     with pytest.raises(PulseError):
         pulse_registry.open("memory://x", **{"run": "run", **arguments})
     assert store.closed

@@ -70,7 +70,7 @@ NAMES = [
     "open",
 ]
 SIGNATURES = {
-    "open": "(url: 'str | os.PathLike[str]', *, "
+    "open": "(url: 'str | os.PathLike[str] | Sequence[str | os.PathLike[str]]', *, "
     "run: 'str', name: 'str | None' = None, token: 'str | None' = None, create: 'bool' = "
     "True, push: 'PushOptions | None' = None, pull: 'PullOptions | None' = None, compute: 'ComputeOptions | "
     "None' = None, network: 'NetworkOptions | None' = None, cache: 'CacheOptions | str | os.PathLike[str] | "

@@ -55,7 +55,7 @@ class UrlSigner:
             clock: seconds since 1970.
             signed: told how many URLs were signed anew.
         """
-        self._signer = store.presigner()
+        self._signer, self._roots = store.presigner(), store.roots()
         self._ttl_s, self._clock, self._signed = ttl_s, clock, signed
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()
@@ -75,10 +75,10 @@ class UrlSigner:
         wanted = tuple(wanted)
         if self._signer is None:
             return Urls({key: own_path(run, key) for key in wanted}, None, float("inf"))
-        now, by_key, oldest = self._clock(), {}, float("inf")
+        now, by_key, oldest, place = self._clock(), {}, float("inf"), self._place(run)
         with self._lock:
             for key in wanted:
-                url, expires = self._known.get(f"{run}/{key}", ("", 0.0))
+                url, expires = self._known.get(f"{place}{run}/{key}", ("", 0.0))
                 if expires - self._ttl_s / 2 <= now:
                     return None
                 by_key[key], oldest = url, min(oldest, expires)
@@ -95,23 +95,27 @@ class UrlSigner:
         signer = self._signer
         if signer is None:
             return Urls({key: own_path(run, key) for key in wanted}, None, float("inf"))
-        by_key, oldest, new = {}, float("inf"), 0
+        by_key, oldest, new, place = {}, float("inf"), 0, self._place(run)
         for key in wanted:
             whole, now = f"{run}/{key}", self._clock()
             with self._lock:
-                url, expires = self._known.get(whole, ("", 0.0))
+                url, expires = self._known.get(place + whole, ("", 0.0))
             if expires - self._ttl_s / 2 <= now:
                 url, expires = signer.presign(whole, self._ttl_s), now + self._ttl_s
                 new += 1
                 with self._lock:
-                    self._known[whole] = url, expires
-                    self._known.move_to_end(whole)
+                    self._known[place + whole] = url, expires
+                    self._known.move_to_end(place + whole)
                     if len(self._known) > _MAX_URLS:
                         self._known.popitem(last=False)
             by_key[key], oldest = url, min(oldest, expires)
         if new:
             self._signed(new)
         return self._urls(by_key, oldest)
+
+    def _place(self, run: str) -> str:
+        """Return what tells URLs of one root from those of another: a run may be read elsewhere from one day on."""
+        return "" if self._roots is None else f"{self._roots.nearest(run)}:"
 
     def _urls(self, by_key: dict[str, str], expires: float) -> Urls:
         if not by_key:

@@ -172,7 +172,7 @@ def test_the_slower_of_two_trainers_is_fenced(
     pulse: Pulse, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rival = RivalStore(FileStore(run.root), run.root, run.name)
-    monkeypatch.setattr(pulse_registry.cli.session, "connect", lambda *_, **__: rival)
+    monkeypatch.setattr(pulse_registry.cli.session, "connect_roots", lambda *_, **__: rival)
     answer = pulse("push", "--step", 50, "--json", save(tmp_path / "m.safetensors", step_of(run.states[-1], 8)))
     assert (answer.code, answer.json["error"]) == (4, "Fenced")
     assert [entry["step"] for entry in pulse("log", "--json").json] == [0, 10, 20, 30, 40, 7]
@@ -219,7 +219,7 @@ def test_an_unexpected_error_is_one_line_too(pulse: Pulse, run: Run, monkeypatch
     def broken(url: str, token: str | None, **options: object) -> Store:
         raise OSError(errno.EIO, "a broken thing")
 
-    monkeypatch.setattr(pulse_registry.cli.session, "connect", broken)
+    monkeypatch.setattr(pulse_registry.cli.session, "connect_roots", broken)
     answer = pulse("log")
     assert answer.code == 1
     assert answer.err == "pulse: unexpected OSError: [Errno 5] a broken thing\n"
