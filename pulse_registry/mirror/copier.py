@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from pulse_registry.bases.sharing import refer
 from pulse_registry.errors import AlreadyExists, CorruptObject, NotFound, PulseError, UnsupportedFormat
+from pulse_registry.format import keys
 from pulse_registry.format.patch_parts import Stored
 from pulse_registry.mirror.lanes import Lanes
 from pulse_registry.mirror.needs import Document, Item, Unit, items_of
 from pulse_registry.mirror.rate import Rate
 from pulse_registry.mirror.transfer import AHEAD, PIECE, Damaged, Transfer
 from pulse_registry.process.parallel import end, results
-from pulse_registry.store import Store
+from pulse_registry.store import Body, Store
 from pulse_registry.store.verified_read import TRIES, verified
+from pulse_schemas import base_of
 
 _AHEAD_BYTES: Final = (AHEAD + 1) * PIECE
 PART_BYTES: Final = 8 << 20
@@ -65,63 +68,77 @@ class Copier:
         self,
         source: Store,
         destination: Store,
+        root: Store,
+        run: str,
         lanes: Lanes,
         *,
         verify: bool,
-        listed: Callable[[str], bool],
+        listed: Collection[str],
     ) -> None:
         """Prepare; no I/O yet.
 
         Args:
-            source, destination: scoped to the run.
+            source, destination: scoped to the run; root: in which the destination lies, and shared bases.
+            run: its name.
             lanes: threads, memory and rate.
             verify: read what is there back, and replace it if it is damaged; else its size is enough.
-            listed: tells of a key whether something was seen to lie there.
+            listed: keys of the run at which something was seen to lie.
         """
         self.tally = Tally()
-        self._source, self._destination = source, destination
+        self._source, self._destination, self._root, self._run = source, destination, root, run
         self._lanes = lanes
         self._verify, self._listed = verify, listed
 
     def begin(self, unit: Unit) -> Copying:
         """Begin to copy a unit."""
         try:
+            base = base_of(unit.key)
+            if base is not None and not refer(self._root, self._run, base):
+                raise CorruptObject(
+                    f"{unit.key}: the base is closed at the copy, where no run needed it: delete it there, and "
+                    f"{keys.closed_key(base)} last"
+                )
             items = [*items_of(self._source, unit)]
         except SKIPPED as error:
             return Copying(unit, (), error)
         return Copying(unit, [self._lanes.workers.submit(self._copy, item) for item in items])
 
     def _copy(self, item: Item) -> None:
-        if self._listed(item.key) and self._is_there(item):
+        base = base_of(item.key) is not None
+        with self._lanes.alone(item.key) if base else nullcontext():  # runs may share it
+            self._copy_alone(item, look=base or item.key in self._listed)
+
+    def _copy_alone(self, item: Item, *, look: bool) -> None:
+        whole = self._is_whole(item) if look else None
+        if whole:
             self.tally.found()
             return
         if isinstance(item, Document):
             read = partial(self._source.get, item.key, max_bytes=item.most)
             data = verified(read, bytes.fromhex(item.blake3), f"{item.key}: the BLAKE3 of its bytes")
-            self._replace(item.key, self._listed(item.key))
+            self._replace(item.key, damaged=whole is False)
             with suppress(AlreadyExists):  # of one hash there are only these bytes
-                self._destination.put(item.key, data, if_absent=True)
+                self._put(item.key, data)
             self.tally.sent(len(data))
             return
         with self._lanes.memory(min(item.size, _AHEAD_BYTES) + min(item.size, _PARTS_BYTES)):
-            sent = self._send(item)
+            sent = self._send(item, damaged=whole is False)
         if sent:
             self.tally.sent(item.size)
         else:
             self.tally.found()
 
-    def _send(self, item: Stored) -> bool:
+    def _send(self, item: Stored, *, damaged: bool) -> bool:
         """Send an object; tell whether it was not there. What was damaged on its way here is fetched again."""
         seen = set[bytes]()
-        damaged = self._listed(item.key)  # since it would be no use to send it otherwise
         while True:
             try:
-                self._replace(item.key, damaged)
+                self._replace(item.key, damaged=damaged)
                 body = Transfer(self._source, item, self._lanes.readers, self._lanes.rate)
-                self._destination.put(item.key, body, if_absent=True)
+                self._put(item.key, body)
                 return True
             except AlreadyExists:
-                if self._is_there(item):
+                if self._is_whole(item):
                     return False  # another mirror's, or this one's, whose answer was lost
                 damaged = True
             except Damaged as error:
@@ -129,13 +146,19 @@ class Copier:
                     raise
                 seen.add(error.found)
 
-    def _replace(self, key: str, damaged: bool) -> None:
+    def _put(self, key: str, data: Body) -> None:
+        if base_of(key) is None:
+            self._destination.put(key, data, if_absent=True)
+        else:
+            self._root.put(key, data, if_absent=True)
+
+    def _replace(self, key: str, *, damaged: bool) -> None:
         """Delete what is damaged at the copy: nothing is ever written over, and nobody needs rights to do so."""
         if damaged:
-            self._destination.delete(key)
+            (self._destination if base_of(key) is None else self._root).delete(key)
 
-    def _is_there(self, item: Item) -> bool:
-        """Tell whether the copy has an object: by its size; or by its bytes, if it is to be verified."""
+    def _is_whole(self, item: Item) -> bool | None:
+        """Tell whether an object of the copy is whole, by its size or, to verify, its bytes; None: it is not there."""
         try:
             if isinstance(item, Document):
                 read = partial(self._destination.get, item.key, max_bytes=item.most)
@@ -146,7 +169,9 @@ class Copier:
             if self._verify:
                 with self._lanes.memory(min(item.size, _AHEAD_BYTES)):
                     Transfer(self._destination, item, self._lanes.readers, Rate(None)).check()
-        except (NotFound, CorruptObject):
+        except NotFound:
+            return None
+        except CorruptObject:
             return False
         return True
 

@@ -17,7 +17,7 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader, RunState, sealed_hash
 from pulse_registry.log.guard import AnyRecord
 from pulse_registry.log.read_ahead import follow
-from pulse_registry.mirror.needs import Unit, named, named_by_rounds, needed, needed_by_rounds
+from pulse_registry.mirror.needs import Document, Unit, named, named_by_rounds, needed, needed_by_rounds
 from pulse_registry.outer.log import OuterLog
 from pulse_registry.outer.state import OuterState
 from pulse_registry.store import Store
@@ -200,9 +200,7 @@ class FollowedRun(FollowedLog):
 
     def needs(self, unit: Unit) -> bool:
         """See FollowedLog."""
-        if keys.is_object_key(unit.key) and not unit.key.startswith(keys.FILES):
-            return self.state.is_live(unit.key)
-        return unit.required
+        return unit.required if isinstance(unit.of, Document) else self.state.is_live(unit.key)
 
     def _open(self) -> None:
         self._reader.refresh()

@@ -30,6 +30,7 @@ class Lanes:
         self.readers = ThreadPoolExecutor(_THREADS, "pulse-mirror-read")
         self.rate = rate or Rate(None)
         self._free = _MEMORY
+        self._taken: set[str] = set()
         self._changed = threading.Condition()
 
     @contextmanager
@@ -44,6 +45,19 @@ class Lanes:
         finally:
             with self._changed:
                 self._free += wanted
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """Have an object of a root, which several runs may need, for oneself during a block."""
+        with self._changed:
+            self._changed.wait_for(lambda: key not in self._taken)
+            self._taken.add(key)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken.remove(key)
                 self._changed.notify_all()
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from pulse_registry.mirror.lanes import Lanes
 from pulse_registry.mirror.leases import CarriedLeases
 from pulse_registry.mirror.needs import Unit
 from pulse_registry.retention import RetentionPolicy
-from pulse_registry.store import PrefixStore, RetryStore, Store
+from pulse_registry.store import PrefixStore, RetryStore, RunStore, Store
 from pulse_schemas import HomeEntry
 
 _BATCH: Final = 64
@@ -123,13 +123,14 @@ class Mirror:
                 f"{destination.url} is a service, and a copy goes to the bucket itself: a service makes snapshots and "
                 "hints of its own, and no copy of others'"
             )
-        self._source, self._source_url = PrefixStore(retrying(source), self.run), source.url
-        self._destination, self._destination_url = PrefixStore(retrying(destination), self.run), destination.url
+        root = retrying(destination)
+        self._source, self._source_url = RunStore(retrying(source), self.run), source.url
+        self._destination, self._destination_url = RunStore(root, self.run), destination.url
         self._events, self._monotonic, self._verify = events or Events(), monotonic, verify
         self._lanes, self._owns_lanes = lanes or Lanes(), lanes is None
         self._listed: set[str] = set()
         self._copier = Copier(
-            self._source, self._destination, self._lanes, verify=verify, listed=self._listed.__contains__
+            self._source, self._destination, root, self.run, self._lanes, verify=verify, listed=self._listed
         )
         self._run = _Pair(FollowedRun(self._source, self.run), FollowedRun(self._destination, self.run))
         self._rounds = _Pair(FollowedRounds(self._source, self.run), FollowedRounds(self._destination, self.run))
@@ -194,7 +195,7 @@ class Mirror:
         Raises:
             CorruptObject, UnsupportedFormat, StoreUnavailable: the source can't tell.
         """
-        run = self._pairs[0]
+        run = self._run
         home = run.source.home
         if home is None or home.move == self._proved or any(pair.copy.seq < pair.source.seq for pair in self._pairs):
             return None
@@ -297,7 +298,7 @@ class Mirror:
         """Mark the destination as a copy, where it is one or has nothing yet."""
         if read_mark(self._destination) is not None:
             return
-        if any(pair.copy.seq >= 0 for pair in self._pairs) and self._may_live(self._destination, self._pairs[0].copy):
+        if any(pair.copy.seq >= 0 for pair in self._pairs) and self._may_live(self._destination, self._run.copy):
             raise Conflict(
                 f"run {self.run!r}: {self._destination_url} has a run of this name that is no copy: writers work "
                 "there. Copy to another root"
