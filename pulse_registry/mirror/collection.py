@@ -14,6 +14,7 @@ from typing import Final
 from pulse_registry.errors import NotFound
 from pulse_registry.format import keys
 from pulse_registry.log import RunState, StoreClock
+from pulse_registry.log.mirror_mark import read_mark
 from pulse_registry.mirror.followed_log import FollowedRounds, FollowedRun
 from pulse_registry.outer.state import OuterState
 from pulse_registry.process.parallel import ParallelMap
@@ -86,6 +87,8 @@ class Collection:
         self._seen = {one.key: self._seen[one.key] for one in found if one.key in self._seen}
         old, count = self._old(found, now), 0
         for start in range(0, len(old), _BATCH):
+            if read_mark(self._store) is None:
+                return count  # it is the home now, which has records that are not known here
             batch = [one.key for one in old[start : start + _BATCH] if one.folder or not source.state.is_live(one.key)]
             for _ in self._each(self._store.delete, batch):
                 count += 1

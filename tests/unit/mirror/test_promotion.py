@@ -11,6 +11,7 @@ from pulse_registry.errors import CorruptObject, Fenced, Forked, InvalidArgument
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.mirror import Fleet, Lanes
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore
 from tests.support.mirrors import copy, mirror, missing
 from tests.support.promotions import Killed, Life, fence, promote, promote_lost, promotion, root, site
@@ -333,3 +334,17 @@ def test_a_mirror_that_follows_a_run_ends_when_that_has_moved_to_its_copy():
     with mirror(eu, us) as one:
         one.catch_up()
         assert one.left is None  # its source is the home
+
+
+def test_a_mirror_that_slept_through_a_promotion_deletes_nothing_at_the_new_home():
+    us, eu = root("us"), root("eu")
+    push(us, 3)
+    now = itertools.count(0.0, 1e6)
+    at_once = RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0, orphan_seconds=0)
+    with mirror(us, eu, policy=at_once, monotonic=lambda: next(now)) as old:
+        old.catch_up()
+        promote(eu, us)
+        [state] = push(eu, 1, begin=3)
+        old.step()
+    assert check_store(eu) == set()
+    assert pulled(eu) == state
