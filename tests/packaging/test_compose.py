@@ -75,8 +75,8 @@ def test_the_schema_refuses_what_compose_would(compose: dict[str, Any]) -> None:
 
 
 def test_every_variable_is_set_by_the_example_and_none_is_set_in_vain() -> None:
-    text = (ROOT / "docker-compose.yml").read_text()
-    assert {match[1] for match in VARIABLE.finditer(text)} == set(env_file())
+    texts = [(ROOT / name).read_text() for name in ("docker-compose.yml", "docker-compose.regions.yml")]
+    assert {match[1] for text in texts for match in VARIABLE.finditer(text)} == set(env_file())
 
 
 def test_what_the_service_is_given_are_settings_of_its_own_or_of_the_aws_sdks(

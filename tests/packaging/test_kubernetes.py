@@ -21,12 +21,10 @@ import kubernetes_validate
 import ml_dtypes
 import numpy as np
 import pytest
-import typer
 import yaml
 
 import pulse_registry
 from pulse_registry import PushOptions
-from pulse_registry.cli.app import app
 from pulse_registry.log.clock import utc_now
 from pulse_registry.process.environment import READ, strays
 from pulse_server.auth.access import Guard
@@ -34,6 +32,7 @@ from pulse_server.errors import Unauthenticated
 from pulse_server.settings import Settings
 from pulse_server.tokens import TokenFile, new_token
 from tests.packaging.test_dockerfile import of_stage
+from tests.support.command_line import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "deploy" / "kubernetes"
@@ -41,6 +40,7 @@ LEFT_OUT = runpy.run_path(str(ROOT / "deploy" / "requirements.py"))["LEFT_OUT"]
 OVERLAYS = sorted(folder.name for folder in (MANIFESTS / "overlays").iterdir())
 RELEASES = ("1.30", "1.37")  # of Kubernetes: the oldest that the page names, which lets a hook sleep, and the newest
 PAGE = (ROOT / "docs" / "how-to" / "run-on-kubernetes.md").read_text()
+REFERENCE = re.compile(r"\$\(([A-Z_]+)\)")
 Manifest = dict[str, Any]
 
 
@@ -71,7 +71,9 @@ class Container:
 
     @property
     def command(self) -> list[str]:
-        return [*self.spec["command"], *self.spec.get("args", ())]
+        """The command line; the node puts variables in for $(NAME)."""
+        words = [*self.spec["command"], *self.spec.get("args", ())]
+        return [REFERENCE.sub(lambda match: self.environment[match[1]], word) for word in words]
 
 
 def pod_of(manifest: Manifest) -> Manifest | None:
@@ -105,17 +107,6 @@ services = pytest.mark.parametrize(
     [container for _, container in ALL if container.name == "service"],
     ids=[overlay for overlay, container in ALL if container.name == "service"],
 )
-
-
-def parsed(command: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return what the real command makes of its options and variables, without running it."""
-    assert command[0] == "pulse"
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    group: Any = typer.main.get_command(app)
-    with group.commands[command[1]].make_context(command[1], command[2:]) as context:
-        values: dict[str, Any] = context.params
-    return values
 
 
 @each_overlay
@@ -178,14 +169,14 @@ def test_an_image_is_one_of_ours_of_this_release(container: Container) -> None:
 
 @each_container
 def test_a_command_parses_as_the_real_one_does(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed(container.command, container.environment, monkeypatch)
+    options_of(container.command, container.environment, monkeypatch)
 
 
 def test_a_wrong_option_in_a_manifest_would_not_parse(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Exception, match="Missing"):
-        parsed(["pulse", "compact"], {"PULSE_ROOT": "a"}, monkeypatch)
+        options_of(["pulse", "compact"], {"PULSE_ROOT": "a"}, monkeypatch)
     with pytest.raises(Exception, match="No such option: --folow"):
-        parsed(["pulse", "compact", "--folow"], {"PULSE_ROOT": "a", "PULSE_RUN": "b"}, monkeypatch)
+        options_of(["pulse", "compact", "--folow"], {"PULSE_ROOT": "a", "PULSE_RUN": "b"}, monkeypatch)
 
 
 @each_container
@@ -193,7 +184,9 @@ def test_variables_are_those_that_the_process_reads(container: Container) -> Non
     serves = container.command[1] == "serve"
     known = {f"PULSE_{name.upper()}" for name in Settings.model_fields} if serves else READ
     assert strays(container.environment, known) == {}
-    assert {name for name in container.environment if not name.startswith("PULSE_")} == {"AWS_REGION"}
+    referred = {name for word in container.spec.get("args", ()) for name in REFERENCE.findall(word)}
+    others = {name for name in container.environment if not name.startswith("PULSE_")}
+    assert others == {"AWS_REGION"} | (referred - {"PULSE_ROOT"})
 
 
 @each_container
@@ -212,7 +205,7 @@ def test_an_identity_is_a_role_with_a_policy_and_no_key(container: Container) ->
 @each_overlay
 def test_every_identity_that_is_used_is_there_with_the_role_of_its_name(overlay: str) -> None:
     accounts = {entry["metadata"]["name"]: entry for entry in rendered(overlay) if entry["kind"] == "ServiceAccount"}
-    assert {container.pod["serviceAccountName"] for container in containers(overlay)} <= set(accounts)
+    assert {container.pod["serviceAccountName"] for container in containers(overlay)} == set(accounts)
     for name, account in accounts.items():
         assert account["metadata"]["annotations"]["eks.amazonaws.com/role-arn"].endswith(f":role/{name}")
         assert account["automountServiceAccountToken"] is False
@@ -241,7 +234,7 @@ def test_probes_ask_the_service_s_own_routes(container: Container) -> None:
 
 @services
 def test_the_service_listens_where_it_is_asked(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = parsed(container.command, container.environment, monkeypatch)
+    values = options_of(container.command, container.environment, monkeypatch)
     assert values["host"] == "0.0.0.0"
     assert [port["containerPort"] for port in container.spec["ports"]] == [values["port"]]
     settings = Settings.read()
@@ -302,7 +295,13 @@ def test_the_network_lets_in_clients_alone_and_out_names_and_https_but_not_to_th
     for container in containers(overlay):
         template = container.owner["spec"].get("jobTemplate", container.owner)["spec"]["template"]
         assert chosen <= template["metadata"]["labels"].items()
-    assert [rule["ports"] for rule in policies["clients"]["ingress"]] == [[{"port": "http", "protocol": "TCP"}]]
+    for name in ("clients", "load-balancer"):
+        (rule,) = policies[name]["ingress"]
+        assert rule["ports"] == [{"port": "http", "protocol": "TCP"}]
+        assert all(peer for peer in rule["from"])
+    subnets = [peer["ipBlock"]["cidr"] for peer in policies["load-balancer"]["ingress"][0]["from"]]
+    trusted = [container.environment.get("PULSE_TRUSTED_PROXIES") for container in containers(overlay)]
+    assert set(trusted) == {None, *subnets}
 
 
 @each_overlay
@@ -344,27 +343,32 @@ def test_a_changed_secret_arrives_in_a_replica_that_runs(tmp_path: Path) -> None
         name_of(first)
 
 
-def test_the_collector_runs_in_the_image_without_the_kernels(tmp_path: Path) -> None:
-    with pulse_registry.open(str(tmp_path), run="example", push=PushOptions(keyframe_every=2)) as registry:
-        for step in range(4):
-            registry.push(step, {"w": np.full((8, 8), step, ml_dtypes.bfloat16)})
-    (collector,) = [container for _, container in ALL if container.owner["kind"] == "CronJob"]
+def run_without_kernels(arguments: list[str], environment: dict[str, str]) -> Any:
+    """Run a command as in the service's image; return what it prints as JSON."""
     absent = dict.fromkeys((*LEFT_OUT, "llvmlite", "torch"))
     program = f"import sys; sys.modules.update({absent!r}); from pulse_start import main; sys.exit(main())"
-    arguments = [*collector.command[1:], "--keep-last", "1", "--keep-for", "0s", "--json"]
-    environment = {"PULSE_ROOT": str(tmp_path), "PULSE_RUN": "example"}
+    command = [sys.executable, "-c", program, *arguments, "--json"]
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def test_the_collector_and_the_mirror_run_in_the_image_without_the_kernels(tmp_path: Path) -> None:
+    home, far = str(tmp_path / "home"), str(tmp_path / "far")
+    with pulse_registry.open(home, run="example", push=PushOptions(keyframe_every=2)) as registry:
+        for step in range(4):
+            pushed = registry.push(step, {"w": np.full((8, 8), step, ml_dtypes.bfloat16)})
+    (collector,) = [container for _, container in ALL if container.owner["kind"] == "CronJob"]
+    arguments = [*collector.command[1:], "--keep-last", "1", "--keep-for", "0s"]
+    found = run_without_kernels(arguments, {"PULSE_ROOT": home, "PULSE_RUN": "example"})
     assert not found["dry_run"]
     assert found["retired"]["versions"][:2] == [0, 1]
+    (copied,) = run_without_kernels(["mirror", home, far], {})["runs"]
+    assert copied["seq"] == copied["source_seq"] > 0
+    with pulse_registry.open(far, run="example", create=False) as reader:
+        assert reader.version().digest == pushed.digest
 
 
 def test_the_collector_comes_more_often_than_its_time_of_grace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,20 +376,31 @@ def test_the_collector_comes_more_often_than_its_time_of_grace(monkeypatch: pyte
     spec = collector.owner["spec"]
     every = re.fullmatch(r"\*/(\d+) \* \* \* \*", spec["schedule"])
     assert every is not None
-    values = parsed(collector.command, collector.environment, monkeypatch)
+    values = options_of(collector.command, collector.environment, monkeypatch)
     assert values["delete"]
     assert values["grace"] == "1h"
     assert 2 * int(every[1]) <= 60
     assert spec["jobTemplate"]["spec"]["activeDeadlineSeconds"] < int(every[1]) * 60
 
 
-def test_the_load_balancer_waits_longer_than_a_request_for_news() -> None:
-    (ingress,) = [entry for entry in rendered("home") if entry["kind"] == "Ingress"]
+@each_overlay
+def test_the_load_balancer_waits_longer_than_a_request_for_news(overlay: str) -> None:
+    (ingress,) = [entry for entry in rendered(overlay) if entry["kind"] == "Ingress"]
     annotations = ingress["metadata"]["annotations"]
     idle = re.search(r"idle_timeout\.timeout_seconds=(\d+)", "".join(annotations.values()))
     assert idle is not None
     assert int(idle[1]) > Settings.model_fields["wait_max_s"].default
     assert annotations["alb.ingress.kubernetes.io/healthcheck-path"] == "/readyz"
+
+
+def test_the_mirror_copies_the_root_of_home_into_that_of_its_region() -> None:
+    (home,) = {container.environment["PULSE_ROOT"] for container in containers("home")}
+    (far,) = {container.environment["PULSE_ROOT"] for container in containers("far")}
+    (mirror,) = [container for container in containers("far") if container.name == "mirror"]
+    assert home != far
+    assert mirror.command == ["pulse", "mirror", f"{home}?region=us-east-1", far, "--follow"]
+    regions = {container.environment["AWS_REGION"] for _, container in ALL}
+    assert len(regions) == 2
 
 
 def test_the_page_names_the_releases_that_are_checked_and_every_overlay() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from pulse_registry.cli import main
+from pulse_registry.cli.app import app
 from tests.support.checkpoints import Tensors, bf16_model, save, step_of
 
 
@@ -84,3 +86,15 @@ def run(tmp_path: Path, pulse: Pulse, pushed_run: tuple[Path, list[Tensors]], mo
     monkeypatch.setenv("PULSE_ROOT", str(tmp_path / "registry"))
     monkeypatch.setenv("PULSE_RUN", "math")
     return Run(tmp_path / "registry", "math", [dict(state) for state in states])
+
+
+def options_of(command: list[str], environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return what a command makes of its options and of the variables that it finds, without running it."""
+    program, name, *arguments = command
+    assert program == "pulse"
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    group: Any = get_command(app)
+    with group.commands[name].make_context(name, arguments) as context:
+        values: dict[str, Any] = context.params
+    return values

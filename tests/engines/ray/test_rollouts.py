@@ -73,7 +73,7 @@ def test_a_rollout_that_is_killed_comes_back_with_the_newest_version(example: An
 
 
 def test_the_example_ends_with_all_rollouts_at_the_last_version(tmp_path: Path) -> None:
-    command = [sys.executable, EXAMPLE, tmp_path, "--steps", "20", "--rollouts", "2"]
+    command = [sys.executable, str(EXAMPLE), str(tmp_path), "--steps", "20", "--rollouts", "2"]
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540, check=False)
