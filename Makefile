@@ -32,9 +32,9 @@ LOWEST_TESTS := $(wildcard tests/unit/*.py) \
 ENGINES := .venv-engines
 IS_CPU := from importlib.metadata import version; v = version("torch"); assert v.endswith("+cpu"), f"torch {v} is no CPU build: set PIP_EXTRA_INDEX_URL"
 
-# Another, with trainers (TRL, verl) and Ray, which ask for their own releases of much: what the adapters for them are tested with.
+# Another, with trainers (TRL, verl), trackers of experiments and Ray, which ask for their own releases of much: what the adapters for them are tested with.
 TRAINERS := .venv-trainers
-TRAINERS_TESTS := tests/engines/trl tests/engines/verl tests/engines/ray
+TRAINERS_TESTS := tests/engines/trl tests/engines/verl tests/engines/ray tests/engines/trackers
 
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; elif [ "$$n" -lt 2 ]; then echo 2; else echo "$$n"; fi)
 # One more for the suite: tests wait for servers, processes and disks; two more gain nothing. Each begins with a part of
@@ -91,7 +91,7 @@ engines: $(ENGINES)/.ready $(TRAINERS)/.ready ## make the environments of a real
 sweep-engines: $(ENGINES)/.ready build/smollm2/config.json ## run the tests of SmolLM2-135M against a real vLLM: forwards and backwards, on one rank and on three (minutes, 10 GB of memory)
 	PULSE_SMOLLM2=build/smollm2 $(ENGINES)/bin/python -m pytest --confcutdir=tests/engines -m sweep tests/engines $(ARGS)
 
-test-trainers: $(TRAINERS)/.ready ## run the tests against real trainers (TRL, verl) and Ray on CPUs, in an environment of its own
+test-trainers: $(TRAINERS)/.ready ## run the tests against real trainers (TRL, verl), trackers (W&B, MLflow) and Ray on CPUs, in an environment of its own
 	$(TRAINERS)/bin/python -m pytest --confcutdir=tests/engines $(TRAINERS_TESTS) \
 	  -W ignore::DeprecationWarning -W ignore::FutureWarning -W ignore::UserWarning $(ARGS)
 

@@ -17,6 +17,7 @@ from pulse_registry.options import CacheOptions, ComputeOptions, NetworkOptions,
 from pulse_registry.pull.download import spool_of
 from pulse_registry.push.options import PushOptions
 from pulse_registry.registry import Registry
+from pulse_registry.results import ResultListener
 from pulse_registry.roots import connect_roots, roots_of
 from pulse_registry.signing import Trust, signer_of, trust_of
 
@@ -38,6 +39,7 @@ def open(
     cache: CacheOptions | str | os.PathLike[str] | None = None,
     trust: Trust | Iterable[str] | None = None,
     on_event: Listener | None = None,
+    on_result: ResultListener | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Registry:
     """Open one run of a registry, to push to it and to pull from it. Nothing is written until the first push.
@@ -64,6 +66,9 @@ def open(
             believes the store.
         on_event: is told, from any thread, of what happened although nothing failed. All of it is logged as warnings
             too; so is what this raises, which stops nothing.
+        on_result: is told of each version that was committed, and of each pull that changed something, one after the
+            other, from a thread of its own: nothing waits for it, and what it raises is logged and stops nothing. Of
+            several ranks, each tells its own.
         process_group: of torch.distributed, any backend's: the ranks that push and pull one model together; all of them
             open the run, and make the same calls in the same order. Pulls then bring all ranks to a version, or none,
             and check their slices together; pushes of replicas share the work. None: each rank pulls by itself, and a
@@ -87,6 +92,7 @@ def open(
         owns_store=True,
         compile_ahead=True,
         on_event=on_event,
+        on_result=on_result,
         signer=signer_of(None if push is None else push.signing_key),
         trust=trust_of(trust),
         cache=cache_folder(kept.folder, kept.max_bytes),
@@ -130,6 +136,7 @@ class Reopening:
             "cache": dataclasses.replace(cache, folder=folder),
             "trust": options.trust,
             "on_event": options.on_event,
+            "on_result": options.on_result,
         }
         self._signs = options.signer is not None
 

@@ -18,6 +18,7 @@ from pulse_registry.peers.peers import TIMEOUT_S, Peers
 from pulse_registry.process.cores import checked_threads
 from pulse_registry.pull.base_check import BaseCheck, pulls_a_check
 from pulse_registry.push.options import PushOptions
+from pulse_registry.results import ResultListener
 from pulse_registry.signing import Trust
 from pulse_registry.weights.backend import check_backend
 from pulse_registry.weights.device import DeviceName, Placement
@@ -154,6 +155,7 @@ class Options:
         compile_ahead: compile the kernels in the background, from the first call on that needs one; and tell at once,
             not then, where they are not on disk.
         on_event: is told of events, from any thread.
+        on_result: is told of pushes and pulls, from a thread of its own.
         signer: signs what is written.
         trust: the keys whose records are believed; None believes the store.
         cache: of this host, through which objects are read; None: all come from the store.
@@ -170,6 +172,7 @@ class Options:
     owns_store: bool = False
     compile_ahead: bool = False
     on_event: Listener | None = None
+    on_result: ResultListener | None = None
     signer: Signer | None = None
     trust: Trust | None = None
     cache: CacheFolder | None = None

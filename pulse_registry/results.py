@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pulse_registry.log import RunState
 from pulse_registry.timeline import Phase
@@ -70,7 +70,9 @@ class PushResult:
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """Result of a pull: ``nbytes`` in ``objects`` objects were fetched.
+    """Result of a pull: ``nbytes`` in ``objects`` objects were fetched, and ``changed`` of the weights' cells changed.
+
+    ``cells``: all of the version; who pulls slices of it holds some of them.
 
     ``avoided``: keys of the objects that are gone or damaged, so that another route was taken.
     ``checked``: ``state``: all cells of the version were compared with its state digest; ``slices``: what is stored of
@@ -90,6 +92,11 @@ class PullResult:
     timeline: tuple[Phase, ...] = ()
     avoided: tuple[str, ...] = ()
     checked: Literal["state", "slices"] = "state"
+    cells: int = 0
+
+
+ResultListener: TypeAlias = Callable[[PushResult | PullResult], None]
+"""Is told of each version that was pushed, and of each pull that changed something."""
 
 
 def describe(state: RunState, entry: VersionEntry) -> Version:

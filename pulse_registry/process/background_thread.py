@@ -53,8 +53,8 @@ class BackgroundThread:
             self._stopping = True
             self.changed.notify_all()
 
-    def close(self) -> None:
-        """Tell the thread to stop, and wait until it has ended. Idempotent."""
+    def close(self, seconds: float | None = None) -> None:
+        """Tell the thread to stop, and wait until it has ended, so many seconds at most if given. Idempotent."""
         self.stop()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(seconds)

@@ -272,6 +272,7 @@ class Staged:
             changed=self.changed,
             avoided=self.avoided,
             checked=self.checked,
+            cells=self._request.entry.cells,
             phases=extents(phases),
             timeline=phases,
         )

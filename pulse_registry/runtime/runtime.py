@@ -39,6 +39,7 @@ from pulse_registry.results import PullResult, PushResult
 from pulse_registry.retention import Collector
 from pulse_registry.runtime.base import RunAsBase
 from pulse_registry.runtime.dependencies import Dependencies
+from pulse_registry.runtime.listening import Listening
 from pulse_registry.runtime.placement import PlacedDestinations, placement
 from pulse_registry.runtime.stores import StoreStack
 from pulse_registry.signing import PinGuard, state_folder
@@ -95,6 +96,7 @@ class Runtime:
         self.reader_id = dependencies.new_id()
         self._name = self._name_of_worker()
         self._reporter, self._lease = self._reporting(), self._leasing()
+        self._listening = self._listened()
         self._push_peers: Peers | None = None
         self._outer_peers: list[Peers] = []
         self.publisher: Publisher | ShardedPublisher | None = None
@@ -190,6 +192,8 @@ class Runtime:
                 committed: list[Callable[[PushResult], None]] = []
                 if self._reporter is not None:
                     committed.append(self._reporter.tell)
+                if self._listening is not None:
+                    committed.append(self._listening.tell)
                 if options.push.compact == "inline":
                     self.background = self._compacting(context)
                     committed.append(self.background.committed)
@@ -361,6 +365,8 @@ class Runtime:
         self.stores.close_cache()
         if self._reporter is not None:
             self._reporter.close()
+        if self._listening is not None:
+            self._listening.close()
         if self._lease is not None:
             self._lease.close()
         for peers in (self._push_peers, self.options.peers, *self._outer_peers):
@@ -376,7 +382,9 @@ class Runtime:
 
         def opened(run: str) -> Runtime:
             push = dataclasses.replace(options.push, base=None)
-            alone = dataclasses.replace(options, push=push, name=None, owns_store=False, peers=None, push_peers=None)
+            alone = dataclasses.replace(
+                options, push=push, name=None, on_result=None, owns_store=False, peers=None, push_peers=None
+            )
             return Runtime(self._root, run, alone, self._around)
 
         return None if named is None else RunAsBase(named, self.run, opened)
@@ -413,6 +421,14 @@ class Runtime:
         weakref.finalize(self, only_in_this_process(reporter.stop))
         return reporter
 
+    def _listened(self) -> Listening | None:
+        listener = self.options.on_result
+        if listener is None:
+            return None
+        listening = Listening(self.run, listener)
+        weakref.finalize(self, only_in_this_process(listening.stop))
+        return listening
+
     def _leasing(self) -> LeaseKeeper | None:
         name, seconds, around = self._name, self.options.pull.lease_seconds, self._around
         if name is None or seconds is None:
@@ -443,6 +459,8 @@ class Runtime:
             self._lease.hold(result.version)
         if self._reporter is not None:
             self._reporter.tell(result)
+        if self._listening is not None and (result.objects or result.changed):
+            self._listening.tell(result)
         for prefetch in list(self.puller.prefetches):
             prefetch.wake()
 

@@ -75,7 +75,7 @@ SIGNATURES = {
     "True, push: 'PushOptions | None' = None, pull: 'PullOptions | None' = None, compute: 'ComputeOptions | "
     "None' = None, network: 'NetworkOptions | None' = None, cache: 'CacheOptions | str | os.PathLike[str] | "
     "None' = None, trust: 'Trust | Iterable[str] | None' = None, on_event: 'Listener | None' = None, "
-    "process_group: 'ProcessGroup | None' = None) -> 'Registry'",
+    "on_result: 'ResultListener | None' = None, process_group: 'ProcessGroup | None' = None) -> 'Registry'",
     "Registry.push": "(self, step: 'SupportsIndex', model: 'Model', *, metadata: 'Mapping[str, Any] | None' = None, "
     "files: 'FilesArgument | None' = None, wait: 'bool' = True) -> 'PushResult | Future[PushResult]'",
     "Registry.take_over": "(self, model: 'Model') -> 'Version | None'",
@@ -122,7 +122,7 @@ SIGNATURES = {
 }
 FIELDS = {
     "PushResult": "version step kind changed cells nbytes full_nbytes digest phases timeline coalesced",
-    "PullResult": "version step digest nbytes objects changed phases timeline avoided checked",
+    "PullResult": "version step digest nbytes objects changed phases timeline avoided checked cells",
     "RoundResult": "round version members late counts entries nbytes cells",
     "Version": "version step kind changed cells nbytes digest created_at layout metadata files",
     "Files": "folder also",

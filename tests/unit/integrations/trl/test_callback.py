@@ -80,6 +80,12 @@ def same(weights: dict[str, Any], wanted: dict[str, torch.Tensor]) -> None:
         assert torch.equal(weights[name].view(torch.int16), tensor.view(torch.int16)), name
 
 
+def test_who_listens_is_told_of_each_push_of_a_trainer(tmp_path: Path) -> None:
+    heard: list[pulse_registry.PushResult] = []
+    train(tmp_path / "out", callback(str(tmp_path / "registry"), run="run", on_result=heard.append))
+    assert [(result.version, result.step) for result in heard] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
 def test_each_version_is_the_trained_policy_rounded_bit_for_bit(tmp_path: Path) -> None:
     seen, pushing = Seen(), callback(str(tmp_path / "registry"), run="math", name="trainer")
     train(tmp_path / "out", seen, pushing)
