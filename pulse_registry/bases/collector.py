@@ -39,6 +39,7 @@ class SharedBase:
         files: how many of its files are there.
         nbytes: theirs.
         runs: those that refer to it, in the order of their names.
+        unborn: those of them that have no log: their trainer is about to write it, or has died.
         closed: since when it takes no new reference, by the store's clock; None: it is open.
         due: what becomes of it: ``closed`` now, or its files ``deleted`` now; None: nothing.
     """
@@ -47,6 +48,7 @@ class SharedBase:
     files: int
     nbytes: int
     runs: tuple[str, ...]
+    unborn: tuple[str, ...]
     closed: datetime | None
     due: str | None
 
@@ -96,7 +98,8 @@ class BaseCollector:
                 due = "closed"
             elif not runs.get(base) and names and since is not None and now - since > timedelta(seconds=grace_seconds):
                 due = "deleted"
-            found.append(SharedBase(base, len(names), sum(sizes), tuple(runs.get(base, ())), since, due))
+            unborn = tuple(run for run in runs.get(base, ()) if self._is_unborn(run))
+            found.append(SharedBase(base, len(names), sum(sizes), tuple(runs.get(base, ())), unborn, since, due))
             if dry_run:
                 continue
             if due == "closed":
@@ -113,6 +116,9 @@ class BaseCollector:
             if base is not None:
                 found[base] = [key for key in self._root.list(folder) if key != keys.closed_key(base)]
         return found
+
+    def _is_unborn(self, run: str) -> bool:
+        return not self._root.exists(f"{run}/{keys.record_key(0)}")
 
     def _size(self, key: str) -> int:
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final, Protocol
+from itertools import takewhile
+from typing import Any, Final, NamedTuple, Protocol
 
 from pulse_registry.bases.content import base_id, content_hash, file_name
 from pulse_registry.bases.copying import copy_if_absent
@@ -23,10 +24,25 @@ class Map(Protocol):
         ...
 
 
+class Shared(NamedTuple):
+    """The base that a run refers to, and how many of its files are not copied yet."""
+
+    base: str
+    missing: int
+
+
 def share(
-    root: Store, run: str, source: Store, layout: str, digest: str, keyframe: KeyframeRef, *, each: Map = map
-) -> str:
-    """Let a run refer to the base that holds a keyframe's cells, and return its id.
+    root: Store,
+    run: str,
+    source: Store,
+    layout: str,
+    digest: str,
+    keyframe: KeyframeRef,
+    *,
+    each: Map = map,
+    enough: Callable[[], bool] = lambda: False,
+) -> Shared:
+    """Let a run refer to the base that holds a keyframe's cells, and return it.
 
     The base is made if it is not there. Idempotent; safe when several do it at the same moment, or one dies between:
     then a run has a reference that no record of its needs, which its collector finds.
@@ -39,6 +55,7 @@ def share(
         digest: its state digest.
         keyframe: to be shared.
         each: how to copy several files: `map`, or a parallel one.
+        enough: whether to begin no more copies: to share again goes on.
 
     Raises:
         CorruptObject: the keyframe, or what lies in the base, is damaged.
@@ -47,9 +64,9 @@ def share(
     content, generation = content_hash(layout, digest, keyframe), 0
     while not refer(root, run, base := base_id(content, generation)):
         generation += 1
-    for _ in each(partial(_copied, root, base, source), (*keyframe.shards, keyframe.index)):
-        pass
-    return base
+    files = (*keyframe.shards, keyframe.index)
+    done = sum(1 for _ in each(partial(_copied, root, base, source), takewhile(lambda _: not enough(), files)))
+    return Shared(base, len(files) - done)
 
 
 def refer(root: Store, run: str, base: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
+from pulse_registry.cli.bases import bases
 from pulse_registry.cli.compact import compact
 from pulse_registry.cli.countersign import countersign
 from pulse_registry.cli.demo import demo
@@ -73,6 +74,7 @@ for command in (
     gc,
     mirror,
     promote,
+    bases,
     tag,
     countersign,
 ):

@@ -11,6 +11,7 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.format import keys
 from pulse_registry.log.names import RUN_NAME
 from pulse_registry.store.keys import check_key
+from pulse_schemas import base_of
 
 Kind = Literal["head", "record", "countersignature", "snapshot", "segment", "layout", "object", "lease", "request"]
 
@@ -82,7 +83,7 @@ def resource_of(key: str) -> Resource:
             return Resource(run, "layout", rest, f"{base}/layouts/{found[1]}")
         if found := _LEASE.fullmatch(rest):
             return Resource(run, "lease", rest, f"{base}/leases/{found[1]}")
-        if keys.is_object_key(rest.removeprefix(keys.OUTER)):
+        if keys.is_object_key(rest.removeprefix(keys.OUTER)) or base_of(rest) is not None:
             return Resource(run, "object", rest, f"{base}/{quote(rest)}")
     raise InvalidArgument(f"{key!r} is no key of a run's log, layouts, objects or leases: a service has nothing else")
 

@@ -29,10 +29,12 @@ from pulse_registry.store.body import Body, Buffer, body_views
 from pulse_registry.store.checks import ByteRange, check_buffer, check_range
 from pulse_registry.store.gateway import Gateway
 from pulse_registry.store.wrappers.retry import RetryPolicy
-from pulse_schemas.api import SnapshotList, WorkerBody, WorkerList, WorkerReport
+from pulse_schemas.api import BaseBody, BaseRequest, SnapshotList, WorkerBody, WorkerList, WorkerReport
 
 _BY_URL: Final = ("object", "segment")
 """What is read by URLs, from the bucket where it can sign them."""
+_COPY_S: Final = 60.0
+"""That a service may take longer than other answers do, to copy one more file of a base."""
 _LISTED_BYTES: Final = 4 << 20
 """Of a list of snapshots' numbers: one in 64 of millions of records."""
 
@@ -188,6 +190,16 @@ class ServiceStore(Store):
         """Ask for the URLs of all these objects in one request: see Gateway.expect."""
         self._check_open()
         self._urls.expect(run, keys)
+
+    def share(self, run: str, lender: str, version: int) -> str:
+        """Make a version of another run a base of the root, to which the run refers: see Gateway.share."""
+        self._check_open()
+        body = BaseRequest(run=lender, version=version).model_dump_json().encode()
+        while True:  # each request copies for some seconds
+            path = f"{run_path(run)}/bases"
+            shared = self._api.parsed(BaseBody, self._api.ask("POST", path, body=body, wait_s=_COPY_S))
+            if not shared.missing:
+                return shared.base
 
     def report(self, run: str, worker: str, report: WorkerReport) -> None:
         """Tell the service which version a worker serves, and how its last pull went.

@@ -184,6 +184,11 @@ def is_object_key(key: str) -> bool:
     return key.startswith(OBJECTS) and not {"", ".", ".."} & set(key.split("/"))
 
 
+def below_root(run: str, key: str) -> str:
+    """Return the key, in the store of all runs, of what a run knows by a key: its own, or a shared base's file."""
+    return key if key.startswith(BASES) else f"{run}/{key}"
+
+
 def base_folder(base: str) -> str:
     """Return the folder, with its slash, of a shared base; below the root."""
     return f"{BASES}{base}/"

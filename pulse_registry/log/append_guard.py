@@ -25,7 +25,7 @@ from pulse_registry.format.patch_parts import PatchPart, Stored, parts_in
 from pulse_registry.log.documents import RECORD, read_document
 from pulse_registry.log.files import fetch_file_set
 from pulse_registry.log.home import Residence
-from pulse_registry.log.named_objects import objects_of, patches_of
+from pulse_registry.log.named_objects import keyframes_of, objects_of, patches_of
 from pulse_registry.log.reader import LogReader
 from pulse_registry.log.record_put import put_record
 from pulse_registry.log.rules import is_void, violation
@@ -179,6 +179,12 @@ class AppendGuard:
                 )
         if isinstance(record, CommitRecord) and record.files is not None:
             self._check_files(record.seq, record.files)
+        for keyframe in keyframes_of(record):
+            if keyframe.base is not None and not self._store.exists(keys.reference_key(keyframe.base)):
+                raise InvalidArgument(
+                    f"run {self._run!r}: record {record.seq} names the shared base {keyframe.base}, to which the run "
+                    "does not refer: share it first"
+                )
         everything: list[Iterator[Stored]] = [objects_of(record), *map(self._parts, patches_of(record))]
         for named in everything:
             wrong = next((found for found in self._each(self._missing, named) if found is not None), None)

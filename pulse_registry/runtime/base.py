@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from pulse_registry.bases.content import placed
-from pulse_registry.bases.sharing import refer, share
+from pulse_registry.bases.sharing import share
 from pulse_registry.compaction import CompactOptions, Compactor
 from pulse_registry.context import Context
 from pulse_registry.errors import Gone, InvalidArgument, PulseError
@@ -91,20 +91,24 @@ class RunAsBase:
         retires what it has of its own.
 
         Raises:
-            InvalidArgument: the root is a service.
             PulseError: the keyframe can't be read, made or copied.
         """
         entry = found.entry
         with self._open() as lender:
-            if lender.stores.gateway is not None:
-                raise InvalidArgument(f"{lender.stores.store.url} is a service, through which no base is shared yet")
-            context, root, run = lender.context(), lender.stores.root, self._run
+            context = lender.context()
             keyframe = lender.versions.state().keyframe(entry.version) or self._made(lender, context, entry.version)
-            source, each = lender.stores.below_cache, context.fetch_map
-            base = share(root, run, source, entry.layout, entry.digest, keyframe, each=each)
+            base = self._shared(lender, self._run, found, keyframe)
             if keyframe.base is None:
-                self._go_on_with(lender, placed(keyframe, base, entry.version))
+                self._go_on(lender, found, keyframe, base)
         return placed(keyframe, base, 0)
+
+    def _shared(self, lender: Lender, run: str, found: BaseVersion, keyframe: KeyframeRef) -> str:
+        """Let a run refer to the base, which is made if it is not there: by the service, if there is one."""
+        gateway, entry = lender.stores.gateway, found.entry
+        if gateway is not None:
+            return gateway.share(run, lender.run, entry.version)
+        root, source, each = lender.stores.root, lender.stores.below_cache, lender.context().fetch_map
+        return share(root, run, source, entry.layout, entry.digest, keyframe, each=each).base
 
     def _made(self, lender: Lender, context: Context, version: int) -> KeyframeRef:
         compactor = lender.compactor(context, CompactOptions())
@@ -113,17 +117,16 @@ class RunAsBase:
         finally:
             compactor.close()
 
-    def _go_on_with(self, lender: Lender, shared: KeyframeRef) -> None:
+    def _go_on(self, lender: Lender, found: BaseVersion, keyframe: KeyframeRef, base: str) -> None:
         """Attach the shared files to the version that they are of. Where that can't be, it keeps its own as well."""
-        base = shared.base
+        version = found.entry.version
         try:
             writer = lender.writer()
             writer.check("attach")
-            named = base is None or base in lender.versions.state().bases
-            if base is not None and not named and refer(lender.stores.root, lender.run, base):
-                writer.attach(keyframes=[shared])
+            if base not in lender.versions.state().bases and self._shared(lender, lender.run, found, keyframe) == base:
+                writer.attach(keyframes=[placed(keyframe, base, version)])
         except PulseError as error:
-            _logger.info("run %s keeps a copy of its own of version %d: %s", lender.run, shared.version, error)
+            _logger.info("run %s keeps a copy of its own of version %d: %s", lender.run, version, error)
 
     @contextmanager
     def _open(self) -> Iterator[Lender]:

@@ -25,6 +25,16 @@ class Gateway(Protocol):
         """
         ...
 
+    def share(self, run: str, lender: str, version: int) -> str:
+        """Make a keyframe of another run's version a shared base, to which the run refers; return its id.
+
+        Raises:
+            NotFound: there is no such version, or it has no keyframe.
+            AccessDenied: the token may not push to the run, or not read the lender.
+            StoreUnavailable: the service did not do it, or not all of it: call again.
+        """
+        ...
+
     def expect(self, run: str, keys: Sequence[str]) -> None:
         """Say which objects of a run, by their keys below it, are about to be read, so that it is arranged at once.
 

@@ -254,6 +254,20 @@ class UrlBody(Answer):
     expires_at: Timestamp | None
 
 
+class BaseRequest(Request):
+    """A version of a run of the same root, whose cells another run is to name as a shared base."""
+
+    run: RunName
+    version: Count
+
+
+class BaseBody(Answer):
+    """The base that the run refers to now. While files of it are missing, the same request copies more of them."""
+
+    base: str
+    missing: Count
+
+
 class UploadRequest(Request):
     """An object to store. ``sha256`` is needed for one that goes in one piece (see ``UploadBody``)."""
 

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final, ParamSpec, TypeVar
 
 from pulse_registry.errors import InvalidArgument, NotFound, PulseError
+from pulse_registry.format.keys import below_root
 from pulse_registry.log import AppendGuard, LogReader, Snapshotter
 from pulse_registry.log.documents import most_bytes
 from pulse_registry.log.runs import list_runs
@@ -224,7 +225,7 @@ class Service:
 
     async def _named(self, run: str, key: str, function: Callable[[str], T]) -> T:
         try:
-            return await self.call(function, f"{run}/{key}")
+            return await self.call(function, below_root(run, key))
         except NotFound as error:
             raise NotFound(f"run {run!r} has no {key}") from error
 
@@ -268,6 +269,8 @@ class Service:
         for run in await self._all_runs():
             with self._background.surviving(_COLLECT):  # what is wrong with one run is no matter of the next
                 await self.call(self._collecting.collect, run)
+        with self._background.surviving(_COLLECT):
+            await self.call(self._collecting.collect_bases)
 
     async def _all_runs(self) -> list[str]:
         try:

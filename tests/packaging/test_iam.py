@@ -18,9 +18,10 @@ import pytest
 import uvicorn
 
 import pulse_registry
+from pulse_registry.bases.collector import BaseCollector
 from pulse_registry.compaction import CompactOptions
 from pulse_registry.mirror import Mirror
-from pulse_registry.options import Options
+from pulse_registry.options import Options, PushOptions
 from pulse_registry.registry import Registry
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, ByteRange, MemoryStore, Store, WrapperStore
@@ -65,7 +66,7 @@ class RecordingStore(WrapperStore):
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         self.requests.add(Request("s3:PutObject", key, if_absent))
-        if key.split("/")[1] == "objects":
+        if key.split("/")[1] == "objects" or (key.startswith("_bases/") and key.endswith(".safetensors")):
             self.requests |= {Request("s3:AbortMultipartUpload", key), Request("s3:PutObject", key, creates=False)}
         super().put(key, data, if_absent=if_absent)
 
@@ -182,6 +183,10 @@ def recorded() -> dict[Role, set[Request]]:
         copy = MemoryStore("iam-copy")
         damaged = next(copy.list("math/objects/"))
         copy.put(damaged, bytes(copy.size(damaged)))
+    with Registry(stores["trainer"], "tuned", Options(push=PushOptions(base="math@3"))) as trainer:
+        push(trainer, 1)
+    with Registry(stores["reader"], "tuned", Options(name="w")) as reader:
+        reader.pull("latest", into=weights())
     with serving(stores["service"]) as url, pulse_registry.open(url, run="chat", name="w") as registry:
         push(registry, 70)
         registry.pull("latest", into=weights())
@@ -195,6 +200,17 @@ def recorded() -> dict[Role, set[Request]]:
         for _ in range(2):
             collector.gc(policy, dry_run=False)
         push(collector, 0)
+    with Registry(inner, "tuned", Options(push=PushOptions(keyframe_every=1))) as registry:
+        push(registry, 2)
+    with Registry(inner, "math", Options(push=PushOptions(keyframe_every=1))) as registry:
+        push(registry, 2)
+    for run in ("tuned", "math"):
+        with Registry(stores["collector"], run) as collector:
+            for _ in range(2):
+                collector.gc(policy, dry_run=False)
+    for _ in range(2):
+        BaseCollector(stores["collector"]).collect(-1.0, dry_run=False)
+    assert not [key for key in inner.list("_bases/") if key.endswith(".safetensors")]
     return {role: store.requests for role, store in stores.items()}
 
 
@@ -230,11 +246,14 @@ def test_no_role_can_replace_or_delete_what_a_run_needs(role: Role) -> None:
         "math/head",
         "math/log/snapshots/0",
         "math/log/segments/0",
+        "math/bases/x",
+        "_bases/x/model.safetensors",
+        "_bases/x/model.safetensors.index.json",
     )
-    for key in keys[:4]:
+    for key in (*keys[:4], *keys[8:]):
         assert not allowed(role, Request("s3:PutObject", key, conditional=False)), key
     collects = {"reader": (), "collector": (*keys[1:3], *keys[5:]), "mirror": (*keys[1:4], *keys[5:])}
-    collected = collects.get(role, keys[5:])
+    collected = collects.get(role, keys[5:7])
     for key in keys:
         assert allowed(role, Request("s3:DeleteObject", key)) == (key in collected), key
         assert not allowed(role, Request("s3:DeleteObjectVersion", key)), key

@@ -68,6 +68,7 @@ class RunAudit:
         state = self.log.state
         yield from self._layouts(state)
         yield from self._files(state, contents=contents)
+        yield from self._references(state)
         needed = _needed(state)
         self.objects, self.nbytes = self.objects + len(needed), self.nbytes + sum(i.size for i in needed.values())
         wrong = self._contents(needed.values()) if contents else self._unlisted(needed, keys.OBJECTS)
@@ -130,6 +131,19 @@ class RunAudit:
             needed |= {ref.key: ref for ref in refs}
         self.objects, self.nbytes = self.objects + len(needed), self.nbytes + sum(r.size for r in needed.values())
         yield from self._contents(needed.values()) if contents else self._unlisted(needed, keys.FILES)
+
+    def _references(self, state: RunState) -> Iterator[Defect]:
+        """Look for the references that keep the shared bases of live keyframes."""
+        for base, retired in state.bases.items():
+            key = keys.reference_key(base)
+            if retired is None and not self._store.exists(key) and self.log.renew().bases[base] is None:
+                yield Defect(
+                    key,
+                    DefectKind.MISSING,
+                    f"nothing keeps the shared base {base}, which the run needs",
+                    "put any bytes there before a collector of bases deletes it; if it is closed already, attach a "
+                    "keyframe of the run's own: pulse compact --keyframe-every 1",
+                )
 
     def _unlisted(self, needed: Mapping[str, Stored], folder: str) -> Iterator[Defect]:
         left = set(needed)

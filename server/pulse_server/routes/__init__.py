@@ -7,6 +7,7 @@ from typing import Final
 from fastapi import APIRouter
 
 from pulse_server.routes import (
+    bases,
     events,
     fleet,
     health,
@@ -28,6 +29,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     route.router,
     log.router,
     objects.router,
+    bases.router,
     workers.router,
     leases.router,
     outer.router,

@@ -12,6 +12,7 @@ WRITE_ID: Final = "5c8f3f1c2f0e4b7fa64c2b8f7d0a9e31"
 PATCH: Final = keys.patch_key(41, 42, WRITE_ID)
 CONTRIBUTION: Final = keys.OUTER + keys.contribution_key(3, "eu-1", WRITE_ID)
 LAYOUT: Final = "3f" * 32
+BASE: Final = f"{'c0' * 32}-0000"
 SEGMENT: Final = f"{63:012d}-{LAYOUT}.safetensors"
 DIGEST: Final = "9a" * 16
 WHEN: Final = "2026-03-01T12:00:00.000Z"

@@ -16,6 +16,7 @@ from pulse_registry.store import Store
 from pulse_schemas.api import UrlBody, UrlRequest
 from pulse_server.errors import InvalidRequest
 from pulse_server.routes import examples
+from pulse_server.routes.bases_named import check_named
 from pulse_server.routes.contribution_size import check_size
 from pulse_server.routes.dependencies import PublishRun, ReadRun, RunRequest
 from pulse_server.routes.operation import Responses, answer, body_limit, operations, problem, raw_body
@@ -114,6 +115,7 @@ async def make_urls(
 ) -> Response:
     """Get URLs of objects."""
     keys = [readable_key(key) for key in wanted.keys]
+    await check_named(run, keys)
     urls = await run.service.urls_of(run.name, keys)
     return Rendered.of(UrlBody.model_construct(urls=urls.by_key, expires_at=urls.expires_at))
 

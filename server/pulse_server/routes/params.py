@@ -13,6 +13,7 @@ from pulse_registry.errors import InvalidArgument
 from pulse_registry.format import keys
 from pulse_registry.log.names import GIVEN_RUN_NAME
 from pulse_registry.store.keys import check_key
+from pulse_schemas import base_of
 from pulse_server.errors import shown, unprocessable
 from pulse_server.routes import examples
 
@@ -101,6 +102,8 @@ ObjectPath = Annotated[str, segment("an object's key without objects/", ".+", ex
 SegmentName = Annotated[
     str, segment("a segment's key without log/segments/", "[0-9]{12}-[0-9a-f]{64}[.]safetensors", examples.SEGMENT)
 ]
+BaseName = Annotated[str, segment("the shared base's id", "[0-9a-f]{64}-[0-9]{4}", examples.BASE, alias="base")]
+BaseFile = Annotated[str, segment("the name of its file", "[A-Za-z0-9._-]{1,250}", "model.safetensors.index.json")]
 OuterObjectPath = Annotated[
     str,
     segment("an object's key without outer/objects/", ".+", examples.CONTRIBUTION.removeprefix("outer/objects/")),
@@ -134,12 +137,24 @@ def outer_object_key(path: str) -> str:
 
 
 def readable_key(key: str) -> str:
-    """Return a key, below its run, of what readers get by URL: an object, or a segment of a snapshot.
+    """Return a key, as a run knows it, of what readers get by URL: an object, a segment, or a shared base's file.
 
     Raises:
-        InvalidArgument: it is neither.
+        InvalidArgument: it is none of these.
     """
-    return key if keys.segment_of(key) is not None else checked_key(key)
+    return key if keys.segment_of(key) is not None or base_of(key) is not None else checked_key(key)
+
+
+def base_file_key(base: str, name: str) -> str:
+    """Return the key of the shared base's file that a request's path names.
+
+    Raises:
+        InvalidArgument: it is no such file's.
+    """
+    key = keys.base_key(base, name)
+    if base_of(key) is None:
+        raise InvalidArgument(f"{shown(key)} is no file of a shared base: _bases/<id>/<file>")
+    return key
 
 
 def segment_key(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from pulse_registry.bases.collector import BaseCollector
 from pulse_registry.errors import NotFound, PulseError
 from pulse_registry.log import LogReader, LogWriter, random_id, utc_now
 from pulse_registry.outer.log import OuterLog
@@ -84,6 +85,26 @@ class Collecting:
         self._metrics.deleted_objects.inc(done.deleted)
         if done.plan.versions or done.deleted:
             logger.info("run %s: %d versions retired, %d objects deleted", run, len(done.plan.versions), done.deleted)
+
+    def collect_bases(self) -> None:
+        """Collect the shared bases of the root; what goes wrong is as in `collect`.
+
+        Raises:
+            Exception: what is none of our errors; it is counted, too.
+        """
+        try:
+            found = BaseCollector(self._store, each=self._each).collect(self._policy.grace_seconds, dry_run=False)
+        except Exception as error:
+            self._metrics.collections.labels(type(error).__name__).inc()
+            if not isinstance(error, PulseError):
+                raise
+            logger.warning("the shared bases were not collected: %s", error)
+            return
+        for base in found:
+            if base.due is not None:
+                logger.info("the shared base %s was %s: no run refers to it", base.id, base.due)
+            if base.due == "deleted":
+                self._metrics.deleted_objects.inc(base.files)
 
     def _collect(self, run: str) -> GcResult:
         store, reader = RunStore(self._store, run), self._reader_of(run)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
+from pulse_registry.format.keys import below_root
 from pulse_registry.log import timestamp
 from pulse_registry.store import Store
 
@@ -78,7 +79,7 @@ class UrlSigner:
         now, by_key, oldest, place = self._clock(), {}, float("inf"), self._place(run)
         with self._lock:
             for key in wanted:
-                url, expires = self._known.get(f"{place}{run}/{key}", ("", 0.0))
+                url, expires = self._known.get(place + below_root(run, key), ("", 0.0))
                 if expires - self._ttl_s / 2 <= now:
                     return None
                 by_key[key], oldest = url, min(oldest, expires)
@@ -97,7 +98,7 @@ class UrlSigner:
             return Urls({key: own_path(run, key) for key in wanted}, None, float("inf"))
         by_key, oldest, new, place = {}, float("inf"), 0, self._place(run)
         for key in wanted:
-            whole, now = f"{run}/{key}", self._clock()
+            whole, now = below_root(run, key), self._clock()
             with self._lock:
                 url, expires = self._known.get(place + whole, ("", 0.0))
             if expires - self._ttl_s / 2 <= now:

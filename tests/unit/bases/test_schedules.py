@@ -121,7 +121,7 @@ class Root:
         self.now += timedelta(hours=2)
 
     def trainer(self, store: Store, run: str = "math") -> str:
-        return share(store, run, store, LAYOUT, "f" * 32, KEYFRAME)
+        return share(store, run, store, LAYOUT, "f" * 32, KEYFRAME).base
 
     def collector(self, store: Store) -> None:
         BaseCollector(store).collect(HOUR, dry_run=False)

@@ -101,3 +101,25 @@ def test_with_delete_versions_go_in_two_runs(whole: Run, pulse: Pulse, tmp_path:
 
 def test_a_run_that_is_not_there_has_nothing_to_collect(run: Run, pulse: Pulse) -> None:
     assert pulse("gc", "--run", "other").code == 3
+
+
+def test_bases_are_listed_closed_and_deleted(run: Run, pulse: Pulse, tmp_path: Path) -> None:
+    for name in ("chat", "code"):
+        assert pulse("pull", "--out", tmp_path / name).code == 0
+        source = next((tmp_path / name).glob("*.safetensors"))
+        assert pulse("push", "--run", name, "--base", f"{run.name}@latest", "--step", "0", source).code == 0
+    [found] = pulse("bases", "--json").json
+    assert (found["files"], found["runs"], found["unborn"]) == (2, ["chat", "code", run.name], [])
+    assert (found["closed"], found["due"]) == (None, None)
+    assert f"3: chat, code, {run.name}" in pulse("bases").out
+    for key in [*run.root.glob("*/bases/*")]:
+        key.unlink()
+    born = run.root / "unborn" / "bases"
+    born.mkdir(parents=True)
+    (born / found["base"]).write_bytes(b"pulse\n")
+    assert f"delete unborn/bases/{found['base']}" in pulse("bases").out
+    (born / found["base"]).unlink()
+    assert "would be closed" in pulse("bases").out
+    assert pulse("bases", "--delete", "--json").json[0]["due"] == "closed"
+    assert pulse("bases", "--json").json[0]["due"] is None
+    assert pulse("bases", "--grace", "0s").code == 0
