@@ -1,5 +1,5 @@
 """``python -m benchmarks``: measure, print, write; ``... links``, ``scale``, ``ladder``, ``pending``, ``hops``,
-``slices``, ``planning``, ``growth``, ``profile``, ``stats`` and ``gpu`` do the rest.
+``slices``, ``planning``, ``bases``, ``growth``, ``profile``, ``stats`` and ``gpu`` do the rest.
 
 ``python -m benchmarks report`` renews docs/benchmarks.md and its plots.
 """
@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bases import run as bases
 from benchmarks.growth.suite import run as growth
 from benchmarks.hops import run as hops
 from benchmarks.ladder import LADDER_SCALE, measure_ladder
@@ -179,6 +180,7 @@ app.command(name="pending")(pending)
 app.command(name="hops")(hops)
 app.command(name="slices")(slices)
 app.command(name="planning")(planning)
+app.command(name="bases")(bases)
 app.command(name="growth")(growth)
 app.command(name="profile")(profile)
 app.command(name="stats")(stats)

@@ -25,6 +25,7 @@ from pulse_kernels.format.gap_tables import geometric_table, geometric_tables
 from pulse_kernels.format.outer_state import encode_state
 from pulse_kernels.protocol import OuterRates
 from pulse_kernels.select import exponent_loops, outer_loops
+from pulse_registry.bases.content import base_id, content_hash, placed
 from pulse_registry.format import keys
 from pulse_registry.format.keyframe import index_document, pulse_metadata, shards_of
 from pulse_registry.format.merged import merged_bytes
@@ -64,7 +65,7 @@ from pulse_schemas.outer import DeleteRoundsRecord, MoveRoundsRecord
 from tests.support import outer_objects
 from tests.support.outer_objects import every_outer_kind
 from tests.support.patches import encode_patch
-from tests.support.records import Script, every_kind
+from tests.support.records import LAYOUT, Script, every_kind, keyframe
 
 FOLDER = Path(__file__).parent
 REFERENCE = get_backend("reference")
@@ -229,6 +230,24 @@ def moves() -> Document:
             "fields": {"format": outer_move.format, **outer_move.model_dump(mode="json")},
             "bytes": outer_move.seal().hex(),
         },
+    }
+
+
+def bases() -> Document:
+    """A shared base: what its id is the hash of; and a log that begins with it and retires it, with a snapshot."""
+    files = [("model.safetensors.index.json", 90, "3" * 64), ("model-00001-of-00001.safetensors", 80, "2" * 64)]
+    index, shard = (ObjectRef(key=f"objects/x/{name}", size=size, blake3=digest) for name, size, digest in files)
+    own = KeyframeRef(version=5, index=index, shards=(shard,))
+    content = {"digest": "f" * 32, "files": [list(file) for file in files], "layout": LAYOUT}
+    id_ = base_id(content_hash(LAYOUT, "f" * 32, own), 0)
+    log = Script("math").epoch().commit(keyframe=placed(own, id_, 0)).commit()
+    named = snapshot_of(log.state, ())
+    log.attach(keyframes=(keyframe(1),)).retire(versions=(0,), keys=(f"_bases/{id_}/{files[0][0]}",)).delete()
+    return {
+        "content": content,
+        "id": id_,
+        "named": {"format": named.format, **named.model_dump(mode="json")}["shared_bases"],
+        **_of_segments(log, 3),
     }
 
 
@@ -676,6 +695,7 @@ def outer_state() -> Document:
 
 
 VECTORS: dict[str, Callable[[], Document]] = {
+    "bases": bases,
     "casts": casts,
     "digests": digests,
     "distances": distances,

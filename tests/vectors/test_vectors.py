@@ -106,7 +106,7 @@ def test_records_are_sealed_and_chained():
         assert record.seal() == data
 
 
-@pytest.mark.parametrize("name", ["segments", "moves"])
+@pytest.mark.parametrize("name", ["segments", "moves", "bases"])
 def test_segments_are_named_by_their_hashes_and_are_read_by_the_specification_alone(name: str):
     case = stored(name)
     data = bytes.fromhex(case["snapshot"]["bytes"])
@@ -118,7 +118,7 @@ def test_segments_are_named_by_their_hashes_and_are_read_by_the_specification_al
     assert spec_reader.read_snapshot(case["snapshot"]["fields"], objects) == case["state"]
 
 
-@pytest.mark.parametrize("name", ["segments", "moves"])
+@pytest.mark.parametrize("name", ["segments", "moves", "bases"])
 def test_a_snapshot_of_segments_says_what_its_records_say(name: str):
     case = stored(name)
     store, folded = DictStore(), RunState("math")
@@ -131,6 +131,19 @@ def test_a_snapshot_of_segments_says_what_its_records_say(name: str):
     assert snapshot_of(state, ()) == snapshot_of(folded, ())
     for table in COLUMNS:
         assert [row.model_dump(mode="json") for row in getattr(state.tables, table)] == case["state"][table]
+
+
+def test_a_base_is_named_by_what_it_holds_and_its_retirement_is_remembered():
+    case = stored("bases")
+    assert case["id"] == f"{blake3(canonical_json(case['content'])).hexdigest()}-0000"
+    records = [json.loads(bytes.fromhex(data))["body"] for data in case["records"]]
+    first, retire = records[1], records[4]
+    named = [first["keyframe"]["index"], *first["keyframe"]["shards"]]
+    assert [item["key"] for item in named] == [f"_bases/{case['id']}/{name}" for name, _, _ in case["content"]["files"]]
+    assert {record["format"] for record in (first, retire)} == {"pulse-record/4"}
+    assert case["named"] == {case["id"]: None}
+    assert case["snapshot"]["fields"]["format"] == "pulse-snapshot/6"
+    assert case["snapshot"]["fields"]["shared_bases"] == {case["id"]: retire["seq"]}
 
 
 def test_files_are_named_by_their_hashes():

@@ -18,12 +18,15 @@ from tests.security.attacks.edits import sealed_bytes
 from tests.security.attacks.forge import seal
 from tests.security.attacks.row import Forge, Ignored, Rows
 from tests.security.attacks.runs import SNAPSHOT
+from tests.support.bases import BASE, base_keyframe
 from tests.support.records import DictStore, every_kind, keyframe, patch, write_id
 
 _SEQ = len(every_kind().records)
 _NEWEST = 5
 _LAST = f"run/{keys.record_key(_SEQ)}"
 _KEY = keys.patch_key(2, 3, write_id(50))
+_INDEX, _FILE = base_keyframe().index.key, base_keyframe().shards[0].key
+_OTHER = _FILE.replace("-0000/", "-0001/")
 
 
 def _body(store: DictStore, **fields: Any) -> dict[str, Any]:
@@ -110,6 +113,17 @@ def framed(version: int, **fields: Any) -> Forge:
     return append(kind="attach", patches=[], keyframes=[document])
 
 
+def based(index: str = _INDEX, shard: str = _FILE, form: str = "pulse-record/4") -> Forge:
+    """Append a commit whose keyframe is a shared base, by the keys of its index and its shard."""
+    return commit(patch=None, keyframe=_base(index, shard), format=form)
+
+
+def _base(index: str = _INDEX, shard: str = _FILE, version: int = 6) -> dict[str, Any]:
+    document = base_keyframe(version).model_dump(mode="json")
+    document["index"]["key"], document["shards"][0]["key"] = index, shard
+    return document
+
+
 _SHARD = keyframe(3, tag=51).model_dump(mode="json")["shards"][0]
 
 RECORDS: Rows = {
@@ -161,6 +175,30 @@ RECORDS: Rows = {
         append(kind="attach", patches=[patch(2, 3, tag=50).model_dump(mode="json") | {"coder": "xor"}]),
         CorruptObject,
     ),
+    # shared bases
+    "a base that is another run": (
+        based(shard=f"_bases/../other/{keys.keyframe_key(6, '0' * 32, 'a.json')}"),
+        CorruptObject,
+    ),
+    "a base above the root": (based("_bases/../../etc/passwd.json", "_bases/../../etc/shadow.json"), CorruptObject),
+    "a base of an absolute path": (based(shard="/_bases/x/model.safetensors"), CorruptObject),
+    "a base's mark as a shard": (based(shard=keys.closed_key(BASE)), CorruptObject),
+    "a base in a folder of a base": (based(shard=_FILE.replace("/model", "/x/model")), CorruptObject),
+    "a base of half an id": (based(shard=_FILE.replace("-0000/", "/")), CorruptObject),
+    "a keyframe of two bases": (based(shard=_OTHER), CorruptObject),
+    "a keyframe half in a base": (based(shard=keys.keyframe_key(6, write_id(52), "model.safetensors")), CorruptObject),
+    "a base in a record of the first format": (based(form="pulse-record/1"), CorruptObject),
+    "a record of the fourth format without a base": (commit(format="pulse-record/4"), CorruptObject),
+    "a base of two versions": (
+        append(kind="attach", format="pulse-record/4", patches=[], keyframes=[_base(version=3), _base(version=5)]),
+        CorruptObject,
+    ),
+    "a patch in a base": (patched(2, 3, key=_FILE), CorruptObject),
+    "a base's mark retired": (
+        append(kind="retire", format="pulse-record/4", versions=[], keys=[keys.closed_key(BASE)]),
+        CorruptObject,
+    ),
+    "a base retired in the first format": (append(kind="retire", versions=[], keys=[_FILE]), CorruptObject),
     # what is retired, deleted and named
     "the newest version retired": (append(kind="retire", versions=[5], keys=[]), CorruptObject),
     "a version with a tag retired": (append(kind="retire", versions=[2], keys=[]), CorruptObject),
