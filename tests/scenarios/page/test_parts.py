@@ -141,3 +141,32 @@ def test_a_history_lets_go_of_the_oldest(page: Page) -> None:
 
 
 ANY_VERSION = {"kind": "patch", "nbytes": 1, "created_at": "2030-01-01T00:00:00.000Z", "at": 1893456000000}
+
+
+def test_numbers_in_metadata_are_found_by_themselves_and_those_that_change_come_first(page: Page) -> None:
+    body = """
+      const n = new m.Numbers();
+      const version = (number, metadata) => ({ version: number, step: 10 * number, metadata });
+      const told = ({ shown, others }) =>
+        [shown.map(({ key, points }) => [key, points.map(p => [p.version, p.value])]), others];
+      const nested = { math: { score: 1, deep: { er: 2 } } };
+      const first = told(n.of([
+        version(0, { reward: 0.5, world: 8, note: "x", done: true, bad: null, list: [1], eval: nested }),
+        version(1, { reward: 0.75, world: 8 }),
+      ]));
+      const later = told(n.of([version(2, { loss: 1.5 }), version(3, { loss: 1 })]));
+      const many = Object.fromEntries(Array.from({ length: 1000 }, (_, i) => [`k${String(i).padStart(3, "0")}`, i]));
+      const { shown, others } = n.of([version(4, many)]);
+      return { first, later, shown: shown.map(s => s.key), others: others.length };
+    """
+    found = run(page, "metadata.js", body)
+    assert found["first"] == [
+        [["reward", [[0, 0.5], [1, 0.75]]], ["eval.math.score", [[0, 1]]], ["world", [[0, 8], [1, 8]]]],
+        [],
+    ]
+    assert found["later"] == [
+        [["loss", [[2, 1.5], [3, 1]]], ["reward", []], ["eval.math.score", []], ["world", []]],
+        [],
+    ]
+    assert found["shown"] == ["loss", "reward", "eval.math.score", "k000", "k001", "k002"]
+    assert found["others"] == 200 - 6

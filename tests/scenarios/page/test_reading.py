@@ -29,7 +29,17 @@ def hostile() -> Iterator[Site]:
     try:
         site.start()
         site.push("hostile", 1)
-        site.push("hostile", -(2**63), note=HOSTILE, **{HOSTILE: [HOSTILE, {"deep": HOSTILE}], "long": LONG})
+        site.push(
+            "hostile",
+            -(2**63),
+            note=HOSTILE,
+            **{
+                HOSTILE: [HOSTILE, {"deep": HOSTILE}],
+                "long": LONG,
+                "<a href='https://evil.example'>x</a>": 1,
+                LONG: {HOSTILE: 2},
+            },
+        )
         yield site
     finally:
         site.stop()
@@ -160,6 +170,8 @@ def test_what_trainers_and_workers_send_is_shown_as_text(hostile: Site, open_tab
     expect(page.locator(".timeline")).to_have_attribute("data-drawn", "1")
     expect(page.locator(".versions")).to_contain_text("<b>bold</b>")
     expect(page.locator(".workers")).to_contain_text("<i>i</i>")
+    expect(page.locator(".figures")).to_contain_text("<a href='https://evil.example'>x</a>")
+    assert page.locator("main a[href^=http]").count() == 0
     assert page.locator("main img, main b, main i, main script").count() == 0
     assert page.title() == "hostile · Pulse Registry"
     assert page.evaluate("document.documentElement.scrollWidth") == width

@@ -31,10 +31,11 @@ def test_the_list_shows_each_run_with_its_newest_version(site: Site, open_tab: O
     page = open_tab(site)
     row = page.get_by_role("row").filter(has_text="math-7b")
     expect(row.get_by_role("rowheader")).to_have_text("math-7b")
-    expect(row.get_by_role("cell").nth(0)).to_have_text("4")
     expect(row.get_by_role("cell").nth(1)).to_have_text("3")
-    expect(row.get_by_role("cell").nth(2)).to_have_text("30")
-    expect(row.get_by_role("cell").nth(3)).to_have_text(re.compile("just now|ago$"))
+    expect(row.get_by_role("cell").nth(2)).to_have_text(re.compile("just now|ago$"))
+    expect(row.get_by_role("cell").nth(3)).to_have_text(re.compile(r"^\d+ B$"))
+    expect(row.get_by_role("cell").nth(4)).to_have_text("0")
+    expect(row.get_by_role("cell").nth(5)).to_have_text("1")
     row.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("math-7b")
     expect(page).to_have_title("math-7b · Pulse Registry")
@@ -340,3 +341,33 @@ def test_a_run_without_outer_rounds_shows_none(site: Site, open_tab: OpenTab) ->
     page = open_tab(site, run_place("math-7b"))
     expect(page.locator("#connection")).to_have_text("Live")
     expect(page.locator(".outer-part")).to_be_hidden()
+
+
+@pytest.mark.slow
+def test_numbers_that_the_trainer_gives_are_plotted_over_the_same_versions(site: Site, open_tab: OpenTab) -> None:
+    for step in range(30):
+        site.push("rewarded", step, reward=0.1 * step, eval={"math": step % 7}, world=8)
+    page = open_tab(site, run_place("rewarded"))
+    drawn(page, 29)
+    figures = page.locator(".figures")
+    expect(figures).to_have_attribute(
+        "aria-label", "Plots of metadata of versions 0 to 29: eval.math 0 to 6; reward 0 to 2.9; world 8 to 8."
+    )
+    titles = "document.querySelector('.figures').layout.annotations.map(title => title.text)"
+    assert page.evaluate(titles) == ["eval.math", "reward", "world"]
+    page.get_by_role("button", name="Zoom in").click()
+    page.wait_for_function(
+        "JSON.stringify(document.querySelector('.figures').layout.xaxis.range) === "
+        "JSON.stringify(document.querySelector('.timeline').layout.xaxis.range) && "
+        "document.querySelector('.figures').layout.xaxis.range[0] === 14.5"
+    )
+    site.push("rewarded", 30, reward=9.5, entropy=1.25)
+    drawn(page, 30)
+    expect(figures).to_have_attribute("aria-label", re.compile("entropy 1.25 to 1.25; world 8 to 8.$"))
+    expect(figures).to_have_attribute("aria-label", re.compile("reward .* to 9.5;"))
+
+
+def test_a_run_without_numbers_in_its_metadata_has_no_plots_of_them(site: Site, open_tab: OpenTab) -> None:
+    page = open_tab(site, run_place("math-7b"))
+    drawn(page, 3)
+    expect(page.locator(".figures-part")).to_be_hidden()

@@ -29,6 +29,11 @@ export function colours() {
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
+// Text of others as a plot shows it: plotly takes some tags in a text for markup.
+export function plainText(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+}
+
 export const CONFIG = { displayModeBar: false, responsive: false, scrollZoom: false, doubleClick: false, showTips: false };
 
 // Drawing over a plot zooms; not by touch, where it would keep the page from scrolling.

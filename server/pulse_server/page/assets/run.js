@@ -4,6 +4,7 @@ import { pages, runPath } from "./api.js";
 import { Chain } from "./chain.js";
 import { copyOf, setText } from "./dom.js";
 import { follow } from "./events.js";
+import { Figures } from "./figures.js";
 import { count } from "./format.js";
 import { History } from "./history.js";
 import { OuterRounds } from "./outer.js";
@@ -70,6 +71,7 @@ class RunView {
     setText(view.querySelector(".run-name"), this.#run);
     this.timelineNode = view.querySelector(".timeline");
     this.chainNode = view.querySelector(".chain");
+    this.figuresPart = view.querySelector(".figures-part");
     this.afterFirst = [...view.querySelectorAll(".after-first")];
     for (const part of this.afterFirst) part.hidden = body.latest === null;
     main.replaceChildren(view);
@@ -246,7 +248,11 @@ class RunView {
         this.#window.show(first, last);
         this.#moved();
       };
-      this.#plots = { timeline: new Timeline(this.timelineNode, script, onShow), chain: new Chain(this.chainNode, script, onShow) };
+      this.#plots = {
+        timeline: new Timeline(this.timelineNode, script, onShow),
+        chain: new Chain(this.chainNode, script, onShow),
+        figures: new Figures(this.figuresPart, script, onShow),
+      };
       this.#draw();
     } catch (error) {
       setText(this.timelineNode, error.message);
@@ -277,6 +283,7 @@ class RunView {
     const drawn = [
       this.#plots.timeline.draw(this.#history, this.#window, this.#full, this.#chain),
       this.#plots.chain.draw(this.#chain, this.#window).then((sentence) => setText(this.chainText, sentence)),
+      this.#plots.figures.draw(this.#history, this.#window),
     ];
     Promise.all(drawn).then(() => this.timelineNode.setAttribute("data-drawn", String(this.#history.newest.version)));
   }
