@@ -19,7 +19,9 @@ class HasConnections(Protocol):
         ...
 
 
-def connect(url: str, token: str | None = None, *, allow_http: bool | None = None) -> Store:
+def connect(
+    url: str, token: str | None = None, *, allow_http: bool | None = None, answer_s: float | None = None
+) -> Store:
     """Open the store at a URL, or the service. Nothing is asked of it before its first use.
 
     Args:
@@ -27,6 +29,7 @@ def connect(url: str, token: str | None = None, *, allow_http: bool | None = Non
         token: for a service; None takes PULSE_TOKEN from the environment, or none.
         allow_http: whether a token may go over ``http://`` to another machine; None takes PULSE_ALLOW_HTTP from the
             environment, or does not allow it.
+        answer_s: how long a bucket may say nothing; see `open_store`.
 
     Raises:
         InvalidArgument: the URL or the token is not valid, the token would go in clear, or one is given for something
@@ -36,7 +39,7 @@ def connect(url: str, token: str | None = None, *, allow_http: bool | None = Non
         return open_service(url, token, allow_http=allow_http)
     if token is not None:
         raise InvalidArgument("a token is for a service, whose URL begins with https://; a bucket takes its own keys")
-    return open_store(url)
+    return open_store(url, answer_s=answer_s)
 
 
 def open_service(url: str, token: str | None = None, *, allow_http: bool | None = None) -> Store:

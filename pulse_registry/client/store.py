@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from pulse_registry.client.api import ServiceApi
 from pulse_registry.client.http_body import range_header, read_range, read_size
@@ -20,7 +20,7 @@ from pulse_registry.client.records import Records
 from pulse_registry.client.routes import Resource, checked_worker, log_path, resource_of, run_path, snapshots_of
 from pulse_registry.client.transport import BodyTransfer, Timeouts
 from pulse_registry.client.uploads import Uploads
-from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound
+from pulse_registry.errors import CorruptObject, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log.documents import most_bytes
 from pulse_registry.process.fork import only_in_this_process
@@ -40,6 +40,8 @@ _LISTED_BYTES: Final = 4 << 20
 
 _LISTED_VALUES: Final = 1_000_000
 """Of a list of workers: ten thousand have some sixty each, of which sixteen phases are most."""
+
+T = TypeVar("T")
 
 
 class ServiceStore(Store):
@@ -107,10 +109,7 @@ class ServiceStore(Store):
         if signed is None or signed.own:
             view[:] = self.get(key, byte_range)
             return
-        try:
-            self._bucket.get_into(signed.url, resource.key, byte_range, view)
-        except SignatureRefused:
-            self._bucket.get_into(self._new_url(resource, signed).url, resource.key, byte_range, view)
+        self._from_bucket(resource, signed, lambda url: self._bucket.get_into(url, resource.key, byte_range, view))
 
     def put(self, key: str, data: Body, *, if_absent: bool = False) -> None:
         """Append a record, or store a layout, an object, a lease or a request: see Store.put.
@@ -240,24 +239,30 @@ class ServiceStore(Store):
         signed = self._urls.of(resource.run, resource.key)
         if signed.own:
             return self._own_object(resource, signed, byte_range, max_bytes)
-        try:
-            return self._bucket.get(signed.url, resource.key, byte_range, max_bytes)
-        except SignatureRefused:
-            return self._bucket.get(self._new_url(resource, signed).url, resource.key, byte_range, max_bytes)
+        return self._from_bucket(
+            resource, signed, lambda url: self._bucket.get(url, resource.key, byte_range, max_bytes)
+        )
 
     def _object_size(self, resource: Resource) -> int:
         signed = self._urls.of(resource.run, resource.key)
         if signed.own:
             return self._own_size(resource, signed)
-        try:
-            return self._bucket.size(signed.url, resource.key)
-        except SignatureRefused:
-            return self._bucket.size(self._new_url(resource, signed).url, resource.key)
+        return self._from_bucket(resource, signed, lambda url: self._bucket.size(url, resource.key))
 
-    def _new_url(self, resource: Resource, refused: PresignedUrl) -> PresignedUrl:
-        """Ask again for a URL that the bucket refused: it may have expired."""
-        self._urls.forget(resource.run, resource.key, refused)
-        return self._urls.of(resource.run, resource.key)
+    def _from_bucket(self, resource: Resource, signed: PresignedUrl, read: Callable[[str], T]) -> T:
+        """Read by a URL; by a new one where it is refused, as it may have expired.
+
+        Where the bucket fails, the next try asks the service for one: of several buckets it knows one that answers.
+        """
+        try:
+            return read(signed.url)
+        except SignatureRefused:
+            self._urls.forget(resource.run, resource.key, signed)
+            return read(self._urls.of(resource.run, resource.key).url)
+        except StoreUnavailable as error:
+            if not error.throttled:
+                self._urls.forget(resource.run, resource.key, signed)
+            raise
 
     def _own_object(
         self, resource: Resource, signed: PresignedUrl, byte_range: ByteRange | None, max_bytes: int

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Final
 
 from pulse_registry.client.connect import connect
 from pulse_registry.errors import InvalidArgument
 from pulse_registry.roots.nearest import NearestStore
 from pulse_registry.store import Store
 
+ANSWER_S: Final = 5.0
+"""A bucket that is silent for longer is left for another root."""
 Place = str | os.PathLike[str]
 
 
@@ -31,8 +34,9 @@ def connect_roots(roots: Sequence[str], token: str | None = None, *, allow_http:
     Raises:
         InvalidArgument: a URL or the token is not valid; or of several roots, one is a service.
     """
-    stores = [connect(root, token, allow_http=allow_http) for root in roots]
-    return stores[0] if len(stores) == 1 else NearestStore(stores)
+    if len(roots) == 1:
+        return connect(roots[0], token, allow_http=allow_http)
+    return NearestStore([connect(root, token, allow_http=allow_http, answer_s=ANSWER_S) for root in roots])
 
 
 def _text_of(root: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pulse_registry.errors import AccessDenied, Conflict, Fenced, StoreUnavailable
+from pulse_registry.errors import AccessDenied, Conflict, Fenced, Mirrored, StoreUnavailable
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader
 from pulse_registry.log.home import moved, proved_move
@@ -20,7 +20,8 @@ def find_home(roots: Sequence[Store], run: str) -> int:
 
     Raises:
         Fenced: the run has moved to a root that is none of these.
-        Conflict: all are copies; or more than one says that it is the home.
+        Mirrored: all are copies.
+        Conflict: more than one says that it is the home.
         StoreUnavailable, AccessDenied: a root that may be it can't be asked.
         CorruptObject, UnsupportedFormat: a log can't be read.
     """
@@ -55,7 +56,7 @@ def find_home(roots: Sequence[Store], run: str) -> int:
     if gone is not None:
         raise gone
     if copies:
-        raise Conflict(
+        raise Mirrored(
             f"run {run!r}: {' and '.join(copies)} hold copies of it, and nothing is written to a copy: put its home "
             "on the list"
         )

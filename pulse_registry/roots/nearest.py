@@ -17,10 +17,11 @@ from pulse_registry.format import keys
 from pulse_registry.roots.ends import Ends
 from pulse_registry.roots.home import find_home
 from pulse_registry.roots.presigner import NearestPresigner
-from pulse_registry.roots.root import Root
+from pulse_registry.roots.root import PATIENCE_S, Root
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, Presigner, Store
 from pulse_registry.store.elsewhere import all_roots_asked, damaged_copies
 from pulse_registry.store.roots import Roots
+from pulse_registry.store.wrappers.retry import retrying_at_most
 from pulse_registry.store.wrappers.wrapper import Listing
 from pulse_schemas import BASES
 
@@ -173,18 +174,13 @@ class NearestStore(Store):
                 failure = failure or StoreUnavailable(f"{missing}, and {root.url} has just failed: try again")
                 continue
             try:
-                answer = call(root.store)
+                return number, root.ask(call)
             except (StoreUnavailable, AccessDenied) as error:
-                root.failed(error)
                 failure = failure or error
             except NotFound as error:
-                root.answered()
                 if decides(number):
                     raise
                 missing = missing or error
-            else:
-                root.answered()
-                return number, answer
         if failure is not None:
             raise _again(failure) from failure
         raise missing or NotFound(f"nothing was asked of {self.url}")
@@ -199,8 +195,9 @@ class NearestStore(Store):
             return False
         if seq > newest + 1 or self._ends.of(log, number) == newest:
             return True
+        last = f"{log}/{keys.record_key(newest).removeprefix(keys.LOG)}"
         try:
-            self._roots[number].store.size(f"{log}/{keys.record_key(newest).removeprefix(keys.LOG)}")
+            self._roots[number].ask(lambda store: store.size(last))
         except (NotFound, StoreUnavailable, AccessDenied):
             return False
         self._ends.shown(log, number, newest)
@@ -225,7 +222,11 @@ class NearestStore(Store):
         with self._lock:
             found = self._homes.get(run)
             if found is None:
-                found = self._homes[run] = find_home([root.store for root in self._roots], run)
+                try:
+                    with retrying_at_most(PATIENCE_S):
+                        found = self._homes[run] = find_home([root.store for root in self._roots], run)
+                except (StoreUnavailable, AccessDenied) as error:
+                    raise _again(error) from error
             return found
 
     def _home_of(self, key: str) -> Store:

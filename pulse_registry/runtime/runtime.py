@@ -44,7 +44,7 @@ from pulse_registry.runtime.placement import PlacedDestinations, placement
 from pulse_registry.runtime.stores import StoreStack
 from pulse_registry.signing import PinGuard, state_folder
 from pulse_registry.signing.countersigning import Countersigning
-from pulse_registry.store import RetryPolicy, Store
+from pulse_registry.store import Store
 from pulse_registry.versions import Versions
 from pulse_registry.weights.backend import backend_of, what_compiles
 from pulse_registry.weights.model import Model, is_sharded_model, read_model
@@ -86,8 +86,9 @@ class Runtime:
         self._threads = checked_threads(options.compute.threads)
         self._around, self._owner = dependencies, OwnerProcess()
         self.reader = self._log_reader()
-        patience = RetryPolicy(clock=dependencies.monotonic, sleep=dependencies.sleep)
-        self.versions = Versions(self.reader, self.stores.gateway, self.url, self._owner, self.stores.source, patience)
+        self.versions = Versions(
+            self.reader, self.stores.gateway, self.url, self._owner, self.stores.source, self.stores.patience
+        )
         pull = options.pull
         settings = PullSettings(pull.undo_share, check_every, pull.nonfinite, self._applied, pull.host_copy)
         self.puller = Puller(

@@ -13,7 +13,7 @@ from pulse_registry.log.mirror_mark import read_mark
 from pulse_registry.options import NetworkOptions
 from pulse_registry.pull.fetch import FETCH_THREADS
 from pulse_registry.runtime.dependencies import Dependencies
-from pulse_registry.store import RunStore, Store
+from pulse_registry.store import RetryPolicy, RunStore, Store
 from pulse_registry.store.prices import Prices
 from pulse_registry.store.wrappers.measured import MeasuredStore, ReadTimes
 
@@ -27,6 +27,7 @@ class StoreStack:
         below_cache: the one that gives the stored bytes, and no copies of them.
         cache: of this host; None: there is none.
         gateway: the service behind the store; None: it is a bucket.
+        patience: repeats what is no single call of a store, for as long as that would be.
         prices: returns those of routes, as they were set or measured.
     """
 
@@ -53,7 +54,7 @@ class StoreStack:
             self.cache = CachedStore(self.below_cache, cache, run, events, threads)
         self.store: Store = self.below_cache if self.cache is None else self.cache
         self._connections = store if isinstance(store, HasConnections) else None
-        self._run = run
+        self.patience, self._run = RetryPolicy(clock=dependencies.monotonic, sleep=dependencies.sleep), run
 
     def write_at_home(self) -> None:
         """Where there are several roots, read and write the run at its home alone from now on.
@@ -62,7 +63,7 @@ class StoreStack:
             As ``Roots.write_at_home``.
         """
         if (roots := self.root.roots()) is not None:
-            roots.write_at_home(self._run)
+            self.patience(lambda: roots.write_at_home(self._run))
 
     def source(self) -> str | None:
         """Return of what root the run is a copy here; None where it is none, or where other roots were asked as well.

@@ -16,10 +16,14 @@ from pulse_registry.errors import Behind, Distrust, StoreUnavailable, Untrusted
 from pulse_registry.events import EventKind, Events
 from pulse_registry.format import keys
 from pulse_registry.log import LogReader, sealed_hash, utc_now
+from pulse_registry.roots import NearestStore
 from pulse_registry.signing import PinGuard, Trust, guard, seen_run
+from pulse_registry.store import PrefixStore
 from pulse_schemas import open_sealed
 from tests.security.signing.actors import TRAINER, history, put_record, reader, record_at, writer
+from tests.support.clock import Clock
 from tests.support.records import RUN, DictStore, draft
+from tests.support.roots import Region
 
 
 def cut(store, records, url="dict://mirror"):
@@ -160,6 +164,45 @@ def test_a_frozen_copy_is_told_of_though_it_is_only_behind(tmp_path):
             follower.refresh()
     (event,) = told
     assert (event.kind, "its newest record, 5, is" in event.message) == (EventKind.FROZEN, True)
+
+
+# -- several roots -----------------------------------------------------------------------------------------------------
+
+
+def two_roots(near, far):
+    """Return a near root and a far one that have so many records, and a store of both."""
+    source, regions = history(5), (Region("near"), Region("far"))
+    for region, records in zip(regions, (near, far), strict=True):
+        region.held.objects = {f"{RUN}/{keys.record_key(seq)}": record_at(source, seq) for seq in range(records)}
+    clock = Clock()
+    return *regions, NearestStore(regions, clock=clock, sleep=clock.sleep)
+
+
+def pinned(store, state):
+    below = PrefixStore(store, RUN)
+    return LogReader(below, RUN, PinGuard(Trust([TRAINER.public]), store.url, RUN, state))
+
+
+def test_where_the_nearest_root_is_behind_what_this_host_has_seen_the_next_one_is_read(tmp_path):
+    near, far, roots = two_roots(4, 6)
+    assert pinned(roots, tmp_path).refresh().seq == 3
+    assert pinned(far, tmp_path).refresh().seq == 5
+    assert pinned(roots, tmp_path).refresh().seq == 5
+    far.dead = True
+    with pytest.raises(StoreUnavailable):
+        pinned(roots, tmp_path).refresh()
+    with pytest.raises(Behind):
+        pinned(near, tmp_path).refresh()
+
+
+def test_roots_that_have_shown_more_together_were_rolled_back_together(tmp_path):
+    near, far, roots = two_roots(4, 6)
+    assert pinned(roots, tmp_path).look_further().seq == 5
+    for seq in (4, 5):
+        del far.held.objects[f"{RUN}/{keys.record_key(seq)}"]
+    clock = Clock()
+    again = NearestStore([near, far], clock=clock, sleep=clock.sleep)
+    assert refused(pinned(again, tmp_path)).reason is Distrust.ROLLBACK
 
 
 # -- against a plain model ---------------------------------------------------------------------------------------------
