@@ -250,15 +250,21 @@ class ServiceStore(Store):
         return self._from_bucket(resource, signed, lambda url: self._bucket.size(url, resource.key))
 
     def _from_bucket(self, resource: Resource, signed: PresignedUrl, read: Callable[[str], T]) -> T:
-        """Read by a URL; by a new one where it is refused, as it may have expired.
+        """Read by a URL; by a new one where it is refused, as it may have expired, or leads nowhere.
 
-        Where the bucket fails, the next try asks the service for one: of several buckets it knows one that answers.
+        Of several buckets the service knows one that answers. Where one fails, the next try asks for that.
         """
         try:
             return read(signed.url)
         except SignatureRefused:
             self._urls.forget(resource.run, resource.key, signed)
             return read(self._urls.of(resource.run, resource.key).url)
+        except (NotFound, InvalidArgument):  # InvalidArgument: the bucket is no more
+            self._urls.forget(resource.run, resource.key, signed)
+            again = self._urls.of(resource.run, resource.key)
+            if again.own or again.url.partition("?")[0] == signed.url.partition("?")[0]:
+                raise
+            return read(again.url)
         except StoreUnavailable as error:
             if not error.throttled:
                 self._urls.forget(resource.run, resource.key, signed)

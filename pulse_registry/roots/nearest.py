@@ -17,7 +17,7 @@ from pulse_registry.format import keys
 from pulse_registry.roots.ends import Ends
 from pulse_registry.roots.home import find_home
 from pulse_registry.roots.presigner import NearestPresigner
-from pulse_registry.roots.root import PATIENCE_S, Root
+from pulse_registry.roots.root import FAILURES, PATIENCE_S, Failure, Root
 from pulse_registry.store import MOST_WHOLE_BYTES, Body, Buffer, ByteRange, Presigner, Store
 from pulse_registry.store.elsewhere import all_roots_asked, damaged_copies
 from pulse_registry.store.roots import Roots
@@ -167,7 +167,7 @@ class NearestStore(Store):
                 failed a short while ago: then nobody can say.
         """
         missing: NotFound | None = None
-        failure: StoreUnavailable | AccessDenied | None = None
+        failure: Failure | None = None
         for number in order:
             root = self._roots[number]
             if missing is not None and root.rests:
@@ -175,7 +175,7 @@ class NearestStore(Store):
                 continue
             try:
                 return number, root.ask(call)
-            except (StoreUnavailable, AccessDenied) as error:
+            except FAILURES as error:
                 failure = failure or error
             except NotFound as error:
                 if decides(number):
@@ -198,7 +198,7 @@ class NearestStore(Store):
         last = f"{log}/{keys.record_key(newest).removeprefix(keys.LOG)}"
         try:
             self._roots[number].ask(lambda store: store.size(last))
-        except (NotFound, StoreUnavailable, AccessDenied):
+        except (NotFound, *FAILURES):
             return False
         self._ends.shown(log, number, newest)
         return True
@@ -253,9 +253,9 @@ def _keys(first: str | None, rest: Iterator[str]) -> Iterator[str]:
         raise _again(error) from error
 
 
-def _again(failure: StoreUnavailable | AccessDenied) -> StoreUnavailable | AccessDenied:
+def _again(failure: Failure) -> Failure:
     """Return an error that may be tried again: what one root could not do in time, it or another one may do later."""
-    if isinstance(failure, AccessDenied):
+    if not isinstance(failure, StoreUnavailable):
         return failure
     error = StoreUnavailable(str(failure))
     error.key, error.retry_after_s, error.throttled = failure.key, failure.retry_after_s, failure.throttled

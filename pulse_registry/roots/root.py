@@ -7,12 +7,15 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from pulse_registry.errors import AccessDenied, NotFound, StoreUnavailable
+from pulse_registry.errors import AccessDenied, InvalidArgument, NotFound, StoreUnavailable
 from pulse_registry.store import RetryPolicy, RetryStore, Store
 from pulse_registry.store.wrappers.retry import retrying_at_most
 
 PATIENCE_S: Final = 1.0
 """What a root can't do for a moment is tried again for so long before another root is asked."""
+Failure = StoreUnavailable | AccessDenied | InvalidArgument
+FAILURES: Final = (StoreUnavailable, AccessDenied, InvalidArgument)
+"""What a root that is away says, or locked, or a bucket that is no more."""
 FIRST_REST_S: Final = 5.0
 LONGEST_REST_S: Final = 60.0
 
@@ -45,7 +48,8 @@ class Root:
         """Make a call of its store: once, where it has failed before; others leave it alone meanwhile.
 
         Raises:
-            StoreUnavailable, AccessDenied: it fails, and is left alone: each time twice as long, up to a minute.
+            StoreUnavailable, AccessDenied, InvalidArgument: it fails, and is left alone: each time twice as long, up to
+                a minute.
             Other errors of the call are answers.
         """
         with self._lock:
@@ -55,7 +59,7 @@ class Root:
         try:
             with retrying_at_most(0.0 if doubtful else PATIENCE_S):
                 answer = call(self.store)
-        except (StoreUnavailable, AccessDenied) as error:
+        except FAILURES as error:
             self._rest(error, again=doubtful)
             raise
         except NotFound:
@@ -64,7 +68,7 @@ class Root:
         self._answered()
         return answer
 
-    def _rest(self, error: StoreUnavailable | AccessDenied, *, again: bool) -> None:
+    def _rest(self, error: Failure, *, again: bool) -> None:
         with self._lock:
             if self._rest_s and not again:
                 return  # it was under way when another call failed

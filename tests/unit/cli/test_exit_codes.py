@@ -168,6 +168,12 @@ class RivalStore(WrapperStore):
                 registry.push(7, bf16_model(9))
 
 
+def test_the_doctor_examines_one_root_at_a_time(pulse: Pulse, tmp_path: Path) -> None:
+    answer = pulse("doctor", "--root", f"{tmp_path / 'a'},{tmp_path / 'b'}")
+    assert answer.code == 2
+    assert "examine one root at a time" in answer.err
+
+
 def test_the_slower_of_two_trainers_is_fenced(
     pulse: Pulse, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

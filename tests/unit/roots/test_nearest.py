@@ -254,6 +254,18 @@ def test_a_root_that_lets_nobody_in_is_one_that_fails():
         NearestStore([Locked("locked"), Locked("other")]).get(OBJECT)
 
 
+def test_a_bucket_that_is_no_more_is_a_root_that_fails():
+    pair = Pair()
+
+    class Gone(MemoryStore):
+        def get(self, *_: object, **__: object) -> bytes:
+            raise InvalidArgument("there is no such bucket")
+
+    grow(pair.far, 3)
+    store = NearestStore([Gone("gone"), pair.far], clock=pair.clock, sleep=pair.clock.sleep)
+    assert LogReader(PrefixStore(store, RUN), RUN).refresh().seq == 2
+
+
 # -- writes ------------------------------------------------------------------------------------------------------------
 
 

@@ -62,6 +62,7 @@ def test_tokens_can_be_given_as_a_document_in_the_environment(monkeypatch: pytes
         ({"root": "x", "colour": "red"}, "colour"),
         ({"root": "x", "tokens_file": "a", "tokens": {}}, "not from both"),
         ({"root": "x", "insecure_open": True, "tokens": {}}, "open to all has no tokens"),
+        ({"root": "x,y", "gc_seconds": 60}, "gc_seconds is for a service of one root"),
         ({"root": "x", "probe_seconds": 5, "ready_seconds": 4}, "ready_seconds must be longer"),
     ],
 )
