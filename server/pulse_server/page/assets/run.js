@@ -6,7 +6,9 @@ import { copyOf, setText } from "./dom.js";
 import { follow } from "./events.js";
 import { Figures } from "./figures.js";
 import { count } from "./format.js";
+import { Heatmap } from "./heatmap.js";
 import { History } from "./history.js";
+import { Layers } from "./layers.js";
 import { OuterRounds } from "./outer.js";
 import { plotly } from "./plot.js";
 import { Tiles } from "./tiles.js";
@@ -43,6 +45,8 @@ class RunView {
   #full = null;
   #chain = NO_CHAIN;
   #chainDue = 0;
+  #layers = new Layers();
+  #layersAsked = false;
   #outer = null;
   #outerDue = 0;
   #loadingFrom = Infinity;
@@ -63,6 +67,7 @@ class RunView {
     this.tiles = new Tiles(view);
     this.workers = new Workers(view.querySelector(".workers-part"), () => api.now());
     this.outerRounds = new OuterRounds(view.querySelector(".outer-part"));
+    this.heatmap = new Heatmap(view.querySelector(".layers-part"));
     this.table = view.querySelector(".versions");
     this.shown = view.querySelector(".shown");
     this.chainText = view.querySelector(".chain-sub");
@@ -81,6 +86,7 @@ class RunView {
     await this.#loadOuter();
     this.#draw();
     this.#preparePlots();
+    this.#loadLayers();
   }
 
   async follow() {
@@ -184,6 +190,18 @@ class RunView {
     if (this.#outer !== null) this.#outerDue = performance.now() + OUTER_EVERY_MS;
   }
 
+  // One request at a time; what is lacking once it is answered is asked for at the next second.
+  async #loadLayers() {
+    const lacking = this.#history.newest === null ? null : this.#layers.lacking(this.#window);
+    if (lacking === null || this.#layersAsked) return;
+    this.#layersAsked = true;
+    try {
+      if (await this.#quietly(() => this.#layers.load(this.#frame.api, this.#run, lacking, this.#signal))) this.#draw();
+    } finally {
+      this.#layersAsked = false;
+    }
+  }
+
   #take(body) {
     this.#full = body.full_nbytes;
     this.#frame.age();
@@ -192,6 +210,7 @@ class RunView {
   // Each second: ages go on; the chain is asked again where it may have grown.
   async #tick() {
     this.tiles.draw(this.#history, this.#full, this.workers.summary, this.#frame.api.now());
+    this.#loadLayers();
     if (this.#outerDue !== 0 && performance.now() >= this.#outerDue) {
       this.#outerDue = performance.now() + OUTER_EVERY_MS;
       if (await this.#quietly(() => this.#loadOuter())) this.#draw();
@@ -279,6 +298,7 @@ class RunView {
     for (const part of this.afterFirst) part.hidden = false;
     drawVersions(this.table, this.#history, this.#full, now);
     this.#drawTools();
+    if (this.#layers.lacking(this.#window) === null) this.heatmap.draw(this.#layers.shown(this.#window), this.#window);
     if (this.#plots === null) return;
     const drawn = [
       this.#plots.timeline.draw(this.#history, this.#window, this.#full, this.#chain),
