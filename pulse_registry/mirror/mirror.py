@@ -27,7 +27,7 @@ from pulse_registry.mirror.documents import Documents
 from pulse_registry.mirror.followed_log import FollowedLog, FollowedRecord, FollowedRounds, FollowedRun
 from pulse_registry.mirror.lanes import Lanes
 from pulse_registry.mirror.leases import CarriedLeases
-from pulse_registry.mirror.needs import Unit
+from pulse_registry.mirror.needs import Document, Unit
 from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore, RetryStore, RunStore, Store
 from pulse_schemas import HomeEntry
@@ -73,7 +73,7 @@ Log = TypeVar("Log", bound=FollowedLog)
 
 @dataclass(slots=True)
 class _Pair(Generic[Log]):
-    """One log, as the source has it and as the copy has it; and units of records to come: copied, or under way."""
+    """One log, as the source has it and as the copy has it; and units: copied, for records to come, or under way."""
 
     source: Log
     copy: Log
@@ -391,7 +391,8 @@ class Mirror:
         if not put_record(store, record.seq, record.sealed):
             raise self._forked(pair, record.seq)
         pair.copy.accept(record.sealed)
-        pair.done.difference_update(unit.key for unit in record.units)
+        # The next records name the same layout and the same files: these are not looked for again.
+        pair.done.difference_update(unit.key for unit in record.units if not isinstance(unit.of, Document))
 
     def _tell(self, key: str, error: PulseError) -> None:
         message = f"{self._source_url} can't give {key}, whole: no record that names it is copied: {error}"
