@@ -1,7 +1,7 @@
 """What goes over the long way: one mirror for a region, beside hosts that each read the far bucket. Counted, not timed.
 
-Every host begins with the first version and takes each one after it, as a fleet that follows does. Bytes are those of
-all answers with a body: objects, records and what else is read; requests are all that are made.
+Versions are pushed and followed one by one, by hosts that begin with the first of them. Bytes are those of all answers
+with a body: objects, records and what else is read; requests are all that are made.
 """
 
 from __future__ import annotations
@@ -28,6 +28,19 @@ class Egress:
 
     nbytes: int
     requests: int
+
+    def since(self, before: Egress) -> Egress:
+        """Return what came after an earlier count."""
+        return Egress(self.nbytes - before.nbytes, self.requests - before.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What left the region while versions were followed, and the bytes that these stored."""
+
+    stored: int
+    mirror: Egress
+    hosts: Egress
 
 
 class Billed(WrapperStore):
@@ -75,23 +88,24 @@ class Billed(WrapperStore):
             self._requests += requests
 
 
-def measure_egress(states: States, hosts: int) -> tuple[Egress, Egress]:
-    """Return what leaves the source's region by a mirror, and by ``hosts`` hosts that read it themselves."""
+def measure_egress(states: States, hosts: int) -> Followed:
+    """Push all steps of the states; a mirror follows them, and ``hosts`` hosts that read the source themselves."""
     home = MemoryStore(uuid.uuid4().hex)
     by_mirror, by_hosts = Billed(home), Billed(home)
-    live = Live(states)
+    live, stored = Live(states), 0
     with Registry(home, RUN, Options(push=PushOptions(dtype="keep", keyframe_share=1e9))) as trainer:
         trainer.push(0, live.model())
         readers = [Registry(by_hosts, RUN) for _ in range(hosts)]
         held = [reader.load(framework="numpy") for reader in readers]
         with Mirror(by_mirror, MemoryStore(uuid.uuid4().hex), RUN) as mirror:
             mirror.catch_up()
+            before = by_mirror.egress, by_hosts.egress
             for step in range(1, len(states.steps) + 1):
                 live.go(step)
-                trainer.push(step, live.model())
+                stored += trainer.push(step, live.model()).nbytes
                 mirror.step(tidy=False)  # as `pulse mirror --follow` does for most records
                 for reader, weights in zip(readers, held, strict=True):
                     reader.pull(into=weights)
         for reader in readers:
             reader.close()
-    return by_mirror.egress, by_hosts.egress
+    return Followed(stored, by_mirror.egress.since(before[0]), by_hosts.egress.since(before[1]))

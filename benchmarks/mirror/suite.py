@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.link import Link, over
 from benchmarks.mirror.copies import WAYS, Copy, Way, contents, copy_run
-from benchmarks.mirror.egress import Egress, measure_egress
+from benchmarks.mirror.egress import Followed, measure_egress
 from benchmarks.mirror.news import RUN, News, follow_versions
 from benchmarks.results import Row, machine, versions
 from benchmarks.states import States
@@ -29,9 +29,8 @@ LINK = Link("1 Gbit/s, 150 ms", 1000, 75.0)
 """150 ms for a round trip."""
 PREFIX = "policies"
 RATE_LIMIT, TRIPS_LIMIT, MEMORY_LIMIT = 0.85, 4.0, 256.0
-PRICES = runpy.run_path(str(Path(__file__).parents[2] / "deploy" / "costs.py"))["Prices"]()
-MONTH_VERSIONS = 43_200
-"""One a minute, for 30 days."""
+COSTS = runpy.run_path(str(Path(__file__).parents[2] / "deploy" / "costs.py"))
+PRICES = COSTS["Prices"]()
 Say = Callable[[str], None]
 
 
@@ -66,8 +65,8 @@ def measure(servers: tuple[S3Server, S3Server], states: States, size: Size, say:
             states, source, S3Bucket(through, source.name), far.new_bucket(), PREFIX, pause_s=size.pause_s, seed=0
         )
     say("egress")
-    by_mirror, by_hosts = measure_egress(states, size.hosts)
-    rows = [*_rate_rows(copies, size), *_news_rows(news, link), *_egress_rows(by_mirror, by_hosts, states, size)]
+    followed = measure_egress(states, size.hosts)
+    rows = [*_rate_rows(copies, size), *_news_rows(news, link), *_egress_rows(followed, size, len(states.steps))]
     return {
         "title": TITLE,
         "command": "python -m benchmarks.mirror",
@@ -79,7 +78,7 @@ def measure(servers: tuple[S3Server, S3Server], states: States, size: Size, say:
         "states": {"title": states.title, "seed": states.seed, "cells": states.cells, "steps": len(states.steps)},
         "copies": {way: [asdict(copy) for copy in found] for way, found in copies.items()},
         "news": [asdict(one) | {"round_trips": one.round_trips(link)} for one in news],
-        "egress": {"mirror": asdict(by_mirror), "hosts": asdict(by_hosts)},
+        "egress": asdict(followed),
         "rows": [row.document() for row in rows],
     }
 
@@ -133,18 +132,25 @@ def _news_rows(news: Sequence[News], link: Link) -> list[Row]:
     ]  # fmt: skip
 
 
-def _egress_rows(by_mirror: Egress, by_hosts: Egress, states: States, size: Size) -> list[Row]:
-    months = MONTH_VERSIONS / len(states.steps)
-    rows = [
-        Row("egress.ratio", f"bytes between regions: {size.hosts} hosts that read the far bucket, in a mirror's",
-            by_hosts.nbytes / by_mirror.nbytes, "x"),
-    ]  # fmt: skip
-    for name, found in (("mirror", by_mirror), ("hosts", by_hosts)):
-        money = found.nbytes / 1e9 * PRICES.region_gb
-        requests = found.requests * PRICES.get
+def _egress_rows(found: Followed, size: Size, steps: int) -> list[Row]:
+    """Return measured bytes, and money: that of a fleet of `deploy/costs.py`, with what was measured beside objects.
+
+    A mirror copies all that is stored, keyframes too; a host that follows fetches patches alone.
+    """
+    fleet = COSTS["Fleet"](size.hosts)
+    patches_gb = fleet.versions * fleet.patch_bytes / 1e9
+    beside = found.mirror.nbytes / found.stored, found.hosts.nbytes / (size.hosts * found.stored)
+    told = f"{fleet.cells / 1e9:g} B cells, a version a minute, for a month"
+    ratio = found.hosts.nbytes / found.mirror.nbytes
+    rows = [Row("egress.ratio", f"bytes of versions: {size.hosts} hosts that read far, in a mirror's", ratio, "x")]
+    for name, one, gb in (
+        ("mirror", found.mirror, fleet.stored_gb * beside[0]),
+        ("hosts", found.hosts, size.hosts * patches_gb * beside[1]),
+    ):
         rows += [
-            Row(f"egress.{name}.mb", f"{name}: bytes between regions", found.nbytes / 1e6, "MB"),
-            Row(f"egress.{name}.month", f"{name}: traffic of a month, a version a minute", money * months, "dollars"),
-            Row(f"egress.{name}.requests", f"{name}: requests for versions of a month", requests * months, "dollars"),
+            Row(f"egress.{name}.mb", f"{name}: bytes of {steps} versions", one.nbytes / 1e6, "MB"),
+            Row(f"egress.{name}.requests", f"{name}: requests a version", one.requests / steps, ""),
+            Row(f"egress.{name}.tb", f"{name}: {told}", gb / 1e3, "TB"),
+            Row(f"egress.{name}.dollars", f"{name}: the same, in US dollars", gb * PRICES.region_gb, ""),
         ]
     return rows

@@ -37,13 +37,17 @@ def test_both_ways_copy_a_keyframe_and_each_version_is_followed(environment: S3S
 
 
 def test_a_mirror_takes_each_byte_over_the_long_way_once_and_each_host_for_itself() -> None:
-    states = synthetic_states(200_000, 3, 0)
-    by_mirror, by_two = measure_egress(states, 2)
-    again, by_four = measure_egress(states, 4)
-    assert again.nbytes == by_mirror.nbytes
-    assert by_four.nbytes == 2 * by_two.nbytes
-    assert by_mirror.nbytes < 0.6 * by_two.nbytes
-    assert by_mirror.nbytes > states.nbytes  # the keyframe, and what changed
+    states = synthetic_states(400_000, 3, 0)
+    two, four = measure_egress(states, 2), measure_egress(states, 4)
+    assert four.mirror.nbytes == pytest.approx(two.mirror.nbytes, rel=0.01)
+    assert four.hosts.nbytes == pytest.approx(2 * two.hosts.nbytes, rel=0.01)
+    assert two.stored < two.mirror.nbytes < 0.6 * two.hosts.nbytes
+
+
+def test_a_mirror_that_follows_asks_for_little_besides_what_is_new() -> None:
+    steps = 8
+    found = measure_egress(synthetic_states(200_000, steps, 0), 1)
+    assert found.mirror.requests == 3 * steps  # the record, its patch, and the record after it, which is not there yet
 
 
 def test_the_transfer_is_set_off_before_round_trips_are_counted() -> None:
