@@ -14,11 +14,13 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader
 from pulse_registry.process.parallel import ParallelMap
 from pulse_registry.retention import RetentionPolicy
-from pulse_registry.store import PrefixStore, WrapperStore
+from pulse_registry.store import PrefixStore, Store, WrapperStore
+from pulse_registry.testing import Fault, FaultStore
 from pulse_server.runs.collecting import Collecting
 from pulse_server.settings import Settings
 from pulse_server.telemetry.metrics import Metrics
 from tests.support.apps import app_over, run_of, store_objects
+from tests.support.bases import LENDER, base_files, lend, opened, tuned
 from tests.support.records import RUN, DictStore, keyframe
 from tests.support.waiting import HANG_S
 from tests.unit.server.test_metrics import value
@@ -103,3 +105,28 @@ def test_a_policy_that_makes_no_sense_is_refused_at_the_start(field: str) -> Non
 
     with pytest.raises(InvalidArgument, match=field):
         Settings.read(root="memory://x", insecure_open=True, **{field: -1})
+
+
+def test_shared_bases_are_collected_and_what_goes_wrong_is_counted() -> None:
+    now = [START]
+    store, metrics = DictStore(lambda: now[0]), Metrics()
+    model = lend(store)
+    with opened(store, "tuned", LENDER) as registry:
+        registry.push(0, tuned(model, 1))
+    for key in [key for key in store.list("") if "/bases/" in key]:
+        store.delete(key)
+
+    def collect(root: Store) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            policy = RetentionPolicy(grace_seconds=60)
+            read = lambda run: LogReader(PrefixStore(root, run), run)  # noqa: E731
+            Collecting(root, read, policy, metrics, ParallelMap(pool)).collect_bases()
+
+    collect(store)
+    assert len(base_files(store)) == 2
+    now[0] += timedelta(minutes=2)
+    collect(FaultStore(store, [Fault("fail_before", "list")]))
+    assert value(metrics, "pulse_gc_collections_total", outcome="StoreUnavailable") == 1
+    collect(store)
+    assert base_files(store) == []
+    assert value(metrics, "pulse_gc_deleted_objects_total") == 2
