@@ -85,6 +85,8 @@ def needed(state: RunState) -> Iterator[Unit]:
 
 def named_by_rounds(record: AnyRecord, state: OuterState) -> Iterator[Unit]:
     """Yield what a record of outer rounds names and a later state of them has not retired, by keys below the run."""
+    if isinstance(record, CheckpointRecord | ContributeRecord | MergedRecord) and not _is_outer(record.object):
+        return  # it names nothing, or what is no object: readers refuse it
     if isinstance(record, CheckpointRecord):
         if record.round >= state.retired:
             yield Unit(keys.OUTER + record.object.key, record)
@@ -158,6 +160,10 @@ def _patch(patch: PatchRef) -> Unit:
 
 def _keyframe(keyframe: KeyframeRef) -> Unit:
     return Unit(keyframe.index.key, keyframe)
+
+
+def _is_outer(ref: ObjectRef | None) -> bool:
+    return ref is not None and keys.outer_object(ref.key) is not None
 
 
 def _below(ref: ObjectRef) -> ObjectRef:

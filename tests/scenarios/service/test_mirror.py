@@ -1,0 +1,81 @@
+"""A service as the source of a mirror, with a token that reads; and a service over a copy, which takes no push."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import pulse_registry
+from pulse_registry.cli.app import main
+from pulse_registry.client.connect import connect
+from pulse_registry.errors import InvalidArgument, Mirrored
+from pulse_registry.mirror import Mirror
+from pulse_registry.store import Store, open_store
+from tests.support.outer_rounds import make_rounds
+from tests.support.registries import RUN, change, small_model
+from tests.support.service import serving
+
+OWN = ("leases/", "clock", "mirror", "reports/", "outer/head", "outer/log/snapshots/")
+"""What a root has for itself, and what a service gives nobody."""
+
+
+def _tree(root: Path) -> dict[str, bytes]:
+    store: Store = open_store(str(root))
+    own = tuple(f"{RUN}/{name}" for name in OWN)
+    return {key: store.get(key) for key in store.list("") if not key.startswith(own)}
+
+
+def _push(root: str, token: str | None, versions: int) -> None:
+    options = pulse_registry.PushOptions(dtype="keep")
+    with pulse_registry.open(root, run=RUN, token=token, push=options) as registry:
+        first, model = len(registry.versions()), small_model()
+        for step in range(first, first + versions):
+            change(model, step)
+            registry.push(step, model)
+
+
+def test_a_run_is_copied_through_a_service_with_a_token_that_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    make_rounds(str(near), RUN, 2)
+    _push(str(near), None, 70)
+    with serving(str(near), tmp_path) as service:
+        token = service.new_token("read")
+        service.await_token(token)
+        monkeypatch.setenv("PULSE_TOKEN", token)
+        assert main(["mirror", "--runs", RUN, "--json", service.url, str(far)]) == 0
+        [told] = json.loads(capsys.readouterr().out)["runs"]
+        assert told["seq"] == told["source_seq"]
+        assert _tree(far) == _tree(near)
+        store = connect(service.url, token)
+        with Mirror(store, open_store(str(far)), RUN) as mirror:
+            mirror.step()
+            _push(service.url, service.token, 1)
+            mirror.wait(60.0)
+            assert mirror.step().records > 0
+            mirror.catch_up()
+        assert _tree(far) == _tree(near)
+        assert main(["mirror", service.url, str(far)]) == 2, "it lists no runs"
+        with pytest.raises(InvalidArgument, match="is a service, and a copy goes to the bucket itself"):
+            Mirror(open_store(str(near)), store, RUN)
+
+
+def test_a_service_over_a_copy_serves_readers_and_takes_no_push(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    _push(str(near), None, 3)
+    with Mirror(open_store(str(near)), open_store(str(far)), RUN) as mirror:
+        mirror.catch_up()
+    before = _tree(far)
+    with serving(str(far), tmp_path) as service:
+        with pulse_registry.open(service.url, run=RUN, token=service.token) as registry:
+            assert registry.pull("latest", into=small_model()).version == 2
+            with pytest.raises(Mirrored, match="holds a copy of"):
+                registry.tag("best", 1)
+        with pytest.raises(Mirrored):
+            _push(service.url, service.token, 1)
+    assert {key: data for key, data in _tree(far).items() if "/objects/" not in key} == {
+        key: data for key, data in before.items() if "/objects/" not in key
+    }
