@@ -11,7 +11,7 @@ from typing import Final
 from pulse_registry.mirror.rate import Rate
 
 _THREADS: Final = 16
-_MEMORY: Final = 168 << 20
+_MEMORY: Final = 160 << 20
 """Bytes of all objects that are under way: with what the process takes besides, it stays under 256 MiB."""
 
 
