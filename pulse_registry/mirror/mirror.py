@@ -73,12 +73,17 @@ Log = TypeVar("Log", bound=FollowedLog)
 
 @dataclass(slots=True)
 class _Pair(Generic[Log]):
-    """One log, as the source has it and as the copy has it; and units: copied, for records to come, or under way."""
+    """One log, as the source has it and as the copy has it; and units: copied, for records to come, or under way.
+
+    ``blocked``: those that the source could not give, which are asked for again at ``again``.
+    """
 
     source: Log
     copy: Log
     done: set[str] = field(default_factory=set)
     under_way: dict[str, Copying] = field(default_factory=dict)
+    blocked: tuple[str, ...] = ()
+    again: float = 0.0
 
     @property
     def name(self) -> str:
@@ -139,7 +144,7 @@ class Mirror:
         self._collection = Collection(self._destination, self.run, self._lanes.workers, policy or RetentionPolicy())
         self._collected: float | None = None
         self._documents = Documents(self._source, self._destination)
-        self._refused: dict[str, float] = {}  # units that the source could not give, and when to ask again
+        self._told: set[str] = set()  # units that the source could not give
         self._begun = False
         self._proved: str | None = None  # the move that is known to have led to the source
 
@@ -324,6 +329,10 @@ class Mirror:
         """Copy the records that are new, and before each what it names; return how many."""
         if pair.source.seq <= pair.copy.seq:
             return 0
+        if pair.blocked and self._monotonic() < pair.again:
+            blocked += pair.blocked
+            return 0
+        pair.blocked = ()
         count = 0
         records = pair.source.records(pair.copy.seq + 1)
         while batch := [*islice(records, _BATCH)]:
@@ -332,6 +341,7 @@ class Mirror:
                 for record in batch:
                     missing = [unit.key for unit in record.units if not self._is_copied(pair, copying[unit.key])]
                     if missing:
+                        pair.blocked, pair.again = tuple(missing), self._monotonic() + _AGAIN_S
                         blocked += missing
                         for one in copying.values():
                             self._is_copied(pair, one)  # the others: they are there when this one is restored
@@ -355,7 +365,7 @@ class Mirror:
 
     def _begin_record(self, pair: _Pair[Any], record: FollowedRecord) -> None:
         """Begin to copy what a record names that has just come, while the next one is looked for."""
-        if not record.later:
+        if not record.later and not pair.blocked:
             for unit in record.units:
                 if unit.key not in pair.under_way:
                     pair.under_way[unit.key] = self._begin_unit(pair, unit)
@@ -363,8 +373,6 @@ class Mirror:
     def _begin_unit(self, pair: _Pair[Any], unit: Unit) -> Copying:
         if unit.key in pair.done:
             return Copying(unit, ())
-        if self._refused.get(unit.key, 0.0) > self._monotonic():
-            return Copying(unit, (), CorruptObject(f"{unit.key}: it could not be copied a moment ago"))
         return self._copier.begin(unit)
 
     def _is_copied(self, pair: _Pair[Any], copying: Copying) -> bool:
@@ -372,12 +380,12 @@ class Mirror:
         unit, error = copying.unit, copying.outcome()
         if error is None:
             pair.done.add(unit.key)
-            self._refused.pop(unit.key, None)
+            self._told.discard(unit.key)
             return True
         if not unit.required or not self._still_needed(pair, unit):
             return True
-        if self._refused.get(unit.key, 0.0) <= self._monotonic():
-            self._refused[unit.key] = self._monotonic() + _AGAIN_S
+        if unit.key not in self._told:
+            self._told.add(unit.key)
             self._tell(unit.key, error)
         return False
 

@@ -118,7 +118,8 @@ def test_a_damaged_source_object_is_told_of_and_stops_the_records_that_name_it()
     patch = state_of(source).patches_into(3)[0].object.key
     good = source.objects[f"{RUN}/{patch}"]
     source.objects[f"{RUN}/{patch}"] = good[:-1] + bytes([good[-1] ^ 1])
-    with mirror(source, copied, events=Events(events.append)) as one:
+    seconds, ours = [0.0], CountingStore(source)
+    with mirror(ours, copied, events=Events(events.append), monotonic=lambda: seconds[0]) as one:
         done = one.step()
         assert done.blocked == (patch,)
         assert len(state_of(copied).versions) == 3
@@ -129,8 +130,12 @@ def test_a_damaged_source_object_is_told_of_and_stops_the_records_that_name_it()
         with pytest.raises(CorruptObject, match="restore it there"):
             one.catch_up()
         assert len(events) == 1, "once"
-    source.objects[f"{RUN}/{patch}"] = good
-    copy(source, copied)
+        ours.reset()
+        assert one.step(tidy=False).blocked == (patch,)
+        assert not [key for verb, key in ours.ledger if "/objects/" in key], "it is not read again at each look"
+        source.objects[f"{RUN}/{patch}"] = good
+        seconds[0] += 61.0
+        assert one.catch_up().blocked == ()
     assert tree(copied) == tree(source)
 
 

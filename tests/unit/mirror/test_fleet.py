@@ -1,0 +1,78 @@
+"""Many runs: which are copied, what each look says, and how following ends."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pulse_registry.errors import Conflict, Forked, NotFound
+from pulse_registry.format import keys
+from pulse_registry.mirror import Fleet, Lanes
+from pulse_registry.store import PrefixStore
+from pulse_registry.testing import FaultStore
+from pulse_registry.testing.fault import Fault
+from tests.support.bases import opened, tuned
+from tests.support.mirrors import retrying
+from tests.support.records import DictStore
+from tests.support.registries import small_model
+
+
+def pushed(store: DictStore, *runs: str, step: int = 0) -> None:
+    for run in runs:
+        with opened(store, run) as registry:
+            registry.push(step, tuned(small_model(), step))
+
+
+def fleet(source: DictStore, destination: DictStore, runs: str, **options: object) -> Fleet:
+    return Fleet(source, destination, runs, LANES, retrying=retrying, **options)  # type: ignore[arg-type]
+
+
+LANES = Lanes()
+
+
+def test_following_goes_on_as_records_and_runs_come():
+    source, copied, stop, seconds = DictStore(), DictStore(), threading.Event(), [0.0]
+    pushed(source, "math-1", "math-2", "chat")
+    with fleet(source, copied, "Math-*", monotonic=lambda: seconds[0]) as one:
+        seen = []
+        for outcome in one.follow(stop, 0.0):
+            assert outcome.copied is not None
+            seen.append((outcome.run, outcome.copied.records))
+            if len(seen) == 2:
+                pushed(source, "math-1", step=1)
+                pushed(source, "math-3")
+                seconds[0] += 60.0
+            if len(seen) == 4:
+                stop.set()
+    assert sorted(seen[:2]) == [("math-1", 2), ("math-2", 2)]
+    assert sorted(seen[2:]) == [("math-1", 2), ("math-3", 2)]
+    assert not any(key.startswith("chat") for key in copied.objects)
+
+
+def test_a_store_that_fails_is_asked_again_and_a_fork_ends_that_run_alone():
+    source, copied, stop = DictStore(), DictStore(), threading.Event()
+    pushed(source, "a", "b")
+    broken = FaultStore(copied, [Fault("fail_before", verb="put", nth=4, times=1)])
+    with fleet(source, broken, "*") as one:
+        found = one.follow(stop, 0.0)
+        assert sorted(next(found).run for _ in range(2)) == ["a", "b"]
+        record = PrefixStore(copied, "a").get(keys.record_key(0))
+        copied.objects[f"a/{keys.record_key(2)}"] = record
+        pushed(source, "a", "b", step=1)
+        outcomes = [next(found), next(found)]
+        assert {outcome.run: type(outcome.error) for outcome in outcomes} == {"a": Forked, "b": type(None)}
+        copied.objects[f"b/{keys.record_key(4)}"] = record
+        pushed(source, "b", step=2)
+        with pytest.raises(Forked, match=r"record 2 of"):
+            list(found)
+
+
+def test_who_asks_for_no_run_is_told():
+    source = DictStore()
+    pushed(source, "a")
+    with fleet(source, DictStore(), "b*") as one, pytest.raises(NotFound, match="is called b"):
+        list(one.copy())
+    with fleet(source, source, "a") as one:
+        [outcome] = one.copy()
+        assert isinstance(outcome.error, Conflict), "onto itself"
