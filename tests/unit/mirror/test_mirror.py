@@ -12,8 +12,10 @@ from pulse_registry.format import keys
 from pulse_registry.log import LogReader
 from pulse_registry.log.mirror_mark import drop_mark, read_mark, write_mark
 from pulse_registry.mirror import mirror as mirror_module
+from pulse_registry.retention import RetentionPolicy
 from pulse_registry.store import PrefixStore, Store, open_store
 from pulse_registry.testing import CountingStore
+from pulse_schemas import Countersignature
 from tests.support.mirrors import copy, mirror, missing, tree
 from tests.support.outer_rounds import make_rounds
 from tests.support.parts import CHANGES, wide_run
@@ -198,18 +200,64 @@ def test_a_fork_stops_at_the_record_that_differs_and_both_are_kept():
 
 
 def test_another_writer_at_the_copy_is_refused():
-    source, copied = trained(3), DictStore()
+    source, copied = trained(9), DictStore()
     copy(source, copied)
     before = dict(copied.objects)
     with quick(copied) as registry:
         with pytest.raises(Mirrored, match="holds a copy of"):
-            registry.push(3, small_model())
+            registry.push(9, small_model())
         with pytest.raises(Mirrored):
             registry.tag("mine", 0)
+        for policy in (RetentionPolicy(), RetentionPolicy(keep_last=1, keep_seconds=0, grace_seconds=0)):
+            with pytest.raises(Mirrored):
+                registry.gc(policy, dry_run=False)
+        compactor = registry.compactor(CompactOptions(keyframe_every=1))
+        assert compactor.step() is None
+        assert {type(compactor.error(task)) for task in compactor.pending()} == {Mirrored}
+        compactor.close()
     assert tree(copied).keys() - before.keys() <= {key for key in copied.objects if "/objects/" in key}
     mark = read_mark(PrefixStore(copied, RUN))
     assert mark is not None
     assert (mark.run, mark.source) == (RUN, source.url)
+
+
+def test_nobody_joins_outer_rounds_at_a_copy(tmp_path):
+    source, copied = tmp_path / "a", tmp_path / "b"
+    make_rounds(str(source), RUN, 2)
+    copy(open_store(str(source)), open_store(str(copied)))
+    with pytest.raises(Mirrored):
+        make_rounds(str(copied), RUN, 1)
+
+
+def test_countersignatures_come_along_and_damaged_ones_do_not():
+    source, copied = trained(3), DictStore()
+    copy(source, copied)
+    of = Countersignature(run=RUN, seq=2, record="a" * 64)
+    source.objects[f"{RUN}/{keys.countersignature_key(2)}"] = of.seal()
+    source.objects[f"{RUN}/{keys.countersignature_key(1)}"] = b"damaged"
+    copy(source, copied)
+    assert copied.objects[f"{RUN}/{keys.countersignature_key(2)}"] == of.seal()
+    assert f"{RUN}/{keys.countersignature_key(1)}" not in copied.objects
+
+
+def test_old_snapshots_go_as_at_the_source():
+    source, copied = trained(20), DictStore()
+    with mirror(source, copied) as one:
+        for _ in range(4):
+            one.catch_up()
+            assert tree(copied) == tree(source)
+            trained(6, store=source)
+    assert sum("/log/snapshots/" in key for key in copied.objects) <= 3
+
+
+def test_a_damaged_snapshot_is_left_out_and_the_run_opens_all_the_same():
+    source, copied = trained(20), DictStore()
+    newest = max(key for key in source.objects if "/log/snapshots/" in key)
+    source.objects[newest] = source.objects[newest][:-1] + b"!"
+    copy(source, copied)
+    assert newest not in copied.objects
+    assert f"{RUN}/head" not in copied.objects
+    assert len(state_of(copied).versions) == 20
 
 
 def test_where_writers_work_no_copy_is_made():
