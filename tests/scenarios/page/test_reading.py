@@ -143,7 +143,7 @@ def test_the_keyboard_reaches_and_works_every_control(site: Site, open_tab: Open
 def test_a_screen_reader_is_told_what_the_plots_show_and_of_what_changes(site: Site, open_tab: OpenTab) -> None:
     page = open_tab(site, run_place("math-7b"))
     expect(page.locator(".timeline")).to_have_attribute("data-drawn", "3")
-    assert page.locator("[role=img]").count() == 2
+    assert page.locator("[role=img]").count() == 3
     label = page.locator(".timeline").get_attribute("aria-label") or ""
     assert label.startswith("Plots of versions 0 to 3: 1.00 % to 1.05 % of the cells changed")
     assert "1 keyframe, 3 patches" in (page.locator(".chain").get_attribute("aria-label") or "")
