@@ -1,5 +1,5 @@
 """``python -m benchmarks.service``: load; ``soak``: half the load for half an hour; ``followed``: many runs;
-``fleet``: 200 runs and 1,000 workers; ``attacked``: what others notice of attackers.
+``fleet``: 200 runs and 1,000 workers; ``page``: their table in Chromium; ``attacked``: what others notice of attackers.
 """
 
 from __future__ import annotations
@@ -78,6 +78,20 @@ def fleet(
     with _root() as (root, folder):
         size = fleets.Size(runs=runs, workers=workers, trainers=trainers, seconds=seconds)
         _tell(fleets.run_fleet(root, folder, size, os.environ), out / "fleet.json")
+
+
+@app.command()
+def page(
+    runs: Annotated[int, typer.Option(min=1)] = 200,
+    seconds: Annotated[float, typer.Option(min=1)] = 15.0,
+    chromium: Annotated[str, typer.Option(help="The browser's path.")] = "/usr/bin/chromium-headless-shell",
+    out: Annotated[Path, typer.Option(help="Folder of result files.")] = FOLDER,
+) -> None:
+    """Measure what the page's table of runs costs a browser."""
+    from benchmarks.service.fleet_page import Size as PageSize
+    from benchmarks.service.fleet_page import run_page
+
+    _tell(run_page(PageSize(runs=runs, seconds=seconds), chromium), out / "page.json")
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.service import fleet
+from benchmarks.service import fleet, fleet_page
 from benchmarks.service.attacked import Attacked, run_attacked
 from benchmarks.service.attackers import ATTACKS
 from benchmarks.service.followed import Followed, run_followed
@@ -82,6 +82,17 @@ def test_of_a_fleet_every_version_is_told_in_every_stream_and_every_worker_repor
     assert document["news"]["untold"] == 0
     assert document["crew"]["versions"] > 0
     assert found["reports"] > 0 < found["stream"]
+
+
+def test_the_table_of_runs_shows_every_version_that_comes() -> None:
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    path = os.environ.get("PULSE_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if path is None and not os.environ.get("PULSE_REQUIRE_CHROMIUM"):
+        pytest.skip("no Chromium here")
+    size = fleet_page.Size(runs=5, workers=2, changes=5, seconds=2)
+    found = by_key(fleet_page.run_page(size, str(path), say=lambda _: None))
+    assert found["wide_pushed"] > 0 < found["narrow_pushed"]
+    assert found["wide_draw"] > 0 < found["narrow_share"]
 
 
 def test_the_age_of_news_counts_from_each_version_to_the_first_line_that_tells_of_it_or_of_a_later_one() -> None:
