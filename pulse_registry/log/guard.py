@@ -42,6 +42,10 @@ class Guard(Protocol):
         """Raise Untrusted unless a snapshot may be believed, whose seal fits."""
         ...
 
+    def check_end(self, newest: int, last: str | None) -> None:
+        """Raise Untrusted if another record than the newest one, whose hash is ``last``, was seen elsewhere."""
+        ...
+
     def gone(self, seq: int, newest: int, last: str | None) -> None:
         """Raise Untrusted: record ``seq`` was seen before, and the log ends at ``newest``, whose hash is ``last``.
 

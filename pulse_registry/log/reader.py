@@ -248,6 +248,7 @@ class LogReader:
                 witness = f"a snapshot that a trusted key signed tells of record {self._snapshots.signed}"
                 raise missing(self._run, state.seq, state.seq + 1, witness)
             if seen is not None and state.seq < seen:
+                self._guard.check_end(state.seq, state.last)
                 with asking_all_roots():
                     self._tail()
                 state = self._state or state

@@ -117,6 +117,14 @@ class PinGuard:
         """Raise Untrusted unless a snapshot may be believed, whose seal fits."""
         self._check_signature(f"a snapshot of run {self._run!r}", SNAPSHOT, sealed)
 
+    def check_end(self, newest: int, last: str | None) -> None:
+        """Raise Untrusted if another record than the newest one, whose hash is ``last``, was seen elsewhere."""
+        elsewhere = self._seen_elsewhere
+        if elsewhere is None or elsewhere.url == self._url or newest < self._here or newest not in self._seen:
+            return  # it was rolled back, if anything
+        if elsewhere.hash_of(newest) not in (None, last):
+            self._fork(newest, elsewhere.record.encode(), self._seen[newest])
+
     def gone(self, seq: int, newest: int, last: str | None) -> NoReturn:
         """Raise Untrusted: record ``seq`` was seen before, and the log ends at ``newest``, whose hash is ``last``.
 
@@ -125,15 +133,13 @@ class PinGuard:
         """
         elsewhere = self._seen_elsewhere
         if elsewhere is not None and elsewhere.url != self._url and self._here <= newest < seq:
-            expected = elsewhere.hash_of(newest)
-            if expected is not None and expected == last:
+            self.check_end(newest, last)
+            if last is not None and elsewhere.hash_of(newest) == last:
                 self._tell_age(seq, _created_at(elsewhere.record))
                 raise Behind(
                     f"run {self._run!r} in {self._url} ends at {self._what} {newest}, and {self._what} {seq} was seen "
                     f"in {elsewhere.url}: a copy that has not come as far. Wait for it, or read that one"
                 )
-            if expected is not None and newest in self._seen:
-                self._fork(newest, elsewhere.record.encode(), self._seen[newest])
         now = f"the newest is {newest} now" if newest >= 0 else "there is none now"
         raise Untrusted(
             f"run {self._run!r} in {self._url} was rolled back: {self._what} {seq} was seen before, and {now}. "

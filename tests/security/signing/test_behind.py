@@ -195,6 +195,15 @@ def test_where_the_nearest_root_is_behind_what_this_host_has_seen_the_next_one_i
         pinned(near, tmp_path).refresh()
 
 
+def test_a_near_root_of_another_story_is_refused_though_the_far_one_is_right(tmp_path):
+    near, far, roots = two_roots(4, 6)
+    assert pinned(far, tmp_path).refresh().seq == 5
+    fork = other_story(history(5), 3, "dict://fork", 0)
+    near.held.objects = {f"{RUN}/{key}": data for key, data in fork.objects.items()}
+    error = refused(pinned(roots, tmp_path))
+    assert (error.reason, "record 3 is another one" in str(error)) == (Distrust.FORK, True)
+
+
 def test_roots_that_have_shown_more_together_were_rolled_back_together(tmp_path):
     near, far, roots = two_roots(4, 6)
     assert pinned(roots, tmp_path).look_further().seq == 5
